@@ -1,8 +1,10 @@
 """geval in a real (pseudo) terminal: live progress, colours, widths, Ctrl-C from the keyboard."""
 
+import json
 import re
-import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pytest
@@ -96,10 +98,31 @@ def test_while_it_stops_the_progress_says_how_much_it_waits_for(tmp_path: Path) 
     assert code == 130
 
 
-def test_a_note_takes_the_line_of_the_progress() -> None:
-    code = (
-        "from geval_cli.cli.problems import print_note, print_progress\n"
-        "print_progress('1 of 2 requests'); print_note('Ctrl-C: waiting')"
-    )
-    with pexpect.spawn(sys.executable, ["-c", code], encoding="utf-8", timeout=60) as process:
-        assert process.read() == "\r\x1b[K1 of 2 requests\r\x1b[Knote: Ctrl-C: waiting\r\n"
+def test_notes_and_the_last_line_take_the_place_of_the_progress(tmp_path: Path) -> None:
+    check = {"type": "g-eval", "criteria": "It helps.", "evaluation_steps": ["Look."], "explain": "never"}
+    config = {
+        "defaultTest": {
+            "options": {"provider": "openai:judge"},
+            "assert": [{**check, "scoring": "single"}],
+        },
+        "tests": [{"output": f"{'x' * number} {number}"} for number in range(8)],
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(config), encoding="utf-8")
+    asked, go_on = [], threading.Event()
+
+    def respond(body: Any, headers: Any) -> Any:
+        asked.append(body)
+        if len(asked) > 2:
+            go_on.wait(60)
+        return chat_reply('{"score": 7}')
+
+    with LoopbackServer(respond=respond) as server:
+        env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
+        process = geval_at_terminal("probe", "config.yaml", "-j", "1", cwd=tmp_path, env=env)
+        process.expect("2 of")
+        server.wait_for_requests(3)
+        process.sendintr()
+        process.expect_exact("\r\x1b[Knote: Ctrl-C: waiting for 1 request under way")
+        go_on.set()
+        process.expect_exact("\r\x1b[Kinterrupted by Ctrl-C")
+        process.expect(pexpect.EOF)

@@ -56,8 +56,10 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
         print_note(_plan_text(plan))
         wire = Wire()
         probing = run_probe(prepared, state.cache, options, _tell_progress, wire)
-        report = run_stoppable(probing, wire, print_note)
-        _tell_progress(0, 0)
+        try:
+            report = run_stoppable(probing, wire, print_note)
+        finally:
+            _tell_progress(0, 0)
     deliver(probe_document(report), given)
     if ProbeVerdict.FAILS in report.verdicts:
         return ExitCode.FAILED
