@@ -212,10 +212,9 @@ def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = 
         for key, entry in value.items():
             if key in _VARIABLE_KEYS and isinstance(entry, str):
                 yield entry
-            hides = is_secret or _hides(key, entry, under) or _is_header(key, entry, under)
             # A header filled from a variable counts as secret whatever its name: why else would it be in a variable?
-            is_reference = under.lower() == "headers" and isinstance(entry, str)
-            yield from secret_variables(entry, is_secret=hides or is_reference, under=key)
+            hides = is_secret or _hides(key, entry, under) or under.lower() == "headers"
+            yield from secret_variables(entry, is_secret=hides, under=key)
     elif isinstance(value, list):
         for item in value:
             yield from secret_variables(item, is_secret=is_secret)

@@ -1,14 +1,16 @@
 import itertools
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.sample_run import make_case
 from support.specs import case, suite
 
-from geval_cli.engine.plan import DoneCases, Plan
+from geval_cli.engine.plan import DoneCases, DrawnTests, Plan, _is_only_name
 from geval_cli.records import CaseResult
 from geval_cli.specs.base import PromptSpec, ProviderSpec
+from geval_cli.specs.promptfoo import FilteredProviderSpec
 
 PROMPTS = (PromptSpec(id="p1", label="short", raw=""), PromptSpec(id="p2", label="long", raw=""))
 PROVIDERS = (ProviderSpec(id="echo"), ProviderSpec(id="openai:x", label="X"))
@@ -84,6 +86,36 @@ def test_the_cases_that_are_done_are_those_that_were_added(
     assert left == [
         (test, 0, column) for test in range(6) for column in range(2) if (test, 0, column) not in places
     ]
+
+
+@given(st.integers(0, 2_000), st.integers(0, 3), st.integers(0, 2_000))
+@settings(max_examples=20, deadline=None)
+def test_all_tests_are_drawn_once_in_an_order_of_their_seed(count: int, seed: int, left: int) -> None:
+    tests = [case(index) for index in range(count)]
+    drawn = [test.index for test in DrawnTests(tests, count, seed)]
+    assert sorted(drawn) == list(range(count))
+    assert drawn == DrawnTests(tests, count, seed).positions
+    # Tests that are gone since they were counted are left out, and change the order of no other.
+    assert [test.index for test in DrawnTests(tests[:left], count, seed)] == [
+        index for index in drawn if index < left
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_only_name"),
+    [
+        (ProviderSpec(id="tuned"), True),
+        (ProviderSpec(id="tuned", label="tuned"), True),
+        (FilteredProviderSpec(id="tuned", label="tuned"), True),
+        (ProviderSpec(id="tuned", label="mine"), False),
+        (ProviderSpec(id="tuned", config={"temperature": 1}), False),
+        (FilteredProviderSpec(id="tuned", transform="output"), False),
+    ],
+)
+def test_only_an_id_alone_may_name_a_provider_that_is_elsewhere(
+    spec: ProviderSpec, is_only_name: bool
+) -> None:
+    assert _is_only_name(spec) is is_only_name
 
 
 def test_without_providers_nothing_is_generated() -> None:

@@ -72,6 +72,28 @@ def test_without_a_cap_the_requests_under_way_are_what_is_halved():
     assert asyncio.run(main()) == 15
 
 
+@pytest.mark.parametrize(
+    ("most", "taken", "after"),
+    [(100, 100, (50, 55)), (40, 40, (20, 22)), (20, 20, (10, 11)), (4, 4, (2, 3)), (None, 30, (15, 16))],
+)
+def test_a_round_of_clean_answers_gives_back_a_twentieth_of_the_cap_and_at_least_one(most, taken, after):
+    async def main():
+        slots = AdaptiveSlots(most)
+        tickets = [await slots.acquire() for _ in range(taken)]
+        slots.release(tickets[0], CallOutcome.OVERLOAD)
+        for ticket in tickets[1:]:
+            slots.release(ticket)
+        halved = slots.allowed
+        for ticket in [slots.take() for _ in range(int(halved))]:
+            slots.release(ticket, CallOutcome.CLEAN)
+        return halved, slots.allowed
+
+    halved, grown = asyncio.run(main())
+    assert halved == after[0]
+    assert grown == pytest.approx(after[1], rel=0.1)
+    assert 0.7 * (after[1] - halved) < grown - halved <= after[1] - halved
+
+
 @pytest.mark.parametrize("cancelled_at", ["in line", "at its turn"])
 def test_a_cancelled_waiter_takes_no_slot_with_it(cancelled_at):
     async def main():
