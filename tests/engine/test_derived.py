@@ -129,3 +129,19 @@ def test_each_column_has_sums_of_its_own() -> None:
 def test_the_values_of_columns_survive_being_stored() -> None:
     summary = RunSummary(derived={"m": 1.0}, derived_by_column={"m": (None, 0.5)})
     assert run_summary_from_json(json.loads(json.dumps(to_json(summary)))) == summary
+
+
+@pytest.mark.parametrize(
+    ("formula", "why"),
+    [
+        ("1" + " + 1" * 499 + "   ", ""),
+        ("1" + " + 1" * 499 + "    ", "it is longer than 2,000 characters"),
+        ("1 +", "invalid syntax"),
+        ("median(x)", "unknown function `median`; use one of abs, ceil, "),
+        ("x if y else 1", "`x if y else 1` is not arithmetic"),
+    ],
+)
+def test_a_formula_that_cannot_be_computed_is_told_with_what_is_wrong(formula: str, why: str) -> None:
+    found = [problem.message for problem in check_formulas([DerivedMetric(name="m", value=formula)])]
+    said = f"the formula of the derived metric `m` cannot be computed: {why}"
+    assert [message.startswith(said) for message in found] == ([True] if why else [])

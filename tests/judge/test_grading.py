@@ -562,6 +562,18 @@ def test_auto_takes_20_samples_when_there_are_no_probabilities_and_says_so():
     assert result.fallback == "the judge gives no token probabilities: 20 samples were taken"
 
 
+def test_an_unreadable_form_without_probabilities_is_not_asked_for_once_more():
+    def answer(request):
+        if request.want_logprobs:
+            return replace(reply("Hm."), dropped=("logprobs",))
+        return reply(*["4"] * len(request.sample_indexes))
+
+    judge = ScriptedJudge(answer)
+
+    assert run(COHERENT, judge, ARTICLE).rating == 4
+    assert [len(request.sample_indexes) for request in judge.ratings_asked] == [1, 20]
+
+
 def test_one_run_finds_out_once_that_a_judge_has_no_probabilities():
     def answer(request):
         dropped = ("logprobs",) if request.want_logprobs else ()

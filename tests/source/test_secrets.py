@@ -292,7 +292,7 @@ def test_a_secret_within_a_secret_does_not_end_it(text: str, shown: str) -> None
         ({"headers": {"X-Corp": "{{ env.H }}"}, "body": {"X-Corp": "{{ env.B }}"}}, {"H"}),
         ({"headers": {"Accept": "{{ env.H }}", "n": 5}}, {"H"}),
         (
-            {"url": "https://{{ env.U }}:{{ env.P }}@x.example/{{ env.PATH }}?sig={{ env.S }}"},
+            {"url": "https://{{ env.U }}:{{ env.P }}@x.example/{{ env.PATH }}?q={{ env.Q }}&sig={{ env.S }}"},
             {"U", "P", "S"},
         ),
         (["{{ env.L }}"], set()),
