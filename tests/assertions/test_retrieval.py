@@ -229,6 +229,13 @@ SOURCES = {
         ),
         ("Paris is it [1].\n\n**Sources:**\n\n- [1] guide.md\n- [2] tower.md", ("yes",), 1.0, "is correct"),
         ("Call `a[7]` with it [1].", ("yes",), 1.0, "is correct"),
+        (
+            "The World Health Organization (WHO)[1] has it in (late) May[2] (or June)[3].",
+            ("yes",),
+            1.0,
+            "is correct",
+        ),
+        ("Paris[1] (the capital) has it [2].", ("yes",), 1.0, "is correct"),
         ("[1] says so.", ("yes",), 1.0, "is correct"),
     ],
 )
@@ -250,7 +257,7 @@ def test_citations_are_looked_up_by_code_and_their_claims_judged(
         "Never closed:\n```\na[1]\n",
         "Use `a[1]` and ``b[`2`]``.",
         'Use `print("a quoted text of some length")`.',
-        "So a[1] is the second, my_list[1] too, row2[1] and f(x)[1] as well, items[0], m[0][1].",
+        "So a[1] is the second, my_list[1] too, row2[1], f(x)[1] and g(f(x), 2)[1] as well, items[0], m[0][1].",
         "Then values[1] = 5, handlers[2](x), people[1].name and x = [1, 2].",
         "![1](chart.png) shows it.",
         'See [the guide](https://a.example/a[1]?q=2 "a long title here").',

@@ -55,12 +55,13 @@ _LIST_OF_SOURCES = compile_later(
     r"[ \t*_:]{0,8}\n(?:[ \t]*\n|[ \t]*(?:[-*•][ \t]+)?\[\^?\d{1,4}\][^\n]*(?:\n|\Z)){1,400}",
     re.MULTILINE | re.IGNORECASE,
 )
+_CALL = r"\w\((?:[^()\n]|\([^()\n]{0,100}\)){0,100}\)"
 _CODE = compile_later(
     # A span of code; an index: x[1], my_list[1], row2[1], f(x)[1], any word's [0], or one that is assigned or called.
     r"(?<!`)(`{1,3})(?!`)[^\n]{1,300}?(?<!`)\1(?!`)"
-    rf"|(?:(?<!\w)[a-z]|\b\w{{0,60}}_\w{{0,60}}|\b[a-z]\w{{0,60}}\d|\w\))(?:{_MARK})+"
+    rf"|(?:(?<!\w)[a-z]|\b\w{{0,60}}_\w{{0,60}}|\b[a-z]\w{{0,60}}\d|{_CALL})(?:{_MARK})+"
     r"|\w(?:\[\d{1,4}\]){0,3}\[0\]"
-    rf"|\w(?:{_MARK})+(?=\s{{0,2}}(?:[-+*/|&]?=|\()|\.[a-z_])|=\s{{0,2}}(?:{_MARK})"
+    rf"|\w(?:{_MARK})+(?=\s{{0,2}}[-+*/|&]?=|\(|\.[a-z_])|=\s{{0,2}}(?:{_MARK})"
 )
 _SHIELDED = dict(zip(map(ord, '[]【】"“”«»「」'), range(0xE000, 0xE00B), strict=True))
 """Characters of code that would cite or quote, and what stands for them until that has been looked for."""
