@@ -260,7 +260,7 @@ def secret_values(value: JsonValue) -> list[str]:
 
 
 def _masked(
-    value: JsonValue, *, is_secret: bool, may_be_free: bool, under: str = "", hides_headers: bool = True
+    value: JsonValue, *, is_secret: bool, may_be_free: bool, hides_headers: bool, under: str = ""
 ) -> JsonValue:
     if isinstance(value, dict):
         return {

@@ -3,6 +3,7 @@ import pytest
 from geval_cli.records import JsonValue
 from geval_cli.source.problems import draw_source_line
 from geval_cli.source.secrets import (
+    environment_secrets,
     header_values,
     is_secret_name,
     is_secret_parameter,
@@ -326,3 +327,30 @@ def test_short_values_of_headers_are_hidden_in_their_place_only() -> None:
 def test_in_prose_only_what_has_the_form_of_a_key_is_hidden() -> None:
     text = "password: hunter22, but sk-proj-abcdefgh12345 and sk-proj-zyxwvuts98765"
     assert mask_bare(text) == "password: hunter22, but *** and ***"
+
+
+def test_secrets_in_variables_are_found_among_others() -> None:
+    environ = {
+        "USE_AUTH": "true",
+        "SHORT_KEY": "zq91234",
+        "CORP_API_KEY": "zq912345",
+        "DB_PASSWORD": "two words-of-zq9",
+        "EMAIL": "me:zq9-mailbox@example.org",
+        "no_proxy": "localhost,.internal",
+        "http_proxy": "me:zq9-proxy@proxy:8080",
+        "DATABASE_URL": "postgres://me:zq9-base@db/x",
+        "SHORT_URL": "postgres://me:zq9@db/x",
+        "OTEL_EXPORTER_OTLP_HEADERS": "api-key=zq9-abcdefgh, x-team=acme-1234567",
+    }
+    assert set(environment_secrets(environ)) == {
+        "zq912345",
+        "two words-of-zq9",
+        "words-of-zq9",
+        "me:zq9-proxy",
+        "zq9-proxy",
+        "me:zq9-base",
+        "zq9-base",
+        "api-key=zq9-abcdefgh, x-team=acme-1234567",
+        "zq9-abcdefgh",
+        "acme-1234567",
+    }
