@@ -246,7 +246,7 @@ def environment_secrets(environ: Mapping[str, str]) -> list[str]:
             whole.append(value)
         elif "://" in value:
             found.append(value)
-        elif "@" in value and name.upper().endswith("_PROXY"):  # user:password@host:port
+        elif name.upper().endswith("_PROXY"):  # user:password@host:port
             found.append(f"http://{value}")
     return [*whole, *(text for text in secret_values(found) if len(text) >= _MIN_PART)]
 

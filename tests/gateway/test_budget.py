@@ -387,3 +387,11 @@ def test_what_parts_of_a_budget_spend_is_spent_of_the_whole():
     with pytest.raises(BudgetError, match="the disk is full") as caught:
         third.check()
     assert caught.value.hint == "make room"
+
+
+def test_a_request_beyond_the_budget_does_not_leave_and_is_not_counted():
+    budget = Budget(max_requests=1)
+    budget.take_request()
+    with pytest.raises(BudgetError):
+        budget.take_request()
+    assert budget.requests == 1

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderRateLimitError, ProviderRequestError, ProviderTimeoutError
-from geval_cli.gateway.limits import Window
+from geval_cli.gateway.limits import Pace, Window
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Usage
 
@@ -18,6 +18,10 @@ def complete_all(world, jobs, **options):
         return await asyncio.gather(*calls, return_exceptions=True)
 
     return world.time.run(body())
+
+
+AMOUNTS = st.integers(1, 80).map(lambda quarters: quarters / 4)
+"""Of which sums are exact."""
 
 
 def slow(world, seconds=1.0, **options):
@@ -179,6 +183,51 @@ def test_a_window_never_holds_more_than_its_cap(per_minute, asks):
         taken.append((now, amount))
         within = [size for at, size in taken if at > now - span_s + 1e-5]
         assert sum(within) <= cap + 1e-6 or len(within) == 1
+
+
+@given(
+    per_minute=st.sampled_from([0.5, 1, 6, 60]),
+    capacity=st.sampled_from([None, 2.0]),
+    asks=st.lists(
+        st.tuples(st.floats(0, 30), AMOUNTS, st.one_of(st.none(), AMOUNTS)),
+        min_size=1,
+        max_size=20,
+    ),
+)
+def test_a_window_lets_an_amount_through_as_soon_as_it_has_room(per_minute, capacity, asks):
+    window, now, taken = Window(per_minute, capacity=capacity, margin_s=0.5), 0.0, []
+    cap = capacity or max(per_minute, 1.0)
+    span_s = 60 * cap / per_minute + 0.5
+    for pause, amount, corrected in asks:
+        now += pause
+        for at in sorted({now, *(max(now, at + span_s) for at, _ in taken)}):
+            left = [size for begun, size in taken if begun + span_s > at]
+            if not left or sum(left) + amount <= cap:
+                break
+        assert window.wait_s(amount, now) == pytest.approx(at - now, abs=1e-6)
+        now = at
+        assert window.wait_s(amount, now) == pytest.approx(0, abs=1e-6)
+        one = window.take(amount, now)
+        if corrected is not None:
+            window.correct(one, corrected)
+        taken.append((now, amount if corrected is None else corrected))
+
+
+@pytest.mark.parametrize(
+    ("processes", "cap", "part"), [(1, 10, 10), (3, 10, 3), (3, 2, 1), (3, 3, 1), (3, None, None), (2, 9, 4)]
+)
+def test_processes_share_the_caps_and_each_may_send_one_request(processes, cap, part):
+    limits = ProviderLimits(
+        max_concurrency=cap, requests_per_minute=60, tokens_per_minute=None, delay_ms=100, max_retries=7
+    )
+    assert Pace(processes).part(cap) == part
+    assert Pace(processes).of(limits) == ProviderLimits(
+        max_concurrency=part,
+        requests_per_minute=60 / processes,
+        tokens_per_minute=None,
+        delay_ms=100 * processes,
+        max_retries=7,
+    )
 
 
 def test_a_correction_after_the_span_changes_nothing():
