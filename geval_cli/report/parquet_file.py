@@ -61,17 +61,23 @@ class ParquetResultsFile:
         columns = {**case_columns(metrics, variables), TEST_COLUMN: str, RESULT_COLUMN: str}
         tests = {**_TEST_COLUMNS, **_text_columns(_VARIABLE, variables), **_text_columns(_METADATA, metadata)}
         arrow = {str: pyarrow.string(), float: pyarrow.float64(), int: pyarrow.int64()}
-        for path, kinds, about, groups in (
-            (self._path, columns, kept, _groups(report, metrics, variables)),
-            (file_of_tests(self._path), tests, {}, _test_groups(report, variables, metadata)),
-        ):
-            schema = pyarrow.schema([(name, arrow[kind]) for name, kind in kinds.items()], about)
-            try:
-                with SafeFile(path) as file, parquet.ParquetWriter(file.binary, schema) as writer:
-                    for rows in groups:
-                        writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-            except OSError as error:
-                raise output_error(path, error) from error
+        schema, tests_schema = (
+            pyarrow.schema([(name, arrow[kind]) for name, kind in kinds.items()], about)
+            for kinds, about in ((columns, kept), (tests, {}))
+        )
+        try:
+            with (
+                SafeFile(file_of_tests(self._path)) as tests_file,
+                parquet.ParquetWriter(tests_file.binary, tests_schema) as tests_writer,
+                SafeFile(self._path) as file,
+                parquet.ParquetWriter(file.binary, schema) as writer,
+            ):
+                for rows, test_rows in _groups(report, metrics, variables, metadata):
+                    writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+                    if test_rows:
+                        tests_writer.write_table(pyarrow.Table.from_pylist(test_rows, tests_schema))
+        except OSError as error:
+            raise output_error(self._path, error) from error
 
 
 def case_columns(metrics: Iterable[str], variables: Iterable[str]) -> dict[str, type]:
@@ -111,10 +117,12 @@ def _text_columns(prefix: str, names: Iterable[str]) -> dict[str, type]:
 
 
 def _groups(
-    report: RunReport, metrics: Iterable[str], variables: Iterable[str]
-) -> Iterator[list[dict[str, Any]]]:
-    """Yield rows in groups that fit into memory, whatever the size of the run and of its results."""
+    report: RunReport, metrics: Iterable[str], variables: Iterable[str], metadata: Iterable[str]
+) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """Yield rows of cases, and those of the tests that are new in them, in groups that fit into memory."""
     rows: list[dict[str, Any]] = []
+    tests: list[dict[str, Any]] = []
+    seen: set[int] = set()
     size = 0
     for result in report.results():
         row = case_row(result, metrics, variables)
@@ -122,31 +130,14 @@ def _groups(
         row[RESULT_COLUMN] = result_text(result)
         rows.append(row)
         size += len(row[RESULT_COLUMN]) + len(row[TEST_COLUMN] or "")
+        if result.test_index not in seen:
+            seen.add(result.test_index)
+            tests.append(_test_row(result, variables, metadata))
         if len(rows) >= _GROUP_ROWS or size >= _GROUP_CHARACTERS:
-            yield rows
-            rows, size = [], 0
+            yield rows, tests
+            rows, tests, size = [], [], 0
     if rows:
-        yield rows
-
-
-def _test_groups(
-    report: RunReport, variables: Iterable[str], metadata: Iterable[str]
-) -> Iterator[list[dict[str, Any]]]:
-    """Yield the tests of a run in groups that fit into memory, each test once."""
-    rows: list[dict[str, Any]] = []
-    seen: set[int] = set()
-    size = 0
-    for result in report.results():
-        if result.test_index in seen:
-            continue
-        seen.add(result.test_index)
-        rows.append(_test_row(result, variables, metadata))
-        size += len(rows[-1]["vars"]) + len(rows[-1]["metadata"])
-        if len(rows) >= _GROUP_ROWS or size >= _GROUP_CHARACTERS:
-            yield rows
-            rows, size = [], 0
-    if rows:
-        yield rows
+        yield rows, tests
 
 
 def _test_row(result: CaseResult, variables: Iterable[str], metadata: Iterable[str]) -> dict[str, Any]:
