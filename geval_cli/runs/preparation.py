@@ -22,6 +22,7 @@ from geval_cli.providers.registry import (
     needs_of,
     provider_access_problem,
 )
+from geval_cli.providers.trust import runs_program
 from geval_cli.providers.wire.batching import batch_api
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems
@@ -329,7 +330,7 @@ def _check_providers(
         yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
     judged_at = {spec.fingerprint: place for spec, place in zip(judging, checked.judged_at, strict=True)}
     for spec in {spec.fingerprint: spec for spec in (*judging, *answering)}.values():
-        refused = _stranger_problem(spec, suite)
+        refused = _access_problem(spec, suite)
         if refused is not None:
             yield refused
             continue
@@ -353,10 +354,10 @@ def _judge_lacks_key(problem: MissingKey, judge: ProviderSpec, place: Location |
     return dataclasses.replace(problem, notes=("choose another judge with --grader PROVIDER", *problem.notes))
 
 
-def _stranger_problem(spec: ProviderSpec, suite: LoadedSuite) -> Problem | None:
-    """Why a stranger's config may not use a provider; one that the command line names is the user's own word."""
-    if not suite.access.is_strangers:
-        return None
+def _access_problem(spec: ProviderSpec, suite: LoadedSuite) -> Problem | None:
+    """Why a config may not use a provider; one that the command line names is the user's own word."""
+    if suite.access.runs_code or (runs_program(spec) and not suite.access.is_strangers):
+        return None  # a server refuses a config with code as a whole, and lets it be edited
     return provider_access_problem(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
 
 

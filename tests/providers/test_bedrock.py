@@ -633,6 +633,30 @@ def test_a_config_on_a_server_calls_bedrock_and_nothing_else_of_the_account(
     assert problem is None or "--allow-code" in problem.hint
 
 
+@pytest.mark.parametrize(
+    ("provider_id", "config", "what"),
+    [
+        (MODEL, {"region": "eu-west-1", "profile": "admin"}, "a profile"),
+        (MODEL, {"region": "eu-west-1", "base_url": "https://x.example"}, "the AWS credentials"),
+        ("https://iam.amazonaws.com/", {"sign": "aws"}, "the AWS credentials"),
+    ],
+)
+def test_what_a_server_refuses_of_an_account_is_said_before_the_run(
+    tmp_path: Path, provider_id: str, config: dict[str, Any], what: str
+) -> None:
+    document = {
+        "prompts": ["hi"],
+        "providers": ["echo", {"id": provider_id, "config": config}],
+        "tests": [{"assert": [{"type": "contains", "value": "hi"}]}],
+    }
+    (tmp_path / "geval.yaml").write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunRequest(tmp_path / "geval.yaml", KEYS, served=tmp_path))
+    [problem] = caught.value.problems
+    assert f"uses {what} of this machine, which this server does not allow" in problem.message
+    assert problem.location is not None
+
+
 CONFIGS = {
     "env": "prompts: [hi]\nproviders: [{id: MODEL}]\nenv: {ENV}\ntests: [{}]\n",
     "env of promptfoo": "prompts: [hi]\nproviders: [{id: MODEL}]\nenv: {ENV}\ntests: [{vars: {}}]\n",
