@@ -319,7 +319,7 @@ def _is_flagged(words: Sequence[JsonValue], index: int) -> bool:
     """Return whether the item of a list follows an option that takes a secret, as in `[login, --password, ...]`."""
     before = words[index - 1] if index else None
     option = _FLAG_ALONE.fullmatch(before) if isinstance(before, str) else None
-    return option is not None and isinstance(words[index], str) and is_secret_name(option["name"])
+    return option is not None and is_secret_name(option["name"])
 
 
 def _is_header(key: str, entry: JsonValue, under: str) -> bool:

@@ -354,3 +354,39 @@ def test_secrets_in_variables_are_found_among_others() -> None:
         "zq9-abcdefgh",
         "acme-1234567",
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "shown", "secrets"),
+    [
+        (
+            ["login", "--password", "hunter22", "--user", "me"],
+            ["login", "--password", "***", "--user", "me"],
+            {"hunter22"},
+        ),
+        (["--password"], ["--password"], set()),
+        (["hunter22", "--password"], ["hunter22", "--password"], set()),
+        (["--max-tokens", "12345678"], ["--max-tokens", "12345678"], set()),
+        (["--pin-secret", 12345678], ["--pin-secret", "***"], {"12345678"}),
+        (["--token", "{{ env.T }}"], ["--token", "{{ env.T }}"], None),
+        ([5, "hunter22"], [5, "hunter22"], set()),
+        ({"apiKey": None, "token": True}, {"apiKey": None, "token": True}, set()),
+        (
+            {"apiKey": ["one-key-1", None, 12345678]},
+            {"apiKey": ["***", None, "***"]},
+            {"one-key-1", "12345678"},
+        ),
+        (
+            {"apiKey": {"value": "one-key-1", "other": False}},
+            {"apiKey": {"value": "***", "other": False}},
+            {"one-key-1"},
+        ),
+    ],
+)
+def test_words_of_a_command_and_values_of_keys_are_hidden(
+    written: object, shown: object, secrets: set[str] | None
+) -> None:
+    config = {"providers": [{"config": {"args": written}}]}
+    assert mask_config(config) == {"providers": [{"config": {"args": shown}}]}  # type: ignore[arg-type, comparison-overlap]
+    if secrets is not None:
+        assert set(secret_values(config)) == secrets  # type: ignore[arg-type]
