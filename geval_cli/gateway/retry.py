@@ -81,8 +81,8 @@ class Pauses:
 
     def limited_for_s(self, server: ServerKey) -> float:
         """Return the seconds for which `server` has answered nothing but that it is asked too often."""
-        pace = self._paces.get(server)
-        return 0.0 if pace is None or pace.limited_since is None else self._clock() - pace.limited_since
+        since = self.limited_since(server)
+        return 0.0 if since is None else self._clock() - since
 
     def sent(self, server: ServerKey) -> None:
         """Note that a call goes out: the next one keeps its distance, while the server recovers."""

@@ -460,3 +460,14 @@ class TestAnswersOfPasses:
         self.keep(answers, self.key)
         assert answers.at_hand(self.call(self.key, "f" * 64)) is None
         assert answers.at_hand(self.call("f" * 64)) is None
+
+    def test_a_call_whose_answers_are_not_kept_is_never_at_hand(self):
+        assert (
+            self.answers().at_hand(ModelCall(FakeProvider(), ask(), ServerKey("fake", "", "fake-1"))) is None
+        )
+
+    def test_without_a_store_thousands_of_answers_of_the_run_stay_at_hand(self):
+        answers = self.answers()
+        keys = [f"{number:064x}" for number in range(5_000)]
+        answers._memory.put({key: StoredChoice(Choice("fine"), self.bought) for key in keys})
+        assert all(answers.at_hand(self.call(key)) for key in keys)

@@ -328,6 +328,7 @@ class TestPauses:
 
     def test_each_pause_that_was_not_enough_doubles_the_next_up_to_a_minute(self, world):
         pauses, found = Pauses(world.time.clock), []
+        assert (pauses.limited_since(self.server), pauses.limited_for_s(self.server)) == (None, 0)
         for _ in range(8):
             found.append(pauses.limited(self.server))
             pauses.pause(self.server, found[-1])
