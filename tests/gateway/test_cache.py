@@ -471,3 +471,17 @@ class TestAnswersOfPasses:
         keys = [f"{number:064x}" for number in range(5_000)]
         answers._memory.put({key: StoredChoice(Choice("fine"), self.bought) for key in keys})
         assert all(answers.at_hand(self.call(key)) for key in keys)
+
+    def test_of_samples_those_that_counted_in_this_pass_are_not_told_once_more(self):
+        answers, other = self.answers(is_in_passes=True), "f" * 64
+        self.keep(answers, self.key)
+        self.keep(answers, other)
+        answers.begin_pass()
+        answers.at_hand(self.call(self.key))
+        assert answers.at_hand(self.call(self.key, other)).usage == self.bought
+
+    def test_beside_a_run_each_answer_counts_as_one_of_the_cache(self):
+        answers = Answers(None, since=None, notice=lambda text: None)
+        self.keep(answers, self.key)
+        for _ in range(2):
+            assert answers.at_hand(self.call(self.key)).usage == Usage(1, cached_requests=1)

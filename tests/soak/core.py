@@ -123,6 +123,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "if mean is None or error is None or self._lowest < lowest or self._highest > 1:",
         "if (error is None or self._lowest < lowest or self._highest > 1):",
     ): "without a mean there is no standard error either",
+    (
+        "geval_cli/gateway/cache.py",
+        "return self._used.may_hold(key) or (bool(self._used_in_pass) and _short(key) in self._used_in_pass)",
+        "return self._used.may_hold(key) or ((_short(key) in self._used_in_pass))",
+    ): "nothing is in an empty set; it is only quicker not to look",
+    (
+        "geval_cli/gateway/cache.py",
+        "return self.recalled(dict(zip(call.request.sample_indexes, found.items(), strict=True)))",
+        "return self.recalled(dict(zip(call.request.sample_indexes, found.items(), strict=False)))",
+    ): "a call has a key for each sample, and all of them were found",
 }
 """Mistakes that no test can notice, as (module, line before, line after), and why nobody would.
 
