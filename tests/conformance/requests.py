@@ -256,10 +256,13 @@ def check_bodies() -> Iterator[Checked]:
 def _line_problems(vendor: str, one: Any, body: Any) -> list[str]:
     """What is wrong with the line of a batch; its request is the one that was checked."""
     line = json.loads(one.batches.line("custom-1", json_bytes(body)))
-    if vendor == "anthropic":
-        return [] if line == {"custom_id": "custom-1", "params": body} else [f"{line}"]
     url = "/v1/responses" if vendor == "openai responses" else "/v1/chat/completions"
-    wanted = {"custom_id": "custom-1", "method": "POST", "url": url, "body": body}
+    forms = {
+        "anthropic": {"custom_id": "custom-1", "params": body},
+        "google": {"key": "custom-1", "request": body},
+        "mistral": {"custom_id": "custom-1", "body": body},
+    }
+    wanted = forms.get(vendor, {"custom_id": "custom-1", "method": "POST", "url": url, "body": body})
     return [] if line == wanted else [f"{line}"]
 
 
