@@ -114,7 +114,7 @@ class Traced:
 def trace(folder: Path) -> Traced:
     """Run the tests of the core once, and note which of them runs which line."""
     config = folder / "coveragerc"
-    # The tests measured alone are in one process: those of forks are not counted.
+    # With --cov, conftest leaves the tests to xdist: what runs in forks would not be counted.
     data, included = folder / "coverage.data", "\n    ".join(CORE)
     config.write_text(f"[run]\ndata_file = {data}\ninclude =\n    {included}\n", encoding="utf-8")
     command = [
