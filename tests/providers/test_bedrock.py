@@ -271,7 +271,7 @@ def test_credentials_and_region_are_found_where_amazons_tools_find_them(
     assert credential_of(server.requests[0]) == used
 
 
-LATER = (NOW + datetime.timedelta(hours=6)).isoformat()
+LATER = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=6)).isoformat()
 ISSUED = {
     "AccessKeyId": "ASIAISSUED",
     "SecretAccessKey": "issued",
