@@ -7,12 +7,12 @@ from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.engine.plan import NO_PROVIDER
 from geval_cli.engine.prompt import Rendered
 from geval_cli.errors import Location, Problem, Severity
-from geval_cli.judge.source import MEDIA
 from geval_cli.providers.options import ENDPOINT_KEYS, own_settings
 from geval_cli.providers.registry import hears_audio, sees_images
 from geval_cli.records import Message
 from geval_cli.source.media import (
     FEWER_HINT,
+    MEDIA_FIELDS,
     Media,
     called,
     counted,
@@ -76,7 +76,7 @@ def check_judged_media(
         seen = list(found.values())
         if params is not None and "input" not in params:
             of_output = {item.sha256 for item in filter(None, map(find_media, markers_in(test.output)))}
-            named = {kind for name, kind in MEDIA.items() if name in params}
+            named = {kind for name, kind in MEDIA_FIELDS.items() if name in params}
             seen = [item for item in seen if item.kind in named or item.sha256 in of_output]
         for judge in judges_of(spec, test, defaults):
             place = judge.place.value() or spec.place.value()

@@ -37,7 +37,6 @@ from geval_cli.judge.prompt import (
 from geval_cli.judge.replies.parse import parse_steps
 from geval_cli.judge.scoring import normalise_rating, passes, strict_score
 from geval_cli.judge.source import (
-    MEDIA,
     PARAM_LABELS,
     Source,
     as_text,
@@ -50,6 +49,7 @@ from geval_cli.judge.source import (
     with_all_answers,
 )
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status
+from geval_cli.source.media import MEDIA_FIELDS
 
 # Wordings of steps that are kept: tests mostly share one, and building and reading it anew took a tenth of their time.
 _STEPS_KEPT = 256
@@ -182,7 +182,7 @@ def _texts_of(metric: Metric, case: JudgedCase) -> JsonValue:
         name: param_text(name, case)
         for name in (*_OTHER_PARAMS, *(_OF_CONVERSATIONS if case.turns is not None else ()))
     }
-    others |= {name: media_text(name, case) for name in MEDIA if getattr(case, name)}
+    others |= {name: media_text(name, case) for name in MEDIA_FIELDS if getattr(case, name)}
     return [shown, resolve_input(case), as_text(case.actual_output), others, dict(case.vars)]
 
 
@@ -207,7 +207,7 @@ def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
         PARAM_LABELS[name]: "\n".join(
             line for line in media_text(name, case).splitlines() if line not in shown
         )
-        for name in MEDIA
+        for name in MEDIA_FIELDS
     }
     texts = (("Source", source.text), ("Context", source.knowledge), *media.items())
     blocks = tuple(Block(label, text) for label, text in texts if text)
@@ -315,7 +315,7 @@ class _Judging(Struct, frozen=True):
             for name in (*_OTHER_PARAMS, *_OF_CONVERSATIONS)
             if getattr(self.case, name) is not None
         }
-        shown |= {name: media_text(name, self.case) for name in MEDIA if getattr(self.case, name)}
+        shown |= {name: media_text(name, self.case) for name in MEDIA_FIELDS if getattr(self.case, name)}
         variables = rubric_prompt_variables(criterion, steps, shown, self.case.vars)
         return render_messages(template, variables, self.render)
 

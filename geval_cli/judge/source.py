@@ -11,7 +11,7 @@ from geval_cli.judge.conversation import answers_alone, transcript
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.trace import tools_text, trace_text
 from geval_cli.records import JsonValue, TraceStep
-from geval_cli.source.media import markers_in, named_kind
+from geval_cli.source.media import MEDIA_FIELDS, markers_in, named_kind
 
 PARAM_LABELS: Mapping[str, str] = {
     "prompt": "Prompt",
@@ -31,8 +31,6 @@ PARAM_LABELS: Mapping[str, str] = {
 }
 """The evaluation parameters in the order in which a judge sees them, with the names that it sees."""
 
-MEDIA: Mapping[str, str] = {"images": "image", "audio": "audio"}
-"""The parameters that are images or recordings, with the kinds of their markers."""
 _ABOUT_CONVERSATION = frozenset({"role", "scenario", "turns", "expected_outcome"})
 _OF_TRACE: Mapping[str, Callable[[Sequence[TraceStep]], str]] = {
     "trace": trace_text,
@@ -138,20 +136,20 @@ def chosen_texts(params: Sequence[str] | None, case: JudgedCase) -> dict[str, st
 
 def _each_medium_once(texts: dict[str, str]) -> dict[str, str]:
     """Return the texts without the images and recordings that another shows already, which are paid for each time."""
-    if not MEDIA.keys() & texts.keys():
+    if not MEDIA_FIELDS.keys() & texts.keys():
         return texts
     # The output is not known when steps are asked for, and these hang on what is shown.
-    others = [text for name, text in texts.items() if name not in MEDIA and name != "actual_output"]
+    others = [text for name, text in texts.items() if name not in MEDIA_FIELDS and name != "actual_output"]
     shown = dict(texts)
-    for name in MEDIA.keys() & texts.keys():
+    for name in MEDIA_FIELDS.keys() & texts.keys():
         left = [line for line in texts[name].splitlines() if not any(line in text for text in others)]
         shown[name] = "\n".join(left)
-    return {name: text for name, text in shown.items() if text or name not in MEDIA}
+    return {name: text for name, text in shown.items() if text or name not in MEDIA_FIELDS}
 
 
 def media_text(name: str, case: JudgedCase) -> str:
     """Return the markers of the images or of the audio that a case has, one a line; of equal ones one."""
-    kind = MEDIA[name]
+    kind = MEDIA_FIELDS[name]
     own = case.images if name == "images" else case.audio
     return "\n".join(
         dict.fromkeys((*own, *(item for item in markers_in(case.vars) if named_kind(item) == kind)))
@@ -171,7 +169,7 @@ def param_text(name: str, case: JudgedCase) -> str:
     """Return the text of an evaluation parameter; empty when the case lacks it."""
     if name == "input":
         return resolve_input(case)
-    if name in MEDIA:
+    if name in MEDIA_FIELDS:
         return media_text(name, case)
     if name == "turns":
         return "" if case.turns is None else transcript(case.turns, first=case.first_turn)

@@ -139,6 +139,7 @@ def prepare_check(
     from geval_cli.library.suite import Suite, build_suite
     from geval_cli.runs.preparation import prepare
     from geval_cli.runs.requests import RunRequest
+    from geval_cli.source.media import MEDIA_FIELDS
     from geval_cli.source.problems import hint_among
 
     check_is_own(os.environ)
@@ -147,7 +148,7 @@ def prepare_check(
         hint = hint_among(unknown[0], CheckKeywords.__annotations__, everything="docs/reference/library.md")
         raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
     test = {name: value for name, value in given.items() if value is not None and name not in _NOT_OF_TEST}
-    for name, kind in (("images", "image"), ("audio", "audio")):
+    for name, kind in MEDIA_FIELDS.items():
         if name in test:
             test[name] = [written_media(item, kind) for item in given_media(test[name])]
     # As for a `GEval`, a dimension is held against the input where there is no context.

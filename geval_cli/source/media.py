@@ -49,6 +49,9 @@ FORMATS = {
     "audio": "audio is wav, mp3, flac or ogg",
 }
 EXAMPLES = {"image": "file://cat.png", "audio": "file://call.wav"}
+DATA_URL_EXAMPLES = {"image": "data:image/png;base64,...", "audio": "data:audio/wav;base64,..."}
+MEDIA_FIELDS: Mapping[str, str] = {"images": "image", "audio": "audio"}
+"""The fields of a test that hold images or recordings -> the kind of both."""
 _A = {"image": "an image", "audio": "audio"}
 _OTHER_NAMES = {
     "image/jpg": "image/jpeg",
@@ -238,17 +241,9 @@ def data_url_media(url: str, asked_at: Location | None) -> Media:
         match = None
     if match is None:
         kind = "audio" if url.strip().startswith("data:audio/") else "image"
-        example = {"image": "data:image/png", "audio": "data:audio/wav"}[kind]
-        hint = f"write {example};base64,... or use a file: {EXAMPLES[kind]}"
-        raise ConfigError(
-            [
-                Problem(
-                    f"this data URL is not {'a base64 image' if kind == 'image' else 'base64 audio'}",
-                    asked_at,
-                    hint,
-                )
-            ]
-        )
+        message = f"this data URL is not {'a base64 image' if kind == 'image' else 'base64 audio'}"
+        hint = f"write {DATA_URL_EXAMPLES[kind]} or use a file: {EXAMPLES[kind]}"
+        raise ConfigError([Problem(message, asked_at, hint)])
     written = match[1].lower()
     media_type = _checked(content, "the data URL", _OTHER_NAMES.get(written, written), asked_at)
     digest = hashlib.sha256(content).hexdigest()

@@ -17,7 +17,15 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
 from geval_cli.source.files import FILE_PREFIX, MAX_LINE_BYTES, is_file_reference, open_problem
 from geval_cli.source.json_source import json_line_positions, read_json
-from geval_cli.source.media import EXAMPLES, FORMATS, is_marker, named_kind, names_media
+from geval_cli.source.media import (
+    DATA_URL_EXAMPLES,
+    EXAMPLES,
+    FORMATS,
+    MEDIA_FIELDS,
+    is_marker,
+    named_kind,
+    names_media,
+)
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, SourcePath
 from geval_cli.specs.base import TestOptionsSpec
@@ -166,7 +174,7 @@ def _load_texts(fields: Fields, reading: LoadContext) -> None:
 
     Images and audio are put there as their markers.
     """
-    for name, kind in (("images", "image"), ("audio", "audio")):
+    for name, kind in MEDIA_FIELDS.items():
         if isinstance(fields.values.get(name), str):
             fields.values[name] = (fields.values[name],)
         _load_media(name, kind, fields, reading)
@@ -224,8 +232,8 @@ def _no_media(item: JsonValue, kind: str, location: Location | None) -> tuple[st
             location,
             f"put it under `{'images' if other == 'image' else 'audio'}`",
         )
-    example = {"image": "data:image/png", "audio": "data:audio/wav"}[kind]
-    return f"`{shown}` is not {what}", location, f"{FORMATS[kind]}: {EXAMPLES[kind]}, or {example};base64,..."
+    hint = f"{FORMATS[kind]}: {EXAMPLES[kind]}, or {DATA_URL_EXAMPLES[kind]}"
+    return f"`{shown}` is not {what}", location, hint
 
 
 def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:

@@ -21,8 +21,10 @@ from geval_cli.providers.wire.batch_api import (
     BrokenResultsError,
     RemoteBatch,
     RemoteState,
+    has_texts,
     is_too_old,
     joined,
+    labelled,
     moment,
     read_line,
     readable_lines,
@@ -112,19 +114,16 @@ class BedrockBatches:
         self, batch_id: str, *, since: float, requests: int, file_id: str | None
     ) -> list[RemoteBatch]:
         wanted = {"maxResults": str(_PAGE), "nameContains": f"{_NAME}{batch_id}"}
-        token = ""
-        while True:
+
+        async def page_of(token: str) -> tuple[list[RemoteBatch], Any]:
             query = urlencode({**wanted, **({"nextToken": token} if token else {})})
             page = object_in(await self._send("GET", f"/model-invocation-jobs?{query}"), self._context)
             listed = page.get("invocationJobSummaries")
-            for item in listed if isinstance(listed, list) else []:
-                if _is_job(item) and not is_too_old(moment(item.get("submitTime")), since):
-                    found = self._remote(item)
-                    if found.label == batch_id:
-                        return [found]
-            if not page.get("nextToken") or page["nextToken"] == token:
-                return []
-            token = str(page["nextToken"])
+            items = [item for item in listed if _is_job(item)] if isinstance(listed, list) else []
+            recent = (item for item in items if not is_too_old(moment(item.get("submitTime")), since))
+            return [self._remote(item) for item in recent], page.get("nextToken")
+
+        return await labelled(batch_id, page_of)
 
     async def get(self, remote_id: str) -> RemoteBatch:
         reply = await self._send("GET", f"/model-invocation-job/{quote(remote_id, safe='')}")
@@ -204,12 +203,7 @@ def _short(arn: str) -> str:
 
 
 def _is_job(item: Any) -> bool:
-    return (
-        isinstance(item, dict)
-        and isinstance(item.get("jobArn"), str)
-        and item["jobArn"] != ""
-        and isinstance(item.get("status"), str)
-    )
+    return has_texts(item, "jobArn", "status")
 
 
 def _line(text: bytes) -> BatchLine:

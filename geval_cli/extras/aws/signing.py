@@ -115,10 +115,8 @@ class CredentialChain:
 
     def _keys(self) -> _Keys | None:
         if self._found is None and time.monotonic() >= self._none_until:
-            session = self._opened()
-            self._session = (
-                None  # one that finds nothing, or fails, keeps files that may be changed until the next
-            )
+            # One that finds nothing, or fails, goes on with the files as it has read them: the next look takes another.
+            session, self._session = self._opened(), None
             self._found = session.get_credentials()
             if self._found is None:
                 self._none_until = time.monotonic() + _NONE_FOR_S

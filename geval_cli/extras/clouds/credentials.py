@@ -252,7 +252,7 @@ class CloudCredentials(TokenSigner):
         self._goes_anywhere = goes_anywhere
         self._secrets = Secrets(source.secret_values)
         self._provider_id = source.id
-        self._fetching = _lock_of((cloud.title, self._scope))
+        self._fetching = _FETCHING.setdefault((cloud.title, self._scope), threading.Lock())
         named = frozenset((name, self._env.get(name, "")) for name in (_KEY_FILE, *_PRINCIPAL, _AUTHORITY))
         super().__init__((cloud.title, self._scope, named), clock=clock)
 
@@ -315,12 +315,8 @@ class CloudCredentials(TokenSigner):
             return self.keep(Token(found.text, is_bearer=True, until=until, headers=found.headers))
 
 
-_LOCKS: dict[tuple[str, str], threading.Lock] = {}
-
-
-def _lock_of(asked: tuple[str, str]) -> threading.Lock:
-    return _LOCKS.setdefault(asked, threading.Lock())
-
+_FETCHING: dict[tuple[str, str], threading.Lock] = {}
+"""Whoever fetches a token of a cloud for a scope holds this."""
 
 _ANYWHERE_HINT = "set `cloud_login: true` in its config to send a token to this address all the same"
 

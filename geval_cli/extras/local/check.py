@@ -155,18 +155,24 @@ def _samples(*, takes_one: bool) -> ModelFeature:
     return ModelFeature("several answers", takes_one, said)
 
 
+async def _answer_about(data_url: str, question: str, model: BoundModel) -> ModelResponse | str:
+    """Return a model's answer about an image or a recording, or what is wrong where it gives none."""
+    item = data_url_media(data_url, None)
+    try:
+        return await model.complete(_request(f"{item.marker}\n{question}"))
+    except ProviderAuthError:
+        raise
+    except ProviderError as error:
+        return one_line(str(error), _ERROR_CHARS)
+
+
 async def _check_images(model: BoundModel, usage: Usage) -> tuple[ModelFeature, Usage]:
     name = "images"
     if not getattr(model.provider, "sees_images", False):
         return ModelFeature(name, False, "this provider sends none"), usage
-    image = data_url_media(_red_square(), None)
-    asked = _request(f"{image.marker}\nWhich colour is this? Answer with one word.")
-    try:
-        answer = await model.complete(asked)
-    except ProviderAuthError:
-        raise
-    except ProviderError as error:
-        return ModelFeature(name, False, one_line(str(error), _ERROR_CHARS)), usage
+    answer = await _answer_about(_red_square(), "Which colour is this? Answer with one word.", model)
+    if isinstance(answer, str):
+        return ModelFeature(name, False, answer), usage
     sees = "red" in answer.text.lower()
     return ModelFeature(
         name,
@@ -181,14 +187,9 @@ async def _check_audio(model: BoundModel, usage: Usage) -> tuple[ModelFeature, U
     name = "audio"
     if not getattr(model.provider, "hears", frozenset()):
         return ModelFeature(name, False, "this provider sends none"), usage
-    recording = data_url_media(_three_beeps(), None)
-    asked = _request(f"{recording.marker}\nHow many beeps do you hear? Answer with one word.")
-    try:
-        answer = await model.complete(asked)
-    except ProviderAuthError:
-        raise
-    except ProviderError as error:
-        return ModelFeature(name, False, one_line(str(error), _ERROR_CHARS)), usage
+    answer = await _answer_about(_three_beeps(), "How many beeps do you hear? Answer with one word.", model)
+    if isinstance(answer, str):
+        return ModelFeature(name, False, answer), usage
     said = answer.text.lower()
     heard = "3" in said or "three" in said
     # Models count badly, so a wrong number does not say that this one is deaf.

@@ -11,6 +11,7 @@ from geval_cli.providers.wire.batch_api import (
     BrokenResultsError,
     RemoteBatch,
     RemoteState,
+    has_texts,
     is_too_old,
     joined,
     moment,
@@ -119,12 +120,7 @@ class AnthropicBatches:
 
 
 def _is_batch(item: Any) -> bool:
-    return (
-        isinstance(item, dict)
-        and isinstance(item.get("id"), str)
-        and item["id"] != ""
-        and isinstance(item.get("processing_status"), str)
-    )
+    return has_texts(item, "id", "processing_status")
 
 
 def _remote(item: Mapping[str, Any]) -> RemoteBatch:

@@ -1,7 +1,7 @@
 """A provider's API for batches: many requests are submitted together and answered within a day, for less money."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from enum import StrEnum, auto
 from typing import Any, BinaryIO, Protocol
@@ -183,6 +183,29 @@ def moment(value: Any) -> float | None:
 def is_too_old(created_at: float | None, since: float) -> bool:
     """Return whether a batch was created before `since`, though the clocks here and there may differ."""
     return created_at is not None and created_at < since - _CLOCKS_DIFFER_S
+
+
+def has_texts(item: Any, *names: str) -> bool:
+    """Return whether an item of an answer is an object that has a text under each of `names`."""
+    return isinstance(item, dict) and all(isinstance(item.get(name), str) and item[name] for name in names)
+
+
+async def labelled(
+    batch_id: str, page_of: Callable[[str], Awaitable[tuple[list[RemoteBatch], Any]]]
+) -> list[RemoteBatch]:
+    """Return the batch that has `batch_id` as its label, if any page has it.
+
+    Args:
+        batch_id: our name of the batch.
+        page_of: gives the batches of the page that a token names ("": the first), and the token of the next.
+    """
+    token = ""
+    while True:
+        found, following = await page_of(token)
+        ours = [batch for batch in found if batch.label == batch_id]
+        if ours or not following or following == token:
+            return ours[:1]
+        token = str(following)
 
 
 def whole(value: Any) -> int:

@@ -20,8 +20,10 @@ from geval_cli.providers.wire.batch_api import (
     BrokenResultsError,
     RemoteBatch,
     RemoteState,
+    has_texts,
     is_too_old,
     joined,
+    labelled,
     moment,
     read_line,
     readable_lines,
@@ -135,19 +137,18 @@ class GoogleBatches:
     ) -> list[RemoteBatch]:
         if file_id is None:
             return []  # no batch is created before its file is noted
-        token = ""
-        while True:
+
+        async def page_of(token: str) -> tuple[list[RemoteBatch], Any]:
             query = f"pageSize={_PAGE}" + (f"&pageToken={quote(token, safe='')}" if token else "")
             page = object_in(await self._send("GET", f"{self._root}/batches", query=query), self._context)
             listed = page.get("operations")
-            for item in listed if isinstance(listed, list) else []:
-                if _is_batch(item) and not is_too_old(moment(item["metadata"].get("createTime")), since):
-                    found = _remote(item, self._endpoint)
-                    if found.label == batch_id:
-                        return [found]
-            if not page.get("nextPageToken") or page["nextPageToken"] == token:
-                return []
-            token = str(page["nextPageToken"])
+            items = [item for item in listed if _is_batch(item)] if isinstance(listed, list) else []
+            recent = (
+                item for item in items if not is_too_old(moment(item["metadata"].get("createTime")), since)
+            )
+            return [_remote(item, self._endpoint) for item in recent], page.get("nextPageToken")
+
+        return await labelled(batch_id, page_of)
 
     async def get(self, remote_id: str) -> RemoteBatch:
         name = remote_id if remote_id.startswith("batches/") else f"batches/{remote_id}"
@@ -186,12 +187,7 @@ class GoogleBatches:
 
 
 def _is_batch(item: Any) -> bool:
-    return (
-        isinstance(item, dict)
-        and isinstance(item.get("name"), str)
-        and item["name"] != ""
-        and isinstance(item.get("metadata"), dict)
-    )
+    return has_texts(item, "name") and isinstance(item.get("metadata"), dict)
 
 
 def _remote(item: Mapping[str, Any], endpoint: Endpoint) -> RemoteBatch:

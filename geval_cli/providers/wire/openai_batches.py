@@ -20,6 +20,7 @@ from geval_cli.providers.wire.batch_api import (
     BrokenResultsError,
     RemoteBatch,
     RemoteState,
+    has_texts,
     is_too_old,
     joined,
     moment,
@@ -347,12 +348,12 @@ def _is_object(found: Any) -> bool:
 
 def has_id(found: Any) -> bool:
     """Return whether `found` describes something that has an id."""
-    return isinstance(found, dict) and isinstance(found.get("id"), str) and found["id"] != ""
+    return has_texts(found, "id")
 
 
 def is_batch(item: Any) -> bool:
     """Return whether `item` describes a batch."""
-    return has_id(item) and isinstance(item.get("status"), str) and item["status"] != ""
+    return has_texts(item, "id", "status")
 
 
 def _is_list(found: Any) -> bool:
