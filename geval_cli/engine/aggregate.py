@@ -275,7 +275,7 @@ class Notices(Struct):
         """Take note of an event, if it says something."""
         if isinstance(event, Noticed):
             self.say(event.message)
-        elif isinstance(event, ModelCalled):
+        elif isinstance(event, ModelCalled) and event.dropped:
             self._add_dropped(event)
 
     def say(self, text: str) -> None:

@@ -221,6 +221,7 @@ class CostReservation:
         self._begin = begin
         self._prices: defaultdict[_Kind, _Price] = defaultdict(_Price)
         self._reserved_usd = 0.0
+        self._under_way = 0
         self._waiting: list[asyncio.Future[None]] = []
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
@@ -280,11 +281,14 @@ class CostReservation:
         )
         price.is_asked = not is_known
         self._reserved_usd += set_aside_usd
+        self._under_way += 1
         return set_aside_usd
 
     def _release(self, price: _Price, set_aside_usd: float) -> None:
         """End a reservation, however its request ended, and let all who wait look again."""
-        self._reserved_usd -= set_aside_usd
+        self._under_way -= 1
+        # Rounding may leave a rest, for whose end a call that no other will wake would wait.
+        self._reserved_usd = self._reserved_usd - set_aside_usd if self._under_way else 0.0
         price.is_asked = False
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
