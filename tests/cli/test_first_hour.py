@@ -18,8 +18,8 @@ from geval_cli.cli.configs import demo_config
 from geval_cli.errors import UsageError
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.starting import DEMO_CONFIG
 from geval_cli.source.source_map import SourcePath
+from geval_cli.suite.starter import DEMO_CONFIG
 from geval_cli.templating import Templates
 
 ROOT = Path(__file__).parents[2]

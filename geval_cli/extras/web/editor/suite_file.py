@@ -13,12 +13,12 @@ from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.extras.web.served_folder import CONFIG_SUFFIXES, served_config
 from geval_cli.records import JsonValue
 from geval_cli.report.safe_file import SafeFile, open_in_place
-from geval_cli.runs.starting import choose_starter
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.files import MAX_CONFIG_BYTES, is_file_reference, read_text
 from geval_cli.source.json_source import read_json
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.suite.load import read_with_rules, rules_of
+from geval_cli.suite.starter import choose_starter
 
 SUITE_KEYS = frozenset({"prompts", "providers", "tests", "defaultTest", "default_test"})
 

@@ -10,11 +10,10 @@ from geval_cli.errors import Severity
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.starting import _VENDORS, choose_starter
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.suite.json_schema import config_json_schema
-from geval_cli.suite.starter import starter_config
+from geval_cli.suite.starter import _VENDORS, choose_starter, starter_config
 
 KEYS = [(name, variable) for name in _VENDORS for variable in PRESETS[name].key_envs]
 
