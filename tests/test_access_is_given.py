@@ -46,7 +46,7 @@ DOORS = {
     "EnvValues": 9,
     "Tools": 9,
     "CheckContext": 9,
-    "ReadingRules": 9,
+    "open_suite": 9,
 }
 """What opens, runs or sends for a config: how many arguments come before the access, 9 where it must be named."""
 

@@ -8,10 +8,7 @@ from geval_cli.errors import ConfigError
 from geval_cli.providers.options import KEY_COMMAND
 from geval_cli.providers.trust import runs_program
 from geval_cli.records import JsonValue
-from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.sources import sources_for
-from geval_cli.suite.load import ReadingRules, open_suite
-from geval_cli.suite.suite import SuiteOverrides
+from geval_cli.runs.requests import RunRequest, open_config
 from geval_cli.suite.trust import code_of_suite, code_of_test
 
 _PROGRAMS = ("python:", "javascript:", "exec:")
@@ -26,13 +23,7 @@ def runs_code(request: RunRequest) -> tuple[str, ...]:
     Raises:
         ConfigError: the config cannot be read.
     """
-    opened = open_suite(
-        request.config,
-        env=request.environ,
-        env_file=request.env_file,
-        overrides=SuiteOverrides(vars=request.variables),
-        reading_rules=ReadingRules(fetch=sources_for(request), access=request.access),
-    )
+    opened = open_config(request)
     found = dict.fromkeys(_code_in([opened.suite.snapshot, {"id": request.grader}]))
     found.update(dict.fromkeys(part.what for part in code_of_suite(opened.suite)))
     for provider in opened.suite.providers:

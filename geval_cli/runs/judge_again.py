@@ -14,16 +14,13 @@ from geval_cli.records import JsonValue
 from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.judged import JudgedMetrics, JudgedSource
 from geval_cli.runs.options import RunOptions, declared_options, values_of
-from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.requests import RunRequest, open_config
 from geval_cli.runs.results_file import is_results_file
-from geval_cli.runs.sources import sources_for
 from geval_cli.source.digest import FILE_PART
 from geval_cli.source.secrets import mask_text
 from geval_cli.specs.dialect import RULES
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
-from geval_cli.suite.load import ReadingRules, open_suite
-from geval_cli.suite.suite import SuiteOverrides
 
 _TAKEN_OVER = ("grader", "scoring", "samples", "variables")
 """Options that the run was begun with and that hold again, unless others are given now."""
@@ -152,20 +149,7 @@ def _options_of(source: JudgedSource, values: dict[str, Any], *, is_same_config:
 
 
 def _parts_of(request: RunRequest) -> dict[str, str]:
-    opened = open_suite(
-        request.config,
-        env=request.environ,
-        env_file=request.env_file,
-        overrides=SuiteOverrides(vars=request.variables),
-        reading_rules=ReadingRules(
-            needs_keys=False,
-            text=request.draft,
-            dialect=request.dialect,
-            fetch=sources_for(request),
-            access=request.access,
-        ),
-    )
-    return dict(opened.suite.parts)
+    return dict(open_config(request, needs_keys=False).suite.parts)
 
 
 def _changed_files(now: Mapping[str, str], before: Mapping[str, JsonValue]) -> Iterator[str]:

@@ -29,8 +29,7 @@ from geval_cli.runs.baseline import baseline_problems
 from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, read_lock
 from geval_cli.runs.locking import lock_problems
-from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.sources import sources_for
+from geval_cli.runs.requests import PreparedRun, RunRequest, open_config
 from geval_cli.runs.stopping import stop_problems, stops_when_decided
 from geval_cli.runs.verdicts import gates_of
 from geval_cli.source.files import read_text
@@ -39,8 +38,7 @@ from geval_cli.source.secrets import MASK
 from geval_cli.specs.base import ProviderSpec, samples_of
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.suite.gates import Statistic
-from geval_cli.suite.load import ReadingRules, open_suite
-from geval_cli.suite.suite import LoadedSuite, OpenedSuite, SuiteOverrides
+from geval_cli.suite.suite import LoadedSuite, OpenedSuite
 from geval_cli.suite.trust import WatchedTests
 from geval_cli.templating import Templates, templates_of
 
@@ -226,22 +224,10 @@ def _distinct_judges(suite: LoadedSuite, checked: Checked) -> tuple[ProviderSpec
 
 
 def _opened(request: RunRequest) -> OpenedSuite:
-    access = request.access
-    return open_suite(
-        request.config,
-        env=request.environ,
-        env_file=request.env_file,
-        overrides=SuiteOverrides(vars=request.variables),
-        reading_rules=ReadingRules(
-            needs_keys=not request.is_offline and request.judged is None,
-            text=request.draft,
-            built=request.built,
-            dialect=request.dialect,
-            joined=request.joined,
-            scripts=cache(lambda: extra(_CODE_WHILE_READING).LoadScripts(request.environ, access)),
-            fetch=sources_for(request),
-            access=access,
-        ),
+    return open_config(
+        request,
+        needs_keys=not request.is_offline and request.judged is None,
+        scripts=cache(lambda: extra(_CODE_WHILE_READING).LoadScripts(request.environ, request.access)),
     )
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.engine.plan import Job, Plan, Selection
-from geval_cli.errors import Problem
+from geval_cli.errors import GevalError, Problem
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.judge.memory import LockedSteps
@@ -16,11 +16,14 @@ from geval_cli.records import Role
 from geval_cli.runs.judged import JudgedSource, StoredOutputs
 from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.options import RunOptions
+from geval_cli.runs.sources import SourceCopies
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import PromptfooOptions
-from geval_cli.suite.load import BuiltSuite
-from geval_cli.suite.suite import LoadedSuite
+from geval_cli.store.home import current_folder, home_folder
+from geval_cli.suite.load import BuiltSuite, open_suite
+from geval_cli.suite.suite import LoadedSuite, OpenedSuite
+from geval_cli.suite.validation import ScriptCaller
 from geval_cli.templating import Templates
 
 UNTRUSTED_VARIABLE = "GEVAL_UNTRUSTED"
@@ -229,3 +232,38 @@ class PreparedRun(Struct, frozen=True):
             return self.plan.cases_of(job.test)
         same = (other for other in self.plan.jobs_of(job.test) if other.repeat_index == job.repeat_index)
         return sum(map(self.stored.has, same))
+
+
+def open_config(
+    request: RunRequest, *, needs_keys: bool = True, scripts: Callable[[], ScriptCaller] | None = None
+) -> OpenedSuite:
+    """Return the suite of a request as far as it can be read; `needs_keys` and `scripts` as in `open_suite`.
+
+    Raises:
+        ConfigError: nothing can be read at all.
+    """
+    return open_suite(
+        request.config,
+        env=request.environ,
+        env_file=request.env_file,
+        variables=request.variables,
+        dialect=request.dialect,
+        joined=request.joined,
+        needs_keys=needs_keys,
+        text=request.draft,
+        built=request.built,
+        scripts=scripts,
+        fetch=copies_for(request),
+        access=request.access,
+    )
+
+
+def copies_for(request: RunRequest) -> SourceCopies | None:
+    """Return what fetches test data for a config; None where its `Access` keeps it in a folder."""
+    if request.access.folders is not None:
+        return None
+    try:
+        home = home_folder(request.home, env=request.environ, cwd=current_folder())
+    except GevalError:
+        return None
+    return SourceCopies(home, request.is_offline)

@@ -14,12 +14,10 @@ from geval_cli.errors import ConfigError, Location, Severity, StoreError
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import CaseResult, Column, JsonValue, RunRecord, RunStatus, RunSummary
 from geval_cli.runs.record import ended_run
-from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.sources import sources_for
+from geval_cli.runs.requests import RunRequest, open_config
 from geval_cli.source.problems import sort_problems
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.runs import RunOrigin, RunStore
-from geval_cli.suite.load import ReadingRules, open_suite
 from geval_cli.version import __version__
 
 
@@ -59,13 +57,9 @@ def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[ListedTest, ..
     Raises:
         ConfigError: with every problem that reading the config finds.
     """
-    request = RunRequest(config, environ)
-    rules = ReadingRules(
-        needs_keys=False, scripts=_RefusedCode, fetch=sources_for(request), access=request.access
-    )
     found: list[ListedTest] = []
     try:
-        opened = open_suite(config, env=environ, reading_rules=rules)
+        opened = open_config(RunRequest(config, environ), needs_keys=False, scripts=_RefusedCode)
         problems = [item for item in opened.problems if item.severity is Severity.ERROR]
         try:
             for test in opened.suite.tests:

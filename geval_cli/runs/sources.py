@@ -14,10 +14,9 @@ from typing import Any
 
 from geval_cli.errors import ConfigError, GevalError, Location, Problem
 from geval_cli.providers.network.addresses import split_url
-from geval_cli.runs.requests import RunRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import hash_file
-from geval_cli.store.home import current_folder, home_folder, make_folder
+from geval_cli.store.home import make_folder
 from geval_cli.suite.validation import FetchedSource
 
 _FOLDER = "sources"
@@ -149,14 +148,3 @@ def source_suffix(reference: str) -> str:
     if reference.startswith(_downloads().HUGGINGFACE):
         return ".jsonl"
     return PurePosixPath(split_url(reference).path).suffix.lower()
-
-
-def sources_for(request: RunRequest) -> SourceCopies | None:
-    """Return what fetches test data for a config; None where its `Access` keeps it in a folder."""
-    if request.access.folders is not None:
-        return None
-    try:
-        home = home_folder(request.home, env=request.environ, cwd=current_folder())
-    except GevalError:
-        return None
-    return SourceCopies(home, request.is_offline)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ from geval_cli.suite.suite import (
     ConfiguredFile,
     LoadedSuite,
     OpenedSuite,
-    SuiteOverrides,
     tag_texts,
 )
 from geval_cli.suite.test_files import read_rows
@@ -64,7 +63,7 @@ _TAGS = "tags"
 """Decides no result, so a run whose tags were changed can be resumed."""
 
 _LITERAL_KEYS = frozenset({"env", "$schema"})
-_NO_OVERRIDES = SuiteOverrides()
+_NO_VARIABLES: Mapping[str, JsonValue] = {}
 
 
 class BuiltSuite(Struct, frozen=True):
@@ -76,28 +75,6 @@ class BuiltSuite(Struct, frozen=True):
     document: Document
     functions: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
-
-
-class ReadingRules(Struct, frozen=True):
-    """The rules for reading a config: its dialect (None: as the file itself says), and the configs to join it with.
-
-    Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
-    what the file holds, in geval's own dialect unless another is named, and so is what a program has `built`. Without
-    `scripts`, no program is run: what it would make is a problem; without `fetch`, so is test data from elsewhere.
-    `access` is what may be read and run for it, now and as long as its tests are read.
-    """
-
-    dialect: Dialect | None = None
-    joined: tuple[Path, ...] = ()
-    needs_keys: bool = True
-    text: str | None = None
-    scripts: Callable[[], ScriptCaller] | None = None
-    fetch: SourceFetcher | None = None
-    access: Access = TRUSTED
-    built: BuiltSuite | None = None
-
-
-_GUESSED_RULES = ReadingRules(access=TRUSTED)
 
 
 def read_with_rules(
@@ -144,49 +121,62 @@ def open_suite(
     *,
     env: Mapping[str, str],
     env_file: Path | None = None,
-    overrides: SuiteOverrides = _NO_OVERRIDES,
-    reading_rules: ReadingRules = _GUESSED_RULES,
+    variables: Mapping[str, JsonValue] = _NO_VARIABLES,
+    dialect: Dialect | None = None,
+    joined: Sequence[Path] = (),
+    needs_keys: bool = True,
+    text: str | None = None,
+    built: BuiltSuite | None = None,
+    scripts: Callable[[], ScriptCaller] | None = None,
+    fetch: SourceFetcher | None = None,
+    access: Access = TRUSTED,
 ) -> OpenedSuite:
     """Return the suite as far as it can be read, for callers that look for more problems before they report any.
+
+    Args:
+        path: the config file.
+        env: where its environment values are looked up.
+        env_file: a file with more of them; None for `.env` beside it.
+        variables: win over every test's own.
+        dialect: whose rules it follows; None: as the file itself says.
+        joined: further configs that are one suite with it.
+        needs_keys: whether keys that it takes from the environment must be there.
+        text: read in place of what the file holds, in geval's own dialect unless another is named.
+        built: what a program made, in place of a file.
+        scripts: runs programs; without it, what one would make is a problem.
+        fetch: gets test data from elsewhere; without it, such data are a problem.
+        access: what may be read and run for the config, now and as long as its tests are read.
 
     Raises:
         ConfigError: nothing can be read at all: no such file, broken syntax, no mapping, a broken env file.
     """
-    access = reading_rules.access
-    if reading_rules.built is not None:
-        return _open_built(path, reading_rules.built, env, env_file, overrides, reading_rules.scripts)
-    if reading_rules.text is None:
-        document, rules = read_with_rules(path, access, reading_rules.dialect)
+    if built is not None:
+        return _open_built(path, built, env, env_file, variables, scripts)
+    scripts = scripts if access.runs_code else None
+    if text is None:
+        document, rules = read_with_rules(path, access, dialect)
     else:
-        asked = reading_rules.dialect
-        document = parse_document(reading_rules.text, path)
-        rules = DEFAULT_RULES if asked is None else RULES[asked]
+        document, rules = parse_document(text, path), DEFAULT_RULES if dialect is None else RULES[dialect]
+    documents = [(path, document)]
     if (reader := f"dialect: {rules.name}") in EXTRAS:
-        further = [(other, read_document(other, access)) for other in reading_rules.joined]
-        documents = [(path, document), *further]
+        documents += [(other, read_document(other, access)) for other in joined]
         opened: OpenedSuite = extra(reader).open_suite(
-            documents,
-            env=env,
-            env_file=env_file,
-            overrides=overrides,
-            access=access,
-            scripts=reading_rules.scripts if access.runs_code else None,
+            documents, env=env, env_file=env_file, variables=variables, access=access, scripts=scripts
         )
-        return _as_trusted(opened, [document for _, document in documents], reading_rules)
-    if reading_rules.joined:
+    elif joined:
         raise ConfigError([_cannot_join(document)])
-    # The config's own `env` wins, and must be known before any `{{ env.NAME }}` is filled in.
-    literal = settable(_literal_env(_top_mapping(document)), access)
-    values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access) | literal
-    filler = EnvValues(values, needs_keys=reading_rules.needs_keys, access=access)
-    reading = LoadContext(
-        SourceFiles(path.parent, access),
-        filler,
-        scripts=reading_rules.scripts if access.runs_code else None,
-        fetch=reading_rules.fetch,
-    )
-    opened = read_suite(path, document, reading, overrides)
-    return _as_trusted(opened, [document], reading_rules)
+    else:
+        # The config's own `env` wins, and must be known before any `{{ env.NAME }}` is filled in.
+        literal = settable(_literal_env(_top_mapping(document)), access)
+        values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access) | literal
+        filler = EnvValues(values, needs_keys=needs_keys, access=access)
+        reading = LoadContext(SourceFiles(path.parent, access), filler, scripts=scripts, fetch=fetch)
+        opened = read_suite(path, document, reading, variables)
+    if not access.is_strangers:
+        return opened
+    refused = [problem for _, document in documents for problem in document_trust_problems(document)]
+    refused += suite_trust_problems(opened.suite)
+    return replace(opened, problems=tuple(sort_problems([*opened.problems, *refused])))
 
 
 def _open_built(
@@ -194,7 +184,7 @@ def _open_built(
     built: BuiltSuite,
     env: Mapping[str, str],
     env_file: Path | None,
-    overrides: SuiteOverrides,
+    variables: Mapping[str, JsonValue],
     scripts: Callable[[], ScriptCaller] | None,
 ) -> OpenedSuite:
     """Return the suite that a program made. Of env files only one that is named is read: the program has its own."""
@@ -204,25 +194,13 @@ def _open_built(
     filler = EnvValues({**values, **_literal_env(_top_mapping(built.document))}, access=TRUSTED)
     files = SourceFiles(path.parent, TRUSTED)
     reading = LoadContext(files, filler, functions=built.functions, is_built=True, scripts=scripts)
-    opened = read_suite(path, built.document, reading, overrides)
+    opened = read_suite(path, built.document, reading, variables)
     parts = {**opened.suite.parts, **built.parts}
-    suite = dataclasses.replace(opened.suite, parts=parts, digest=digest_of(parts))
-    return replace(opened, suite=suite)
-
-
-def _as_trusted(
-    opened: OpenedSuite, documents: Iterable[Document], reading_rules: ReadingRules
-) -> OpenedSuite:
-    """Return the suite, with what is refused to strangers among its problems."""
-    if not reading_rules.access.is_strangers:
-        return opened
-    refused = [problem for document in documents for problem in document_trust_problems(document)]
-    refused += suite_trust_problems(opened.suite)
-    return replace(opened, problems=tuple(sort_problems([*opened.problems, *refused])))
+    return replace(opened, suite=dataclasses.replace(opened.suite, parts=parts, digest=digest_of(parts)))
 
 
 def read_suite(
-    path: Path, document: Document, reading: LoadContext, overrides: SuiteOverrides = _NO_OVERRIDES
+    path: Path, document: Document, reading: LoadContext, variables: Mapping[str, JsonValue] = _NO_VARIABLES
 ) -> OpenedSuite:
     """Return the suite that the content of `path` describes, with files and env values as `reading` gives them.
 
@@ -240,14 +218,14 @@ def read_suite(
     reading = replace(reading, calibrations=calibrations)
     if isinstance(filled.get("calibration"), str):  # so that the digest is of what is in the file, too
         filled = {**filled, "calibration": as_reference(filled["calibration"])}
-    tests = _tests(fields, reading, overrides)
+    tests = _tests(fields, reading, variables)
     # The digest needs the rows, too; their problems are found, and reported, by the check.
     unreported = reading.with_problems([])
     rows = chain(prompt_references(filled.get("prompts"), unreported), tests.source.marked(unreported))
     deciding = {key: value for key, value in filled.items() if key != _TAGS}
     masked = mask_config(raw)
     unfilled = {key: value for key, value in masked.items() if filled.get(key) == raw[key]}
-    parts = suite_parts(deciding, rows, reading.files, overrides.vars, unfilled)
+    parts = suite_parts(deciding, rows, reading.files, variables, unfilled)
     rest = _check_rest(fields, reading)
     suite = LoadedSuite(
         path=path,
@@ -376,7 +354,7 @@ def _report_unseen(message: str, location: Location | None, reading: LoadContext
     reading.report(message, None if location is None else dataclasses.replace(location, length=0))
 
 
-def _tests(fields: Fields, reading: LoadContext, overrides: SuiteOverrides) -> SuiteTests:
+def _tests(fields: Fields, reading: LoadContext, variables: Mapping[str, JsonValue]) -> SuiteTests:
     default: TestSpec | None = None
     if "default_test" in fields.values:
         place = fields.child("default_test")
@@ -390,7 +368,7 @@ def _tests(fields: Fields, reading: LoadContext, overrides: SuiteOverrides) -> S
             fields.values["profiles"], fields.child("profiles"), reading
         )
     place = fields.child("profiles")
-    return SuiteTests(_rows(fields, reading), reading, default, dict(overrides.vars), profiles, place)
+    return SuiteTests(_rows(fields, reading), reading, default, dict(variables), profiles, place)
 
 
 def _rows(fields: Fields, reading: LoadContext) -> RowSource:

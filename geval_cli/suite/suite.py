@@ -49,12 +49,6 @@ class ConfiguredFile(msgspec.Struct, frozen=True):
     place: SourcePath
 
 
-class SuiteOverrides(msgspec.Struct, frozen=True):
-    """The command line's options for the suite itself. `vars` win over every test's own variables."""
-
-    vars: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedSuite:
     """A loaded config.

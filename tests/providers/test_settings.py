@@ -14,7 +14,7 @@ from geval_cli.providers.registry import check_provider
 from geval_cli.specs.dialect import Dialect
 from geval_cli.specs.provider_settings import OWN_SETTINGS, WIRE_SETTINGS
 from geval_cli.suite.json_schema import config_json_schema
-from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.load import open_suite
 
 SENDING = ("openai:m", "openai:responses:m", "openai:embedding:m", "anthropic:m", "google:gemini-2.5-flash",
            "vertex:gemini-2.5-flash", "ollama:m", "local:smollm2")  # fmt: skip
@@ -28,7 +28,7 @@ def problems_of(folder: Path, provider: str, config: str, dialect: Dialect = Dia
         f"prompts: [hi]\nproviders:\n  - id: {provider}\n    config:\n      {config}\ntests: [{{}}]\n",
         encoding="utf-8",
     )
-    opened = open_suite(path, env={}, reading_rules=ReadingRules(dialect=dialect))
+    opened = open_suite(path, env={}, dialect=dialect)
     assert [problem for problem in opened.problems if problem.severity is Severity.ERROR] == []
     (spec,) = opened.suite.providers
     return check_provider(spec, env={}, base_dir=folder)
@@ -185,9 +185,7 @@ def test_no_config_in_the_wild_is_refused_for_its_settings() -> None:
             continue
         if not isinstance(value, dict) or "providers" not in value:
             continue
-        opened = open_suite(
-            path, env={}, reading_rules=ReadingRules(dialect=Dialect.PROMPTFOO, needs_keys=False)
-        )
+        opened = open_suite(path, env={}, dialect=Dialect.PROMPTFOO, needs_keys=False)
         for spec in opened.suite.providers:
             found = check_provider(spec, env={}, base_dir=path.parent)
             refused += [

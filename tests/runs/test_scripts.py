@@ -14,7 +14,7 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.dialect import Dialect
-from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.load import open_suite
 
 GENERATOR = """
 import pathlib
@@ -85,6 +85,6 @@ def test_a_function_that_never_ends_is_ended(tmp_path: Path) -> None:
 def test_reading_alone_runs_nothing(tmp_path: Path) -> None:
     prepared(tmp_path, "make.py")
     (tmp_path / "calls").unlink()
-    opened = open_suite(tmp_path / NAME, env={}, reading_rules=ReadingRules(Dialect.PROMPTFOO))
+    opened = open_suite(tmp_path / NAME, env={}, dialect=Dialect.PROMPTFOO)
     assert "tests that a program makes are not supported" in opened.problems[0].message
     assert not (tmp_path / "calls").exists()

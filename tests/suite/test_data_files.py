@@ -20,7 +20,7 @@ from geval_cli.source.problems import sort_problems
 from geval_cli.specs.base import Spec
 from geval_cli.suite.export import read_portable_suite
 from geval_cli.suite.json_schema import config_json_schema
-from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import OpenedSuite
 from geval_cli.suite.tables import column_letters, guess_delimiter
 
@@ -129,8 +129,8 @@ def write_generator(folder: Path) -> str:
 def opened(folder: Path, content: Mapping[str, Any], access: Access = TRUSTED) -> OpenedSuite:
     path = folder / "gevalconfig.json"
     path.write_text(json.dumps(content), encoding="utf-8")
-    rules = ReadingRules(access=access, scripts=cache(lambda: LoadScripts({}, access)))
-    return open_suite(path, env={"KEY": "sk-1"}, reading_rules=rules)
+    scripts = cache(lambda: LoadScripts({}, access))
+    return open_suite(path, env={"KEY": "sk-1"}, access=access, scripts=scripts)
 
 
 def problems_of(folder: Path, content: Mapping[str, Any], access: Access = TRUSTED) -> list[Problem]:

@@ -14,11 +14,11 @@ import jsonschema
 import pytest
 
 from geval_cli.errors import ConfigError, Problem
-from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.sources import SourceCopies, sources_for
+from geval_cli.runs.requests import RunRequest, copies_for
+from geval_cli.runs.sources import SourceCopies
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.suite.json_schema import config_json_schema
-from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import OpenedSuite
 
 pytest.importorskip("fsspec")
@@ -41,7 +41,7 @@ def opened(
     path = folder / "gevalconfig.json"
     path.write_text(json.dumps(config), encoding="utf-8")
     fetch = SourceCopies(folder / ".geval", is_offline)
-    return open_suite(path, env=env or {}, reading_rules=ReadingRules(access=access, fetch=fetch))
+    return open_suite(path, env=env or {}, access=access, fetch=fetch)
 
 
 def problems_of(folder: Path, tests: object, **options: Any) -> list[Problem]:
@@ -240,8 +240,8 @@ def test_neither_strangers_nor_served_configs_have_anything_fetched(
     for address in (f"{server.url}/t.csv", "s3://bucket/t.csv", "huggingface://datasets/o/n"):
         (problem,) = problems_of(tmp_path, address, access=access_of_stranger([tmp_path]))
         assert "which --untrusted does not allow" in problem.message
-    assert sources_for(RunRequest(tmp_path / "c.yaml", {}, served=tmp_path)) is None
-    assert sources_for(RunRequest(tmp_path / "c.yaml", {}, untrusted=True)) is None
+    assert copies_for(RunRequest(tmp_path / "c.yaml", {}, served=tmp_path)) is None
+    assert copies_for(RunRequest(tmp_path / "c.yaml", {}, untrusted=True)) is None
     assert server.seen == []
 
 

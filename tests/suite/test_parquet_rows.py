@@ -16,7 +16,7 @@ import pytest
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.report.output import check_output_path
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
-from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import OpenedSuite
 
 pa = pytest.importorskip("pyarrow")
@@ -32,7 +32,7 @@ def opened(folder: Path, tests: object, access: Access = TRUSTED) -> OpenedSuite
     path = folder / "gevalconfig.json"
     config = {"prompts": ["{{ q }}"], "providers": ["echo"], "tests": tests}
     path.write_text(json.dumps(config), encoding="utf-8")
-    return open_suite(path, env={}, reading_rules=ReadingRules(access=access))
+    return open_suite(path, env={}, access=access)
 
 
 def problems_of(folder: Path, tests: object, access: Access = TRUSTED) -> list[Problem]:

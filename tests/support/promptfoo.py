@@ -11,8 +11,8 @@ from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError
 from geval_cli.runs.preparation import templates_for
 from geval_cli.specs.dialect import Dialect
-from geval_cli.suite.load import ReadingRules, open_suite
-from geval_cli.suite.suite import LoadedSuite, OpenedSuite, SuiteOverrides
+from geval_cli.suite.load import open_suite
+from geval_cli.suite.suite import LoadedSuite, OpenedSuite
 
 NAME = "promptfooconfig.yaml"
 
@@ -38,8 +38,9 @@ def open_config(
     write_files(folder, files or {})
     path = folder / NAME
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    rules = ReadingRules(Dialect.PROMPTFOO, joined)
-    return open_suite(path, env=env or {}, overrides=SuiteOverrides(variables or {}), reading_rules=rules)
+    return open_suite(
+        path, env=env or {}, variables=variables or {}, dialect=Dialect.PROMPTFOO, joined=joined
+    )
 
 
 def load(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> LoadedSuite:

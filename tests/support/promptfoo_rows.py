@@ -31,7 +31,7 @@ from geval_cli.runs.preparation import prepare, templates_for
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.state import State
-from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.load import open_suite
 
 ROOT = Path(__file__).parents[3] / "shared" / "compat"
 MODES = ("generous", "harsh")
@@ -190,8 +190,7 @@ def compare(recorded: Recorded, server: LoopbackServer, state: State) -> Compare
 
 def rendered_prompts(recorded: Recorded) -> Counter[tuple[str, str]]:
     """Every (provider, prompt) of a config as geval renders it before anything is sent."""
-    rules = ReadingRules(dialect=Dialect.PROMPTFOO)
-    suite = open_suite(recorded.path, env=os.environ, reading_rules=rules).suite
+    suite = open_suite(recorded.path, env=os.environ, dialect=Dialect.PROMPTFOO).suite
     templates = templates_for(suite)
     found: Counter[tuple[str, str]] = Counter()
     for queue in Plan(suite).queues:

@@ -6,14 +6,14 @@ from pathlib import Path
 from geval_cli.errors import ConfigError
 from geval_cli.source.problems import sort_problems
 from geval_cli.suite.load import open_suite
-from geval_cli.suite.suite import LoadedSuite, SuiteOverrides
+from geval_cli.suite.suite import LoadedSuite
 
 
 def load_suite(
     path: Path, *, env: Mapping[str, str], variables: Mapping[str, str] | None = None
 ) -> LoadedSuite:
     """The suite in a file; ConfigError with all its problems, those of the tests too when others are wrong."""
-    opened = open_suite(path, env=env, overrides=SuiteOverrides(vars=variables or {}))
+    opened = open_suite(path, env=env, variables=variables or {})
     if not opened.problems:
         return opened.suite
     problems = list(opened.problems)

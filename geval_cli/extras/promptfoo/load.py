@@ -28,7 +28,7 @@ from geval_cli.specs.type_messages import describe_value
 from geval_cli.statistics.paired import NO_MARGINS
 from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.named_files import JAVASCRIPT_SUFFIXES, existing_files, find_files
-from geval_cli.suite.suite import BaselineName, LoadedSuite, OpenedSuite, SuiteOverrides, tag_texts
+from geval_cli.suite.suite import BaselineName, LoadedSuite, OpenedSuite, tag_texts
 from geval_cli.suite.validation import LoadContext, ScriptCaller
 
 
@@ -161,7 +161,7 @@ def open_suite(
     *,
     env: Mapping[str, str],
     env_file: Path | None,
-    overrides: SuiteOverrides,
+    variables: Mapping[str, JsonValue],
     access: Access,
     scripts: Callable[[], ScriptCaller] | None = None,
 ) -> OpenedSuite:
@@ -185,7 +185,7 @@ def open_suite(
     reading = LoadContext(files, PromptfooEnv(values, access), rules=PROMPTFOO_RULES, scripts=scripts)
     configs = [open_config(path, document, reading) for path, document in documents]
     merged = gather(configs, reading)
-    return _suite(first, configs, merged, reading, overrides)
+    return _suite(first, configs, merged, reading, variables)
 
 
 def _suite(
@@ -193,7 +193,7 @@ def _suite(
     configs: list[ConfigFile],
     merged: MergedConfigs,
     reading: LoadContext,
-    overrides: SuiteOverrides,
+    variables: Mapping[str, JsonValue],
 ) -> OpenedSuite:
     whole = configs[0].document.place
     tests = PromptfooTests(
@@ -201,7 +201,7 @@ def _suite(
         scenarios=read_scenarios(merged.scenarios, reading),
         default=_default_test(merged.defaults, reading),
         reading=reading,
-        overrides=dict(overrides.vars),
+        overrides=dict(variables),
         whole=whole,
         expands=reading.env.values.get(_NO_EXPANSION, "").lower() not in _TRUE,
     )
@@ -219,7 +219,7 @@ def _suite(
     baseline = _baseline(merged.settings.get("baseline"), reading)
     reading.problems.extend(tests.problems())
     problems = sort_problems(map(reading.env.hide, reading.problems))
-    parts = _digest_parts(configs, reading, overrides)
+    parts = _digest_parts(configs, reading, variables)
     suite = LoadedSuite(
         path=path,
         base_dir=path.parent,
@@ -292,7 +292,7 @@ def _snapshot(configs: list[ConfigFile]) -> JsonValue:
 
 
 def _digest_parts(
-    configs: list[ConfigFile], reading: LoadContext, overrides: SuiteOverrides
+    configs: list[ConfigFile], reading: LoadContext, variables: Mapping[str, JsonValue]
 ) -> dict[str, str]:
     """Return the parts that decide the results: all configs, and every file they name, with or without file://."""
     joined = {
@@ -307,7 +307,7 @@ def _digest_parts(
             for name in _files_in(config.content, config.path.parent, reading.files.access)
         }
     )
-    return suite_parts(joined, named, reading.files, overrides.vars)
+    return suite_parts(joined, named, reading.files, variables)
 
 
 def _files_in(value: JsonValue, folder: Path, access: Access) -> Iterator[str]:

@@ -16,7 +16,7 @@ from geval_cli.errors import ConfigError
 from geval_cli.extras.promptfoo.differences import differences
 from geval_cli.specs.dialect import RULES, Dialect
 from geval_cli.specs.promptfoo import PromptfooOptions
-from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.load import open_suite
 
 BASE = {"providers": ["echo"], "prompts": ["{{x}}"]}
 
@@ -40,7 +40,7 @@ def test_a_config_says_whose_rules_it_follows(tmp_path: Path, name: str, text: s
     path = tmp_path / name
     path.write_text(f"{text}prompts: ['{{{{x}}}}']\ntests: [{{vars: {{x: 1}}, output: a}}]\n")
     assert open_suite(path, env={}).suite.rules is RULES[dialect]
-    asked = open_suite(path, env={}, reading_rules=ReadingRules(Dialect.PROMPTFOO)).suite
+    asked = open_suite(path, env={}, dialect=Dialect.PROMPTFOO).suite
     assert asked.rules is RULES[Dialect.PROMPTFOO]
 
 
