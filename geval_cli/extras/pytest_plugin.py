@@ -13,8 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from geval_cli.library.suite_items import GevalFile
-    from geval_cli.library.testing import GevalFixture
-    from geval_cli.runs.sessions import SessionRun
+    from geval_cli.library.testing import GevalFixture, SessionRun
 
 ENDINGS = (".geval.yaml", ".geval.yml")
 _USED = "geval_cli.library.testing"  # imported where something is judged

@@ -2,14 +2,15 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
-from geval_cli.errors import ConfigError, GevalError
+from geval_cli.errors import ConfigError, GevalError, Location, Severity
 from geval_cli.library.run import make_request, run_blocking
 from geval_cli.library.testing import (
     POLL_S,
@@ -22,16 +23,65 @@ from geval_cli.library.testing import (
     failed_lines,
     shared_runs,
 )
-from geval_cli.records import (
-    CaseResult,
-    Status,
-)
+from geval_cli.records import CaseResult, JsonValue, Status
 from geval_cli.report.sanitize import one_line, sanitize
-from geval_cli.runs.sessions import ListedTest, list_tests
-from geval_cli.source.problems import render_problems
+from geval_cli.runs.requests import RunRequest, open_config
+from geval_cli.source.problems import render_problems, sort_problems
 from geval_cli.store.state import open_runs
 
 _NAME_WIDTH = 80
+
+
+class ListedTest(Struct, frozen=True):
+    """A test of a config, as a list shows it."""
+
+    index: int
+    description: str | None
+    location: Location | None
+
+
+class _CodeNeededError(Exception):
+    """The tests are made by a program, which is not run for a list."""
+
+
+class _RefusedCode:
+    """Stands where functions of a config are called, and calls none."""
+
+    def __call__(
+        self, path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None
+    ) -> JsonValue:
+        raise _CodeNeededError
+
+    def provider_name(
+        self, path: Path, export: str, options: Mapping[str, JsonValue], asked_at: Location | None
+    ) -> JsonValue:
+        """Return None: tests are the same whoever answers."""
+        return None
+
+    def rows(self, path: Path, function: str, asked_at: Location | None) -> Path:
+        raise _CodeNeededError
+
+
+def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[ListedTest, ...] | None:
+    """Return the tests of a config in its order; None where only code of the config could tell. Nothing is run or sent.
+
+    Raises:
+        ConfigError: with every problem that reading the config finds.
+    """
+    found: list[ListedTest] = []
+    try:
+        opened = open_config(RunRequest(config, environ), needs_keys=False, scripts=_RefusedCode)
+        problems = [item for item in opened.problems if item.severity is Severity.ERROR]
+        try:
+            for test in opened.suite.tests:
+                found.append(ListedTest(test.index, test.description, test.place.value()))
+        except ConfigError as error:
+            problems += error.problems
+    except _CodeNeededError:
+        return None
+    if problems:
+        raise ConfigError(sort_problems(problems))
+    return tuple(found)
 
 
 class GevalFile(pytest.File):

@@ -8,19 +8,24 @@ import io
 import json
 import math
 import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.content_keys import content_key
 from geval_cli.engine.judge_output import error_info
-from geval_cli.errors import GevalError, UsageError
+from geval_cli.errors import GevalError, StoreError, UsageError
 from geval_cli.gateway.budget import Budget
+from geval_cli.judge.prompt import prompt_version
 from geval_cli.library.check import CheckKeywords, CheckResult, judging_work, prepare_check, to_check_result
 from geval_cli.library.evaluation import evaluate_case
 from geval_cli.library.metric import GEval
@@ -31,9 +36,14 @@ from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
+    Column,
+    JsonValue,
     ProviderRef,
     RenderedPrompt,
     Role,
+    RunRecord,
+    RunStatus,
+    RunSummary,
     Status,
     Usage,
     to_json,
@@ -42,10 +52,12 @@ from geval_cli.report.case_view import AssertionView
 from geval_cli.report.console import make_console
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
 from geval_cli.report.verdict import signs_of
+from geval_cli.runs.record import ended_run
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.sessions import SessionRun
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.run_locks import SharedRuns
+from geval_cli.store.runs import RunOrigin, RunStore
+from geval_cli.version import __version__
 
 _MARKER = "geval"
 _MARKER_KEYS = frozenset({"grader", "samples"})
@@ -348,6 +360,75 @@ def _case_of(
         assertions=() if found is None else (found,),
         test_key=content_key(name, variables),
     )
+
+
+class SessionRun:
+    """A run of which no one knows beforehand what it will hold: results are stored as they come.
+
+    A store that fails costs no session its results; `failure` then says what happened.
+
+    Args:
+        name: what lists of runs show in the place of a config.
+        config: what the record keeps of how it was begun.
+        home: the state folder; None for the usual one.
+        environ: where GEVAL_HOME is looked up.
+    """
+
+    def __init__(self, name: str, config: JsonValue, home: Path | None, environ: Mapping[str, str]) -> None:
+        self.failure: StoreError | None = None
+        self._tally = Tally()
+        self._began_s = time.monotonic()
+        now = datetime.now(UTC)
+        self._run = RunRecord(
+            id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+            status=RunStatus.RUNNING,
+            started_at=now.isoformat(timespec="milliseconds"),
+            finished_at=None,
+            duration_ms=None,
+            tool_version=__version__,
+            config_path=name,
+            config_digest="",
+            config=config,
+            columns=(Column(0, "", name),),
+            prompt_version=prompt_version(),
+        )
+        self._runs: RunStore | None = None
+        try:
+            self._runs = RunStore.open(home_folder(home, env=environ, cwd=current_folder()))
+            self._runs.begin(self._run, RunOrigin(name, 0, {}))
+        except StoreError as error:
+            self.failure = error
+
+    @property
+    def id(self) -> str:
+        return self._run.id
+
+    @property
+    def summary(self) -> RunSummary:
+        """The sums so far."""
+        return self._tally.summary()
+
+    def add(self, result: CaseResult) -> None:
+        """Count a result and store it, under the next number."""
+        index = sum(self._tally.counts.values())
+        numbered = replace(result, test_index=index, id=f"{index}.0.0")
+        self._tally.add(numbered)
+        if self._runs is not None and self.failure is None:
+            self._runs.add(self._run.id, numbered)
+
+    def finish(self, *, is_interrupted: bool) -> None:
+        """Store how it ended."""
+        if self._runs is None:
+            return
+        status = RunStatus.INTERRUPTED if is_interrupted else RunStatus.COMPLETED
+        ended = ended_run(self._run, status, lasted_s=time.monotonic() - self._began_s, notices=())
+        try:
+            self._runs.finish(ended, self.summary)
+        except StoreError as error:
+            self.failure = self.failure or error
+        finally:
+            self._runs.close()
+            self._runs = None
 
 
 def begin_session(config: pytest.Config) -> SessionRun:

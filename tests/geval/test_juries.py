@@ -10,7 +10,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.product import Product
 
 from geval_cli import GEval, JudgeError, TestCase, UsageError
-from geval_cli.runs.code import runs_code
+from geval_cli.extras.web.config_code import runs_code
 from geval_cli.runs.requests import RunRequest
 
 CRITERIA = {"type": "g-eval", "criteria": "It is kind.", "scoring": "single"}

@@ -11,12 +11,12 @@ from typing import Any
 from geval_cli.engine.runner import GRACE_S, StopSignal
 from geval_cli.errors import UsageError
 from geval_cli.events import RunEvent, RunStarted
+from geval_cli.extras.web.config_code import runs_code
 from geval_cli.extras.web.live_run import EventJson, LiveRun, finished_event, stored_events
 from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.extras.web.served_folder import served_config
 from geval_cli.extras.web.settings import ServerSettings
 from geval_cli.records import RunRecord, RunStatus
-from geval_cli.runs.code import runs_code
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.fingerprint import options_of
 from geval_cli.runs.options import RunOptions, values_of
