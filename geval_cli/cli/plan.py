@@ -19,8 +19,7 @@ from geval_cli.plugins import extra
 from geval_cli.report.console import make_console
 from geval_cli.report.plan import AnchorsPlan, RunPlan, plan_document, print_plan
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.runs.dry_run import plan_run
-from geval_cli.runs.power import planned_power
+from geval_cli.runs.dry_run import plan_run, planned_power
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import find_run
 from geval_cli.store.state import CacheChoice, open_cache, open_runs

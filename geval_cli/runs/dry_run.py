@@ -1,6 +1,11 @@
-"""`--plan`: a run whose models count what they are asked, and answer from the cache or with a stand-in."""
+"""`--plan`: what a run would send and cost, and how small a drop it could show.
+
+Requests are counted by a run whose models answer from the cache or with a stand-in.
+"""
 
 import json
+import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import lru_cache, partial
@@ -43,24 +48,39 @@ from geval_cli.providers.wire.batching import batch_api
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import (
     AssertionResult,
+    CaseResult,
     Choice,
     JsonValue,
     ModelRequest,
     ModelResponse,
     Purpose,
     Role,
+    RunStatus,
     Status,
     TokenLogprob,
 )
-from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan
+from geval_cli.report.plan import PowerPlan, RequestCounts, RequestKind, RunPlan
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
 from geval_cli.runs.session import ProviderPool, Session
+from geval_cli.runs.stored import load_report
+from geval_cli.runs.verdicts import gates_of
 from geval_cli.specs.base import ProviderSpec
+from geval_cli.statistics.intervals import ClusteredMean
+from geval_cli.statistics.paired import detectable_quantile
 from geval_cli.store.cache import ResponseCache, StoredChoice
+from geval_cli.store.runs import RunStore, config_file
 
 ASSUMED_ANSWER_TOKENS = 200
 """How long an answer is taken to be, in the prompt of its judge, when nothing bounds it."""
+
+DROP = 0.05
+"""The drop that a plan says how many tests can show."""
+
+_ENDED = frozenset({RunStatus.COMPLETED, RunStatus.INTERRUPTED, RunStatus.ABORTED})
+_LEAST_TESTS = 2
+_LEAST_KNOWN = 10
+"""Tests of the earlier run below which its spread says too little."""
 
 _LONGEST_STAND_IN = 100_000
 _CHARACTERS_PER_TOKEN = 4
@@ -450,3 +470,63 @@ def _with_context(spec: Assertion, subject: Subject, job: Job) -> Subject:
         return subject
     context: JsonValue = f"{job.id} {'word' * ASSUMED_ANSWER_TOKENS}"
     return replace(subject, test=replace(subject.test, vars={**subject.test.vars, "context": context}))
+
+
+def planned_power(prepared: PreparedRun, runs: RunStore) -> tuple[PowerPlan, ...]:
+    """Return what a run can show of the pass rate and of the metrics of its gates; nothing without an earlier run.
+
+    Raises:
+        StoreError: the stored runs cannot be read.
+    """
+    stored = runs.of_config(config_file(prepared.suite.path), "")
+    earlier = [item.run for item in stored if item.run.status in _ENDED and item.run.judged_from is None]
+    if not earlier:
+        return ()
+    gates, _ = gates_of(prepared.request, prepared.suite)
+    metrics = dict.fromkeys(gate.metric for gate in gates)
+    report = load_report(runs, earlier[0].id)
+    figures = _figures(report.results(), (None, *(name for name in metrics if name is not None)))
+    return tuple(
+        item
+        for metric, mean in figures.items()
+        if (item := _power(metric, mean, prepared.tests, report.run.id)) is not None
+    )
+
+
+def _figures(results: Iterable[CaseResult], metrics: Iterable[str | None]) -> dict[str | None, ClusteredMean]:
+    """Return the mean of each metric over tests, and of whether they passed under None."""
+    figures = {metric: ClusteredMean() for metric in metrics}
+    for result in results:
+        for metric, mean in figures.items():
+            for value in _values(result, metric):
+                mean.add(result.test_index, value)
+    return figures
+
+
+def _values(result: CaseResult, metric: str | None) -> Iterator[float]:
+    if metric is not None:
+        if metric in result.named_scores:
+            yield result.named_scores[metric]
+    elif result.status in {Status.PASSED, Status.FAILED}:
+        yield float(result.status is Status.PASSED)
+
+
+def _power(metric: str | None, mean: ClusteredMean, tests: int, run_id: str) -> PowerPlan | None:
+    centre, error, known = mean.mean, mean.standard_error(), mean.clusters
+    if centre is None or error is None or known < _LEAST_KNOWN or not 0 <= centre <= 1:
+        return None
+    # Tests that all came out alike say nothing of the spread that they would have after a drop.
+    dropped = max(0.0, centre - DROP)
+    spread = error * math.sqrt(known) or math.sqrt(dropped * (1 - dropped))
+    if not spread:
+        return None
+
+    def detects(count: int) -> float:
+        return detectable_quantile(count - 1) * spread / math.sqrt(count)
+
+    most = _LEAST_TESTS
+    while detects(most) > DROP:
+        most *= 2
+    needed = _LEAST_TESTS + bisect_left(range(_LEAST_TESTS, most), -DROP, key=lambda count: -detects(count))
+    shown = detects(tests) if tests >= _LEAST_TESTS else math.inf
+    return PowerPlan(metric, DROP, needed, tests, None if shown > 1 else shown, run_id)
