@@ -13,8 +13,7 @@ from geval_cli.gateway.call import Wire
 from geval_cli.numbers import plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.event_loop import run_stoppable
-from geval_cli.runs.lock_file import lock_path, write_lock
-from geval_cli.runs.locking import LockedSuites, lock_suites
+from geval_cli.runs.lock import LockedSuites, lock_path, lock_suites, read_lock, write_lock
 from geval_cli.runs.requests import RunRequest
 from geval_cli.store.state import CacheChoice, open_state
 
@@ -53,10 +52,10 @@ def lock_configs(
     with open_state(home, os.environ, cache) as state:
         print_warnings(state.warnings)
         wire = Wire()
-        locking = lock_suites(prepared, state.cache, removes_unused=updates, wire=wire)
+        before = read_lock(requests[0].config, requests[0].access)
+        locking = lock_suites(prepared, before, state.cache, removes_unused=updates, wire=wire)
         locked = run_stoppable(locking, wire, print_note)
-    before = prepared[0].lock
-    if before is None or before.entries != locked.entries:
+    if not before.is_there or before.entries != locked.entries:
         write_lock(requests[0].config, locked.entries)
     sys.stdout.write(_described(path, locked, removes_unused=updates))
     return ExitCode.OK

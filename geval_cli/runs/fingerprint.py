@@ -32,7 +32,7 @@ def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
     if prepared.plan.drawn is not None:
         found["stop_when"] = DECIDED
     judged = {} if request.judged is None else {_JUDGED: request.judged.facts}
-    locked = {} if prepared.lock is None else {_LOCK: prepared.lock.digest}
+    locked = {} if prepared.lock_digest is None else {_LOCK: prepared.lock_digest}
     return {
         **judged,
         **locked,

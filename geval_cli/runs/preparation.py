@@ -27,8 +27,7 @@ from geval_cli.providers.wire.batching import batch_api
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems
 from geval_cli.runs.judged import JudgedTests, match_outputs
-from geval_cli.runs.lock_file import LockFile, read_lock
-from geval_cli.runs.locking import lock_problems
+from geval_cli.runs.lock import LockFile, lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest, open_config
 from geval_cli.runs.stopping import stop_problems, stops_when_decided
 from geval_cli.runs.verdicts import gates_of
@@ -94,7 +93,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         refused += of_anchors
     problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
     if not suite.calibrations.is_empty and not any(item.severity is Severity.ERROR for item in problems):
-        found = extra("calibration").calibration_problems(plan, lock, templates, defaults)
+        found = extra("calibration").calibration_problems(plan, lock.steps, templates, defaults)
         problems = sort_problems([*problems, *found])
     # Everything is collected before anything is raised: the user sees all problems at once.
     if any(problem.severity is Severity.ERROR for problem in problems):
@@ -122,7 +121,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         ports=ports,
         judges=_distinct_judges(suite, checked),
         stored=stored,
-        lock=lock,
+        lock_digest=lock.digest,
+        locked_steps=lock.steps if stored is None else {**stored.steps, **lock.steps},
         labels=labels,
         anchors=anchors,
     )
@@ -156,6 +156,7 @@ def reopened(request: RunRequest, *, tests: int, cases: int, is_in_rows: bool) -
     if any(problem.severity is Severity.ERROR for problem in opened.problems):
         raise ConfigError(opened.problems)
     suite = request.selection.apply(opened.suite)
+    lock = read_lock(request.config, request.access)
     return PreparedRun(
         request=request,
         suite=suite,
@@ -166,12 +167,13 @@ def reopened(request: RunRequest, *, tests: int, cases: int, is_in_rows: bool) -
         warnings=(),
         notes=(),
         cases=cases,
-        lock=read_lock(request.config, request.access),
+        lock_digest=lock.digest,
+        locked_steps=lock.steps,
     )
 
 
 def _lock_problems(
-    plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults
+    plan: Plan, lock: LockFile, templates: Templates, defaults: JudgeDefaults
 ) -> Iterator[Problem]:
     try:
         yield from lock_problems(plan, lock, templates, defaults)

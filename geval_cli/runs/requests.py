@@ -14,7 +14,6 @@ from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.judge.memory import LockedSteps
 from geval_cli.records import Role
 from geval_cli.runs.judged import JudgedSource, StoredOutputs
-from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.options import RunOptions
 from geval_cli.runs.sources import SourceCopies
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
@@ -180,8 +179,8 @@ class PreparedRun(Struct, frozen=True):
     `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once;
     `asked` are all providers that may be asked. `ports` are those that the providers of a stranger's suite are asked
     at, over TCP; None for any. `judges` are those of `asked` that judge. `labels` are people's, for gates
-    on true figures. `anchors` are outputs that its judges rate again before it begins. `steps` are evaluation steps
-    that another process asked for.
+    on true figures. `anchors` are outputs that its judges rate again before it begins. `locked_steps` are
+    the evaluation steps that no one is asked for: of the lock file, of the run that is judged again, or asked before.
     """
 
     request: RunRequest
@@ -197,16 +196,10 @@ class PreparedRun(Struct, frozen=True):
     ports: frozenset[int] | None = None
     judges: tuple[ProviderSpec, ...] = ()
     stored: StoredOutputs | None = None
-    lock: LockFile | None = None
+    lock_digest: str | None = None
     labels: object = None
     anchors: object = None
-    steps: LockedSteps = {}  # msgspec copies it
-
-    @property
-    def locked_steps(self) -> LockedSteps:
-        """The steps that no one is asked for: of the lock file, of the run that is judged again, or asked before."""
-        of_run = self.steps if self.stored is None else self.stored.steps
-        return of_run if self.lock is None else {**of_run, **self.lock.steps}
+    locked_steps: LockedSteps = {}  # msgspec copies it
 
     @property
     def reads_cache(self) -> bool:

@@ -264,7 +264,6 @@ async def open_suite_session(
     *,
     on_event: Callable[[RunEvent], None] = lambda event: None,
     began_s: float | None = None,
-    locked_steps: LockedSteps | None = None,
 ) -> AsyncIterator[Session]:
     """Provide the session of a prepared suite until the end of the block.
 
@@ -275,7 +274,6 @@ async def open_suite_session(
         on_event: gets what happens meanwhile.
         began_s: when its run began, by the cache's clock: older answers do not count where fresh ones are wanted. None
             for now.
-        locked_steps: evaluation steps that no judge is called for; None for those of the suite's lock file and run.
     """
     wanted, possible = _wanted_requests(prepared), request_limit(prepared)
     if possible < wanted:
@@ -291,8 +289,9 @@ async def open_suite_session(
         max_concurrency=possible,
         policy=policy,
     )
-    steps = prepared.locked_steps if locked_steps is None else locked_steps
-    session = Session(ProviderPool.of(prepared.suite), gateway, suite=prepared.suite, locked_steps=steps)
+    session = Session(
+        ProviderPool.of(prepared.suite), gateway, suite=prepared.suite, locked_steps=prepared.locked_steps
+    )
     async with _closing(session):
         yield session
 

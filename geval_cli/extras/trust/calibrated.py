@@ -37,8 +37,8 @@ from geval_cli.engine.plan import Plan
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.judge.checklist import missed_required
 from geval_cli.judge.grading import steps_needed
+from geval_cli.judge.memory import LockedSteps
 from geval_cli.records import AssertionResult, JsonValue
-from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.session import unasked_tools
 from geval_cli.source.files import as_reference
 from geval_cli.source.problems import did_you_mean, hint_among
@@ -421,7 +421,7 @@ _NO_RUN = (
 
 
 def calibration_problems(
-    plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults
+    plan: Plan, locked_steps: LockedSteps, templates: Templates, defaults: JudgeDefaults
 ) -> Iterator[Problem]:
     """Yield a problem for each criterion that is not the calibrated one, with the parts that differ.
 
@@ -429,7 +429,7 @@ def calibration_problems(
     """
     calibrations = plan.suite.calibrations
     assert isinstance(calibrations, FileCalibrations)
-    tools = unasked_tools(plan.suite, templates, defaults, {} if lock is None else lock.steps)
+    tools = unasked_tools(plan.suite, templates, defaults, locked_steps)
     seen: dict[tuple[str, str], Problem | None] = {}
     try:
         for spec, subject in assertions_of_plan(plan, templates):

@@ -175,7 +175,7 @@ async def open_runner(
     """
     collect_garbage_rarely()
     prepared = reopened(setup.request, tests=setup.tests, cases=setup.cases, is_in_rows=setup.is_in_rows)
-    prepared = replace(prepared, steps=setup.steps)
+    prepared = replace(prepared, locked_steps={**setup.steps, **prepared.locked_steps})
     _check_same(prepared, setup)
     budget, pace = Budget(), Pace(setup.workers)
     allow(budget, first)

@@ -1,0 +1,330 @@
+"""`geval.lock`: the evaluation steps that judges wrote for the criteria of a config, kept beside it.
+
+With it a criterion means the same in every run and on every machine: its steps are not asked for again. Criteria that
+name variables are not in it, since what fills them is data of tests.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import JudgeDefaults, Subject, Tools
+from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
+from geval_cli.assertions.graded.judges import judge_provider, members_of
+from geval_cli.engine.check import assertions_of_plan
+from geval_cli.engine.plan import Plan
+from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Wire
+from geval_cli.gateway.gateway import CallPolicy
+from geval_cli.judge.grading import steps_needed, write_steps
+from geval_cli.judge.memory import LockedSteps
+from geval_cli.judge.prompt import prompt_version
+from geval_cli.records import JsonValue
+from geval_cli.report.safe_file import SafeFile
+from geval_cli.runs.event_loop import all_or_first_error
+from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.session import open_suite_session, unasked_tools
+from geval_cli.source.access import Access
+from geval_cli.source.files import read_document
+from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.store.cache import ResponseCache
+from geval_cli.suite.suite import LoadedSuite
+from geval_cli.templating import Templates
+
+LOCK_NAME = "geval.lock"
+_VERSION = 1
+_KEYS = ("criteria", "params", "judge", "prompt_version", "steps")
+_HINT = "write it again with `geval lock`"
+_TAGS = ("{{", "{%", "{#")
+
+StepsKey = tuple[str, tuple[str, ...], str]
+"""Key of evaluation steps: criteria, the labels of what the judge is shown, the judge's id."""
+
+
+class LockEntry(Struct, frozen=True, order=True):
+    """The steps that a judge wrote for one criterion. `params` are the labels of what the judge is shown."""
+
+    criteria: str
+    params: tuple[str, ...]
+    judge: str
+    prompt_version: str
+    steps: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> StepsKey:
+        return self.criteria, self.params, self.judge
+
+    @property
+    def is_stale(self) -> bool:
+        """Return whether it was written for other prompts than the judges are asked with today."""
+        return self.prompt_version != prompt_version()
+
+
+class LockFile(Struct, frozen=True):
+    """A lock file as it was read; one that is not there has no entries, and no digest."""
+
+    entries: tuple[LockEntry, ...] = ()
+    is_there: bool = True
+
+    @property
+    def steps(self) -> LockedSteps:
+        """The steps of all entries that the judges' prompts of today are made for."""
+        return {entry.key: entry.steps for entry in self.entries if not entry.is_stale}
+
+    @property
+    def digest(self) -> str | None:
+        """SHA-256, in hexadecimal, of what it settles."""
+        return hashlib.sha256(written_lock(self.entries).encode()).hexdigest() if self.is_there else None
+
+
+def lock_path(config: Path) -> Path:
+    """Return where the lock file of a config is."""
+    return config.parent / LOCK_NAME
+
+
+def read_lock(config: Path, access: Access) -> LockFile:
+    """Return the lock file beside a config.
+
+    Raises:
+        ConfigError: it is broken; every problem has its place.
+    """
+    path = lock_path(config)
+    if not path.exists():
+        return LockFile(is_there=False)
+    document = read_document(path, access)
+    problems: list[Problem] = []
+    value, place = document.value, document.place
+    entries = value.get("entries") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(entries, list):
+        raise ConfigError([Problem(f"{LOCK_NAME} must have `version` and `entries`", place.value(), _HINT)])
+    if value.get("version") != _VERSION:
+        message = f"{LOCK_NAME} does not have version {_VERSION}"
+        raise ConfigError([Problem(message, place.value("version"), _HINT)])
+    found: dict[StepsKey, LockEntry] = {}
+    for index, item in enumerate(entries):
+        entry = _entry(item, place.child("entries", index), problems)
+        if entry is not None and entry.key in found:
+            problems.append(
+                Problem("the same criterion is locked twice", place.value("entries", index), _HINT)
+            )
+        elif entry is not None:
+            found[entry.key] = entry
+    if problems:
+        raise ConfigError(problems)
+    return LockFile(tuple(sorted(found.values())))
+
+
+def _entry(item: JsonValue, place: SourcePath, problems: list[Problem]) -> LockEntry | None:
+    before = len(problems)
+    if not isinstance(item, dict):
+        problems.append(Problem("an entry must be a mapping", place.value(), _HINT))
+        return None
+    for name in item.keys() - set(_KEYS):
+        problems.append(
+            Problem(f"an entry has no `{name}`", place.key(name), f"an entry has {', '.join(_KEYS)}")
+        )
+    for name in _KEYS:
+        is_list = name in ("params", "steps")
+        if not (_is_texts(item.get(name)) if is_list else isinstance(item.get(name), str)):
+            what = "a list of non-empty strings" if is_list else "a text"
+            where = place.value(name) if name in item else place.value()
+            problems.append(Problem(f"`{name}` of an entry must be {what}", where, _HINT))
+    if len(problems) > before:
+        return None
+    return LockEntry(
+        criteria=item["criteria"],
+        params=tuple(item["params"]),
+        judge=item["judge"],
+        prompt_version=item["prompt_version"],
+        steps=tuple(item["steps"]),
+    )
+
+
+def _is_texts(value: JsonValue) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, str) and item.strip() for item in value)
+    )
+
+
+def written_lock(entries: Iterable[LockEntry]) -> str:
+    """Return the text of a lock file: sorted, with a line for each step, so that differences are easy to read."""
+    lines = [f"# Written by geval lock; commit it.\nversion: {_VERSION}\nentries:"]
+    for entry in sorted(entries):
+        lines.append(f"  - criteria: {_quoted(entry.criteria)}")
+        lines.append(f"    params: [{', '.join(map(_quoted, entry.params))}]")
+        lines.append(f"    judge: {_quoted(entry.judge)}")
+        lines.append(f"    prompt_version: {_quoted(entry.prompt_version)}")
+        lines.append("    steps:")
+        lines += [f"      - {_quoted(step)}" for step in entry.steps]
+    return "\n".join(lines if len(lines) > 1 else [f"{lines[0]} []"]) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as YAML and JSON write it, on one line; what editors might show as a line's end is escaped."""
+    return (
+        json.dumps(text, ensure_ascii=False)
+        .replace("\x85", "\\u0085")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
+
+
+def write_lock(config: Path, entries: Iterable[LockEntry]) -> None:
+    """Write the lock file of a config; what was there stays until all of it is on disk.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    with SafeFile(lock_path(config)) as file:
+        file.write(written_lock(entries))
+
+
+class NeededSteps(Struct, frozen=True):
+    """A criterion that a judge has to write steps for, and the assertion that it is of."""
+
+    criteria: str
+    params: tuple[str, ...]
+    judge: ProviderSpec
+    place: Location | None = None
+
+    @property
+    def key(self) -> StepsKey:
+        return self.criteria, self.params, self.judge.public_id
+
+
+class Needs(Struct):
+    """The criteria that tests need steps for.
+
+    Attributes:
+        found: each once.
+        uses: how many tests need each, a test counted once for each prompt.
+        unlocked: criteria that name variables, as they are written; they are left out of `found` unless wanted.
+    """
+
+    found: dict[StepsKey, NeededSteps] = field(default_factory=dict)
+    uses: Counter[StepsKey] = field(default_factory=Counter)
+    unlocked: set[str] = field(default_factory=set)
+
+
+class LockedSuites(Struct, frozen=True):
+    """The outcome of writing a lock file.
+
+    Attributes:
+        entries: all that are in it now.
+        asked: how many of them a judge, or the cache, was asked for.
+        unused: entries that no config needs; they are removed by an update.
+        unlocked: how many criteria name variables, and are not locked.
+    """
+
+    entries: tuple[LockEntry, ...]
+    asked: int
+    unused: tuple[LockEntry, ...]
+    unlocked: int
+
+
+async def lock_suites(
+    suites: Sequence[PreparedRun], lock: LockFile, cache: ResponseCache, *, removes_unused: bool, wire: Wire
+) -> LockedSuites:
+    """Return the entries that the configs of one folder need; judges are asked for what `lock` lacks or has stale.
+
+    Requests leave through `wire`.
+
+    Raises:
+        JudgeError, ProviderError: a judge did not answer.
+        BudgetError: nothing more may be asked.
+    """
+    needs = [needs_of_plan(suite.plan, suite.templates, suite.defaults) for suite in suites]
+    known = {entry.key: entry for entry in lock.entries}
+    needed = {key for need in needs for key in need.found}
+    unused = tuple(entry for entry in lock.entries if entry.key not in needed)
+    asked = 0
+    for suite, need in zip(suites, needs, strict=True):
+        missing = [item for item in need.found.values() if item.key not in known or known[item.key].is_stale]
+        for entry in await _ask(missing, suite, cache, wire):
+            known[entry.key] = entry
+        asked += len(missing)
+    if removes_unused:
+        for entry in unused:
+            del known[entry.key]
+    unlocked = len({text for need in needs for text in need.unlocked})
+    return LockedSuites(tuple(sorted(known.values())), asked, unused, unlocked)
+
+
+async def _ask(
+    missing: Sequence[NeededSteps], prepared: PreparedRun, cache: ResponseCache, wire: Wire
+) -> list[LockEntry]:
+    request = prepared.request
+    budget = request.budget or Budget(request.max_cost, request.max_requests)
+    policy = CallPolicy(budget, is_offline=request.is_offline, wire=wire)
+    async with open_suite_session(replace(prepared, locked_steps={}), cache, policy) as session:
+        asked = [
+            write_steps(item.criteria, item.params, session.model_for(item.judge), session.memory)
+            for item in missing
+        ]
+        written = await all_or_first_error(asked)
+        return [
+            LockEntry(
+                criteria=item.criteria,
+                params=item.params,
+                judge=item.judge.public_id,
+                prompt_version=prompt_version(),
+                steps=tuple(map(session.secrets.hide, steps)),
+            )
+            for item, steps in zip(missing, written, strict=True)
+        ]
+
+
+def needs_of_plan(
+    plan: Plan,
+    templates: Templates,
+    defaults: JudgeDefaults,
+    *,
+    with_variables: bool = False,
+) -> Needs:
+    """Return what the tests of `plan` need steps for; goes through all of them.
+
+    With `with_variables`, criteria that name variables are there, too, as each test fills them.
+    """
+    tools = unasked_tools(plan.suite, templates, defaults)
+    needs = Needs()
+    for spec, subject in assertions_of_plan(plan, templates):
+        if isinstance(spec, GEvalAssertion) and spec.applies_to(subject.test, templates):
+            written = (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria or ()
+            if not with_variables and any(tag in text for text in written for tag in _TAGS):
+                needs.unlocked.update(written)
+            else:
+                _note_needs(spec, subject, tools, plan.suite, needs)
+    return needs
+
+
+def _note_needs(
+    spec: GEvalAssertion, subject: Subject, tools: Tools, suite: LoadedSuite, needs: Needs
+) -> None:
+    judges = members_of(judge_provider(spec, subject.test, tools.defaults))
+    for criteria, labels in steps_needed(metric_of(spec, subject.test, tools), spec.case(subject, tools)):
+        for judge in judges:
+            needed = NeededSteps(criteria, labels, suite.resolved(judge), spec.place.key())
+            needs.found.setdefault(needed.key, needed)
+            needs.uses[needed.key] += 1
+
+
+def lock_problems(
+    plan: Plan, lock: LockFile, templates: Templates, defaults: JudgeDefaults
+) -> Iterator[Problem]:
+    """Yield a problem for each criterion whose steps the lock file lacks, or has for other prompts."""
+    entries = {entry.key: entry for entry in lock.entries}
+    for needed in needs_of_plan(plan, templates, defaults).found.values():
+        entry = entries.get(needed.key)
+        if entry is None or entry.is_stale:
+            what = "has no steps for" if entry is None else "has steps from other judge prompts for"
+            hint = f"`geval lock {plan.suite.path}` gets them from {needed.judge.public_id}"
+            yield Problem(f"{LOCK_NAME} {what} a criterion that is judged with --locked", needed.place, hint)
