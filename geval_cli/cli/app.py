@@ -262,7 +262,7 @@ def judge(
     """
     from geval_cli.cli.arguments import cache_choice, check_options
     from geval_cli.cli.judge import judge_again, parse_threshold
-    from geval_cli.runs.judged import JudgedMetrics
+    from geval_cli.runs.requests import JudgedMetrics
 
     check_options(given)
     changes = JudgedMetrics(tuple(only or ()), dict(map(parse_threshold, threshold or ())))

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -266,7 +266,8 @@ class Plan(Struct, frozen=True, dict=True):
 
     With `is_serial` a job may depend on those before it: they are done one by one. With `is_in_rows` outputs of a
     test are compared with one another: all of its jobs come one after another; as with `drawn`, the tests in the order
-    in which they are run, where that is not the suite's.
+    in which they are run, where that is not the suite's. `has_output` says of a run that is judged again for which jobs
+    it has an output; the others are left out.
     """
 
     suite: LoadedSuite
@@ -274,6 +275,7 @@ class Plan(Struct, frozen=True, dict=True):
     is_serial: bool = False
     is_in_rows: bool = False
     drawn: DrawnTests | None = None
+    has_output: Callable[[Job], bool] | None = None
 
     @property
     def providers(self) -> tuple[ProviderSpec, ...]:
@@ -299,6 +301,12 @@ class Plan(Struct, frozen=True, dict=True):
     def cases_of(self, test: MergedTest) -> int:
         """Return the number of a test's jobs, repeats counted once."""
         return sum(runs_with(test, provider, prompt) for provider, prompt in self.pairs)
+
+    def row_size(self, job: Job) -> int:
+        """Return how many cases are compared with one another, that of `job` among them."""
+        if self.has_output is None:
+            return self.cases_of(job.test)
+        return sum(other.repeat_index == job.repeat_index for other in self.jobs_of(job.test))
 
     def answers_in(self, test: MergedTest, column: int) -> bool:
         """Return whether a test has a job in a column."""
@@ -337,7 +345,9 @@ class Plan(Struct, frozen=True, dict=True):
         for repeat_index in range(self.repeats):
             for column, provider, prompt in columns:
                 answering = self.answering(test, provider)
-                yield Job(test, prompt, answering, repeat_index, column, self._label(provider))
+                job = Job(test, prompt, answering, repeat_index, column, self._label(provider))
+                if self.has_output is None or self.has_output(job):
+                    yield job
 
     def _label(self, provider: ProviderSpec) -> str:
         """Return the column's label where the dialect names a row's provider by it, whoever answers."""

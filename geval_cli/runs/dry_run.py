@@ -113,7 +113,7 @@ async def plan_run(
         ConfigError: the tests can no longer be read as they were checked.
         StoreError: the cache cannot be read.
     """
-    queues, since = prepared.queues, None
+    queues, since = prepared.plan.queues, None
     if resumed is not None:
         queues = tuple(resumed.done.missing(queue) for queue in queues)
     if not prepared.reads_cache:
@@ -256,12 +256,11 @@ class _DryRun(Struct, eq=False):
         # Without its assertions: they are followed one by one, and some would run code or call a web hook.
         bare = replace(job, test=replace(job.test, assertions=()))
         self._judgement = None
-        stored = None if self.prepared.stored is None else self.prepared.stored.find
         context = JobContext(
             partial(self._generate, job=job),
             tools,
             self._carried,
-            stored=stored,
+            stored=self.prepared.stored,
             judge=partial(self._judge_end, job=job),
         )
         return replace(await begin_job(bare, context), job=job)

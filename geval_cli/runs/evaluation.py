@@ -351,7 +351,9 @@ async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> tuple[WorkerRecord, ...]
             async def run_pass() -> bool:
                 runner.begin_pass()
                 work = _Pass(runner, stop, None if driver is None else done)
-                queues = prepared.queues if done is None else tuple(map(done.missing, prepared.queues))
+                queues = (
+                    prepared.plan.queues if done is None else tuple(map(done.missing, prepared.plan.queues))
+                )
                 await run_plan(queues, work.execute, parallel=parallel, events=events, stop=stop)
                 return work.is_pending
 

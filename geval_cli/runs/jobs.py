@@ -189,7 +189,9 @@ async def open_jobs(
         calls: keeps the calls of tools; None where none may be called.
     """
     async with open_suite_session(prepared, cache, policy, on_event=events.emit, began_s=began_s) as session:
-        groups = ComparisonGroups(replace(job_context(session, prepared), calls=calls), prepared.row_size)
+        groups = ComparisonGroups(
+            replace(job_context(session, prepared), calls=calls), prepared.plan.row_size
+        )
         yield JobRunner(prepared, events, session, groups)
 
 
@@ -231,5 +233,4 @@ def job_context(session: Session, prepared: PreparedRun) -> JobContext:
         return await session.model_for(spec).complete(request)
 
     tools = session.tools(prepared.suite, prepared.templates, prepared.defaults)
-    stored = None if prepared.stored is None else prepared.stored.find
-    return JobContext(generate, tools, stored=stored, columns=row_columns(prepared.plan.columns))
+    return JobContext(generate, tools, stored=prepared.stored, columns=row_columns(prepared.plan.columns))

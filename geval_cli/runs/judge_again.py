@@ -1,29 +1,53 @@
-"""`geval judge`: which run and which config are meant, and the request that judges the one by the other."""
+"""`geval judge`: which run and config are meant, which of its cases belongs to which job, and what is judged of it."""
 
+import dataclasses
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace as replace_struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from geval_cli.errors import UsageError
-from geval_cli.records import JsonValue
+from geval_cli.assertions.assert_set import AssertSet
+from geval_cli.assertions.base import Assertion, MergedTest
+from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.rating_keys import JUDGED_FROM, RATING_KEY
+from geval_cli.engine.content_keys import key_of
+from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, runs_with
+from geval_cli.engine.prompt import render_prompt, seen_by_templates
+from geval_cli.errors import GevalError, Problem, UsageError
+from geval_cli.json_codec import encode_json
+from geval_cli.judge.conversation import ASSISTANT, USER
+from geval_cli.judge.memory import LockedSteps
+from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, Turn, to_json
+from geval_cli.report.matching import same_labels
 from geval_cli.runs.import_run import read_importable, store_run
-from geval_cli.runs.judged import JudgedMetrics, JudgedSource
 from geval_cli.runs.options import RunOptions, declared_options, values_of
-from geval_cli.runs.requests import RunRequest, open_config
+from geval_cli.runs.requests import JudgedMetrics, JudgedSource, RunRequest, open_config
 from geval_cli.runs.results_file import is_results_file
 from geval_cli.source.digest import FILE_PART
+from geval_cli.source.media import without_media_data
+from geval_cli.source.problems import hint_among
 from geval_cli.source.secrets import mask_text
+from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.dialect import RULES
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
+from geval_cli.suite.suite import TestSource
+from geval_cli.templating import Templates
 
 _TAKEN_OVER = ("grader", "scoring", "samples", "variables")
 """Options that the run was begun with and that hold again, unless others are given now."""
+
+_ROWS_KEPT = 256
+
+Place = tuple[int, int, int]
+"""Test, repeat and column of a case."""
 
 
 @contextmanager
@@ -75,7 +99,7 @@ def judging_request(
     if not isinstance(source.run.config, dict) or not source.run.config:
         hint = f"pass one: geval judge {source.run.id} CONFIG"
         raise UsageError(f"run {source.run.id} has no config", hint=hint)
-    request = replace(request, draft=json.dumps(source.run.config, indent=2, ensure_ascii=False))
+    request = dataclasses.replace(request, draft=json.dumps(source.run.config, indent=2, ensure_ascii=False))
     changed = [] if not source.parts else list(_changed_files(_parts_of(request), source.parts))
     if changed:
         what = ", ".join(f"`{name}`" for name in changed)
@@ -99,18 +123,18 @@ def with_earlier_metrics(source: JudgedSource, config: Path | None) -> JudgedSou
         for name, value in thresholds.items()
         if not only or name in only or name in given.thresholds
     }
-    return replace_struct(source, metrics=JudgedMetrics(only, kept))
+    return replace(source, metrics=JudgedMetrics(only, kept))
 
 
 def held_options(source: JudgedSource, request: RunRequest, given: RunOptions) -> list[str]:
     """Return the options of the earlier run that hold again, as they are written on a command line."""
     found, values = [], values_of(given)
-    for field, option in declared_options(RunOptions):
-        value = getattr(request, field.name)
-        if field.name == "variables":
+    for declared, option in declared_options(RunOptions):
+        value = getattr(request, declared.name)
+        if declared.name == "variables":
             own = {name for name, _ in values["variables"].items()}
             found += [mask_text(f"--var {name}={text}") for name, text in value.items() if name not in own]
-        elif field.name in _TAKEN_OVER and value and not values[field.name]:
+        elif declared.name in _TAKEN_OVER and value and not values[declared.name]:
             found.append(mask_text(f"{option.name} {value}"))
     metrics = source.metrics if request.judged is None else request.judged.metrics
     if not source.metrics.only:
@@ -133,8 +157,8 @@ def _options_of(source: JudgedSource, values: dict[str, Any], *, is_same_config:
     origin = source.runs.origin(source.run.id)
     covered = {} if origin is None else origin.covered
     known = {
-        field.name: covered.get("options", {}).get(option.name)
-        for field, option in declared_options(RunOptions)
+        declared.name: covered.get("options", {}).get(option.name)
+        for declared, option in declared_options(RunOptions)
     }
     before: dict[str, JsonValue] = {**known, "variables": covered.get("vars")}
     values["variables"] = {**(before["variables"] or {}), **values["variables"]}
@@ -156,3 +180,290 @@ def _changed_files(now: Mapping[str, str], before: Mapping[str, JsonValue]) -> I
     for name in sorted({*now, *before}):
         if name.startswith(FILE_PART) and now.get(name) != before.get(name):
             yield name.removeprefix(FILE_PART)
+
+
+class JudgedTests(Struct):
+    """The tests of a suite with the assertions that are judged, and the thresholds that they are held against.
+
+    Attributes:
+        seen: the metrics of all assertions that a pass has gone by.
+        changed: the metrics of judged assertions that got another threshold.
+        refused: metrics whose assertions take no such threshold, with why.
+    """
+
+    source: TestSource
+    judged: JudgedSource
+    templates: Templates
+    seen: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    _made: dict[tuple[int, str | None, bool], tuple[Assertion, Assertion | None]] = field(
+        default_factory=dict
+    )
+
+    def __iter__(self) -> Iterator[MergedTest]:
+        for test in self.source:
+            kept = tuple(filter(None, (self._judged(spec, test) for spec in test.assertions)))
+            yield replace(test, assertions=kept)
+
+    def _judged(self, spec: Assertion, test: MergedTest, *, is_of_judged: bool = False) -> Assertion | None:
+        """Return an assertion as it is judged, the same object for all tests that share it; None when it is not.
+
+        One that `is_of_judged` is a member of a set that is judged as a whole.
+        """
+        name = metric_name(spec, test, self.templates)
+        key = id(spec), name, is_of_judged
+        if spec.members:
+            names = [metric_name(item, test, self.templates) for item in spec.members]
+            key = id(spec), f"{name} {names}", is_of_judged
+        known = self._made.get(key)
+        if known is None:
+            # The assertion is held, so that no other can get its identity.
+            known = spec, self._changed(spec, name, test, is_of_judged=is_of_judged)
+            self._made[key] = known
+            if len(self._made) > _ROWS_KEPT:
+                del self._made[next(iter(self._made))]
+        return known[1]
+
+    def _changed(
+        self, spec: Assertion, name: str | None, test: MergedTest, *, is_of_judged: bool
+    ) -> Assertion | None:
+        if name is not None:
+            self.seen.add(name)
+        changes: dict[str, object] = {}
+        only = self.judged.metrics.only
+        is_wanted = is_of_judged or not only or name in only
+        if spec.members:
+            found = (self._judged(member, test, is_of_judged=is_wanted) for member in spec.members)
+            members = tuple(member for member in found if member is not None)
+            is_wanted = is_wanted or bool(members)
+            if isinstance(spec, AssertSet):  # of a tree each answer may lead to any node
+                changes["assertions"] = members
+        if name is not None and name in self.judged.metrics.thresholds:
+            threshold = self.judged.metrics.thresholds[name]
+            why = _no_threshold(spec, threshold)
+            if why:
+                self.refused.setdefault(name, why)
+            changes["threshold"] = threshold
+            if is_wanted:
+                self.changed.add(name)
+        if not is_wanted:
+            return None
+        return spec.model_copy(update=changes) if changes else spec
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the metrics that were named; a whole pass has seen all of them."""
+        named = [("--only", name) for name in self.judged.metrics.only]
+        named += [("--threshold", name) for name in self.judged.metrics.thresholds]
+        for option, name in named:
+            if name not in self.seen:
+                hint = hint_among(name, sorted(self.seen)) or "no metric has a name"
+                yield Problem(f"{option}: no assertion has the metric `{name}`", hint=hint)
+        for name in self.judged.metrics.thresholds:
+            if name in self.seen - self.changed:
+                hint = f"remove one of the two, or add --only {name}"
+                yield Problem(f"--threshold: --only leaves the metric `{name}` out", hint=hint)
+        for name, why in self.refused.items():
+            yield Problem(f"--threshold: {why}", hint=f"leave `{name}` out, or change it in the config")
+
+
+def _no_threshold(spec: Assertion, threshold: float) -> str:
+    if "threshold" not in type(spec).model_fields:
+        return f"{spec.base_type} has no threshold"
+    if spec.threshold_is_score and not 0 <= threshold <= 1:
+        return f"the threshold of {spec.base_type} must be between 0 and 1, not {threshold:g}"
+    return ""
+
+
+class StoredOutputs(Struct):
+    """The cases of an earlier run by the jobs that they belong to.
+
+    Attributes:
+        source: the run.
+        columns: its column by ours.
+        tests: its tests by the index of ours; None where they are the same.
+        repeats: how often each test was done.
+        known: the cases that it has.
+        left_out: tests that it has no case of.
+        total: how many cases are judged.
+        steps: what judges wrote for its criteria, where the config is the same: they are the yardstick of the run, also
+            for ratings that it lacks.
+    """
+
+    source: JudgedSource
+    columns: Mapping[int, int]
+    tests: Mapping[int, int] | None
+    repeats: int
+    known: frozenset[Place]
+    left_out: int = 0
+    total: int = 0
+    steps: LockedSteps = field(default_factory=dict)
+    _rows: dict[tuple[int, int], Sequence[CaseResult]] = field(default_factory=dict)
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the user should know about the match."""
+        if self.left_out:
+            verbs = ("test has", "is") if self.left_out == 1 else ("tests have", "are")
+            what = f"{self.left_out:,} {verbs[0]} no output in run {self.source.run.id}"
+            yield f"{what}, and {verbs[1]} not judged"
+        missing = len(self.source.run.columns) - len(self.columns)
+        if missing:
+            what = "1 column of the run is" if missing == 1 else f"{missing:,} columns of the run are"
+            yield f"{what} not in the config, and not judged"
+
+    def has(self, job: Job) -> bool:
+        """Return whether the run has a case for a job."""
+        return self._place(job) in self.known
+
+    def find(self, job: Job) -> CaseResult:
+        """Return the case of a job, its ratings marked with the run that they are from.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        test, repeat, column = place = self._place(job)
+        if place not in self.known:
+            raise UsageError(f"run {self.source.run.id} has no case {job.id}")
+        row = self._rows.get((test, repeat))
+        if row is None:
+            row = self.source.runs.pages().row(self.source.run.id, test, repeat)
+            self._rows[test, repeat] = row
+            if len(self._rows) > _ROWS_KEPT:
+                del self._rows[next(iter(self._rows))]
+        found = next(case for case in row if case.column == column)
+        return replace(found, assertions=tuple(self._marked(item) for item in found.assertions))
+
+    def _marked(self, result: AssertionResult) -> AssertionResult:
+        members = tuple(self._marked(item) for item in result.assertions)
+        detail = result.detail
+        if RATING_KEY in detail:
+            detail = {JUDGED_FROM: self.source.run.id, **detail}
+        return replace(result, detail=detail, assertions=members)
+
+    def _place(self, job: Job) -> Place:
+        index = job.test.index
+        test = index if self.tests is None else self.tests.get(index, -1)
+        return test, job.repeat_index, self.columns.get(job.column, -1)
+
+
+def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> StoredOutputs:
+    """Return the stored outputs that the tests and columns of `plan` have in `source`.
+
+    Tests are the same when the config is; else they are found by their variables and by the prompt that they make.
+
+    Raises:
+        UsageError: there is none.
+        StoreError: the store cannot be read.
+    """
+    columns = {mine.index: theirs.index for theirs, mine in same_labels(source.run.columns, plan.columns)}
+    known, repeats = [], 1
+    is_same = bool(source.parts) and dict(source.parts) == dict(plan.suite.parts)
+    index: defaultdict[bytes, deque[int]] = defaultdict(deque)
+    steps = _StepsOfRun()
+    for case in source.runs.results(source.run.id):
+        known.append((case.test_index, case.repeat_index, case.column))
+        repeats = max(repeats, case.repeat_index + 1)
+        if is_same:
+            steps.note(case.assertions)
+        if not is_same and case.repeat_index == 0:
+            asked: tuple[str | None, ...] = (None if plan.is_serial else case.prompt.rendered,)
+            if case.turns:
+                asked = (_said_by_user(case.turns), _said_before(case.turns))
+            if case.ended_by or case.error is not None:  # what a simulated user says is in no config
+                asked = (*asked, f"simulated {case.test_key}")
+            for rendered in asked:
+                index[_key(case.column, case.vars, rendered, case.output)].append(case.test_index)
+                index[_key(case.column, case.vars, rendered, None)].append(case.test_index)
+    tests = None if is_same else _matched_tests(plan, columns, index, templates)
+    found = StoredOutputs(source, columns, tests, repeats, frozenset(known))
+    again = replace(plan, repeats=repeats, has_output=found.has)
+    left_out, total = 0, 0
+    for test in plan.suite.tests:
+        places = sum(1 for _ in again.jobs_of(test))
+        total += places
+        left_out += not places
+    if not total:
+        hint = "pass the config of that run, or one with the same prompts, providers and tests"
+        raise UsageError(f"run {source.run.id} has no output for any test of {plan.suite.path}", hint=hint)
+    return replace(found, left_out=left_out, total=total, steps=steps.agreed())
+
+
+class _StepsOfRun(Struct):
+    """The evaluation steps of a run's ratings; of a criterion that has different ones, none count."""
+
+    _found: dict[tuple[str, tuple[str, ...], str], set[tuple[str, ...]]] = field(default_factory=dict)
+
+    def note(self, results: Iterable[AssertionResult]) -> None:
+        """Note the steps of all ratings among `results`."""
+        for result in results:
+            self.note(result.assertions)
+            for part in result.detail.get("parts") or [result.detail]:
+                steps = tuple(part.get("evaluation_steps") or ())
+                if steps and part.get("prompt_version") == prompt_version():
+                    params = part.get("evaluation_params")
+                    labels = DIMENSION_PARAMS if params is None else label_params(params)
+                    self._found.setdefault((part["criteria"], labels, part["judge"]), set()).add(steps)
+
+    def agreed(self) -> LockedSteps:
+        """Return the steps of the criteria that have one version of them."""
+        return {key: next(iter(found)) for key, found in self._found.items() if len(found) == 1}
+
+
+def _matched_tests(
+    plan: Plan, columns: Mapping[int, int], index: Mapping[bytes, deque[int]], templates: Templates
+) -> dict[int, int]:
+    taken: set[int] = set()
+    found: dict[int, int] = {}
+    for test in plan.suite.tests:
+        for key in _keys_of_test(plan, test, columns, templates):
+            other = next((item for item in index.get(key, ()) if item not in taken), None)
+            if other is not None:
+                taken.add(other)
+                found[test.index] = other
+                break
+    return found
+
+
+def _keys_of_test(
+    plan: Plan, test: MergedTest, columns: Mapping[int, int], templates: Templates
+) -> Iterator[bytes]:
+    """Yield the keys of a test in each column that the run has; with its own output where it brings one."""
+    for number, (provider, prompt) in enumerate(plan.pairs):
+        if number not in columns or not runs_with(test, provider, prompt):
+            continue
+        try:
+            rendered = (
+                None if plan.is_serial and not test.is_conversation else _asked(test, prompt, templates)
+            )
+        except GevalError:
+            continue  # told by the check
+        generates = plan.answering(test, provider).id != NO_PROVIDER.id and not test.ends_with_answer
+        own = None if generates else test.output if test.has_output else test.vars.get("output")
+        yield _key(columns[number], test.vars, rendered, own)
+
+
+def _asked(test: MergedTest, prompt: PromptSpec, templates: Templates) -> str:
+    """Return what a test is known by: the prompt that it makes, or its turns without the answer that is judged."""
+    if test.user is not None:
+        return f"simulated {key_of(test)}"
+    if test.plays_turns:
+        return _said_by_user(test.turns)
+    if test.turns:
+        return _said_before(test.turns)
+    return render_prompt(prompt, seen_by_templates(test, templates), templates).text
+
+
+def _said_by_user(turns: Iterable[Turn]) -> str:
+    """Return what a conversation that was played is known by, whatever was answered."""
+    return json.dumps(["played", *(turn.content for turn in turns if turn.role == USER)])
+
+
+def _said_before(turns: Sequence[Turn]) -> str:
+    """Return what a conversation that was held is known by: all that was said before its last answer."""
+    before = turns[:-1] if turns[-1].role == ASSISTANT else turns
+    return json.dumps(["held", *map(to_json, before)], default=str)
+
+
+def _key(column: int, variables: Mapping[str, JsonValue], rendered: str | None, output: JsonValue) -> bytes:
+    facts = without_media_data([column, dict(variables), rendered, output])  # as the stored ones are
+    return hashlib.blake2b(encode_json(facts), digest_size=16).digest()

@@ -26,7 +26,7 @@ from geval_cli.providers.trust import runs_program
 from geval_cli.providers.wire.batching import batch_api
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems
-from geval_cli.runs.judged import JudgedTests, match_outputs
+from geval_cli.runs.judge_again import JudgedTests, match_outputs
 from geval_cli.runs.lock import LockFile, lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest, open_config
 from geval_cli.runs.stopping import stop_problems, stops_when_decided
@@ -62,7 +62,9 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     watched = WatchedTests(opened.suite.tests) if request.is_untrusted else None
     suite = opened.suite if watched is None else dataclasses.replace(opened.suite, tests=watched)
     suite = request.selection.apply(suite)
-    judged = _judged_tests(request, suite)
+    judged = (
+        None if request.judged is None else JudgedTests(suite.tests, request.judged, templates_for(suite))
+    )
     suite = suite if judged is None else dataclasses.replace(suite, tests=judged)
     if is_going_to_run and judged is None and not request.asks_judges_only and not opened.problems:
         _load_ahead(suite)
@@ -106,7 +108,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     plan = replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows, drawn=drawn)
     stored = None if request.judged is None else match_outputs(plan, request.judged, templates)
     if stored is not None:
-        plan, notes = replace(plan, repeats=stored.repeats), (*notes, *stored.notes())
+        plan = replace(plan, repeats=stored.repeats, has_output=stored.has)
+        notes = (*notes, *stored.notes())
     return PreparedRun(
         request=request,
         suite=suite,
@@ -116,11 +119,11 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         tests=checked.tests,
         warnings=tuple(problems),
         notes=notes,
-        cases=checked.cases,
+        total=checked.cases * plan.repeats if stored is None else stored.total,
         asked=_asked(suite, checked, request),
         ports=ports,
         judges=_distinct_judges(suite, checked),
-        stored=stored,
+        stored=None if stored is None else stored.find,
         lock_digest=lock.digest,
         locked_steps=lock.steps if stored is None else {**stored.steps, **lock.steps},
         labels=labels,
@@ -144,10 +147,10 @@ def _text_of(request: RunRequest) -> str:
         return ""
 
 
-def reopened(request: RunRequest, *, tests: int, cases: int, is_in_rows: bool) -> PreparedRun:
-    """Open a config that another process has prepared; its tests are not checked again.
+def reopened(request: RunRequest, *, is_in_rows: bool) -> PreparedRun:
+    """Open a config that another process has prepared; its tests are neither checked nor counted again.
 
-    `tests`, `cases` and `is_in_rows` are what the other process found.
+    `is_in_rows` is what the other process found.
 
     Raises:
         ConfigError: it can no longer be read.
@@ -163,10 +166,10 @@ def reopened(request: RunRequest, *, tests: int, cases: int, is_in_rows: bool) -
         plan=Plan(suite, request.repeats or _repeats_of(suite), is_in_rows=is_in_rows),
         defaults=_judge_defaults(request, suite),
         templates=templates_for(suite),
-        tests=tests,
+        tests=0,
         warnings=(),
         notes=(),
-        cases=cases,
+        total=0,
         lock_digest=lock.digest,
         locked_steps=lock.steps,
     )
@@ -179,11 +182,6 @@ def _lock_problems(
         yield from lock_problems(plan, lock, templates, defaults)
     except ConfigError:
         return  # the check of the tests tells it
-
-
-def _judged_tests(request: RunRequest, suite: LoadedSuite) -> JudgedTests | None:
-    """Return the tests with the assertions and thresholds that stored outputs are judged by, if they are."""
-    return None if request.judged is None else JudgedTests(suite.tests, request.judged, templates_for(suite))
 
 
 def _all_problems(

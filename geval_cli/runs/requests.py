@@ -1,6 +1,6 @@
 """Define the request for a run, and a run that is ready to start."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from geval_cli.errors import GevalError, Problem
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.judge.memory import LockedSteps
-from geval_cli.records import Role
-from geval_cli.runs.judged import JudgedSource, StoredOutputs
+from geval_cli.records import CaseResult, JsonValue, Role, RunRecord
 from geval_cli.runs.options import RunOptions
 from geval_cli.runs.sources import SourceCopies
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.store.home import current_folder, home_folder
+from geval_cli.store.runs import RunStore
 from geval_cli.suite.load import BuiltSuite, open_suite
 from geval_cli.suite.suite import LoadedSuite, OpenedSuite
 from geval_cli.suite.validation import ScriptCaller
@@ -52,6 +52,35 @@ class Resumption(Struct, frozen=True):
     run: str | None = None
     only_unfinished: bool = True
     retries_errors: bool = False
+
+
+class JudgedMetrics(Struct, frozen=True):
+    """The metrics that are judged (`only`, empty for all) and other thresholds than the config's, by metric."""
+
+    only: tuple[str, ...] = ()
+    thresholds: Mapping[str, float] = {}  # msgspec copies it
+
+
+class JudgedSource(Struct, frozen=True):
+    """An earlier run whose outputs are judged again.
+
+    Attributes:
+        run: its record.
+        runs: the store that it is in, open as long as it is judged.
+        parts: hashes of what its config was, part by part; empty where they are not known.
+        metrics: what of it is judged otherwise than its config says.
+    """
+
+    run: RunRecord
+    runs: RunStore
+    parts: Mapping[str, JsonValue]
+    metrics: JudgedMetrics
+
+    @property
+    def facts(self) -> dict[str, JsonValue]:
+        """Return what decides the results of judging it, for the fingerprint."""
+        only, thresholds = self.metrics.only, self.metrics.thresholds
+        return {"run": self.run.id, "only": sorted(only), "thresholds": dict(thresholds)}
 
 
 @dataclass(frozen=True)
@@ -176,11 +205,19 @@ class RunRequest(RunOptions):
 class PreparedRun(Struct, frozen=True):
     """A suite that is valid and can be run.
 
-    `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once;
-    `asked` are all providers that may be asked. `ports` are those that the providers of a stranger's suite are asked
-    at, over TCP; None for any. `judges` are those of `asked` that judge. `labels` are people's, for gates
-    on true figures. `anchors` are outputs that its judges rate again before it begins. `locked_steps` are
-    the evaluation steps that no one is asked for: of the lock file, of the run that is judged again, or asked before.
+    Attributes:
+        tests, total: how many tests there are, and how many cases there will be.
+        warnings: problems that do not stop it.
+        notes: what its record says from the beginning.
+        asked: all providers that may be asked.
+        ports: where those of a stranger's suite are asked, over TCP; None for any.
+        judges: those of `asked` that judge.
+        stored: finds the case of a job in the run that is judged again.
+        lock_digest: of the lock file; None without one.
+        locked_steps: evaluation steps that no one is asked for: of the lock file, of the run that is judged again, or
+            asked before.
+        labels: people's, for gates on true figures.
+        anchors: outputs that its judges rate again before it begins.
     """
 
     request: RunRequest
@@ -191,15 +228,15 @@ class PreparedRun(Struct, frozen=True):
     tests: int
     warnings: tuple[Problem, ...]
     notes: tuple[str, ...]
-    cases: int
+    total: int
     asked: tuple[ProviderSpec, ...] = ()
     ports: frozenset[int] | None = None
     judges: tuple[ProviderSpec, ...] = ()
-    stored: StoredOutputs | None = None
+    stored: Callable[[Job], CaseResult] | None = None
     lock_digest: str | None = None
+    locked_steps: LockedSteps = {}  # msgspec copies it
     labels: object = None
     anchors: object = None
-    locked_steps: LockedSteps = {}  # msgspec copies it
 
     @property
     def reads_cache(self) -> bool:
@@ -207,24 +244,6 @@ class PreparedRun(Struct, frozen=True):
         options = self.suite.options
         is_refused = isinstance(options, PromptfooOptions) and options.uses_cache is False
         return self.request.reads_cache and not is_refused
-
-    @property
-    def total(self) -> int:
-        """How many cases there will be."""
-        return self.cases * self.plan.repeats if self.stored is None else self.stored.total
-
-    @property
-    def queues(self) -> tuple[Iterator[Job], ...]:
-        """The jobs of the plan; of a run that is judged again, those that it has a case for."""
-        queues = self.plan.queues
-        return queues if self.stored is None else tuple(self.stored.only(queue) for queue in queues)
-
-    def row_size(self, job: Job) -> int:
-        """Return how many cases are compared with one another, that of `job` among them."""
-        if self.stored is None:
-            return self.plan.cases_of(job.test)
-        same = (other for other in self.plan.jobs_of(job.test) if other.repeat_index == job.repeat_index)
-        return sum(map(self.stored.has, same))
 
 
 def open_config(

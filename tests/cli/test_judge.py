@@ -13,8 +13,8 @@ from support.product import Finished, Product
 
 from geval_cli.cli.main import main
 from geval_cli.runs.judge_again import open_source
-from geval_cli.runs.judged import JudgedMetrics
 from geval_cli.runs.options import RunOptions
+from geval_cli.runs.requests import JudgedMetrics
 
 _BEST = "choose"
 

@@ -328,8 +328,6 @@ async def run_in_workers(
         count = max(1, min(count, len(crew.shards)))
         setup = WorkerSetup(
             request=prepared.request.for_workers,
-            tests=prepared.tests,
-            cases=prepared.cases,
             is_in_rows=prepared.plan.is_in_rows,
             covered=fingerprint(prepared),
             run_id=policy.run_id or "",

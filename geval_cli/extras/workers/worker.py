@@ -53,7 +53,7 @@ class WorkerSetup(Struct, frozen=True):
 
     Attributes:
         request: for the run; its `environ` is a plain dict.
-        tests, cases, is_in_rows: what checking all tests has found.
+        is_in_rows: what checking all tests has found.
         covered: the fingerprint of the run; the worker's must be the same.
         run_id: the run.
         began_s: when it began, in seconds since 1970 by the cache's clock.
@@ -65,8 +65,6 @@ class WorkerSetup(Struct, frozen=True):
     """
 
     request: RunRequest
-    tests: int
-    cases: int
     is_in_rows: bool
     covered: Mapping[str, JsonValue]
     run_id: str
@@ -174,7 +172,7 @@ async def open_runner(
         StoreError: the cache cannot be used.
     """
     collect_garbage_rarely()
-    prepared = reopened(setup.request, tests=setup.tests, cases=setup.cases, is_in_rows=setup.is_in_rows)
+    prepared = reopened(setup.request, is_in_rows=setup.is_in_rows)
     prepared = replace(prepared, locked_steps={**setup.steps, **prepared.locked_steps})
     _check_same(prepared, setup)
     budget, pace = Budget(), Pace(setup.workers)
