@@ -13,7 +13,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.numbers import percent_hint, seconds_of_age, share_of_percentage
 from geval_cli.patterns import compile_later
 from geval_cli.runs.options import AUTO, DECIDED, Option, RunOptions
-from geval_cli.runs.results_file import open_report
+from geval_cli.runs.stored import open_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.base import UPTO, Scoring
 from geval_cli.specs.dialect import Dialect

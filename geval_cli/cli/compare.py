@@ -25,7 +25,7 @@ from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import quoted
 from geval_cli.runs.options import declared_options
-from geval_cli.runs.results_file import open_reports
+from geval_cli.runs.stored import open_reports
 from geval_cli.statistics.paired import ADJUSTMENTS
 
 _ENDINGS = (".json", ".md")

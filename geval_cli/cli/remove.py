@@ -19,7 +19,7 @@ from geval_cli.records import SCHEMA_VERSION, RunRecord, RunStatus
 from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
 from geval_cli.report.run_list import RunListEntry, print_runs
-from geval_cli.runs.results_file import is_results_file
+from geval_cli.runs.stored import is_results_file
 from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_cache, open_runs

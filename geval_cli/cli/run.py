@@ -22,12 +22,11 @@ from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, check_output_paths, open_results_file
 from geval_cli.report.report import RunReport
-from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.evaluation import exit_code, run_evaluation
 from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
-from geval_cli.runs.stored import exit_code
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.home import (

@@ -27,7 +27,7 @@ from geval_cli.report.terminal import print_answer, print_report, show_command
 from geval_cli.report.verdict import PROBLEMS
 from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.runs.import_run import read_importable, store_run
-from geval_cli.runs.results_file import open_report
+from geval_cli.runs.stored import open_report
 from geval_cli.store.home import current_folder, home_folder, make_folder
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore, config_file

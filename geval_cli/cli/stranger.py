@@ -24,7 +24,7 @@ from geval_cli.extras.local.models import models_dir
 from geval_cli.providers.trust import port_of
 from geval_cli.report.safe_file import LinkedError, distrust_links, opened_place, output_error, real_path
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.results_file import is_results_file
+from geval_cli.runs.stored import is_results_file
 from geval_cli.source.secrets import is_secret_name
 from geval_cli.store.home import DEFAULT_HOME, checkout_of, home_folder, named_home
 from geval_cli.store.temporary import make_temporary_folder, remove_folder

@@ -87,7 +87,7 @@ def compare(
 def _report_of(name: str, side: Any, home: "str | Path | None", stack: "ExitStack") -> "RunReport":
     from geval_cli.errors import UsageError
     from geval_cli.report.report import RunReport
-    from geval_cli.runs.results_file import open_report
+    from geval_cli.runs.stored import open_report
 
     if isinstance(side, RunResult):
         return RunReport(side.run, side.summary, lambda: iter(side.results))

@@ -31,7 +31,7 @@ from geval_cli.report.comparison import (
 from geval_cli.report.matching import TestPairs, match_columns, name_of_test, require_kinship
 from geval_cli.report.report import RunReport
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.results_file import is_results_file, named_report
+from geval_cli.runs.stored import is_results_file, named_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.parquet import PARQUET_SUFFIX, refuse_parquet
 from geval_cli.statistics.paired import SIGNIFICANCE, Margins, PairedSample, PairedTest

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from geval_cli.engine.aggregate import Notices, Tally, derive
 from geval_cli.engine.plan import DoneCases, Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import ConfigError, PendingError, StoreError
+from geval_cli.errors import ConfigError, ExitCode, PendingError, StoreError
 from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import KEYS_OF_CASE
@@ -145,6 +145,26 @@ async def run_evaluation(
         # Nobody has labelled what is new.
         labels=lambda: None if resumed is None else kept_labels_of(state.runs, run.id),
     )
+
+
+def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
+    """Return the exit code of a run. Where there are gates, they decide in place of all-must-pass."""
+    if stopped_by is StopReason.SIGINT:
+        return ExitCode.INTERRUPTED
+    if stopped_by in {StopReason.SIGTERM, StopReason.SIGHUP}:
+        return ExitCode.TERMINATED
+    summary = report.summary
+    if stopped_by is StopReason.HANDED_IN:
+        return ExitCode.PENDING
+    if report.bugs:
+        return ExitCode.BUG
+    statuses = {gate.status for gate in summary.gates}
+    if Status.FAILED in statuses or (summary.failed and not statuses):
+        return ExitCode.FAILED
+    is_judged = Status.ERROR not in statuses if statuses else not summary.errored
+    if not is_judged or report.run.status is not RunStatus.COMPLETED:
+        return ExitCode.NOT_JUDGED
+    return ExitCode.OK  # a run without tests too: it begins only where that is allowed
 
 
 class _Jobs(Struct):

@@ -29,7 +29,7 @@ from geval_cli.report.matching import same_labels
 from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.options import RunOptions, declared_options, values_of
 from geval_cli.runs.requests import JudgedMetrics, JudgedSource, RunRequest, open_config
-from geval_cli.runs.results_file import is_results_file
+from geval_cli.runs.stored import is_results_file
 from geval_cli.source.digest import FILE_PART
 from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import hint_among

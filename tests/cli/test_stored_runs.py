@@ -31,8 +31,7 @@ from geval_cli.report.failures import GroupBy
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.results_file import open_report
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.stored import load_report, open_report
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs, open_state
 

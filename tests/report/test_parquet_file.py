@@ -15,7 +15,7 @@ from geval_cli.records import AskedTest, CaseResult, Role, Status, Usage
 from geval_cli.report.output import check_output_paths, write_results_file
 from geval_cli.report.sanitize import value_text
 from geval_cli.runs.import_run import read_importable
-from geval_cli.runs.results_file import read_results_file
+from geval_cli.runs.stored import read_results_file
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.parquet import file_of_tests, read_shape
 

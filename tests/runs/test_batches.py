@@ -22,9 +22,9 @@ from geval_cli.extras.batches import driver
 from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.gateway.budget import Budget
 from geval_cli.records import RunStatus
+from geval_cli.runs.evaluation import exit_code
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.stored import exit_code
 from geval_cli.store.cache import ResponseCache
 
 WIRES = tuple(VENDORS)

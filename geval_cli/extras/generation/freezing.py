@@ -26,7 +26,7 @@ from geval_cli.records import CaseResult, JsonValue, ModelRequest, Purpose, Role
 from geval_cli.report.report import case_number, case_reason
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.event_loop import all_or_first_error
-from geval_cli.runs.results_file import open_report
+from geval_cli.runs.stored import open_report
 from geval_cli.source.secrets import mask_text
 from geval_cli.version import install_hint
 

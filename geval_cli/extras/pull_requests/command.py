@@ -71,7 +71,7 @@ def comment(given: CommentOptions, run: CommentedRun = "latest") -> None:
     from geval_cli.report.safe_file import SafeFile
     from geval_cli.report.sanitize import sanitize
     from geval_cli.runs.event_loop import run_async
-    from geval_cli.runs.results_file import open_reports
+    from geval_cli.runs.stored import open_reports
 
     if given.output is not None and given.output.suffix.lower() != ".md":
         raise UsageError(f"cannot write a comment to {given.output}", hint="use a name that ends in .md")

@@ -15,7 +15,7 @@ from geval_cli.json_codec import decode_json
 from geval_cli.numbers import plural
 from geval_cli.records import Turn
 from geval_cli.report.report import RunReport
-from geval_cli.runs.results_file import is_results_file, open_report
+from geval_cli.runs.stored import is_results_file, open_report
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.files import open_problem
 from geval_cli.source.json_source import read_json

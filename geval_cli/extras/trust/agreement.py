@@ -42,7 +42,7 @@ from geval_cli.extras.trust.requirements import GateOutcome, Requirement
 from geval_cli.numbers import fixed, format_share, format_threshold, plural
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
-from geval_cli.runs.results_file import open_report
+from geval_cli.runs.stored import open_report
 from geval_cli.statistics import agreement as statistics
 from geval_cli.statistics.agreement import EPSILONS, AltTest, Ceiling, Confusion
 from geval_cli.statistics.correlation import (

@@ -41,7 +41,7 @@ from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.runs.results_file import open_report
+from geval_cli.runs.stored import open_report
 from geval_cli.specs.base import CALIBRATED
 from geval_cli.statistics.agreement import Confusion, confusion, threshold_candidates
 from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic

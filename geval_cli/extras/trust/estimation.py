@@ -48,7 +48,7 @@ from geval_cli.judge.scoring import passes
 from geval_cli.numbers import fixed, format_share, format_share_interval, plural
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
-from geval_cli.runs.results_file import open_report
+from geval_cli.runs.stored import open_report
 from geval_cli.statistics.estimate import CarryOver, ErrorRates, Inference, rogan_gladen
 from geval_cli.statistics.intervals import ClusteredMean, Estimate
 

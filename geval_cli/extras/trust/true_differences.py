@@ -40,7 +40,7 @@ from geval_cli.records import CaseResult, GateResult, JsonValue, RunRecord, RunS
 from geval_cli.report.comparison import EarlierRun, Pairing
 from geval_cli.report.matching import ColumnMatch, match_columns
 from geval_cli.report.report import RunReport
-from geval_cli.runs.results_file import open_reports
+from geval_cli.runs.stored import open_reports
 from geval_cli.statistics.estimate import (
     LEAST_LABELLED,
     MARGIN,

@@ -24,8 +24,8 @@ from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.results_file import open_report
 from geval_cli.runs.session import call_policy
+from geval_cli.runs.stored import open_report
 from geval_cli.statistics.drift import DriftVerdict, least_for_steady
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state

@@ -42,8 +42,7 @@ from geval_cli.report.criteria import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, quoted, sanitized_lines, value_text
-from geval_cli.runs.results_file import is_results_file, open_reports
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.stored import is_results_file, load_report, open_reports
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.labels import RunLabels, StoredLabel
 from geval_cli.store.runs import RunStore

@@ -17,7 +17,7 @@ from geval_cli.extras.trust.options import AgreeCommand, CalibrateCommand, Estim
 from geval_cli.numbers import plural
 from geval_cli.records import JsonValue
 from geval_cli.report.report import RunReport
-from geval_cli.runs.results_file import is_results_file, open_report, open_reports
+from geval_cli.runs.stored import is_results_file, open_report, open_reports
 from geval_cli.store.runs import LATEST
 
 Found = TypeVar("Found")

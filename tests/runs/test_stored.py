@@ -11,8 +11,7 @@ from geval_cli.errors import ConfigError, UsageError
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
 from geval_cli.runs.import_run import read_importable
-from geval_cli.runs.results_file import named_report, read_results_file
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.stored import load_report, named_report, read_results_file
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 
