@@ -18,7 +18,6 @@ from support.sample_run import COLUMNS, make_case, make_judged
 from geval_cli.extras.trust.charts import chance_of_good, score_against_label
 from geval_cli.extras.trust.labels import LabelledOutput
 from geval_cli.records import CaseResult, ColumnSummary, Latency, MetricStat, Stat, Status
-from geval_cli.report.charts.column_charts import leaderboard
 from geval_cli.report.charts.drawing import (
     WIDTH,
     AxisScale,
@@ -49,7 +48,13 @@ from geval_cli.report.charts.pair_charts import (
     sorted_differences,
     trend,
 )
-from geval_cli.report.charts.run_charts import repeat_spreads, repeat_verdicts, run_charts, score_histograms
+from geval_cli.report.charts.run_charts import (
+    leaderboard,
+    repeat_spreads,
+    repeat_verdicts,
+    run_charts,
+    score_histograms,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</svg><script>alert(1)</script>"\x00\x1b[31m\u202e&amp;'

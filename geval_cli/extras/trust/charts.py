@@ -11,36 +11,8 @@ from geval_cli.extras.trust.labels import GOOD_AT, LabelledOutput
 from geval_cli.extras.trust.probes import Finding, ProbeVerdict
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import fixed, format_score, format_share, plural
-from geval_cli.report.charts.column_charts import METRICS_MAX
-from geval_cli.report.charts.drawing import (
-    LEFT,
-    RIGHT,
-    WIDTH,
-    AxisScale,
-    Chart,
-    FigureTable,
-    Links,
-    MarkFilter,
-    NamedRow,
-    across,
-    dot,
-    drawing,
-    element,
-    hit_area,
-    legend,
-    line,
-    mark,
-    named_rows,
-    path,
-    percent,
-    plain,
-    rect,
-    round_scale,
-    signed,
-    text,
-    unit_scale,
-    upwards,
-)
+from geval_cli.report.charts import drawing as svg
+from geval_cli.report.charts.drawing import AxisScale, Chart, FigureTable, Links, MarkFilter, NamedRow
 from geval_cli.report.charts.figures import DUST
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.calibration import chance_at, rising_blocks
@@ -50,8 +22,6 @@ if TYPE_CHECKING:  # it needs numpy, and drawings of a run do not
 
 _BINS = 20
 _LARGEST, _SMALLEST = 9.0, 2.0
-_NAME = 160
-_TOP, _END = 22.0, 322.0
 _CURVE_STEPS = 100
 _CURVE_FROM = 20
 """Labelled outputs from which on a curve is drawn through them; through fewer it would follow chance."""
@@ -76,7 +46,7 @@ def score_against_label(
         good_at: labels from here on are good.
         links: addresses of the outputs of a dot.
     """
-    title = f"Judge and human labels: {one_line(metric, _NAME)}"
+    title = f"Judge and human labels: {one_line(metric, svg.NAME_WIDTH)}"
     if not points:
         return Chart(name, title, "No output has both a label and a score.")
     counts = Counter((_bin(point.label), _bin(point.score)) for point in points)
@@ -87,32 +57,32 @@ def score_against_label(
         said += (
             f" Red: the judge's verdict differs from the human one ({plural(differing.total(), 'output')})."
         )
-    wide, high = unit_scale(LEFT, RIGHT), unit_scale(_END, _TOP)
-    axes = across(wide, _END, _TOP, "the mean human label", plain)
-    axes += upwards(high, LEFT, RIGHT, "judge's score; dot: how many outputs", plain)
-    cuts = [line(LEFT, _END, RIGHT, _TOP, "chart-diagonal")]
+    wide, high = svg.unit_scale(svg.LEFT, svg.RIGHT), svg.unit_scale(svg.END, svg.TOP)
+    axes = svg.across(wide, svg.END, svg.TOP, "the mean human label", svg.plain)
+    axes += svg.upwards(high, svg.LEFT, svg.RIGHT, "judge's score; dot: how many outputs", svg.plain)
+    cuts = [svg.line(svg.LEFT, svg.END, svg.RIGHT, svg.TOP, "chart-diagonal")]
     kinds = [("chart-diagonal", "the judge agrees with the labels")]
     if threshold is not None and 0 <= threshold <= 1:
-        cuts.append(line(LEFT, high.at(threshold), RIGHT, high.at(threshold), "chart-threshold"))
+        cuts.append(svg.line(svg.LEFT, high.at(threshold), svg.RIGHT, high.at(threshold), "chart-threshold"))
         kinds.append(("chart-threshold", f"horizontal: the judge passes from {format_score(threshold)}"))
-    cuts.append(line(wide.at(good_at), _END, wide.at(good_at), _TOP, "chart-threshold"))
+    cuts.append(svg.line(wide.at(good_at), svg.END, wide.at(good_at), svg.TOP, "chart-threshold"))
     kinds.append(("chart-threshold", f"vertical: humans pass from {format_score(good_at)}"))
     most = max(counts.values())
     dots = []
     for (label, score), count in sorted(counts.items()):
         apart = differing[label, score]
         kind = "chart-dot is-clear is-worse" if apart else "chart-dot is-clear"
-        spot = dot(wide.at(label), high.at(score), _radius(count, most), kind)
+        spot = svg.dot(wide.at(label), high.at(score), _radius(count, most), kind)
         said_of = f"{plural(count, 'output')}: label {format_score(label)}, score {format_score(score)}"
         said_of += f"; verdicts differ on {apart:,}" if apart else ""
-        dots.append(mark(spot, said_of, href=_href(links, metric, score, label)))
+        dots.append(svg.mark(spot, said_of, href=_href(links, metric, score, label)))
     rows = tuple(
         (format_score(label), format_score(score), f"{count:,}", f"{differing[label, score]:,}")
         for (label, score), count in sorted(counts.items())
     )
     figures = FigureTable(("label", "score", "outputs", "verdicts differ"), rows)
-    keys, end = legend(kinds, _END + 36)
-    return Chart(name, title, said, drawing(name, title, said, end, axes, *cuts, *dots, keys), figures)
+    keys, end = svg.legend(kinds, svg.END + 36)
+    return Chart(name, title, said, figures, end, [axes, *cuts, *dots, keys])
 
 
 def _shift_text(shift: float) -> str:
@@ -140,36 +110,36 @@ def chance_of_good(
         threshold: scores from here on pass.
         links: addresses of the outputs of a dot.
     """
-    title = f"Calibration: {one_line(metric, _NAME)}"
+    title = f"Calibration: {one_line(metric, svg.NAME_WIDTH)}"
     if not points:
         return Chart(name, title, "No output has both a label and a score.")
     spots = _neighbours_joined(points)
     total = sum(number for *_, number in spots)
     said = f"The share of good outputs by score, of {plural(total, 'labelled output')}."
-    wide, high = unit_scale(LEFT, RIGHT), unit_scale(_END, _TOP)
-    axes = across(wide, _END, _TOP, "judge's score", plain)
-    axes += upwards(high, LEFT, RIGHT, "share of good outputs; dot: how many", percent)
-    parts = [axes, line(LEFT, _END, RIGHT, _TOP, "chart-diagonal")]
+    wide, high = svg.unit_scale(svg.LEFT, svg.RIGHT), svg.unit_scale(svg.END, svg.TOP)
+    axes = svg.across(wide, svg.END, svg.TOP, "judge's score", svg.plain)
+    axes += svg.upwards(high, svg.LEFT, svg.RIGHT, "share of good outputs; dot: how many", svg.percent)
+    parts = [axes, svg.line(svg.LEFT, svg.END, svg.RIGHT, svg.TOP, "chart-diagonal")]
     kinds = [("chart-diagonal", "share = score")]
     if threshold is not None and 0 <= threshold <= 1:
-        parts.append(line(wide.at(threshold), _END, wide.at(threshold), _TOP, "chart-threshold"))
+        parts.append(svg.line(wide.at(threshold), svg.END, wide.at(threshold), svg.TOP, "chart-threshold"))
         said += f" Threshold {format_score(threshold)}."
         kinds.append(("chart-threshold", "threshold"))
     if curve is not None:
         steps = [place / _CURVE_STEPS for place in range(_CURVE_STEPS + 1)]
-        parts.append(path([(wide.at(score), high.at(curve(score))) for score in steps], "chart-line"))
+        parts.append(svg.path([(wide.at(score), high.at(curve(score))) for score in steps], "chart-line"))
         kinds.append(("chart-line", "fitted curve"))
     most = max(number for *_, number in spots)
     for score, share, number in spots:
-        spot = dot(wide.at(score), high.at(share), _radius(number, most), "chart-dot is-clear")
+        spot = svg.dot(wide.at(score), high.at(share), _radius(number, most), "chart-dot is-clear")
         said_of = f"score {format_score(score)}: {format_share(share)} of {plural(number, 'output')} are good"
-        parts.append(mark(spot, said_of, href=_href(links, metric, score)))
+        parts.append(svg.mark(spot, said_of, href=_href(links, metric, score)))
     figures = FigureTable(
         ("score", "good", "outputs"),
         tuple((format_score(score), format_share(share), f"{number:,}") for score, share, number in spots),
     )
-    keys, end = legend(kinds, _END + 36)
-    return Chart(name, title, said, drawing(name, title, said, end, *parts, keys), figures)
+    keys, end = svg.legend(kinds, svg.END + 36)
+    return Chart(name, title, said, figures, end, [*parts, keys])
 
 
 def _neighbours_joined(points: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
@@ -186,7 +156,7 @@ def _neighbours_joined(points: Sequence[tuple[float, float, int]]) -> list[tuple
 
 def label_charts(outputs: Mapping[str, Sequence[LabelledOutput]], links: Links) -> Iterator[Chart]:
     """Yield for each metric with human labels how the judge's scores compare with their labels."""
-    for number, (metric, points) in enumerate(list(outputs.items())[:METRICS_MAX], start=1):
+    for number, (metric, points) in enumerate(list(outputs.items())[: svg.METRICS_MAX], start=1):
         thresholds = {output.threshold for output in points}
         threshold = thresholds.pop() if len(thresholds) == 1 else None
         yield score_against_label(f"people-{number}", metric, points, threshold=threshold, links=links)
@@ -229,7 +199,6 @@ def _bin(value: float) -> float:
 
 
 _LENGTH_GROUPS = 5
-_ROW, _LAST = 34.0, 40.0
 
 
 def agreement_charts(
@@ -262,7 +231,7 @@ def _verdict_chart(metric: str, counts: "Confusion", limit: float) -> Chart:
         ("good, fails", counts.false_fail, counts.good, False),
         ("bad, fails", counts.true_fail, counts.bad, True),
     )
-    side = (WIDTH - 24) / 2
+    side = (svg.WIDTH - 24) / 2
     drawn = []
     for place, (said, count, total, is_right) in enumerate(cells):
         x, y = 8 + (place % 2) * (side + 8), 8 + (place // 2) * 108
@@ -270,10 +239,11 @@ def _verdict_chart(metric: str, counts: "Confusion", limit: float) -> Chart:
         kind = "chart-bar" if is_right else "chart-bar is-failed"
         opacity = f"{0.08 + 0.5 * share:.2f}"
         drawn.append(
-            element("rect", x=x, y=y, width=side, height=100, rx=6, class_=kind, fill_opacity=opacity)
+            svg.element("rect", x=x, y=y, width=side, height=100, rx=6, class_=kind, fill_opacity=opacity)
         )
         drawn.append(
-            text(x + 10, y + 22, said) + text(x + 10, y + 42, f"{count:,} of {total:,}", kind="is-strong")
+            svg.text(x + 10, y + 22, said)
+            + svg.text(x + 10, y + 42, f"{count:,} of {total:,}", kind="is-strong")
         )
     threshold = f"{limit:g}"
     right = counts.true_pass + counts.true_fail
@@ -283,8 +253,11 @@ def _verdict_chart(metric: str, counts: "Confusion", limit: float) -> Chart:
         ("verdict", "outputs", "of"),
         tuple((name, f"{count:,}", f"{total:,}") for name, count, total, _ in cells),
     )
-    title, name = f"Verdicts at {threshold}: {one_line(metric, _NAME)}", _name("verdicts", metric)
-    return Chart(name, title, said, drawing(name, title, said, 224, *drawn), figures)
+    title, name = (
+        f"Verdicts at {threshold}: {one_line(metric, svg.NAME_WIDTH)}",
+        _name("verdicts", metric),
+    )
+    return Chart(name, title, said, figures, 224, [*drawn])
 
 
 def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None:
@@ -299,27 +272,27 @@ def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None
         (f"{members[0][0]}-{members[-1][0]}", sum(error for _, error in members) / len(members))
         for members in groups.values()
     ]
-    high, width = AxisScale(-1.0, 1.0, 190, 22), (RIGHT - LEFT) / _LENGTH_GROUPS
+    high, width = AxisScale(-1.0, 1.0, 190, 22), (svg.RIGHT - svg.LEFT) / _LENGTH_GROUPS
     bars = []
     for place, (words, error) in enumerate(errors):
-        x = LEFT + place * width
+        x = svg.LEFT + place * width
         top, bottom = sorted((high.at(0), high.at(error)))
-        bar = rect(
+        bar = svg.rect(
             x + 6, top, width - 12, max(bottom - top, 1), "chart-bar is-failed" if error > 0 else "chart-bar"
         )
-        bars.append(mark(bar + hit_area(x, 22, width, 168), f"{words} words: {error:+.3f}"))
-        bars.append(text(x + width / 2, 206, words, anchor="middle", kind="is-muted"))
-    foot = text((LEFT + RIGHT) / 2, 222, "words of the output", anchor="middle", kind="is-muted")
-    axes = upwards(high, LEFT, RIGHT, "score minus label", signed, 5) + line(
-        LEFT, high.at(0), RIGHT, high.at(0), "chart-axis"
+        bars.append(svg.mark(bar + svg.hit_area(x, 22, width, 168), f"{words} words: {error:+.3f}"))
+        bars.append(svg.text(x + width / 2, 206, words, anchor="middle", kind="is-muted"))
+    foot = svg.text((svg.LEFT + svg.RIGHT) / 2, 222, "words of the output", anchor="middle", kind="is-muted")
+    axes = svg.upwards(high, svg.LEFT, svg.RIGHT, "score minus label", svg.signed, 5) + svg.line(
+        svg.LEFT, high.at(0), svg.RIGHT, high.at(0), "chart-axis"
     )
-    title, name = f"Error by length: {one_line(metric, _NAME)}", _name("lengths", metric)
+    title, name = f"Error by length: {one_line(metric, svg.NAME_WIDTH)}", _name("lengths", metric)
     ends = f"{errors[0][1]:+.2f} of the shortest outputs to {errors[-1][1]:+.2f} of the longest"
     said = f"Score minus label, from {ends}."
     figures = FigureTable(
         ("words", "score minus label"), tuple((words, f"{error:+.3f}") for words, error in errors)
     )
-    return Chart(name, title, said, drawing(name, title, said, 230, axes, *bars, foot), figures)
+    return Chart(name, title, said, figures, 230, [axes, *bars, foot])
 
 
 def probe_chart(metric: str, findings: Sequence[Finding]) -> Chart | None:
@@ -334,15 +307,18 @@ def probe_chart(metric: str, findings: Sequence[Finding]) -> Chart | None:
     for item in shown:
         reached += [item.estimate.value or 0.0, *(item.estimate.interval or ())]
         reached += _allowed(item.bar, (0.0, 1.0)) or ()
-    scale = round_scale(reached, 20, WIDTH - 20)
-    places, floor = named_rows((_probe_cells(item)[0] for item in shown), 8, _ROW, WIDTH - 100)
+    scale = svg.round_scale(reached, 20, svg.WIDTH - 20)
+    places, floor = svg.named_rows((_probe_cells(item)[0] for item in shown), 8, svg.ROW, svg.WIDTH - 100)
     rows = [_probe_row(item, place, scale) for place, item in zip(places, shown, strict=True)]
-    axis = across(scale, floor, 8, "grey: allowed range; line: interval", plain)
-    title, name = f"Probes of {one_line(metric, _NAME) or 'all metrics'}", _name("probes", metric)
+    axis = svg.across(scale, floor, 8, "grey: allowed range; line: interval", svg.plain)
+    title, name = (
+        f"Probes of {one_line(metric, svg.NAME_WIDTH) or 'all metrics'}",
+        _name("probes", metric),
+    )
     failing = sum(item.verdict is ProbeVerdict.FAILS for item in shown)
     said = f"Outside the bar: {failing:,} of {plural(len(shown), 'figure')}."
     figures = FigureTable(("figure", "value", "bar", "verdict"), tuple(map(_probe_cells, shown)))
-    return Chart(name, title, said, drawing(name, title, said, floor + _LAST, axis, *rows), figures)
+    return Chart(name, title, said, figures, floor + svg.LAST, [axis, *rows])
 
 
 def _probe_cells(item: Finding) -> tuple[str, str, str, str]:
@@ -359,12 +335,12 @@ def _probe_row(item: Finding, place: NamedRow, scale: AxisScale) -> str:
     parts = []
     if allowed is not None:
         start, end = map(scale.at, allowed)
-        parts.append(rect(start, middle - 7, max(end - start, 2), 14, "chart-allowed", 2))
+        parts.append(svg.rect(start, middle - 7, max(end - start, 2), 14, "chart-allowed", 2))
     if interval is not None:
-        parts.append(line(scale.at(interval[0]), middle, scale.at(interval[1]), middle, "chart-whisker"))
-    parts.append(dot(scale.at(value), middle, 5, kind))
-    words = place.name(down=12) + text(RIGHT, place.top + 12, verdict, anchor="end", kind="is-strong")
-    return words + mark("".join(parts), f"{name}: {figure}, must be {bar}, {verdict}")
+        parts.append(svg.line(scale.at(interval[0]), middle, scale.at(interval[1]), middle, "chart-whisker"))
+    parts.append(svg.dot(scale.at(value), middle, 5, kind))
+    words = place.name(down=12) + svg.text(svg.RIGHT, place.top + 12, verdict, anchor="end", kind="is-strong")
+    return words + svg.mark("".join(parts), f"{name}: {figure}, must be {bar}, {verdict}")
 
 
 def _allowed(bar: str, axis: tuple[float, float]) -> tuple[float, float] | None:

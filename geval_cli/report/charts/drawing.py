@@ -18,6 +18,14 @@ WIDTH = 360.0
 """Of a drawing that stands beside others; a phone shows it at nearly its own size."""
 LEFT, RIGHT = 42.0, 350.0
 """The ends of a horizontal scale that leaves room for the figures of a vertical one."""
+TOP, END = 22.0, 322.0
+"""The ends of a vertical scale of a drawing that is nearly square."""
+ROW, LAST = 34.0, 40.0
+"""Heights of a row below its name, and of the axis below the last one."""
+NAME_WIDTH, TITLE_WIDTH = 160, 120
+"""Cells of the name of a column or metric, and of a test's title; longer ones are cut, over as many lines as needed."""
+COLUMNS_MAX, METRICS_MAX = 30, 20
+"""Columns and metrics that are drawn; those beyond are counted in words."""
 _CELL = 6.3
 """At most so wide is half of a wide character, or a common narrow one, in the letters of a drawing."""
 LINE = 13.0
@@ -65,10 +73,12 @@ class Chart(Struct, frozen=True):
     """A drawing and its text alternative.
 
     Attributes:
-        name: tells it from the others of a page; letters, digits and hyphens.
-        description: what there is to see, in a sentence or two; why there is nothing where `markup` is empty.
-        markup: the drawing, safe to put into a page.
+        name: tells it from the others of a page; letters, digits and hyphens. "" of one that stands beside its text.
+        description: what there is to see, in a sentence or two; why there is nothing where there are no `marks`.
         figures: the same figures as a table.
+        height: of the drawing; 0 where `marks` are a table.
+        marks: what is drawn, safe to put into a page.
+        width: of the drawing; one that is not `WIDTH` wide keeps its size.
         is_wide: it takes the whole width of the page.
         href: the address of a page about what is drawn.
     """
@@ -76,10 +86,35 @@ class Chart(Struct, frozen=True):
     name: str
     title: str
     description: str
-    markup: str = ""
     figures: FigureTable | None = None
+    height: float = 0.0
+    marks: Sequence[str] = ()
+    width: float = WIDTH
     is_wide: bool = False
     href: str | None = None
+
+    @property
+    def markup(self) -> str:
+        """The whole drawing with its names for screen readers; a group where it holds links, else an image."""
+        body = "".join(self.marks)
+        if not self.height:
+            return body
+        box = f"0 0 {_value(self.width)} {_value(self.height)}"
+        if not self.name:
+            size = {"width": self.width, "height": self.height}
+            return element("svg", body, viewBox=box, role="img", aria_label=self.description, **size)
+        return element(
+            "svg",
+            element("title", escape(self.title), id=f"{self.name}-title"),
+            element("desc", escape(self.description), id=f"{self.name}-said"),
+            body,
+            xmlns="http://www.w3.org/2000/svg",
+            viewBox=box,
+            class_="chart-drawing",
+            # An image may hold nothing that takes the focus.
+            role="group" if "<a " in body else "img",
+            aria_labelledby=f"{self.name}-title {self.name}-said",
+        )
 
 
 class AxisScale(Struct, frozen=True):
@@ -151,7 +186,10 @@ def element(name: str, *content: str, **attributes: str | float | None) -> str:
 
 
 def _value(value: str | float) -> str:
-    return html.escape(sanitize(value)) if isinstance(value, str) else trimmed(fixed(value, 1))
+    if isinstance(value, str):
+        return html.escape(sanitize(value))
+    text = f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
 
 
 def text(
@@ -304,24 +342,6 @@ def upwards(
         parts.append(line(x, place, right, place, "chart-grid"))
         parts.append(text(x - 5, place + 4, say(value), kind="is-muted", anchor="end"))
     return "".join([*parts, line(x, scale.start, x, scale.end, "chart-axis")])
-
-
-def drawing(name: str, title: str, description: str, height: float, *content: str) -> str:
-    """Return a whole SVG with its names for screen readers; a group where it holds links, else an image."""
-    body = "".join(content)
-    # An image may hold nothing that takes the focus.
-    role = "group" if "<a " in body else "img"
-    named = {"role": role, "aria_labelledby": f"{name}-title {name}-said"}
-    return element(
-        "svg",
-        element("title", escape(title), id=f"{name}-title"),
-        element("desc", escape(description), id=f"{name}-said"),
-        body,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {_value(WIDTH)} {_value(height)}",
-        class_="chart-drawing",
-        **named,
-    )
 
 
 def percent(share: float) -> str:

@@ -8,32 +8,8 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from geval_cli.numbers import format_difference, format_points, format_score, format_share, plural
-from geval_cli.report.charts.drawing import (
-    LEFT,
-    RIGHT,
-    WIDTH,
-    AxisScale,
-    Chart,
-    FigureTable,
-    NamedRow,
-    across,
-    dot,
-    drawing,
-    hit_area,
-    legend,
-    line,
-    mark,
-    named_rows,
-    path,
-    percent,
-    plain,
-    rect,
-    round_scale,
-    score_scale,
-    signed,
-    text,
-    upwards,
-)
+from geval_cli.report.charts import drawing as svg
+from geval_cli.report.charts.drawing import AxisScale, Chart, FigureTable, NamedRow
 from geval_cli.report.charts.figures import DUST
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.intervals import Interval
@@ -42,9 +18,6 @@ DOTS_MAX = 400
 """Pairs that are drawn one by one; of more, those of equal places are counted and drawn together."""
 ROWS_MAX = 30
 _CELLS = 25
-_NAME, _TITLE = 160, 120
-_ROW, _LAST = 34.0, 40.0
-_SIDE_TOP, _SIDE_END = 22.0, 322.0
 _SORTED_TOP, _SORTED_END = 22.0, 190.0
 _EQUAL = 0.005
 """Scores that differ by less look equal in every table."""
@@ -115,7 +88,7 @@ def score_scatter(
         pairs: of all cases that have a score in both runs.
         links: where the pairs are shown that are drawn as one dot.
     """
-    title = f"Before and after: {one_line(what, _NAME)}"
+    title = f"Before and after: {one_line(what, svg.NAME_WIDTH)}"
     if not pairs:
         return Chart(name, title, "No case has a score in both runs.")
     better, worse, equal = _counts(pairs)
@@ -123,21 +96,23 @@ def score_scatter(
         f"Of {plural(len(pairs), 'case')}, {better:,} scored higher, {worse:,} lower and {equal:,} the same."
     )
     values = [value for pair in pairs for value in (pair.before, pair.after)]
-    wide, high = score_scale(values, LEFT, RIGHT), score_scale(values, _SIDE_END, _SIDE_TOP)
-    diagonal = line(LEFT, _SIDE_END, RIGHT, _SIDE_TOP, "chart-diagonal")
-    axes = across(wide, _SIDE_END, _SIDE_TOP, "score before", plain)
-    axes += upwards(high, LEFT, RIGHT, "score after; above the line: better", plain)
+    wide, high = (
+        svg.score_scale(values, svg.LEFT, svg.RIGHT),
+        svg.score_scale(values, svg.END, svg.TOP),
+    )
+    diagonal = svg.line(svg.LEFT, svg.END, svg.RIGHT, svg.TOP, "chart-diagonal")
+    axes = svg.across(wide, svg.END, svg.TOP, "score before", svg.plain)
+    axes += svg.upwards(high, svg.LEFT, svg.RIGHT, "score after; above the line: better", svg.plain)
     figures = FigureTable(
         ("cases", "higher", "lower", "the same"), ((_n(len(pairs)), _n(better), _n(worse), _n(equal)),)
     )
     dots = (
         _single_dots(pairs, wide, high) if len(pairs) <= DOTS_MAX else _counted_dots(pairs, wide, high, links)
     )
-    kinds, end = legend(
-        [*_CHANGES, ("chart-bar", "the same"), ("chart-diagonal", "no change")], _SIDE_END + 36
+    kinds, end = svg.legend(
+        [*_CHANGES, ("chart-bar", "the same"), ("chart-diagonal", "no change")], svg.END + 36
     )
-    svg = drawing(name, title, said, end, axes, diagonal, *dots, kinds)
-    return Chart(name, title, said, svg, figures)
+    return Chart(name, title, said, figures, end, [axes, diagonal, *dots, kinds])
 
 
 _CHANGES = (("chart-bar is-better", "higher"), ("chart-bar is-worse", "lower"))
@@ -145,8 +120,10 @@ _CHANGES = (("chart-bar is-better", "higher"), ("chart-bar is-worse", "lower"))
 
 def _single_dots(pairs: Sequence[PairedScore], wide: AxisScale, high: AxisScale) -> list[str]:
     return [
-        mark(
-            dot(wide.at(pair.before), high.at(pair.after), 4, f"chart-dot is-clear {_kind(pair.difference)}"),
+        svg.mark(
+            svg.dot(
+                wide.at(pair.before), high.at(pair.after), 4, f"chart-dot is-clear {_kind(pair.difference)}"
+            ),
             _pair_text(pair),
             href=pair.href,
         )
@@ -167,9 +144,9 @@ def _counted_dots(
         radius = max(8 * math.sqrt(count / most), 1.5)
         said = f"{plural(count, 'case')} near {format_score(before)} before and {format_score(after)} after"
         kind = f"chart-dot is-clear {_kind(after - before)}"
-        spot = dot(wide.at(before), high.at(after), radius, kind)
+        spot = svg.dot(wide.at(before), high.at(after), radius, kind)
         href = None if links is None else links(_range_of(x, wide), _range_of(y, high))
-        found.append(mark(spot, said, href=href))
+        found.append(svg.mark(spot, said, href=href))
     return found
 
 
@@ -197,12 +174,12 @@ def _counts(pairs: Sequence[PairedScore]) -> tuple[int, int, int]:
 
 def _pair_text(pair: PairedScore) -> str:
     said = f"{format_score(pair.before)} before, {format_score(pair.after)} after"
-    return f"{one_line(pair.title, _TITLE)}: {said}"
+    return f"{one_line(pair.title, svg.TITLE_WIDTH)}: {said}"
 
 
 def sorted_differences(name: str, what: str, pairs: Sequence[PairedScore]) -> Chart:
     """Return the differences of all pairs from the worst to the best; of many pairs evenly chosen ones."""
-    title = f"Paired differences: {one_line(what, _NAME)}"
+    title = f"Paired differences: {one_line(what, svg.NAME_WIDTH)}"
     if not pairs:
         return Chart(name, title, "No case has a score in both runs.")
     ranked = sorted(pairs, key=lambda pair: pair.difference)
@@ -216,12 +193,12 @@ def sorted_differences(name: str, what: str, pairs: Sequence[PairedScore]) -> Ch
     if len(shown) < len(ranked):
         said += f" {plural(len(shown), 'bar')} drawn, evenly chosen of {len(ranked):,}."
     high = _symmetric([pair.difference for pair in shown], _SORTED_END, _SORTED_TOP)
-    step = (RIGHT - LEFT) / len(shown)
-    bars = [_difference_bar(pair, LEFT + step * place, step, high) for place, pair in enumerate(shown)]
-    axes = upwards(high, LEFT, RIGHT, "after minus before", signed, 5)
-    zero = line(LEFT, high.at(0), RIGHT, high.at(0), "chart-axis")
-    foot = text(
-        (LEFT + RIGHT) / 2,
+    step = (svg.RIGHT - svg.LEFT) / len(shown)
+    bars = [_difference_bar(pair, svg.LEFT + step * place, step, high) for place, pair in enumerate(shown)]
+    axes = svg.upwards(high, svg.LEFT, svg.RIGHT, "after minus before", svg.signed, 5)
+    zero = svg.line(svg.LEFT, high.at(0), svg.RIGHT, high.at(0), "chart-axis")
+    foot = svg.text(
+        (svg.LEFT + svg.RIGHT) / 2,
         _SORTED_END + 16,
         f"{plural(len(ranked), 'case')}, sorted",
         kind="is-muted",
@@ -232,19 +209,19 @@ def sorted_differences(name: str, what: str, pairs: Sequence[PairedScore]) -> Ch
         ("lowest", "middle", "highest", "higher", "lower", "the same"),
         ((*ends, _n(better), _n(worse), _n(equal)),),
     )
-    kinds, end = legend(_CHANGES, _SORTED_END + 20)
-    return Chart(name, title, said, drawing(name, title, said, end, axes, *bars, zero, foot, kinds), figures)
+    kinds, end = svg.legend(_CHANGES, _SORTED_END + 20)
+    return Chart(name, title, said, figures, end, [axes, *bars, zero, foot, kinds])
 
 
 def _difference_bar(pair: PairedScore, x: float, step: float, high: AxisScale) -> str:
     top, bottom = sorted((high.at(0), high.at(pair.difference)))
-    bar = rect(x, top, max(step - 0.5, 0.5), max(bottom - top, 1), f"chart-bar {_kind(pair.difference)}")
-    return mark(bar, f"{format_difference(pair.difference)}, {_pair_text(pair)}", href=pair.href)
+    bar = svg.rect(x, top, max(step - 0.5, 0.5), max(bottom - top, 1), f"chart-bar {_kind(pair.difference)}")
+    return svg.mark(bar, f"{format_difference(pair.difference)}, {_pair_text(pair)}", href=pair.href)
 
 
 def _symmetric(values: Sequence[float], start: float, end: float) -> AxisScale:
     """Return a scale with 0 in its middle that holds all values."""
-    limit = max(round_scale([max(map(abs, values), default=0.0)], 0, 1).high, _LEAST_LIMIT)
+    limit = max(svg.round_scale([max(map(abs, values), default=0.0)], 0, 1).high, _LEAST_LIMIT)
     return AxisScale(-limit, limit, start, end)
 
 
@@ -257,7 +234,7 @@ def difference_intervals(
     shares are in percentage points.
     """
     say = _points if is_share else _scores
-    title = f"Mean differences: {one_line(what, _NAME)}"
+    title = f"Mean differences: {one_line(what, svg.NAME_WIDTH)}"
     if not rows:
         return Chart(name, title, "Nothing was judged in both runs.")
     decided = sum(row.verdict in {"better", "worse"} for row in rows)
@@ -266,20 +243,27 @@ def difference_intervals(
         said += f" {plural(len(rows) - ROWS_MAX, 'further difference')} not drawn."
     shown = rows[:ROWS_MAX]
     ends = [end for row in shown for end in (row.value, *(row.interval or ()))]
-    scale = _symmetric(ends, 20, WIDTH - 20)
-    places, floor = named_rows((one_line(row.name, _NAME) for row in shown), 8, _ROW, WIDTH - 150)
+    scale = _symmetric(ends, 20, svg.WIDTH - 20)
+    places, floor = svg.named_rows(
+        (one_line(row.name, svg.NAME_WIDTH) for row in shown), 8, svg.ROW, svg.WIDTH - 150
+    )
     drawn = [_interval_row(place, scale, row, say(row)) for place, row in zip(places, shown, strict=True)]
     title_of_axis = f"{'points, ' if is_share else ''}after minus before; bar: 95 % interval"
-    axis = across(
-        scale, floor, 8, title_of_axis, (lambda value: signed(100 * value)) if is_share else signed, 5
+    axis = svg.across(
+        scale,
+        floor,
+        8,
+        title_of_axis,
+        (lambda value: svg.signed(100 * value)) if is_share else svg.signed,
+        5,
     )
-    zero = line(scale.at(0), 8, scale.at(0), floor, "chart-zero")
+    zero = svg.line(scale.at(0), 8, scale.at(0), floor, "chart-zero")
     figures = FigureTable(
         ("column", "difference", "95 % interval", "pairs", "verdict"),
-        tuple((one_line(row.name, _NAME), *say(row), _n(row.n), row.verdict) for row in rows),
+        tuple((one_line(row.name, svg.NAME_WIDTH), *say(row), _n(row.n), row.verdict) for row in rows),
     )
-    kinds, end = legend(_VERDICTS, floor + 36)
-    return Chart(name, title, said, drawing(name, title, said, end, axis, zero, *drawn, kinds), figures)
+    kinds, end = svg.legend(_VERDICTS, floor + 36)
+    return Chart(name, title, said, figures, end, [axis, zero, *drawn, kinds])
 
 
 _VERDICTS = (
@@ -293,17 +277,17 @@ def _interval_row(place: NamedRow, scale: AxisScale, row: DifferenceRow, figures
     said = " ".join(figures).strip()
     kind = f"is-{row.verdict}" if row.verdict in {"better", "worse"} else ""
     middle = place.last_line + 24
-    words = place.name() + text(RIGHT, place.top + 13, said, anchor="end", kind="is-strong")
+    words = place.name() + svg.text(svg.RIGHT, place.top + 13, said, anchor="end", kind="is-strong")
     parts = []
     if row.interval is not None:
         low, high = map(scale.at, row.interval)
-        parts.append(rect(low, middle - 4, high - low, 8, f"chart-interval {kind}", 4))
+        parts.append(svg.rect(low, middle - 4, high - low, 8, f"chart-interval {kind}", 4))
     parts += [
-        dot(scale.at(row.value), middle, 5, f"chart-dot {kind}"),
-        hit_area(0, place.top, WIDTH, place.height),
+        svg.dot(scale.at(row.value), middle, 5, f"chart-dot {kind}"),
+        svg.hit_area(0, place.top, svg.WIDTH, place.height),
     ]
-    label = f"{one_line(row.name, _NAME)}: {said} of {plural(row.n, 'pair')}, {row.verdict}"
-    return words + mark("".join(parts), label, href=row.href)
+    label = f"{one_line(row.name, svg.NAME_WIDTH)}: {said} of {plural(row.n, 'pair')}, {row.verdict}"
+    return words + svg.mark("".join(parts), label, href=row.href)
 
 
 def _scores(row: DifferenceRow) -> tuple[str, str]:
@@ -346,7 +330,7 @@ def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool
         is_share: the values are shown in per cent.
     """
     say = format_share if is_share else format_score
-    title = one_line(title, _NAME)
+    title = one_line(title, svg.NAME_WIDTH)
     figures = FigureTable(
         ("run", "began", "value", "95 % interval", "n", "note"),
         tuple(
@@ -363,19 +347,19 @@ def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool
     if any(point.is_partial for point in points):
         said += " Hollow: runs that did not finish."
     ends = [end for _, point, value in known for end in point.interval or (value,)]
-    high = score_scale(ends, 170, 22)
-    wide = AxisScale(0, max(len(points) - 1, 1), LEFT + 10, RIGHT - 10)
-    axes = upwards(
+    high = svg.score_scale(ends, 170, 22)
+    wide = AxisScale(0, max(len(points) - 1, 1), svg.LEFT + 10, svg.RIGHT - 10)
+    axes = svg.upwards(
         high,
-        LEFT,
-        RIGHT,
+        svg.LEFT,
+        svg.RIGHT,
         "pass rate; band: 95 % interval" if is_share else "mean; band: 95 % interval",
-        percent if is_share else plain,
+        svg.percent if is_share else svg.plain,
     )
     parts = [axes, _band(known, wide, high), _dates(points, wide)]
-    parts.append(path([(wide.at(place), high.at(value)) for place, _, value in known], "chart-line"))
+    parts.append(svg.path([(wide.at(place), high.at(value)) for place, _, value in known], "chart-line"))
     parts += [_trend_dot(point, wide.at(place), high.at(value), say(value)) for place, point, value in known]
-    return Chart(name, title, said, drawing(name, title, said, 206, *parts), figures)
+    return Chart(name, title, said, figures, 206, [*parts])
 
 
 _Known = Sequence[tuple[int, TrendPoint, float]]
@@ -390,29 +374,35 @@ def _band(known: _Known, wide: AxisScale, high: AxisScale) -> str:
         (wide.at(place), high.at((point.interval or (value, value))[0])) for place, point, value in known
     ]
     if len(known) > 1:
-        return path([*upper, *reversed(lower)], "chart-band", is_closed=True)
-    return line(upper[0][0], upper[0][1], lower[0][0], lower[0][1], "chart-whisker")
+        return svg.path([*upper, *reversed(lower)], "chart-band", is_closed=True)
+    return svg.line(upper[0][0], upper[0][1], lower[0][0], lower[0][1], "chart-whisker")
 
 
 def _trend_dot(point: TrendPoint, x: float, y: float, said: str) -> str:
     kind = "chart-dot is-hollow" if point.is_partial else "chart-dot"
     label = f"{_day(point.when)}: {said} of n {point.n:,}{', ' + _note(point) if point.is_partial else ''}"
-    return mark(dot(x, y, 4, kind) + hit_area(x - 9, 22, 18, 148), label, href=point.href)
+    return svg.mark(svg.dot(x, y, 4, kind) + svg.hit_area(x - 9, 22, 18, 148), label, href=point.href)
 
 
 def _dates(points: Sequence[TrendPoint], wide: AxisScale) -> str:
     """Return the days of at most four runs under the axis, each day once."""
-    parts = [line(LEFT, 170, RIGHT, 170, "chart-axis")]
+    parts = [svg.line(svg.LEFT, 170, svg.RIGHT, 170, "chart-axis")]
     last, days = len(points) - 1, set[str]()
     for place in sorted({round(last * share / 3) for share in range(4)}):
         x, day = wide.at(place), _day(points[place].when)[:10]
-        parts.append(line(x, 170, x, 174, "chart-axis"))
+        parts.append(svg.line(x, 170, x, 174, "chart-axis"))
         if day not in days:
             anchor = "end" if place == last else "middle"
-            parts.append(text(x, 186, day, kind="is-muted", anchor=anchor))
+            parts.append(svg.text(x, 186, day, kind="is-muted", anchor=anchor))
         days.add(day)
     parts.append(
-        text((LEFT + RIGHT) / 2, 200, "runs by when they began (UTC)", kind="is-muted", anchor="middle")
+        svg.text(
+            (svg.LEFT + svg.RIGHT) / 2,
+            200,
+            "runs by when they began (UTC)",
+            kind="is-muted",
+            anchor="middle",
+        )
     )
     return "".join(parts)
 

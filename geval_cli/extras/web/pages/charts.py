@@ -14,8 +14,7 @@ from geval_cli.extras.web.html import render_page
 from geval_cli.extras.web.pages.compare import PairChoice, column_indexes, compared, refusal
 from geval_cli.extras.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
 from geval_cli.records import MetricSummary, RunStatus
-from geval_cli.report.charts.column_charts import METRICS_MAX
-from geval_cli.report.charts.drawing import Chart, MarkFilter
+from geval_cli.report.charts.drawing import METRICS_MAX, Chart, MarkFilter
 from geval_cli.report.charts.figures import SCORE, RunFigures
 from geval_cli.report.charts.pair_charts import (
     DifferenceRow,
