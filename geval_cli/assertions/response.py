@@ -10,6 +10,7 @@ from pydantic import Field
 from geval_cli.assertions.base import Amount, Assertion, CheckContext, MergedTest, Subject, Tools
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.errors import Problem, UnjudgeableError
+from geval_cli.judge.conversation import ENDS
 from geval_cli.numbers import fixed, format_score, format_score_beside, format_threshold, trimmed
 from geval_cli.providers.wire.finish_reasons import known_end, withheld
 from geval_cli.records import ModelResponse
@@ -161,12 +162,7 @@ class EndedByAssertion(Assertion):
                 "no simulated user ended this conversation",
                 hint="leave ended-by out where the turns are fixed",
             )
-        how = {
-            "goal": "the user reached the goal",
-            "gave_up": "the user gave up",
-            "limit": "the user stopped at the limit of turns",
-        }
-        return Outcome.of(subject.ended_by == self.value, how[subject.ended_by], ended_by=subject.ended_by)
+        return Outcome.of(subject.ended_by == self.value, ENDS[subject.ended_by], ended_by=subject.ended_by)
 
 
 class LimitAssertion(Assertion):

@@ -15,16 +15,16 @@ from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.errors import Problem, Severity, StoreError, UsageError
 from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
-from geval_cli.report.case_view import print_test
+from geval_cli.report.case_text import print_test
+from geval_cli.report.case_view import PROBLEMS, case_number
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import PLURALS, Failures, GroupBy, print_cases, print_failures
 from geval_cli.report.json_file import json_document, json_text
 from geval_cli.report.output import check_output_paths, write_results_file
-from geval_cli.report.report import RunReport, case_number
+from geval_cli.report.report import RunReport
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
 from geval_cli.report.terminal import print_answer, print_report, show_command
-from geval_cli.report.verdict import PROBLEMS
 from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.stored import open_report

@@ -11,6 +11,12 @@ from geval_cli.records import JsonValue, Turn
 
 NOTHING_SAID = "(nothing was said before)"
 ASSISTANT, USER = "assistant", "user"
+ENDS = {
+    "goal": "the user reached the goal",
+    "gave_up": "the user gave up",
+    "limit": "the user stopped at the limit of turns",
+}
+"""How a simulated user ended a conversation, in words, by `ended_by` of its result."""
 
 
 def transcript(turns: Sequence[Turn], *, first: int = 1) -> str:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
-import io
 import json
 import math
 import os
@@ -49,9 +48,7 @@ from geval_cli.records import (
     to_json,
 )
 from geval_cli.report.case_view import AssertionView
-from geval_cli.report.console import make_console
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
-from geval_cli.report.verdict import signs_of
 from geval_cli.runs.record import ended_run
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.store.home import current_folder, home_folder
@@ -471,7 +468,6 @@ def forget_session(config: pytest.Config, session: str) -> None:
 _LABEL_WIDTH = 10
 _REASON_LINES, _REASON_CHARACTERS = 20, 4_000
 _OUTPUT_LINES, _OUTPUT_CHARACTERS = 6, 1_200
-_SIGNS = signs_of(make_console(io.StringIO(), environ={}))
 
 
 class FailedVerdictError(AssertionError):
@@ -484,7 +480,7 @@ class NotJudgedError(GevalError):
 
 def assertion_lines(found: AssertionResult) -> list[str]:
     """Return a failed verdict as lines, what was asked against what came: `- at least 0.70`, `+ 0.42`."""
-    view = AssertionView(found, _SIGNS)
+    view = AssertionView(found)
     name = f"{sanitize(found.type)} {sanitize(found.metric)}" if found.metric else sanitize(found.type)
     where = f"  {sanitize(found.location)}" if found.location else ""
     lines = [f"{name} failed{where}"]
@@ -495,12 +491,12 @@ def assertion_lines(found: AssertionResult) -> list[str]:
         short = fixed(found.threshold - found.score, 2)
         lines += [f"- at least {format_score_beside(found.threshold, found.score)}"]
         lines += [f"+ {format_score_beside(found.score, found.threshold)}  ({short} below)"]
-    elif found.score is not None and view.score_text():
-        lines.append(f"+ {view.score_text()}")
-    for verdict in view.verdicts():
-        if verdict.title():
-            lines += _labelled("criteria", [verdict.title()])
-        for label, text in verdict.facts():
+    elif found.score is not None and view.scored:
+        lines.append(f"+ {view.scored}")
+    for verdict in view.verdicts:
+        if verdict.title:
+            lines += _labelled("criteria", [verdict.title])
+        for label, text in verdict.facts:
             lines += _labelled(label, [text])
     clip = clipped_lines(found.reason or "", line_count=_REASON_LINES, character_count=_REASON_CHARACTERS)
     lines += _labelled("reason", clip)

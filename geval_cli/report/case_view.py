@@ -1,16 +1,22 @@
-"""One case in words: its assertions, the facts of a judge's verdict that `detail` holds, and all of it printed."""
+"""The view of a case that all formats share: which parts are shown, in which order and in which words.
+
+`case_text` prints it on terminals, `markdown_file` and `junit_file` write it into files, `html.case_parts` into pages.
+Results may come from a file that someone else wrote, so `detail` is read with care. What is not said to be on one line
+is as it came: each format makes it harmless.
+"""
 
 import math
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeGuard
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeGuard
 
-from msgspec import Struct, field
-from rich.console import Console
-from rich.text import Text
+from msgspec import Struct
+from rich.cells import cell_len
 
-from geval_cli.judge.checklist import CHECKLIST
+from geval_cli.assertions.structured.called_tools import called_tools, calls_beside
+from geval_cli.judge.checklist import CHECKLIST, missed_required
+from geval_cli.judge.conversation import ENDS, USER
+from geval_cli.judge.scoring import passes
 from geval_cli.numbers import (
     format_comparison,
     format_cost,
@@ -18,50 +24,25 @@ from geval_cli.numbers import (
     format_rating,
     format_score,
     format_share,
-    plural,
 )
 from geval_cli.providers.wire.finish_reasons import End, known_end
-from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status, TraceStep
-from geval_cli.report.checklist import checklist_items
-from geval_cli.report.console import print_hanging
-from geval_cli.report.report import (
-    RunReport,
-    case_number,
-    case_title,
-    failed_assertions,
-    failure_text,
-    is_decided_by_score,
-    margin_below,
-    output_text,
-    score_text,
-    worst_first,
-)
-from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
-from geval_cli.report.verdict import (
-    PROBLEMS,
-    STYLES,
-    Signs,
-    case_verdict,
-    column_title,
-    fitted_title,
-    has_fallback,
-    signs_of,
-    verdict,
-)
+from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status, Turn
+from geval_cli.report.sanitize import one_line, sanitize, value_text
+from geval_cli.source.media import markers_in, named_and_hashed, named_kind
+from geval_cli.store.result_filter import WORST_FIRST
 
-_DISTRIBUTION_MAX = 6
-_CRITERIA_WIDTH = 300
+PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
+_CRITERIA_WIDTH, _ITEM_WIDTH, _WHY_NAMED = 300, 300, 3
+_SHARES_MAX, _LEAST_SHARE = 6, 0.01
 _DETAIL_DIGITS = 4
 _TOLD = frozenset(
-    {"usage", "latency_ms", "wins", "ties", "losses", "pairs"}
+    {"usage", "latency_ms", "wins", "ties", "losses", "pairs", "judges", "parts", "status", "score", "split"}
     | {"rating", "score_range", "estimator", "coverage", "distribution", "judge", "source_from", "fallback"}
-    | {"evaluation_steps", "reason", "parts", "requested", "valid", CHECKLIST}
-    | {"answers", "min", "over", "window"}
+    | {"evaluation_steps", "criteria", "reason", "requested", "valid", CHECKLIST}
+    | {"answers", "min", "over", "window", "p_pass", "borderline"}
 )
 """The keys of `detail` that have words of their own."""
 
-_LABEL_WIDTH = len("output  ")
-_NAMED_MAX = 12
 _UNUSUAL_ENDS = {
     End.LENGTH: "a token limit cut the answer off",
     End.FILTERED: "a content filter cut the answer off or replaced it",
@@ -69,59 +50,231 @@ _UNUSUAL_ENDS = {
 }
 
 
+def case_number(result: CaseResult) -> str:
+    """`#3`, counted from 1 as people do; `#3.2` for its second repeat."""
+    repeat = f".{result.repeat_index + 1}" if result.repeat_index else ""
+    return f"#{result.test_index + 1}{repeat}"
+
+
+def assertion_name(item: AssertionResult) -> str:
+    """Return an assertion's type, and its metric where it has one."""
+    return f"{item.type} {item.metric}" if item.metric else item.type
+
+
+def score_text(item: AssertionResult) -> str:
+    """Return a score beside its threshold, as "0.5 < 0.7"; "" without a score.
+
+    A `not-` assertion's threshold is that of its positive form, so it stands beside no score. Where something else than
+    the score decided, that is said in the place of the threshold.
+    """
+    if item.score is None:
+        return ""
+    if item.threshold is None or item.type.startswith("not-"):
+        return format_score(item.score)
+    if is_decided_by_score(item):
+        return format_comparison(item.score, item.threshold)
+    why = why_otherwise(item)
+    return f"{format_score(item.score)}, {why}" if why else format_score(item.score)
+
+
+def margin_below(item: AssertionResult) -> float:
+    """Return how far a failed assertion is below its threshold; 1 where no score says so."""
+    if item.score is None or item.threshold is None or item.type.startswith("not-"):
+        return 1.0
+    return max(item.threshold - item.score, 0.0)
+
+
+def worst_first(assertions: Iterable[AssertionResult]) -> list[AssertionResult]:
+    """Return assertions with those that failed first, the furthest below its threshold at the head.
+
+    An assertion of weight 0 only measures, so it failed no case.
+    """
+    return sorted(assertions, key=lambda item: -margin_below(item) if _has_failed(item) else 1.0)
+
+
+def failed_assertions(result: CaseResult) -> list[AssertionResult]:
+    """Return what failed of a case, the worst first: the one to name where one has room."""
+    return [item for item in worst_first(result.assertions) if _has_failed(item)]
+
+
+def _has_failed(item: AssertionResult) -> bool:
+    return item.status is Status.FAILED and bool(item.weight)
+
+
+def failure_text(item: AssertionResult) -> str:
+    """`0.40 < 0.50`: the score that failed an assertion; "" where it has none but its verdict, as `contains`."""
+    return "" if item.threshold is None or item.status is Status.ERROR else score_text(item)
+
+
+def failure_figure(item: AssertionResult) -> str:
+    """`0.40`: that score without its threshold."""
+    return failure_text(item).split(" ")[0].rstrip(",")
+
+
+def case_reason(result: CaseResult) -> str:
+    """Return why a case has its verdict: its error, or the reason of the assertion to name; "" where it passed."""
+    if result.error is not None:
+        return result.error.message
+    if result.status is Status.PASSED:
+        return ""
+    deciding = failed_assertions(result) if result.status is Status.FAILED else result.assertions
+    return next(filter(None, (_reason_of(item, result.status) for item in deciding)), "")
+
+
+def _reason_of(item: AssertionResult, status: Status) -> str:
+    """Return what an assertion with that status says; a set says only what its members say, so they speak for it."""
+    if item.status is not status:
+        return ""
+    own = (item.reason or "") if item.error is None else item.error.message
+    return next(filter(None, (_reason_of(member, status) for member in worst_first(item.assertions))), own)
+
+
+def is_decided_by_score(item: AssertionResult) -> bool:
+    """Return whether the verdict is that of the score beside its threshold."""
+    if item.score is None or item.threshold is None:
+        return False
+    judged = 1 - item.score if item.type.startswith("not-") else item.score
+    reached = passes(judged, item.threshold) is not item.type.startswith("not-")
+    return item.status is (Status.PASSED if reached else Status.FAILED)
+
+
+def why_otherwise(item: AssertionResult) -> str:
+    """Return why an assertion failed although its score reaches the threshold; empty for any other."""
+    if item.status is not Status.FAILED or item.threshold is None or is_decided_by_score(item):
+        return ""
+    missing = len(missed_required(item.detail))
+    if missing:
+        return "a required item is missing" if missing == 1 else f"{missing} required items are missing"
+    return "the judge says it fails" if item.detail.get("judge_passed") is False else ""
+
+
+def case_title(result: CaseResult, width: int) -> str:
+    """Return a test's title on one line: its description, its vars in short, what its user says, else its prompt."""
+    if not result.description and not result.vars and result.turns:
+        return one_line(" / ".join(turn.content for turn in result.turns if turn.role == USER), width)
+    if result.description or not result.vars:
+        return one_line(result.description or result.prompt.rendered, width)
+    return one_line(", ".join(_variable_texts(result.vars)), width)
+
+
+_A_WORD = 20
+"""A wider value speaks for itself, also in a script that has no spaces."""
+
+
+def _variable_texts(variables: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Yield `refund after 30 days` or `tier=gold`: a word alone and texts of several words need no name."""
+    for name, value in variables.items():
+        text = one_line(value_text(value), 40)
+        speaks = isinstance(value, str) and (" " in value.strip() or cell_len(value) > _A_WORD)
+        is_word = (
+            len(variables) == 1 and not isinstance(value, bool | int | float) and any(map(str.isalpha, text))
+        )
+        yield text if speaks or is_word else f"{name}={text}"
+
+
+def case_score(result: CaseResult) -> str | None:
+    """Return the score of a case, precise enough not to look equal to a threshold that it missed; None without one."""
+    if result.score is None:
+        return None
+    if result.status is Status.FAILED:
+        for item in result.assertions:
+            missed = item.score == result.score and is_decided_by_score(item)
+            if missed and item.threshold is not None and item.score is not None:
+                return format_comparison(item.score, item.threshold).split()[0]
+    return format_score(result.score)
+
+
+def is_split(assertions: Iterable[AssertionResult]) -> bool:
+    """Return whether the judges of any of the assertions, or of those within them, are far apart."""
+    return any(item.detail.get("split") is True or is_split(item.assertions) for item in assertions)
+
+
+def has_fallback(assertions: Iterable[AssertionResult]) -> bool:
+    """Return whether any of the assertions, or of those within them, used another estimator than it was meant to."""
+    return any(_fell_back(item.detail) or has_fallback(item.assertions) for item in assertions)
+
+
+def _fell_back(detail: Mapping[str, JsonValue]) -> bool:
+    """Return whether the verdict, or that of one judge of several, came from another estimator than was meant."""
+    judges = detail.get("judges")
+    of_judges = judges if isinstance(judges, list | tuple) else ()
+    return any(part.get("fallback") for part in (detail, *of_judges) if isinstance(part, Mapping))
+
+
 class AssertionView(Struct, frozen=True):
-    """Reads `detail` with care: it may come from a file that someone else wrote."""
+    """One assertion as it is shown."""
 
     assertion: AssertionResult
-    signs: Signs
 
-    def verdict(self) -> Text:
-        """`✗ FAIL`, and a mark when the estimator fell back."""
+    @property
+    def is_jury(self) -> bool:
+        """Return whether several judges gave the verdict; their reasons stand beside the one for all of them."""
+        return "judges" in self.assertion.detail
+
+    @property
+    def scored(self) -> str:
+        """`0.40 < 0.50 (default)`, and `P(pass) 0.14` where it is known; empty when nothing was scored."""
+        compared, chance = self._compared(), self.assertion.detail.get("p_pass")
+        if not compared or not _is_number(chance):
+            return compared
+        mark = ", borderline" if self.assertion.detail.get("borderline") is True else ""
+        return f"{compared}  P(pass) {format_score(chance)}{mark}"
+
+    @property
+    def said(self) -> str:
+        """The reason, or the error and what to do about it."""
+        error = self.assertion.error
+        return (self.assertion.reason or "") if error is None else f"{error.message}\n{error.hint}".rstrip()
+
+    @property
+    def remarks(self) -> list[str]:
+        """`split`, `weight 2`: what is special about it."""
         item = self.assertion
-        line = verdict(item.status, None, self.signs, has_fallback=has_fallback((item,)))
-        return line.append("  ")
+        found = ["split"] if item.detail.get("split") is True else []
+        return [*found, *([] if item.weight == 1 else [f"weight {item.weight:g}"])]
 
-    def heading(self) -> Text:
-        """`g-eval coherence  0.40 < 0.50 (default)  summaries.yaml:8:9`."""
-        item = self.assertion
-        name = f"{sanitize(item.type)} {sanitize(item.metric)}" if item.metric else sanitize(item.type)
-        line = Text.assemble((name, "bold"))
-        if item.score is not None and item.status is not Status.ERROR:
-            line.append(f"  {self.score_text()}")
-        if item.detail.get("split") is True:
-            line.append("  split", style="yellow")
-        if item.weight != 1:
-            line.append(f"  weight {item.weight:g}", style="dim")
-        if item.location:
-            line.append(f"  {sanitize(item.location)}", style="dim")
-        return line
-
+    @property
     def verdicts(self) -> list["JudgeVerdict"]:
-        """Return the judge's verdicts: one, or one for each of a list of criteria, or of each of several judges."""
+        """The judge's verdicts: one, or one for each of a list of criteria, or of each of several judges."""
         detail = self.assertion.detail
-        parts = detail.get("judges") or detail.get("parts")
-        if not isinstance(parts, list | tuple):
-            return [JudgeVerdict(detail)]
-        return [JudgeVerdict(part) for part in parts if isinstance(part, Mapping)] or [JudgeVerdict(detail)]
+        return [
+            JudgeVerdict(part) for part in _mappings(detail.get("judges") or detail.get("parts")) or [detail]
+        ]
 
-    def further(self) -> Iterator[tuple[str, str]]:
-        """Yield everything else in `detail`, as JSON; not sanitized yet, since it may have lines."""
-        for name, value in self.assertion.detail.items():
-            if name not in _TOLD and value not in (None, [], {}):
-                yield sanitize(name), value if isinstance(value, str) else value_text(_tidy(value))
+    @property
+    def members(self) -> list["AssertionView"]:
+        """The assertions within it, the worst first; those of a decision tree in order, since each led to the next."""
+        is_tree = self.assertion.type.removeprefix("not-") == "decision-tree"
+        items = self.assertion.assertions
+        return [AssertionView(item) for item in items] if is_tree else _views(items)
 
+    @property
+    def items(self) -> list["ShownItem"]:
+        """The items of a checklist, as several judges together found them; each verdict has its own."""
+        return JudgeVerdict(self.assertion.detail).items if self.is_jury else []
+
+    @property
+    def further(self) -> list[tuple[str, JsonValue]]:
+        """Everything else in `detail`, without the tails of floats."""
+        return [
+            (name, _tidy(value))
+            for name, value in self.assertion.detail.items()
+            if name not in _TOLD and value not in (None, [], {})
+        ]
+
+    @property
     def duels(self) -> str:
         """`beat a; tied with b; lost to c, d`: with which other outputs this one was compared."""
-        pairs = self.assertion.detail.get("pairs")
         found: dict[str, list[str]] = {"win": [], "tie": [], "loss": []}
-        for pair in pairs if isinstance(pairs, list | tuple) else ():
-            if isinstance(pair, Mapping) and pair.get("outcome") in found:
+        for pair in _mappings(self.assertion.detail.get("pairs")):
+            if str(pair.get("outcome")) in found:
                 found[str(pair["outcome"])].append(one_line(str(pair.get("label", "")), 60))
         words = {"win": "beat", "tie": "tied with", "loss": "lost to"}
         return "; ".join(f"{words[outcome]} {', '.join(names)}" for outcome, names in found.items() if names)
 
+    @property
     def paid(self) -> list[str]:
-        """Return what the judge's calls cost and how long they took; nothing where none was made."""
+        """The cost of the judge's calls and how long they took; nothing where none was made."""
         item = self.assertion
         if not item.usage.requests and not item.usage.cached_requests:
             return []
@@ -130,17 +283,9 @@ class AssertionView(Struct, frozen=True):
         cost = [] if not item.usage.cost_usd else [format_cost(item.usage.cost_usd)]
         return [*cost, *([format_duration(item.latency_ms)] if item.latency_ms else [])]
 
-    def score_text(self) -> str:
-        """`0.40 < 0.50 (default)`, and `P(pass) 0.14` where it is known; empty when nothing was scored."""
-        compared, chance = self._compared(), self.assertion.detail.get("p_pass")
-        if not compared or not _is_number(chance):
-            return compared
-        mark = ", borderline" if self.assertion.detail.get("borderline") is True else ""
-        return f"{compared}  P(pass) {format_score(chance)}{mark}"
-
     def _compared(self) -> str:
         item = self.assertion
-        if item.score is None:
+        if item.score is None or item.status is Status.ERROR:
             return ""
         if item.threshold is None:
             return format_score(item.score)
@@ -154,45 +299,74 @@ class AssertionView(Struct, frozen=True):
         return f"{format_comparison(item.score, item.threshold)}{default}"
 
 
+def _views(items: Iterable[AssertionResult]) -> list[AssertionView]:
+    """Return assertions in the order in which they are shown: what failed, by how much, then what was not judged."""
+    ordered = sorted(worst_first(items), key=lambda item: WORST_FIRST.index(item.status))
+    return [AssertionView(item) for item in ordered]
+
+
 class JudgeVerdict(Struct, frozen=True):
-    """One verdict of a judge out of `detail`; all its texts are sanitized."""
+    """One verdict of a judge out of `detail`; all its texts but reason and criteria are on one line."""
 
     detail: Mapping[str, JsonValue]
 
+    @property
     def title(self) -> str:
-        """Return the score and the criteria on one line."""
+        """The score and the criteria."""
         score, criteria = self.detail.get("score"), self.detail.get("label") or self.detail.get("criteria")
         parts = [format_score(score)] if _is_number(score) else []
         return "  ".join(
             [*parts, one_line(criteria, _CRITERIA_WIDTH)] if isinstance(criteria, str) else parts
         )
 
+    @property
     def reason(self) -> str:
-        """Return the judge's reason as it came; not sanitized yet, since it may have lines."""
+        """The judge's reason."""
         text = self.detail.get("reason")
         return text if isinstance(text, str) else ""
 
+    @property
+    def criteria(self) -> str:
+        """The criteria of the verdict, one a line."""
+        value = self.detail.get("criteria")
+        lines = value if isinstance(value, list | tuple) else [value]
+        return "\n".join(line for line in lines if isinstance(line, str))
+
+    @property
+    def items(self) -> list["ShownItem"]:
+        """The items of a checklist."""
+        return [*map(ShownItem.of, _mappings(self.detail.get(CHECKLIST)))]
+
+    @property
     def facts(self) -> list[tuple[str, str]]:
-        """Label and text of each thing that is known about the rating."""
-        facts = [("rating", self._rating()), ("answers", self._answers()), ("spread", self._distribution())]
-        known = {**self.detail, "error": _message_of(self.detail.get("error"))}
-        for label, key in (
-            ("judge", "judge"),
-            ("source", "source_from"),
-            ("note", "fallback"),
-            ("error", "error"),
-        ):
+        """Label and text of each thing that is known about the rating; `note` and `error` warn."""
+        error = self.detail.get("error")
+        known = {**self.detail, "error": error.get("message") if isinstance(error, Mapping) else None}
+
+        def said(key: str) -> str:
             value = known.get(key)
-            facts.append((label, one_line(value, 400) if isinstance(value, str) else ""))
+            return one_line(value, 400) if isinstance(value, str) else ""
+
+        facts = [
+            ("judge", said("judge")),
+            ("rating", self._rating()),
+            ("answers", self._answers()),
+            ("spread", self._spread()),
+            ("source", said("source_from")),
+            ("note", said("fallback")),
+            ("error", said("error")),
+        ]
         return [(label, text) for label, text in facts if text]
 
-    def evaluation_steps(self) -> tuple[str, ...]:
-        """Return the steps that the judge followed; empty when it had none."""
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps that the judge followed; empty when it had none."""
         steps = self.detail.get("evaluation_steps")
         if not isinstance(steps, list | tuple):
             return ()
         return tuple(sanitize(" ".join(step.split())) for step in steps if isinstance(step, str))
 
+    @property
     def shares(self) -> list[tuple[str, float]]:
         """Every rating that has a share of the distribution, in the order of the scale; the shares add up to 1."""
         masses = _masses(self.detail.get("distribution"))
@@ -230,22 +404,19 @@ class JudgeVerdict(Struct, frozen=True):
 
     def _answers(self) -> str:
         """Return `1.00, 0.40, 0.70`: the scores of the answers of a conversation, where each was rated."""
-        answers = self.detail.get("answers")
-        found = [item.get("score") for item in answers or () if isinstance(item, Mapping)]
+        found = [item.get("score") for item in _mappings(self.detail.get("answers"))]
         return ", ".join(format_score(score) for score in found if _is_number(score))
 
-    def _distribution(self) -> str:
-        """`3: 50%, 2: 40%, 1: 5%`: the likeliest ratings in the order of the scale."""
-        masses = _masses(self.detail.get("distribution"))
-        total = sum(mass for _, mass in masses)
-        if total <= 0:
+    def _spread(self) -> str:
+        """`2: 40 %, 3: 50 %, and 1 more`: the likeliest ratings in the order of the scale; "" where all are one."""
+        shares = [(rating, share) for rating, share in self.shares if share >= _LEAST_SHARE]
+        likeliest = sorted(shares, key=lambda pair: -pair[1])[:_SHARES_MAX]
+        if len(self.shares) < 2:  # noqa: PLR2004 - the rating says it
             return ""
-        likeliest = sorted(masses, key=lambda pair: -pair[1])[:_DISTRIBUTION_MAX]
         shown = ", ".join(
-            f"{one_line(name, 20)}: {format_share(mass / total)}" for name, mass in _ordered(likeliest)
+            f"{one_line(rating, 20)}: {format_share(share)}" for rating, share in _ordered(likeliest)
         )
-        hidden = sum(1 for _, mass in masses if mass > 0) - len(likeliest)
-        return f"{shown}, and {hidden} more" if hidden > 0 else shown
+        return f"{shown}, and {len(shares) - _SHARES_MAX} more" if len(shares) > _SHARES_MAX else shown
 
 
 def _tidy(value: JsonValue) -> JsonValue:
@@ -258,11 +429,6 @@ def _tidy(value: JsonValue) -> JsonValue:
         case list() | tuple():
             return [_tidy(item) for item in value]
     return value
-
-
-def _message_of(error: JsonValue) -> JsonValue:
-    """Return the message of a judge's error."""
-    return error.get("message") if isinstance(error, Mapping) else None
 
 
 def _most_samples(detail: Mapping[str, JsonValue]) -> str:
@@ -294,237 +460,206 @@ def _ordered(pairs: list[tuple[str, float]]) -> list[tuple[str, float]]:
     return sorted(pairs, key=place)
 
 
+def _mappings(value: JsonValue) -> list[Mapping[str, JsonValue]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
+
+
 def _is_number(value: JsonValue) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-class Limit(NamedTuple):
-    """How much of one text is shown."""
+class ShownItem(Struct, frozen=True):
+    """One item of a checklist; its texts are each on one line.
 
-    line_count: int
-    character_count: int
+    Attributes:
+        notes: `required, weight 2, 0.97`: what is special about it, and a score that is neither 0 nor 1; mostly empty.
+        because: the quoted words, or the judge's reason for a no.
+    """
+
+    is_met: bool
+    text: str
+    notes: str
+    because: str
+
+    @property
+    def line(self) -> str:
+        """Return `Names the price (required): "5 euros"`."""
+        notes = f" ({self.notes})" if self.notes else ""
+        return f"{self.text}{notes}: {self.because}" if self.because else f"{self.text}{notes}"
+
+    @classmethod
+    def of(cls, item: Mapping[str, JsonValue]) -> "ShownItem":
+        """Return an item as a judgement's `detail` has it."""
+        is_met = item.get("met") is True
+        weight, score = item.get("weight"), item.get("score")
+        notes = ["required"] if item.get("required") is True else []
+        if _is_number(weight) and weight != 1:
+            notes.append(f"weight {weight:g}")
+        if _is_number(score) and score not in (0, 1):
+            notes.append(format_score(score))
+        text = one_line(str(item.get("item", "")), _ITEM_WIDTH)
+        return cls(is_met, text, ", ".join(notes), _because(item))
 
 
-class Shown(Struct, frozen=True):
-    """How much of a case is shown: so much of each text, and whether passed assertions are explained."""
-
-    output: Limit = Limit(6, 1_200)
-    reason: Limit = Limit(20, 4_000)
-    raw: Limit = Limit(4, 600)
-    trace_lines: int = 8
-    is_verbose: bool = False
-    has_inputs: bool = False
-
-
-_ALL = Limit(sys.maxsize, sys.maxsize)
-IN_SHORT = Shown()
-VERBOSE = Shown(is_verbose=True)
-UNCUT = Shown(_ALL, _ALL, _ALL, sys.maxsize, is_verbose=True, has_inputs=True)
+def _because(item: Mapping[str, JsonValue]) -> str:
+    evidence, reason = (
+        one_line(value, _ITEM_WIDTH) if isinstance(value := item.get(name), str) else ""
+        for name in ("evidence", "reason")
+    )
+    is_there = item.get("evidence_found")
+    if is_there is False:
+        if not evidence:
+            return "yes, but it quotes nothing from the output"
+        return f'yes, but "{evidence}" is not in the output'
+    return f'"{evidence}"' if evidence and is_there is True else reason
 
 
-class ShownCase(Struct):
-    """A case to show, and the later ones that broke in exactly the same way."""
+class ShownCall(Struct, frozen=True):
+    """A call of a tool: its name and its arguments; without a name, the whole call stands for them."""
+
+    name: str
+    arguments: JsonValue
+
+    @classmethod
+    def of(cls, call: Mapping[str, JsonValue]) -> "ShownCall":
+        """Return a call as any API writes it."""
+        name, arguments = next(called_tools([dict(call)]), (str(call.get("name") or ""), call.get("args")))
+        return cls(name, arguments if arguments not in ({}, []) else None) if name else cls("", dict(call))
+
+    @property
+    def line(self) -> str:
+        """`calls find {"order": 7}`."""
+        return " ".join(
+            filter(None, ("calls", self.name, "" if self.arguments is None else value_text(self.arguments)))
+        )
+
+
+class ShownMessage(Struct, frozen=True):
+    """A message of a conversation; `tool` is whose answer it is."""
+
+    role: str
+    content: str
+    calls: tuple[ShownCall, ...] = ()
+    tool: str = ""
+
+    @property
+    def text(self) -> str:
+        """`assistant: Let me look.`, the calls below it."""
+        said = "\n".join(filter(None, (self.content, *(call.line for call in self.calls))))
+        return f"{' '.join(filter(None, (self.role, self.tool)))}: {said}"
+
+
+def conversation_of(turns: Sequence[Turn]) -> list[ShownMessage]:
+    """Return the turns of a conversation for reading, calls of tools by their names and arguments."""
+    names: dict[str, str] = {}
+    found = []
+    for turn in turns:
+        calls = tuple(map(ShownCall.of, turn.tool_calls))
+        names.update(
+            {str(call.get("id")): shown.name for call, shown in zip(turn.tool_calls, calls, strict=True)}
+        )
+        tool = names.get(turn.tool_call_id or "", "")
+        found.append(ShownMessage(turn.role, turn.content, calls, tool))
+    return found
+
+
+def calls_of(result: CaseResult) -> list[ShownCall]:
+    """Return the tools that an output calls beside what it says."""
+    return [] if result.turns else [*map(ShownCall.of, calls_beside(result.output, result.tool_calls))]
+
+
+def output_text(result: CaseResult) -> str:
+    """Return what a case brought: the conversation turn by turn, or the output and its tool calls."""
+    if result.turns:
+        return "\n".join(message.text for message in conversation_of(result.turns))
+    output = "" if result.output is None else value_text(result.output)
+    return "\n".join(filter(None, (output, *(call.line for call in calls_of(result)))))
+
+
+class ShownMedia(Struct, frozen=True):
+    """An image or a recording (`kind`) of a case. `link` leads to it; None where no one has the file."""
+
+    kind: str
+    name: str
+    sha256: str
+    link: str | None = None
+
+
+class CaseView(Struct, frozen=True):
+    """One case as it is shown: its verdict, the output, the assertions, and what was asked."""
 
     result: CaseResult
-    same_count: int = 0
-    same_numbers: list[str] = field(default_factory=list)
 
-    def add_number(self, number: str) -> None:
-        is_new = number != case_number(self.result) and number not in self.same_numbers
-        if is_new and len(self.same_numbers) < _NAMED_MAX:
-            self.same_numbers.append(number)
+    @property
+    def score(self) -> str | None:
+        """The score, precise enough not to look equal to a threshold that it missed; None without one."""
+        return case_score(self.result)
 
+    @property
+    def took(self) -> str:
+        """`749 ms`: the time of the answer; "" where there was none to wait for."""
+        time_ms = self.result.latency_ms
+        return "from a batch" if time_ms is None else format_duration(time_ms) if time_ms >= 1 else ""
 
-def _step_text(step: TraceStep) -> str:
-    called = step.name if step.args is None else f"{step.name} {value_text(step.args)}"
-    if step.error is not None:
-        return f"{called} failed: {step.error}"
-    return called if step.output is None else f"{called} -> {value_text(step.output)}"
-
-
-class CasePrinter:
-    """Prints cases one after another, remembering which evaluation steps the reader has seen already."""
-
-    def __init__(self, report: RunReport, console: Console, shown: Shown) -> None:
-        self._console = console
-        self._shown = shown
-        self._signs = signs_of(console)
-        self._columns = {column.index: column for column in report.columns}
-        self._all_columns = report.columns
-        self._seen_steps: dict[tuple[str, ...], str] = {}
-
-    def print_entry(self, entry: ShownCase) -> None:
-        result = entry.result
-        self._console.print()
-        self._print_heading(result)
-        if result.error is not None:
-            self._print_error(result.error, indent=3)
-        if entry.same_count:
-            self._print_same(entry)
-        if self._shown.has_inputs:
-            self._print_inputs(result)
-        if result.output is not None or result.turns:
-            lines = clipped_lines(output_text(result), **self._shown.output._asdict())
-            self._print_block("turns" if result.turns else "output", lines or ["(empty)"], indent=3)
-        if self._shown.has_inputs:
-            self._print_trace(result.trace, characters=2000)
-        self._print_end(result)
-        for assertion in result.assertions:
-            self._print_assertion(assertion, result, indent=3)
-
-    def _print_inputs(self, result: CaseResult) -> None:
-        """Print what went in, and what is known about the call."""
-        self._print_block("prompt", sanitized_lines(result.prompt.rendered), indent=3)
-        for name, text in (result.asked.texts if result.asked else {}).items():
-            lines = sanitized_lines(f"{name.replace('_', ' ')} = {text}")
-            self._print_block("test", lines, indent=3)
-        for name, value in result.vars.items():
-            self._print_block("var", sanitized_lines(f"{name} = {value_text(value)}"), indent=3)
-        if result.metadata:
-            self._print_block("about", [sanitize(value_text(dict(result.metadata)))], indent=3)
-        took = "with a batch" if result.latency_ms is None else format_duration(result.latency_ms)
-        parts = [sanitize(result.provider.label or result.provider.id), took]
-        self._print_block(
-            "by", [", ".join([*parts, *(["from the cache"] if result.cached else [])])], indent=3
+    @property
+    def facts(self) -> list[str]:
+        """Time and price of the answer, and whether it was there already."""
+        cost = self.result.cost_usd_generated
+        facts = (
+            self.took,
+            format_cost(cost) if cost else "",
+            "from the cache" if self.result.cached else "",
         )
+        return [fact for fact in facts if fact]
 
-    def _print_trace(self, steps: Sequence[TraceStep], *, characters: int) -> None:
-        """Print the first steps of a trace: a line each, or only their names where no more is known of them."""
-        if not steps:
-            return
-        more = [] if len(steps) <= _PASSED_NAMED else [f"{len(steps) - _PASSED_NAMED:,} more"]
-        if any(step.args is not None or step.output is not None for step in steps):
-            lines = [one_line(_step_text(step), characters) for step in steps[:_PASSED_NAMED]]
-            self._print_block("trace", [*lines, *more], indent=3)
-            return
-        names = [one_line(f"{step.name}{' (failed)' * (step.error is not None)}", 40) for step in steps]
-        self._print_block("trace", [", ".join([*names[:_PASSED_NAMED], *more])], indent=3)
-
-    def _print_end(self, result: CaseResult) -> None:
+    @property
+    def ends(self) -> list[str]:
+        """How the conversation ended, and why an answer ended before it was whole; each on one line."""
+        result, found = self.result, []
         if result.ended_by:
-            self._print_block("ended by", [one_line(result.ended_by, 60)], indent=3)
-        finish_reason = result.finish_reason
-        end = known_end(finish_reason or "stop")
-        if end in (End.STOP, End.TOOL_CALLS):
-            return
-        meaning = (
-            "the model ended its answer in an unusual way" if end is None else _UNUSUAL_ENDS.get(end, "")
-        )
-        text = f"{meaning} (finish reason: {one_line(str(finish_reason), 60)})"
-        self._print_block("ended", [text], indent=3, style="yellow")
-
-    def _print_heading(self, result: CaseResult) -> None:
-        head = case_verdict(result, self._signs).append("  ")
-        body = Text(case_number(result), style="bold")
-        column = self._columns.get(result.column)
-        if column is not None and len(self._all_columns) > 1:
-            body.append(f"  [{column_title(column, self._all_columns, self._signs)}]", style="not bold cyan")
-        body.append(f"  {case_title(result, 200)}", style="not bold")
-        print_hanging(head, body, self._console, indent=1)
-
-    def _print_assertion(self, assertion: AssertionResult, result: CaseResult, *, indent: int) -> None:
-        is_problem = assertion.status in PROBLEMS
-        view = AssertionView(assertion, self._signs)
-        print_hanging(view.verdict(), view.heading(), self._console, indent=indent)
-        if not is_problem and not self._shown.is_verbose:
-            return
-        inner = indent + 2
-        self._print_verdicts(view, case_number(result), indent=inner)
-        if self._shown.has_inputs:
-            if duels := view.duels():
-                self._print_block("pairs", [duels], indent=inner)
-            if paid := view.paid():
-                self._print_block("calls", [", ".join(paid)], indent=inner, style="dim")
-            for label, text in view.further():
-                self._print_block(label, sanitized_lines(text), indent=inner, style="dim")
-        for item in assertion.assertions:
-            self._print_assertion(item, result, indent=inner)
-
-    def _print_verdicts(self, view: AssertionView, number: str, *, indent: int) -> None:
-        assertion, verdicts = view.assertion, view.verdicts()
-        if len(verdicts) == 1 or "judges" in assertion.detail:
-            self._print_reason(assertion.reason or "", indent=indent)
-        if assertion.error is not None:
-            self._print_error(assertion.error, indent=indent)
-        if "judges" in assertion.detail:
-            self._print_items(assertion.detail, indent=indent)
-        for position, part in enumerate(verdicts, start=1):
-            if len(verdicts) > 1:
-                of_whom = "judge" if "judges" in assertion.detail else "part"
-                self._print_block(f"{of_whom} {position}", [part.title()], indent=indent)
-                self._print_reason(part.reason(), indent=indent)
-            self._print_items(part.detail, indent=indent)
-            for label, text in part.facts():
-                self._print_block(label, [text], indent=indent, style="yellow" if label == "note" else "")
-            name = f"{number}, {sanitize(assertion.metric or assertion.type)}"
-            self._print_steps(part.evaluation_steps(), name, indent=indent)
-
-    def _print_reason(self, reason: str, *, indent: int) -> None:
-        lines = clipped_lines(reason, **self._shown.reason._asdict())
-        self._print_block("reason", lines, indent=indent)
-
-    def _print_items(self, detail: Mapping[str, JsonValue], *, indent: int) -> None:
-        for number, item in enumerate(checklist_items(detail)):
-            status = Status.PASSED if item.is_met else Status.FAILED
-            sign = Text(f"{self._signs.marks[status]} ", style=STYLES[status])
-            print_hanging(
-                _label("items" if number == 0 else "").append(sign),
-                Text(item.line),
-                self._console,
-                indent=indent,
+            found.append(ENDS.get(result.ended_by, f"ended by {one_line(result.ended_by, 60)}"))
+        end = known_end(result.finish_reason or End.STOP)
+        if end not in (End.STOP, End.TOOL_CALLS):
+            meaning = (
+                "the model ended its answer in an unusual way" if end is None else _UNUSUAL_ENDS.get(end)
             )
+            reason = f"finish reason: {one_line(str(result.finish_reason), 60)}"
+            found.append(f"{meaning} ({reason})" if meaning else reason)
+        return found
 
-    def _print_steps(self, steps: tuple[str, ...], name: str, *, indent: int) -> None:
-        if not steps:
-            return
-        if steps in self._seen_steps:
-            self._print_block("steps", [f"the same as in {self._seen_steps[steps]}"], indent=indent)
-            return
-        self._seen_steps[steps] = name
-        for number, step in enumerate(steps, start=1):
-            head = _label("steps" if number == 1 else "").append(f"{number}. ")
-            print_hanging(head, Text(step), self._console, indent=indent)
+    @property
+    def assertions(self) -> list[AssertionView]:
+        """Its assertions: what failed, the worst at the head, then what could not be judged."""
+        return _views(self.result.assertions)
 
-    def _print_error(self, error: ErrorInfo, *, indent: int) -> None:
-        limits = self._shown
-        is_named = error.is_bug or limits.has_inputs
-        text, most = f"{error.type}: {error.message}" if is_named else error.message, limits.raw
-        message = clipped_lines(
-            text, line_count=max(10, most.line_count), character_count=max(2_000, most.character_count)
-        )
-        self._print_block("error", message, indent=indent, style="yellow")
-        if error.hint:
-            hint = clipped_lines(error.hint, line_count=4, character_count=1_000)
-            self._print_block("hint", hint, indent=indent)
-        if error.raw and error.is_bug:
-            trace = sanitized_lines(error.raw)[-limits.trace_lines :]
-            self._print_block("trace", trace, indent=indent, style="dim")
-        elif error.raw:
-            raw = clipped_lines(error.raw, **limits.raw._asdict())
-            self._print_block("reply", raw, indent=indent, style="dim")
+    @property
+    def problems(self) -> list[AssertionView]:
+        """The assertions that did not pass, those within sets after the set."""
 
-    def _print_same(self, entry: ShownCase) -> None:
-        names = ", ".join(entry.same_numbers)
-        more = ", ..." if entry.same_count > len(entry.same_numbers) else ""
-        text = f"the same in {plural(entry.same_count, 'more case')}"
-        self._print_block("also", [f"{text}: {names}{more}" if names else text], indent=3)
+        def within(views: Iterable[AssertionView]) -> Iterator[AssertionView]:
+            for view in views:
+                if view.assertion.status in PROBLEMS:
+                    yield view
+                yield from within(view.members)
 
-    def _print_block(self, label: str, lines: list[str], *, indent: int, style: str = "") -> None:
-        for position, line in enumerate(lines):
-            head = _label(label if position == 0 else "")
-            print_hanging(head, Text(line or " ", style=style), self._console, indent=indent)
+        return list(within(self.assertions))
 
+    @property
+    def test_texts(self) -> dict[str, str]:
+        """The texts of the test beside its variables: `expected output` and its text."""
+        texts = {} if self.result.asked is None else self.result.asked.texts
+        return {name.replace("_", " "): text for name, text in texts.items()}
 
-def _label(text: str) -> Text:
-    return Text(text.ljust(_LABEL_WIDTH - 1) + " ", style="dim")
-
-
-_IN_FULL, _LINES_MAX, _PASSED_NAMED, _WHY_NAMED = 1, 10, 12, 3
-_TREE = "decision-tree"
-_FEW = 4
-"""Up to so many answers to a test, those that passed are shown with their output."""
-_ORDER = {Status.FAILED: 0, Status.ERROR: 1, Status.PASSED: 2, Status.NOT_EVALUATED: 3}
-_LEAST_SHARE = 0.01
+    @property
+    def media(self) -> list[ShownMedia]:
+        """The images and recordings that it names, each once."""
+        result = self.result
+        markers = markers_in([result.vars, result.prompt.rendered, result.output])
+        found = [(named_kind(marker), *named_and_hashed(marker)) for marker in markers]
+        if result.asked is not None:
+            found += [("image", *item) for item in result.asked.images]
+            found += [("audio", *item) for item in result.asked.audio]
+        return [ShownMedia(*item) for item in dict.fromkeys(found)]
 
 
 def case_sentence(results: Sequence[CaseResult]) -> str:
@@ -558,7 +693,7 @@ def case_sentence(results: Sequence[CaseResult]) -> str:
             said = f"passed in {_of_all(counts[Status.PASSED], of)}"
         else:
             said = "was not evaluated"
-    why = _why(results)
+    why = failures_text(results)
     return f"{name} {said}: {why}" if why else f"{name} {said}"
 
 
@@ -570,7 +705,7 @@ def _of_all(count: int, of: str) -> str:
     return f"both {noun}" if count == 2 else f"all {of}"  # noqa: PLR2004 - the number that the word means
 
 
-def _why(results: Sequence[CaseResult]) -> str:
+def failures_text(results: Sequence[CaseResult]) -> str:
     """Return what failed, what failed most often first, each where it is furthest below its threshold."""
     worst: dict[str, tuple[int, AssertionResult]] = {}
     for result in results:
@@ -588,209 +723,7 @@ def _why(results: Sequence[CaseResult]) -> str:
     return ", ".join(parts)
 
 
-def _range(scores: Sequence[float]) -> str:
-    """`0.66 to 0.92`: the least and the highest of some scores."""
-    return " to ".join(dict.fromkeys(map(format_score, (min(scores), max(scores))))) if scores else ""
-
-
-def _badness(result: CaseResult) -> tuple[int, float]:
-    return _ORDER[result.status], -max(map(margin_below, failed_assertions(result)), default=0.0)
-
-
 def _errors(result: CaseResult) -> Iterator[ErrorInfo]:
     if result.error is not None:
         yield result.error
     yield from (item.error for item in result.assertions if item.error is not None)
-
-
-def print_test(
-    results: Sequence[CaseResult], report: RunReport, console: Console, *, is_verbose: bool
-) -> None:
-    """Print one test in all its columns: what became of it in a sentence, what went in, then the failures first."""
-    console.print()
-    print_hanging(Text(), Text(case_sentence(results), style="bold"), console, indent=1)
-    if is_verbose:
-        printer = CasePrinter(report, console, UNCUT)
-        for result in results:
-            printer.print_entry(ShownCase(result))
-        return
-    _TestPrinter(results, report, console).print()
-
-
-class _TestPrinter(CasePrinter):
-    """Prints the answers to one test on about one screen."""
-
-    def __init__(self, results: Sequence[CaseResult], report: RunReport, console: Console) -> None:
-        is_alone, is_few = len(results) == 1, len(results) <= _FEW
-        output = Limit(12, 900) if is_alone else Limit(5, 360)
-        super().__init__(report, console, Shown(output, Limit(4, 500)))
-        self._results = sorted(results, key=_badness)
-        self._is_alone, self._is_few = is_alone, is_few
-
-    def print(self) -> None:
-        self._console.print()
-        self._print_test_texts(self._results[0])
-        problems = [result for result in self._results if result.status in PROBLEMS]
-        in_full = self._results if self._is_few else problems[:_IN_FULL]
-        for result in in_full:
-            self._console.print()
-            self._print_answer(result)
-        if len(in_full) < len(self._results):
-            self._console.print()
-        for result in problems[len(in_full) :][:_LINES_MAX]:
-            self._print_head(result, _why([result]), is_whole=False)
-        more = len(problems) - len(in_full) - _LINES_MAX
-        if more > 0:
-            self._console.print(Text(f"  ... and {more:,} more", style="dim"))
-        if not self._is_few:
-            self._print_others([result for result in self._results if result.status not in PROBLEMS])
-
-    def _print_others(self, results: Sequence[CaseResult]) -> None:
-        """Print those without a problem as one paragraph: their columns and scores."""
-        for status in (Status.PASSED, Status.NOT_EVALUATED):
-            found: dict[str, list[float]] = {}
-            for result in (one for one in results if one.status is status):
-                scores = found.setdefault(self._column(result), [])
-                scores.extend([] if result.score is None else [result.score])
-            if found:
-                word = "passed" if status is Status.PASSED else "not evaluated"
-                count = sum(result.status is status for result in results)
-                head = Text(f"{self._signs.marks[status]} {count:,} {word}  ", style=STYLES[status])
-                told = (f"{name} {_range(scores)}".strip() for name, scores in found.items())
-                print_hanging(head, Text(f" {self._signs.dot} ".join(told)), self._console, indent=1)
-
-    def _print_test_texts(self, result: CaseResult) -> None:
-        """Print what the test brings: its variables and what it expects, and the prompt where there is nothing else."""
-        texts = {name: value_text(value) for name, value in result.vars.items()}
-        texts |= {} if result.asked is None else result.asked.texts
-        if not texts and not result.turns:
-            texts = {"prompt": result.prompt.rendered}
-        title = case_title(result, 200)
-        for name, text in texts.items():
-            if one_line(text, 200) != title:
-                lines = clipped_lines(text, line_count=4, character_count=300)
-                self._print_block(one_line(name.replace("_", " "), 20), lines, indent=3)
-
-    def _print_answer(self, result: CaseResult) -> None:
-        self._print_head(result, self._facts(result))
-        if result.error is not None:
-            self._print_error(result.error, indent=3)
-        if result.output is not None or result.turns:
-            lines = clipped_lines(output_text(result), **self._shown.output._asdict())
-            self._print_block("turns" if result.turns else "output", lines or ["(empty)"], indent=3)
-        self._print_trace(result.trace, characters=160)
-        self._print_end(result)
-        passed: list[AssertionResult] = []
-        for item in sorted(worst_first(result.assertions), key=lambda item: _ORDER[item.status]):
-            if item.status in PROBLEMS or self._is_alone:
-                self._print_explained(item, indent=3)
-            else:
-                passed.append(item)
-        if passed:
-            self._print_passed(passed)
-
-    def _print_head(self, result: CaseResult, facts: str, *, is_whole: bool = True) -> None:
-        head = case_verdict(result, self._signs).append("  ")
-        column = self._column(result)
-        if not is_whole:
-            column = fitted_title(column, max(self._console.width - 50, 24), self._signs)
-        parts = [column] if len(self._all_columns) > 1 else []
-        if result.repeat_index or any(
-            one.repeat_index for one in self._results if one.column == result.column
-        ):
-            parts.append(f"repeat {result.repeat_index + 1}")
-        body = Text(", ".join(parts), style="bold")
-        print_hanging(
-            head, body.append(f"{'  ' if parts else ''}{facts}", style="not bold"), self._console, indent=1
-        )
-
-    def _column(self, result: CaseResult) -> str:
-        column = self._columns.get(result.column)
-        return "" if column is None else column_title(column, self._all_columns, self._signs)
-
-    def _facts(self, result: CaseResult) -> str:
-        """`gpt-4.1-mini, 749 ms, $0.0004`: who answered, in what time and at what price."""
-        cost = result.cost_usd_generated
-        parts = (
-            []
-            if len({one.provider_label for one in self._all_columns}) > 1
-            else [one_line(result.provider.label or result.provider.id, 40)]
-        )
-        parts += (
-            ["with a batch"]
-            if result.latency_ms is None
-            else [format_duration(result.latency_ms)]
-            if result.latency_ms >= 1
-            else []
-        )
-        parts += [format_cost(cost)] if cost else []
-        return f" {self._signs.dot} ".join([*parts, *(["from the cache"] if result.cached else [])])
-
-    def _print_explained(self, item: AssertionResult, *, indent: int) -> None:
-        view = AssertionView(item, self._signs)
-        mark = Text(f"{self._signs.marks[item.status]} ", style=STYLES[item.status])
-        print_hanging(mark, view.heading(), self._console, indent=indent)
-        inner = indent + 2
-        verdicts = view.verdicts()
-        is_jury = "judges" in item.detail
-        if len(verdicts) == 1 or is_jury:
-            self._print_reason(item.reason or "", indent=inner)
-        if item.error is not None:
-            self._print_error(item.error, indent=inner)
-        if is_jury:
-            self._print_items(item.detail, indent=inner)
-        if duels := view.duels():
-            self._print_block("pairs", [duels], indent=inner)
-        for position, part in enumerate(verdicts, start=1):
-            self._print_part(part, position if len(verdicts) > 1 else 0, view, is_jury=is_jury, indent=inner)
-        if item.type.removeprefix("not-") == _TREE:  # each answer led to the next
-            for one in item.assertions:
-                self._print_explained(one, indent=inner)
-            return
-        for one in sorted(item.assertions, key=lambda one: _ORDER[one.status]):
-            if one.status in PROBLEMS:
-                self._print_explained(one, indent=inner)
-
-    def _print_part(
-        self, part: JudgeVerdict, number: int, view: AssertionView, *, is_jury: bool, indent: int
-    ) -> None:
-        """Print who judged, with rating, spread, cost and time on one line; then the steps, once."""
-        self._print_items(part.detail, indent=indent)
-        facts = dict(part.facts())
-        spread = ", ".join(
-            f"{one_line(rating, 20)}: {format_share(share)}"
-            for rating, share in part.shares()
-            if share >= _LEAST_SHARE
-        )
-        line = [facts["judge"]] if "judge" in facts else []
-        line += [f"rating {facts['rating']}"] if "rating" in facts else []
-        line += [f"answers {facts['answers']}"] if "answers" in facts else []
-        line += [spread] if spread and len(part.shares()) > 1 else []
-        if not number:
-            line += view.paid() if line else []
-        dot = f" {self._signs.dot} "
-        if number:
-            title = dot.join([text for text in (part.title(), *line) if text])
-            self._print_block(f"{'judge' if is_jury else 'part'} {number}", [title], indent=indent)
-            self._print_block(
-                "", clipped_lines(part.reason(), line_count=2, character_count=200), indent=indent
-            )
-        elif line:
-            self._print_block("judge", [dot.join(line)], indent=indent, style="dim")
-        for label in ("note", "error"):
-            if label in facts:
-                self._print_block(label, [facts[label]], indent=indent, style="yellow")
-        steps = part.evaluation_steps()
-        if steps not in self._seen_steps:
-            self._print_steps(steps, "", indent=indent)
-
-    def _print_passed(self, items: Sequence[AssertionResult]) -> None:
-        names = []
-        for item in items:
-            score = AssertionView(item, self._signs).score_text() if item.threshold is not None else ""
-            names.append(f"{one_line(item.metric or item.type, 40)} {score}".rstrip())
-        more = [] if len(names) <= _PASSED_NAMED else [f"{len(names) - _PASSED_NAMED:,} more"]
-        status = Status.PASSED if items[0].status is Status.PASSED else Status.NOT_EVALUATED
-        head = Text(f"{self._signs.marks[status]} ", style=STYLES[status])
-        text = f" {self._signs.dot} ".join([*names[:_PASSED_NAMED], *more])
-        print_hanging(head, Text(text, style="dim"), self._console, indent=3)

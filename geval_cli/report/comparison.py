@@ -38,6 +38,7 @@ from geval_cli.records import (
     RunRecord,
     Status,
 )
+from geval_cli.report.case_view import assertion_name, case_number, case_title
 from geval_cli.report.matching import (
     Alike,
     ColumnMatch,
@@ -48,7 +49,7 @@ from geval_cli.report.matching import (
     name_by,
     require_kinship,
 )
-from geval_cli.report.report import RunReport, assertion_name, case_number, case_title
+from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.paired import (

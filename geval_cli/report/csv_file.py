@@ -8,8 +8,10 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
+from geval_cli.judge.conversation import said
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
-from geval_cli.report.report import RunReport, assertion_name, output_text, why_otherwise
+from geval_cli.report.case_view import assertion_name, why_otherwise
+from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import value_text
 
@@ -135,7 +137,7 @@ def csv_cells(result: CaseResult) -> CsvCells:
         {name: _quoted(_number(score)) for name, score in result.named_scores.items()},
         {name: _quoted(value_text(value)) for name, value in result.vars.items()},
         {name: _quoted(value_text(value)) for name, value in result.metadata.items()},
-        _quoted(output_text(result)) if result.turns else "",
+        _quoted("\n".join(f"{turn.role}: {said(turn)}" for turn in result.turns)),
         {name: _quoted(text) for name, text in (result.asked.texts if result.asked else {}).items()},
     )
 

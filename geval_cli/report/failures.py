@@ -12,10 +12,9 @@ from rich.text import Text
 from geval_cli.numbers import format_score, plural
 from geval_cli.patterns import compile_later
 from geval_cli.records import CaseResult, ErrorInfo, Status
-from geval_cli.report.case_view import IN_SHORT, UNCUT, VERBOSE, CasePrinter, ShownCase
-from geval_cli.report.console import print_hanging
-from geval_cli.report.report import (
-    RunReport,
+from geval_cli.report.case_text import IN_SHORT, UNCUT, VERBOSE, CasePrinter, ShownCase
+from geval_cli.report.case_view import (
+    PROBLEMS,
     case_number,
     case_title,
     failed_assertions,
@@ -24,8 +23,10 @@ from geval_cli.report.report import (
     margin_below,
     output_text,
 )
+from geval_cli.report.console import print_hanging
+from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict import MANY_COLUMNS, PROBLEMS, STYLES, column_title, signs_of
+from geval_cli.report.verdict import MANY_COLUMNS, STYLES, column_title, signs_of
 from geval_cli.statistics.intervals import RunningMean
 
 CASES_MAX = 20

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
@@ -10,23 +10,25 @@ from geval_cli.engine.columns import column_name
 from geval_cli.events import RunEvent
 from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
-from geval_cli.report.columns import run_sentence
-from geval_cli.report.report import (
-    RunReport,
+from geval_cli.report.case_view import (
+    AssertionView,
+    CaseView,
+    JudgeVerdict,
     assertion_name,
     case_number,
     case_title,
     failure_text,
-    worst_first,
+    output_text,
 )
+from geval_cli.report.columns import run_sentence
+from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
+from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines
 
 _DERIVED_MAX = 60
 _NAME_WIDTH = 200
 _MESSAGE_WIDTH = 300
 _TEXT_LINES, _TEXT_CHARACTERS = 40, 8_000
-_PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 # What is left by the ranges of XML 1.0, section 2.2.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -127,58 +129,53 @@ def _outcome(result: CaseResult) -> str:
         case Status.PASSED:
             return ""
     kind = "failure" if result.status is Status.FAILED else "error"
-    problems = list(_problems(worst_first(result.assertions)))
-    attributes = {"message": _message(result, problems), "type": _type(result, problems)}
-    text = "\n".join(_details(result, problems))
+    view = CaseView(result)
+    first = next((shown for shown in view.problems if shown.assertion.status is result.status), None)
+    attributes = {"message": _message(result, first), "type": _type(result, first)}
+    text = "\n".join(_details(view))
     return f"<{kind}{_attributes(attributes)}>{_text(text)}</{kind}>\n"
 
 
-def _problems(assertions: Iterable[AssertionResult]) -> Iterator[AssertionResult]:
-    """Yield the assertions that did not pass, those within sets after the set."""
-    for item in assertions:
-        if item.status in _PROBLEMS:
-            yield item
-        yield from _problems(worst_first(item.assertions))
-
-
-def _type(result: CaseResult, problems: list[AssertionResult]) -> str:
+def _type(result: CaseResult, first: AssertionView | None) -> str:
     if result.error is not None:
         return result.error.type
-    first = next((item for item in problems if item.status is result.status), None)
     if first is None:
         return "threshold"
-    return first.error.type if first.error is not None else first.type
+    item = first.assertion
+    return item.error.type if item.error is not None else item.type
 
 
-def _message(result: CaseResult, problems: list[AssertionResult]) -> str:
+def _message(result: CaseResult, first: AssertionView | None) -> str:
     if result.error is not None:
         return one_line(result.error.message, _MESSAGE_WIDTH)
-    first = next((item for item in problems if item.status is result.status), None)
     if first is None:
         return "the weighted score is below the test's threshold"
-    return one_line(f"{_named(first)}: {_said(first)}", _MESSAGE_WIDTH)
+    return one_line(f"{_named(first.assertion)}: {first.said or first.assertion.status}", _MESSAGE_WIDTH)
 
 
 def _named(item: AssertionResult) -> str:
     return f"{assertion_name(item)} {failure_text(item)}".rstrip()
 
 
-def _details(result: CaseResult, problems: list[AssertionResult]) -> Iterator[str]:
+def _details(view: CaseView) -> Iterator[str]:
+    result = view.result
     if result.error is not None:
         yield from _clipped(f"{result.error.message}\n{result.error.hint}")
-    for item in problems:
+    for shown in view.problems:
+        item = shown.assertion
         place = f" at {item.location}" if item.location else ""
         yield from sanitized_lines(_named(item) + place)
-        yield from _clipped(_said(item))
-    if result.output is not None:
-        yield "output:"
-        yield from _clipped(value_text(result.output)) or ["(empty)"]
-
-
-def _said(item: AssertionResult) -> str:
-    if item.error is not None:
-        return f"{item.error.message}\n{item.error.hint}".rstrip()
-    return item.reason or item.status.value
+        yield from _clipped(shown.said or item.status.value)
+        yield from (
+            f"{'met' if part.is_met else 'missed'}: {part.line}" for part in JudgeVerdict(item.detail).items
+        )
+    if result.output is not None or result.turns:
+        yield "conversation:" if result.turns else "output:"
+        yield from _clipped(output_text(result)) or ["(empty)"]
+    yield from view.ends
+    for name, text in view.test_texts.items():
+        yield f"{name}:"
+        yield from _clipped(text)
 
 
 def _clipped(text: str) -> list[str]:

@@ -18,7 +18,6 @@ from geval_cli.numbers import (
     plural,
 )
 from geval_cli.records import (
-    AssertionResult,
     CaseResult,
     Column,
     ColumnSummary,
@@ -27,7 +26,17 @@ from geval_cli.records import (
     Status,
     Usage,
 )
-from geval_cli.report.checklist import checklist_items
+from geval_cli.report.case_view import (
+    PROBLEMS,
+    AssertionView,
+    CaseView,
+    JudgeVerdict,
+    assertion_name,
+    case_number,
+    case_title,
+    failure_text,
+    output_text,
+)
 from geval_cli.report.columns import (
     DIFFERENCES_MAX,
     PASS_RATE,
@@ -50,17 +59,7 @@ from geval_cli.report.columns import (
 )
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.report import (
-    RunReport,
-    assertion_name,
-    case_number,
-    case_title,
-    failure_text,
-    output_text,
-    telling_metrics,
-    worst_case,
-    worst_first,
-)
+from geval_cli.report.report import RunReport, telling_metrics, worst_case
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
     clipped_lines,
@@ -92,7 +91,6 @@ _TEXT_LINES, _TEXT_CHARACTERS = 12, 1_500
 _METRICS_MAX = 30
 _ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge", Role.USER: "user"}
 MARKS = {Status.PASSED: "✅", Status.FAILED: "❌", Status.ERROR: "⚠️", Status.NOT_EVALUATED: "➖"}  # noqa: RUF001
-_PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 
 
 class MarkdownFile:
@@ -126,7 +124,7 @@ class _Picked(Struct):
 
     def add(self, result: CaseResult) -> None:
         self.counts[result.column, result.status] += 1
-        if result.status not in _PROBLEMS:
+        if result.status not in PROBLEMS:
             return
         kept, most = (self.errors, _ERRORS_MAX) if result.status is Status.ERROR else (self.cases, _CASES_MAX)
         if len(kept) < most:
@@ -337,32 +335,35 @@ def _case(result: CaseResult, report: RunReport) -> str:
     column = next((item for item in report.columns if item.index == result.column), None)
     where = f" {code_span(suite_name(column))}" if column is not None and len(report.columns) > 1 else ""
     title = f"{MARKS[result.status]} **{case_number(result)}** {code_span(case_title(result, 120))}{where}\n"
-    lines = [title]
+    lines, view = [title], CaseView(result)
     if result.error is not None:
         lines.append(f"- {code_span(result.error.type)}: {code_span(one_line(result.error.message, 500))}")
-    lines.extend(_assertion_lines(worst_first(result.assertions)))
+    for shown in view.problems:
+        lines.extend(_assertion_lines(shown))
     if result.output is not None or result.turns:
         lines.append(_block(output_text(result)))
-    if result.ended_by:
-        lines.append(f"Ended by: {code_span(result.ended_by)}\n")
-    for name, text in (result.asked.texts if result.asked else {}).items():
-        lines += [f"{name.replace('_', ' ').capitalize()}:", "", _block(text)]
+    lines += [f"{code_span(end)}\n" for end in view.ends]
+    for name, text in view.test_texts.items():
+        lines += [f"{name.capitalize()}:", "", _block(text)]
     return "\n".join(lines) + "\n"
 
 
-def _assertion_lines(assertions: Sequence[AssertionResult]) -> Iterator[str]:
-    for item in assertions:
-        if item.status in _PROBLEMS:
-            name = code_span(sanitize(assertion_name(item)))
-            said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
-            reason = f": {code_span(one_line(said, 700))}" if said else ""
-            # `<` would begin a tag for some readers.
-            score = failure_text(item).replace("<", "&lt;")
-            yield f"- {name}{score and f' {score}'}{reason}"
-            for part in checklist_items(item.detail):
-                mark = MARKS[Status.PASSED if part.is_met else Status.FAILED]
-                yield f"  - {mark} {code_span(part.line)}"
-        yield from _assertion_lines(worst_first(item.assertions))
+def _assertion_lines(shown: AssertionView) -> Iterator[str]:
+    item = shown.assertion
+    name = code_span(sanitize(assertion_name(item)))
+    error = item.error
+    said = (
+        shown.said
+        if error is None
+        else "; ".join(filter(None, (f"{error.type}: {error.message}", error.hint)))
+    )
+    reason = f": {code_span(one_line(said, 700))}" if said else ""
+    # `<` would begin a tag for some readers.
+    score = failure_text(item).replace("<", "&lt;")
+    yield f"- {name}{score and f' {score}'}{reason}"
+    for part in JudgeVerdict(item.detail).items:
+        mark = MARKS[Status.PASSED if part.is_met else Status.FAILED]
+        yield f"  - {mark} {code_span(part.line)}"
 
 
 def _foot(report: RunReport) -> str:

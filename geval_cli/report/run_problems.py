@@ -10,10 +10,11 @@ from geval_cli.errors import Location, Problem, ProblemFormat, Severity
 from geval_cli.events import RunEvent
 from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
+from geval_cli.report.case_view import assertion_name, case_number, case_title, failure_text
 from geval_cli.report.columns import run_sentence
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
-from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, failure_text
+from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line
 

@@ -7,19 +7,11 @@ from rich.text import Text
 
 from geval_cli.numbers import plural
 from geval_cli.records import CaseResult, Column, Status
+from geval_cli.report.case_view import PROBLEMS, case_number, case_title, has_fallback, is_split
 from geval_cli.report.console import indented, plain_table, print_trimmed
-from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, value_text
-from geval_cli.report.verdict import (
-    PROBLEMS,
-    VERDICT_WIDTH,
-    cell_verdict,
-    column_title,
-    has_fallback,
-    is_split,
-    print_legend,
-    signs_of,
-)
+from geval_cli.report.verdict import VERDICT_WIDTH, cell_verdict, column_title, print_legend, signs_of
 
 ROWS_MAX = 50
 SMALL_MAX, _WITH_EXCERPTS_MAX = 30, 6

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import (
-    format_comparison,
     format_score,
     format_score_beside,
     format_share,
@@ -19,19 +18,18 @@ from geval_cli.numbers import (
 )
 from geval_cli.records import (
     NO_ERRORS_NOTE,
-    AssertionResult,
     CaseResult,
     Column,
     GateResult,
-    JsonValue,
     RankedColumn,
     RunRecord,
     RunStatus,
     RunSummary,
     Status,
 )
+from geval_cli.report.case_view import case_score, failed_assertions, failure_figure, has_fallback, is_split
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.report import RunReport, failed_assertions, failure_figure, is_decided_by_score
+from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, sanitize
 
 STYLES = {
@@ -41,7 +39,6 @@ STYLES = {
     Status.NOT_EVALUATED: "dim",
 }
 WORDS = {Status.PASSED: "PASS", Status.FAILED: "FAIL", Status.ERROR: "ERROR", Status.NOT_EVALUATED: "n/e"}
-PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 VERDICT_WIDTH = len("* PASS 0.9996 ~")
 """The width of a verdict in a table: mark, word, score and the mark of a fallback."""
 
@@ -173,7 +170,7 @@ def case_verdict(result: CaseResult, signs: Signs, *, has_marks: bool = True) ->
     """
     assertions = result.assertions if has_marks else ()
     marks = {"has_fallback": has_fallback(assertions), "is_split": is_split(assertions)}
-    return verdict(result.status, _case_score(result), signs, **marks)
+    return verdict(result.status, case_score(result), signs, **marks)
 
 
 def cell_verdict(result: CaseResult, signs: Signs, width: int, *, has_marks: bool = True) -> Text:
@@ -195,23 +192,6 @@ def cell_verdict(result: CaseResult, signs: Signs, width: int, *, has_marks: boo
     tail = next((tail for tail in tails if room - len(tail) >= min(cell_len(name), _NAME_MIN)), "")
     what = one_line(name, room - len(tail)) + tail if room - len(tail) > 0 else None
     return verdict(result.status, what, signs, **marks)
-
-
-def is_split(assertions: Iterable[AssertionResult]) -> bool:
-    """Return whether the judges of any of the assertions, or of those within them, are far apart."""
-    return any(item.detail.get("split") is True or is_split(item.assertions) for item in assertions)
-
-
-def has_fallback(assertions: Iterable[AssertionResult]) -> bool:
-    """Return whether any of the assertions, or of those within them, used another estimator than it was meant to."""
-    return any(_fell_back(item.detail) or has_fallback(item.assertions) for item in assertions)
-
-
-def _fell_back(detail: Mapping[str, JsonValue]) -> bool:
-    """Return whether the verdict, or that of one judge of several, came from another estimator than was meant."""
-    judges = detail.get("judges")
-    of_judges = judges if isinstance(judges, list | tuple) else ()
-    return any(part.get("fallback") for part in (detail, *of_judges) if isinstance(part, Mapping))
 
 
 def column_title(column: Column, columns: tuple[Column, ...], signs: Signs) -> str:
@@ -239,17 +219,6 @@ def _title(column: Column, columns: tuple[Column, ...], signs: Signs) -> str:
     if not provider or len({item.provider_label for item in columns}) == 1:
         return prompt
     return f"{prompt} {signs.times} {provider}"
-
-
-def _case_score(result: CaseResult) -> str | None:
-    if result.score is None:
-        return None
-    if result.status is Status.FAILED:
-        for item in result.assertions:
-            missed = item.score == result.score and is_decided_by_score(item)
-            if missed and item.threshold is not None and item.score is not None:
-                return format_comparison(item.score, item.threshold).split()[0]
-    return format_score(result.score)
 
 
 def shown_gates(gates: Iterable[GateResult]) -> list[GateResult]:

@@ -89,7 +89,7 @@ def test_each_estimator_is_named() -> None:
         ({"estimator": "samples", "requested": 20, "valid": 3}, "none (20 samples, 3 valid)"),
     ]
     for detail, shown in details:
-        assert f"rating  {shown}" in printed(
+        assert f"judge   rating {shown}" in printed(
             failed(assertions=(make_judged(Status.FAILED, 0.2, detail=detail),))
         )
 
@@ -104,7 +104,7 @@ def test_the_likeliest_ratings_are_shown_in_the_order_of_the_scale() -> None:
     distribution = {str(rating): (rating + 1) / 66 for rating in range(11)}
     judged = make_judged(Status.FAILED, 0.2, detail={"distribution": distribution})
 
-    assert "spread  5: 9 %, 6: 11 %, 7: 12 %, 8: 14 %, 9: 15 %, 10: 17 %, and 5 more" in printed(
+    assert "judge   5: 9 %, 6: 11 %, 7: 12 %, 8: 14 %, 9: 15 %, 10: 17 %, and 5 more" in printed(
         failed(assertions=(judged,))
     )
 

@@ -8,7 +8,7 @@ from support.realistic_runs import Shape, realistic_report, realistic_results, s
 from support.sample_run import console_of
 
 from geval_cli.records import RunStatus, Status
-from geval_cli.report.case_view import print_test
+from geval_cli.report.case_text import print_test
 from geval_cli.report.comparison import ComparisonOptions, NamedRun, compare
 from geval_cli.report.comparison_text import print_comparison
 from geval_cli.report.terminal import print_report

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from support.sample_run import make_report
 
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Role, Status, TraceStep, Turn, Usage
-from geval_cli.report.case_view import case_sentence, print_test
+from geval_cli.report.case_text import print_test
+from geval_cli.report.case_view import case_sentence
 from geval_cli.report.console import make_console
 
 REPORT = make_report()
@@ -220,4 +221,4 @@ def test_verbose_shows_prompts_and_no_tails_of_floats() -> None:
     assert stream.getvalue().lstrip().startswith("test 7, refund after 30 days, failed: correct 0.40 < 0.70")
     assert "   prompt  " in stream.getvalue()
     assert "prompt_version 38d92e4a6463" in stream.getvalue()
-    assert not re.search(r"\d\.\d{5}", stream.getvalue())
+    assert not re.search(r"(?<!\$)\b\d\.\d{5}", stream.getvalue())

@@ -20,14 +20,14 @@ from geval_cli.records import (
     RunSummary,
     Status,
 )
-from geval_cli.report.case_view import UNCUT, AssertionView, CasePrinter, ShownCase, case_sentence, print_test
+from geval_cli.report.case_text import UNCUT, CasePrinter, ShownCase, print_test
+from geval_cli.report.case_view import AssertionView, CaseView, case_sentence, score_text
 from geval_cli.report.failures import FailedTests
-from geval_cli.report.html.case_parts import shown_assertions
 from geval_cli.report.html.environment import make_environment
 from geval_cli.report.html.matrix import cell_of
 from geval_cli.report.html.run_view import run_values
 from geval_cli.report.output import write_results_file
-from geval_cli.report.report import score_text, telling_metrics
+from geval_cli.report.report import telling_metrics
 from geval_cli.report.terminal import print_answer
 from geval_cli.report.verdict import cell_verdict, signs_of
 
@@ -65,8 +65,8 @@ def test_a_score_stands_beside_a_threshold_that_decided(item: AssertionResult, t
 @pytest.mark.parametrize("detail", [{}, MISSING])
 def test_no_comparison_contradicts_a_verdict(status: Status, kind: str, score: float, detail: Any) -> None:
     item = make_judged(status, score, type=kind, detail=detail)
-    view = AssertionView(item, signs_of(console_of(io.StringIO(), 100)))
-    for text in (score_text(item), view.score_text()):
+    view = AssertionView(item)
+    for text in (score_text(item), view.scored):
         for left, sign, right in re.findall(r"([\d.]+) ([<≥]) ([\d.]+)", text):
             assert text.count(format_comparison(float(left), float(right))) == 1
             reached = (sign == "≥") is not kind.startswith("not-")
@@ -117,7 +117,7 @@ def test_every_place_names_the_assertion_that_failed_a_case_by_most(tmp_path: Pa
     assert (cell.figure, cell.reason) == ("worst 0.20 +1", "not at all")
     assert cell_of([case], "near").figure == "0.55"
     assert brief_of(case)["reason"] == "not at all"
-    page = [shown.result.metric for shown in shown_assertions(case)]
+    page = [shown.assertion.metric for shown in CaseView(case).assertions]
     assert page == ["worst", "near", "measured", "broken", "fine"]
     print_test([case], report, console_of(stream, 200), is_verbose=False)
     heads = re.findall(r"^   [✗!] g-eval (\w+)", stream.getvalue(), re.MULTILINE)

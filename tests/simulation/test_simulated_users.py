@@ -685,8 +685,8 @@ def test_results_show_how_the_conversation_ended(product: Product) -> None:
     header, _first, *_ = (product.folder / "r.csv").read_text("utf-8-sig").splitlines()
     assert header.endswith('"var profile","conversation","ended_by"')
     assert "gave_up" in (product.folder / "r.csv").read_text("utf-8")
-    assert "Ended by: `gave_up`" in (product.folder / "r.md").read_text("utf-8")
-    assert "ended by gave_up" in shown.stdout
+    assert "\n`the user gave up`\n" in (product.folder / "r.md").read_text("utf-8")
+    assert "ended   the user gave up" in shown.stdout
 
 
 def test_workers_play_the_same_conversations(product: Product) -> None:

@@ -23,7 +23,7 @@ from geval_cli.json_codec import decode_json
 from geval_cli.judge.prompt import user_message
 from geval_cli.numbers import plural
 from geval_cli.records import CaseResult, JsonValue, ModelRequest, Purpose, Role, Status, to_json
-from geval_cli.report.report import case_number, case_reason
+from geval_cli.report.case_view import case_number, case_reason
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.event_loop import all_or_first_error
 from geval_cli.runs.stored import open_report

@@ -61,7 +61,8 @@ from geval_cli.patterns import compile_later
 from geval_cli.providers.prices import known_price
 from geval_cli.providers.registry import build_provider
 from geval_cli.records import JsonValue, RunSummary, Status
-from geval_cli.report.case_view import print_test
+from geval_cli.report.case_text import print_test
+from geval_cli.report.case_view import PROBLEMS
 from geval_cli.report.comparison import ComparisonOptions, NamedRun, compare
 from geval_cli.report.comparison_text import print_comparison
 from geval_cli.report.console import make_console
@@ -70,7 +71,6 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.plan import plan_document
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import sanitize, sanitized_lines
-from geval_cli.report.verdict import PROBLEMS
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare

@@ -14,7 +14,7 @@ from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
 from geval_cli.records import CaseResult, RunRecord, RunStatus, RunSummary, Status, to_json
-from geval_cli.report.report import case_reason
+from geval_cli.report.case_view import case_reason
 from geval_cli.store.runs import RunStore
 
 UNREAD_MAX = 500

@@ -18,10 +18,15 @@ from geval_cli.records import (
     RunSummary,
     Status,
 )
+from geval_cli.report.case_view import (
+    case_reason,
+    case_title,
+    failed_assertions,
+    failure_figure,
+    has_fallback,
+)
 from geval_cli.report.columns import share_text
 from geval_cli.report.html.environment import short_text
-from geval_cli.report.report import case_reason, case_title, failed_assertions, failure_figure
-from geval_cli.report.verdict import has_fallback
 from geval_cli.store.result_filter import WORST_FIRST, Facet, Repeats, ResultFilter, metric_verdicts
 from geval_cli.store.run_pages import ResultRow, SortOrder
 

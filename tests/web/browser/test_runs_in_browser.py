@@ -373,7 +373,7 @@ def test_a_tick_stands_beside_the_middle_of_its_words(window: Visit, site: Site)
 
 def test_shares_of_ratings_stand_apart(window: Visit, site: Site) -> None:
     window.go(f"/runs/{site.before}/results/1/0/0")
-    drawing = window.page.locator(".spread-chart").first
+    drawing = window.page.locator(".spread svg").first
     drawing.evaluate(
         "(drawing) => drawing.querySelectorAll('.spread-share').forEach((text) => { text.textContent = '<0.1%'; })"
     )

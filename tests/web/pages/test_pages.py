@@ -680,7 +680,7 @@ def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
     page = site.page(f"/runs/{RUN.id}/results/0/0/0")
     shown = text_of(page)
     bought = json.dumps({"tea": "sencha " * 20}, indent=2)
-    called = f'calls search calls find {{"q": "t\u00e9"}} calls buy {bought} calls {{ "odd": "<i>" }} tool find None.'
+    called = f'calls search calls find {{"q": "t\u00e9"}} calls buy {bought} calls {{"odd": "<i>"}} tool find None.'
     assert f"Conversation user Tea? assistant {' '.join(called.split())} assistant <b>bold" in shown
     assert "Trace tool search 20 ms Arguments and result" in shown
     assert "tool buy failed 5 ms sold out <i>" in shown

@@ -17,7 +17,8 @@ from geval_cli.extras.web.pages.routing import (
     stored_runs,
 )
 from geval_cli.records import CaseResult, RunRecord
-from geval_cli.report.html.case_parts import ShownMedia, case_values, media_of
+from geval_cli.report.case_view import CaseView, ShownMedia
+from geval_cli.report.html.case_parts import case_values
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.report import run_title
 from geval_cli.source.access import access_in
@@ -81,9 +82,9 @@ def show_media(request: Request, run_id: str, sha256: str) -> Response:
 
 
 def _media(request: Request, run: RunRecord, case: CaseResult) -> list[ShownMedia]:
-    """Return what `media_of` does, with a link where the file is still in the served folder."""
+    """Return the images and recordings of a case, with a link where the file is still in the served folder."""
     found = []
-    for item in media_of(case):
+    for item in CaseView(case).media:
         path = _media_path(request, run, item.name)
         link = link_with(f"{run_link(run.id)}/media/{item.sha256}", {"name": item.name})
         found.append(replace(item, link=link if path is not None and path.is_file() else None))

@@ -18,7 +18,7 @@ from geval_cli.extras.web.pages.routing import (
     stored_runs,
 )
 from geval_cli.metrics import with_members
-from geval_cli.report.html.case_parts import chat_messages, output_text
+from geval_cli.report.html.case_parts import chat_messages, whole_output
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import run_title
@@ -77,7 +77,7 @@ def show_output(
         title=row_title(result),
         messages=messages,
         parts=list(parts_to_read(result, is_blind=blind))[1 if messages else 0 :],
-        output=output_text(result),
+        output=whole_output(result),
         row_text=json_text({"label": row.get("label"), "note": row.get("note") or ""}),
         verdicts=[
             item for item, _ in with_members(result.assertions) if shows_verdict and item.metric == metric
