@@ -838,17 +838,20 @@ class RunSummary(Struct, frozen=True):
 
 def to_json(value: Any) -> JsonValue:
     """Return the JSON form of any record: field names become keys, tuples lists, enums their text."""
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN:  # asked once more below, where it saves most of the calls
         return value
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, tuple | list):
-        return [to_json(item) for item in value]
+        return [item if type(item) in _PLAIN else to_json(item) for item in value]
     if isinstance(value, Struct):
-        fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
-        return {name: to_json(item) for name, item in fields if item is not UNSET}
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
+        return {
+            name: item if type(item) in _PLAIN else to_json(item)
+            for name in value.__struct_fields__
+            if (item := getattr(value, name)) is not UNSET
+        }
+    if isinstance(value, dict | Mapping):
+        return {str(key): item if type(item) in _PLAIN else to_json(item) for key, item in value.items()}
     return value
 
 

@@ -4,7 +4,7 @@ A class is imported on its first use, since some bring libraries that take long 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -208,7 +208,7 @@ def check_assertion(spec: Assertion, context: CheckContext) -> list[Problem]:
     """Return every problem of one assertion in one test, those of the members of a set too."""
     problems = [*_missing_libraries(spec), *spec.check(context)]
     if spec.metric is not None:
-        context.render(spec.metric, spec.place.value("metric"), problems)
+        context.render(spec.metric, partial(spec.place.value, "metric"), problems)
     if isinstance(spec, ModelGradedAssertion):
         problems.extend(check_judge(spec, context))
     for member in spec.members:

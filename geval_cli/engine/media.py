@@ -34,18 +34,18 @@ def check_prompt_media(
 ) -> Iterator[Problem]:
     """Yield what is wrong with the images and audio of a prompt as it would be sent to each of `answerers`."""
     messages, found = media_of_messages(rendered.messages)
-    place = prompt.place.value()
     for message in messages:
         held = list(filter(None, map(find_media, markers_in(message.content))))
         if message.role in _INSTRUCTIONS and held:
             hint = "put it into a user message"
-            yield Problem(f"a {message.role} message has {counted(held[:1])} ({where})", place, hint)
+            said = f"a {message.role} message has {counted(held[:1])} ({where})"
+            yield Problem(said, prompt.place.value(), hint)
     if not found:
         return
     shown = shown_media(messages, found)
     problem = too_many(shown)
     if problem:
-        yield Problem(f"{problem} ({where})", place, FEWER_HINT)
+        yield Problem(f"{problem} ({where})", prompt.place.value(), FEWER_HINT)
     for provider in answerers:
         if provider.id == NO_PROVIDER.id:
             continue

@@ -15,7 +15,7 @@ LOGPROBS = "logprobs"
 
 _FEATURES = frozenset({LOGPROBS})
 _PATIENCE_S = 10.0
-_SHARED_KEPT = 256  # of a config with criteria of its own in every test, the last ones
+_SHARED_KEPT = 1024  # of a config with criteria of its own in every test, the last ones
 
 Texts = tuple[str, ...] | None
 

@@ -295,8 +295,9 @@ def with_detail(result: Grade, score_range: ScoreRange, about: Mapping[str, Json
         "latency_ms": result.latency_ms,
         **about,
     }
-    known = {name: to_json(value) for name, value in detail.items() if value is not None}
-    return replace(result, detail=known)
+    return replace(
+        result, detail=to_json({name: value for name, value in detail.items() if value is not None})
+    )
 
 
 def default_step(score_range: ScoreRange) -> float:

@@ -37,6 +37,8 @@ _OF_TRACE: Mapping[str, Callable[[Sequence[TraceStep]], str]] = {
     "tools_called": tools_text,
 }
 _IN_TURNS = frozenset({"input", "actual_output"})
+# Most cases have few of these, and nothing else can stand in for them.
+_OF_FIELDS = frozenset({"prompt", "turns", "trace", "expected_output", "context", "retrieval_context"})
 
 # The order counts: the first variable that has a text is taken.
 _SOURCE_VARS = ("Document", "document", "source", "article", "conversation", "text")
@@ -108,7 +110,10 @@ def present_texts(case: JudgedCase) -> dict[str, str]:
     """Return the texts of the evaluation parameters that the case has, in the judge's order, always with the output."""
     # An output may be empty, and is judged as that; an empty input is a missing one.
     return {
-        name: text for name in PARAM_LABELS if (text := param_text(name, case)) or name == "actual_output"
+        name: text
+        for name in PARAM_LABELS
+        if not (name in _OF_FIELDS and getattr(case, name) is None)
+        and ((text := param_text(name, case)) or name == "actual_output")
     }
 
 

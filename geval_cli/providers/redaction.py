@@ -190,6 +190,8 @@ def _texts_in(value: JsonValue) -> Iterator[str]:
             pending.extend(item.values())
         elif kind is list or kind is tuple:
             pending.extend(item)
+        elif item is None or kind is bool or kind is int or kind is float:
+            continue
         elif isinstance(item, str):
             yield str(item)
         elif isinstance(item, Mapping):
@@ -256,7 +258,7 @@ def _in_groups(text: str, secrets: Set[str]) -> Iterator[tuple[int, int]]:
             for found in _HEXADECIMAL.finditer(text):
                 if digits_of in _BETWEEN_BYTES.sub("", found[0]).lower():
                     yield found.span()
-        if any(one in lines for one in lines_of):
+        if lines_of and (lines_of[0] in lines or lines_of[1] in lines or lines_of[2] in lines):
             for found in _BROKEN_BASE64.finditer(text):
                 run = _BETWEEN_LINES.sub("", found[0]).translate(_FROM_URL)
                 if any(one in run for one in lines_of):
@@ -278,7 +280,7 @@ def _encoded(secret: str) -> tuple[str, tuple[str, ...]]:
 
 def _packed(text: str, secrets: Set[str]) -> Iterator[tuple[int, int]]:
     """Yield where a secret is in what gzip or zlib packed and Base64 wrote."""
-    if any(head in text for head in _PACKED_HEADS):
+    if "H4sI" in text or "eJ" in text or "eN" in text or "eA" in text or "eF" in text:
         for found in _PACKED.finditer(text):
             said = _unpacked(found[0])
             if any(secret.encode("utf-8", "replace") in said for secret in secrets):
@@ -297,9 +299,8 @@ def _unpacked(text: str) -> bytes:
 _CODES = 0x110000
 _MOST_UNPACKED_BYTES = 1 << 20
 _TO_URL = str.maketrans("+/", "-_")
-_PACKED_HEADS = ("H4sI", "eJ", "eN", "eA", "eF")
 _MIN_PACKED_CHARS = 22
-_PACKED = compile_later(rf"(?:{'|'.join(_PACKED_HEADS)})[\w+/-]{{20,}}={{0,2}}")
+_PACKED = compile_later(r"(?:H4sI|e[JNAF])[\w+/-]{20,}={0,2}")
 _FROM_URL = str.maketrans("-_", "+/")
 _ESCAPE = compile_later(
     # What JSON, Python, JavaScript, URLs and HTML write for a character, also when it is written twice.

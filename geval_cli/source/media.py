@@ -78,6 +78,8 @@ _PIECE = compile_later(
 _DATA_URL = compile_later(r"data:((?:image|audio)/[\w.+-]{1,40});base64,(.*)\Z")
 _MARKER_STARTS = ("[image: ", "[audio: ")
 _DATA_URL_STARTS = ("data:image/", "data:audio/")
+# What each marker and each data URL holds: texts without it, which are nearly all, are not looked through.
+_IN_MARKERS, _IN_DATA_URLS = " sha256:", ";base64,"
 _NOT_IN_NAMES = compile_later(r"[\[\]\x00-\x1f\x7f]")
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
@@ -185,11 +187,11 @@ def markers_in(value: JsonValue) -> Iterator[str]:
     while pending:
         item = pending.pop()
         if isinstance(item, str):
-            if any(start in item for start in _MARKER_STARTS):
+            if _IN_MARKERS in item:
                 yield from _MARKER.findall(item)
         elif isinstance(item, list | tuple):
             pending.extend(reversed(item))
-        elif isinstance(item, Mapping):
+        elif isinstance(item, dict | Mapping):
             pending.extend(reversed([*item.values()]))
 
 
@@ -454,7 +456,7 @@ def _with_parts(message: Message, found: dict[str, Media], without: Collection[s
 
 def _may_hold_media(content: JsonValue) -> bool:
     if isinstance(content, str):
-        return any(start in content for start in (*_MARKER_STARTS, *_DATA_URL_STARTS))
+        return _IN_MARKERS in content or _IN_DATA_URLS in content
     return isinstance(content, list)
 
 
@@ -552,11 +554,17 @@ def without_media_data(value: JsonValue) -> JsonValue:
 
 
 def _holds_data_url(value: JsonValue) -> bool:
-    if isinstance(value, str):
-        return any(start in value for start in _DATA_URL_STARTS)
-    if isinstance(value, list | tuple):
-        return any(map(_holds_data_url, value))
-    return isinstance(value, dict) and any(map(_holds_data_url, value.values()))
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            if _IN_DATA_URLS in item:
+                return True
+        elif isinstance(item, list | tuple):
+            pending.extend(item)
+        elif isinstance(item, dict):
+            pending.extend(item.values())
+    return False
 
 
 def _without(value: JsonValue) -> JsonValue:

@@ -40,8 +40,8 @@ def test_no_source_takes_the_place_of_one_that_is_gone():
 
 def test_a_config_with_criteria_of_its_own_in_every_test_does_not_fill_the_memory():
     shared, spec = SharedMetrics(), object()
-    for number in range(1_000):
+    for number in range(2_000):
         shared.find((spec,), ((f"Criterion {number}.",), None), lambda: Metric("m"))
 
-    assert shared.find((spec,), (("Criterion 744.",), None), lambda: Metric("again")).name == "m"
-    assert shared.find((spec,), (("Criterion 743.",), None), lambda: Metric("again")).name == "again"
+    assert shared.find((spec,), (("Criterion 976.",), None), lambda: Metric("again")).name == "m"
+    assert shared.find((spec,), (("Criterion 975.",), None), lambda: Metric("again")).name == "again"

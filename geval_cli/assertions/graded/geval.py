@@ -217,6 +217,10 @@ def jury_weights(spec: GEvalFields, test: MergedTest, tools: Tools) -> tuple[Jud
 
 def metric_of(spec: GEvalFields, test: MergedTest, tools: Tools) -> Metric:
     """Return the metric of a checked `spec` in one test, its templates rendered."""
+    return tools.metrics.find((spec, test), (), lambda: _metric_of(spec, test, tools))
+
+
+def _metric_of(spec: GEvalFields, test: MergedTest, tools: Tools) -> Metric:
     variables = test.variables
 
     def rendered(texts: Sequence[str]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Protocol
 
 import msgspec
@@ -40,7 +39,7 @@ class HttpResponse(Struct, frozen=True):
 
     @property
     def is_success(self) -> bool:
-        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+        return 200 <= self.status < 300  # noqa: PLR2004 - HTTP's own range
 
     @property
     def text(self) -> str:

@@ -207,15 +207,11 @@ def is_error(error: Any) -> bool:
 
 def error_in(*places: Mapping[str, Any]) -> Any:
     """Return the first error in these parts of a reply, however they spell the key; None where all is well."""
-    return next(
-        (
-            value
-            for place in places
-            for key, value in place.items()
-            if key.lower() in ("error", "errors") and is_error(value)
-        ),
-        None,
-    )
+    for place in places:
+        for key, value in place.items():
+            if key.lower() in ("error", "errors") and is_error(value):
+                return value
+    return None
 
 
 def error_part(content: Any) -> Any:
@@ -260,9 +256,9 @@ def reports_trouble(body: Mapping[str, Any]) -> bool:
     return (
         error_in(body) is not None
         or any(codes)
-        or any(_is_no(body.get(key)) for key in ("success", "ok"))
+        or any(_is_no(body[key]) for key in ("success", "ok") if key in body)
         or (isinstance(code, int) and 400 <= code < 600)  # noqa: PLR2004 - the range of HTTP error statuses
-        or any(str(body.get(key)).lower() == "error" for key in ("type", "object", "status"))
+        or any(str(body[key]).lower() == "error" for key in ("type", "object", "status") if key in body)
     )
 
 

@@ -100,7 +100,7 @@ def _can_be_read(count: int, sent: object) -> bool:
 def token_limit(params: Mapping[str, Any]) -> int | None:
     """The limit on written tokens that a request sends, under any of its names; the largest if there are several."""
     places = (params, _part(params, "generationConfig"), _part(params, "inferenceConfig"))
-    given = [finite_amount(place.get(name)) for place in places for name in _LIMIT_NAMES]
+    given = [finite_amount(place[name]) for place in places for name in _LIMIT_NAMES if name in place]
     limits = [int(limit) for limit in given if limit]
     return max(limits, default=None)
 
@@ -266,8 +266,8 @@ def _text(body: Mapping[str, Any], name: str) -> str | None:
 
 
 def _conditions(reported: Mapping[str, Any]) -> dict[str, str]:
-    named = {name: _text(reported, name) for name in ("service_tier", "speed")}
-    return {name: value for name, value in named.items() if value is not None}
+    named = [(name, _text(reported, name)) for name in ("service_tier", "speed") if name in reported]
+    return {name: value for name, value in named if value is not None}
 
 
 def _charged_usd(usage: Mapping[str, Any]) -> float | None:
