@@ -33,10 +33,9 @@ from geval_cli.records import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
-from geval_cli.runs.git_state import is_dirty
 from geval_cli.runs.jobs import JOBS_PER_REQUEST, JobRunner, answer_patience_s, open_jobs
 from geval_cli.runs.preparation import asks_for_money
-from geval_cli.runs.record import begun_run, ended_run, origin_of
+from geval_cli.runs.record import begun_run, ended_run, is_dirty, origin_of
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun, done_cases
 from geval_cli.runs.session import call_policy, request_limit

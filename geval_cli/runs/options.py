@@ -1,7 +1,7 @@
 """The options of a run, each declared once, with everything that anyone needs to know about it.
 
 A field of `RunOptions` is all there is to an option. From the fields the command line makes its parameters
-(`cli/options`) and the HTTP API its request model (`web/api/runs`); `runs/fingerprint` takes those that decide results.
+(`cli/options`) and the HTTP API its request model (`web/api/runs`); `runs/resume` takes those that decide results.
 This module is loaded by `geval --help`, so it imports nothing that takes time.
 """
 

@@ -1,23 +1,52 @@
-"""The record of a run as it begins, and what is kept so that it can be resumed."""
+"""The record of a run: its id, the commit that it is made from, what is kept so that it can be resumed.
 
+The commit is read out of `.git` without starting a program; only `is_dirty` asks git itself. A config of the user's own
+is checked out anywhere: in a linked worktree, in a submodule, or in no repository at all. A repository may be a
+stranger's, so its files are read through the access of the config, as files and up to a size, and nothing of them is
+kept but a hash and the name of a branch.
+"""
+
+import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 from msgspec.structs import replace
 
+from geval_cli.errors import CodeFailedError
 from geval_cli.judge.prompt import prompt_version
+from geval_cli.patterns import compile_later
 from geval_cli.records import SHORT_COMMIT, STOPPED, GitState, RunRecord, RunStatus
-from geval_cli.runs.fingerprint import fingerprint, run_digest
-from geval_cli.runs.git_state import read_git_state
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.resume import ResumedRun
+from geval_cli.runs.resume import ResumedRun, fingerprint
+from geval_cli.source.access import Access, open_regular
+from geval_cli.source.command import ScriptError, run_command
+from geval_cli.source.digest import digest_of
 from geval_cli.source.secrets import MASK, is_secret_name, mask_bare
+from geval_cli.store.home import repository_of
 from geval_cli.store.runs import RunOrigin, config_file
 from geval_cli.version import __version__
 
 DECIDED_EARLY = ("decided after ", "this run stopped early: ")
 """Begin what a run says that stopped since it was decided; one that is resumed says it as it is then."""
+
+DIRTY_TIMEOUT_S = 2.0
+"""A repository that takes longer (millions of files, a slow disk) has no answer; no run waits longer for it."""
+
+_MOST_BYTES = 4096
+_MOST_PACKED_BYTES = 32 * 1024 * 1024
+_MOST_BRANCH = 255
+_COMMIT = compile_later(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_REF = compile_later(r"refs/[^\x00-\x20\x7f~^:?*\[\\]{1,1000}")
+_HEADS = "refs/heads/"
+_KEPT_VARIABLES = ("PATH", "HOME", "USERPROFILE", "SYSTEMROOT", "TMPDIR")
+_NO_PROGRAMS = (
+    *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false"),
+    "--no-optional-locks",
+)
+"""Settings that keep git from starting programs that a repository names, and from writing, when it looks at it."""
 
 
 def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRecord:
@@ -34,7 +63,7 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRe
         duration_ms=None,
         tool_version=__version__,
         config_path=str(prepared.suite.path),
-        config_digest=run_digest(fingerprint(prepared)),
+        config_digest=digest_of(fingerprint(prepared)),
         config=prepared.suite.snapshot,
         columns=prepared.plan.columns,
         warnings=prepared.notes,
@@ -98,3 +127,91 @@ def _short(git: GitState) -> str:
 def _now() -> str:
     """Return the time as records have it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def read_git_state(folder: Path, access: Access) -> GitState | None:
+    """Return commit and branch of the repository around `folder`; None outside a repository, or of an unreadable one.
+
+    `dirty` stays unknown. The branch is None on a detached HEAD, the commit before the first one.
+    """
+    repository = repository_of(folder.absolute())
+    if repository is None:
+        return None
+    try:
+        own = _git_folder(repository / ".git", access)
+        head = _line(own / "HEAD", access)
+        if _COMMIT.fullmatch(head):
+            return GitState(commit=head)
+        ref = head.removeprefix("ref:").strip()
+        if not head.startswith("ref:") or not _REF.fullmatch(ref) or ".." in ref:
+            return None
+        commit = next(_commits(own, ref, access), None)
+    except (OSError, ValueError):
+        return None
+    branch = ref.removeprefix(_HEADS)[:_MOST_BRANCH] if ref.startswith(_HEADS) else None
+    return GitState(commit=commit, branch=branch)
+
+
+async def is_dirty(folder: Path, access: Access) -> bool | None:
+    """Return whether files that git tracks around `folder` differ from its commit.
+
+    None where git is not there, does not answer in time, or may not be started: a config that runs no code could lie in
+    a repository whose settings and filters name programs.
+    """
+    env = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    words = ("git", *_NO_PROGRAMS, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    try:
+        return bool(
+            await run_command(
+                words,
+                access,
+                folder=folder,
+                env={**env, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
+                timeout_s=DIRTY_TIMEOUT_S,
+            )
+        )
+    except (CodeFailedError, ScriptError):
+        return None
+
+
+def _git_folder(path: Path, access: Access) -> Path:
+    """Return the folder that `.git` is, or that it names: a linked worktree and a submodule have a file there."""
+    if path.is_dir():
+        return path
+    written = _line(path, access)
+    if not written.startswith("gitdir:"):
+        raise ValueError(f"{path} is not a folder")
+    return path.parent / written.removeprefix("gitdir:").strip()
+
+
+def _commits(own: Path, ref: str, access: Access) -> Iterator[str]:
+    """Yield the commit of a ref from where git looks for it, in its order."""
+    folders = [own]
+    with suppress(OSError):  # only linked worktrees have it
+        folders.append(own / _line(own / "commondir", access))
+    for folder in folders:
+        try:
+            text = _line(folder / ref, access)
+        except OSError:
+            continue
+        if _COMMIT.fullmatch(text):
+            yield text
+    for folder in folders:
+        yield from _packed(folder / "packed-refs", ref, access)
+
+
+def _packed(path: Path, ref: str, access: Access) -> Iterator[str]:
+    try:
+        with open_regular(path, access) as stream:
+            lines = stream.read(_MOST_PACKED_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        commit, _, name = line.partition(" ")
+        if name == ref and _COMMIT.fullmatch(commit):
+            yield commit
+
+
+def _line(path: Path, access: Access) -> str:
+    with open_regular(path, access) as stream:
+        return stream.read(_MOST_BYTES).decode("utf-8", "replace").strip()

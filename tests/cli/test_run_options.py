@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from geval_cli.cli.app import app
 from geval_cli.cli.options import GroupedCommand, declared
 from geval_cli.extras.web.api.runs import start_request
-from geval_cli.runs.fingerprint import deciding_options
 from geval_cli.runs.options import InApi, Option, OptionGroup, RunOptions, declared_options, default_of
 from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.resume import deciding_options
 
 DECLARED = list(declared_options(RunOptions))
 BY_FLAG = {option.name: field.name for field, option in DECLARED}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from geval_cli.runs.fingerprint import fingerprint
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.resume import fingerprint
 from geval_cli.specs.dialect import RULES
 
 

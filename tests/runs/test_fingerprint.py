@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from geval_cli.runs.fingerprint import changes, deciding_options, options_of
 from geval_cli.runs.options import RunOptions, declared_options
 from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.resume import changes, deciding_options, options_of
 
 
 def said(before: Any, now: Any, **parts: Any) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from geval_cli.records import GitState
-from geval_cli.runs.git_state import is_dirty, read_git_state
+from geval_cli.runs.record import is_dirty, read_git_state
 from geval_cli.source.access import TRUSTED, access_of_stranger
 
 HASH = "97608d379aa11be2c3d4e5f60718293a4b5c6d7e"

@@ -5,7 +5,6 @@ CORE = (
     "geval_cli/judge/scoring.py",
     "geval_cli/judge/estimate.py",
     "geval_cli/runs/resume.py",
-    "geval_cli/runs/fingerprint.py",
     "geval_cli/engine/gates.py",
     "geval_cli/suite/gates.py",
     "geval_cli/statistics/intervals.py",
@@ -34,7 +33,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "if not (-_DUST < score <= 1 + _DUST):",
     ): "no score is exactly 1e-9 below 0",
     (
-        "geval_cli/runs/fingerprint.py",
+        "geval_cli/runs/resume.py",
         "if old is not new and _text(old) != _text(new):",
         "if (_text(old) != _text(new)):",
     ): "what is the same is written alike; it is only quicker not to write it",

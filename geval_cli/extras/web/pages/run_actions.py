@@ -15,7 +15,7 @@ from geval_cli.extras.web.pages.routing import link_with, stored_runs
 from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.records import JsonValue, RunStatus
 from geval_cli.report.report import RunReport
-from geval_cli.runs.fingerprint import options_of
+from geval_cli.runs.resume import options_of
 from geval_cli.runs.stored import load_report
 from geval_cli.specs.dialect import RULES
 from geval_cli.store.runs import RunStore
