@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.engine.columns import check_baseline, columns_named
-from geval_cli.engine.gates import is_tagged
+from geval_cli.engine.gates import ALL_PASS, errors_are_gated, is_tagged, passed_gate
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.numbers import estimated
 from geval_cli.patterns import compile_later
@@ -100,6 +100,22 @@ def baseline_problems(
 def _may_be_a_run(name: str) -> bool:
     """Return whether a name looks like that of a results file or of a run: its id, the beginning of one, `latest`."""
     return is_results_file(name) or _RUN_NAME.fullmatch(name) is not None
+
+
+def gates_of(request: RunRequest, suite: LoadedSuite) -> tuple[tuple[Gate, ...], int | None]:
+    """Return the gates of the config and of the command line, and how many errors are allowed beside them.
+
+    Where gates decide, errors that no gate counts must not go unseen: none is allowed unless it is said how many. And
+    whoever only allows errors still wants everything that was judged to pass.
+    """
+    gates = suite.gates
+    if request.baseline == NO_BASELINE:
+        gates = tuple(gate for gate in gates if not gate.needs_baseline)
+    if request.fail_under is not None:
+        gates = (*gates, passed_gate(request.fail_under))
+    if request.max_errors is not None:
+        return gates or (ALL_PASS,), request.max_errors
+    return gates, 0 if gates and not errors_are_gated(gates) else None
 
 
 def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baseline | None:

@@ -60,11 +60,11 @@ from geval_cli.records import (
     TokenLogprob,
 )
 from geval_cli.report.plan import PowerPlan, RequestCounts, RequestKind, RunPlan
+from geval_cli.runs.baseline import gates_of
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
 from geval_cli.runs.session import ProviderPool, Session
 from geval_cli.runs.stored import load_report
-from geval_cli.runs.verdicts import gates_of
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.statistics.intervals import ClusteredMean
 from geval_cli.statistics.paired import detectable_quantile

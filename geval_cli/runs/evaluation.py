@@ -1,28 +1,41 @@
-"""Run a prepared suite: events go to a listener, results into the store as they come."""
+"""Run a prepared suite: events go to a listener, results into the store as they come.
+
+`run_evaluation` begins and ends the run, `JobRunner` does its jobs, `with_verdicts` judges it as a whole.
+"""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import Notices, Tally, derive
+from geval_cli.assertions.base import MergedTest, ModelGradedAssertion, each_assertion
+from geval_cli.assertions.graded.judges import judges_of
+from geval_cli.engine.aggregate import Notices, Tally, derive, derive_by_column, flaky_tests
+from geval_cli.engine.columns import with_columns
+from geval_cli.engine.comparison_groups import ComparisonGroups
+from geval_cli.engine.gates import judge_gates
 from geval_cli.engine.plan import DoneCases, Job
-from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import ConfigError, ExitCode, PendingError, StoreError
-from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
+from geval_cli.engine.rankings import RankingSums
+from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal, run_plan
+from geval_cli.errors import BudgetError, ConfigError, ExitCode, PendingError, StoppedError, StoreError
+from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.call import KEYS_OF_CASE
+from geval_cli.gateway.call import CASE_OF_TRACE, KEYS_OF_CASE, OPEN_CASE, OpenCase
 from geval_cli.gateway.gateway import BatchStart, CallPolicy
 from geval_cli.numbers import format_cost
 from geval_cli.plugins import extra
+from geval_cli.providers.base import Provider
 from geval_cli.records import (
+    ASKED_TEXTS,
     STOPPED,
+    AskedTest,
     CaseResult,
+    GateResult,
     JsonValue,
     RunRecord,
     RunStatus,
@@ -32,21 +45,35 @@ from geval_cli.records import (
     WorkerRecord,
 )
 from geval_cli.report.report import RunReport
-from geval_cli.runs.baseline import Baseline, open_baseline
-from geval_cli.runs.jobs import JOBS_PER_REQUEST, JobRunner, answer_patience_s, open_jobs
+from geval_cli.runs.baseline import Baseline, compared_with, gates_of, judge_differences, open_baseline
 from geval_cli.runs.preparation import asks_for_money
 from geval_cli.runs.record import begun_run, ended_run, is_dirty, origin_of
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun, done_cases
-from geval_cli.runs.session import call_policy, request_limit
+from geval_cli.runs.session import (
+    ProviderPool,
+    Session,
+    call_policy,
+    job_context,
+    open_suite_session,
+    request_limit,
+    safe_result,
+)
 from geval_cli.runs.spending import Spending
-from geval_cli.runs.stopping import Decisions
+from geval_cli.runs.stopping import Decisions, is_not_asked
 from geval_cli.runs.stored import kept_labels_of
-from geval_cli.runs.verdicts import gates_of, with_verdicts
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
 from geval_cli.store.state import State
 from geval_cli.store.tool_calls import ToolCallLog
+from geval_cli.suite.gates import Gate
+
+JOBS_PER_REQUEST = (
+    2  # more jobs than requests under way: while one job judges, another already asks its model
+)
+
+_CLOSING_S = 5.0  # of a request after its time-out
+_TESTS_KEPT = 64
 
 
 async def run_evaluation(
@@ -72,49 +99,61 @@ async def run_evaluation(
             again; nothing was asked.
         ConfigError: a gate is on a metric that the baseline lacks; nothing was asked.
     """
-    run, started = begun_run(prepared, resumed), time.monotonic()
+    request, started = prepared.request, time.monotonic()
+    run = begun_run(prepared, resumed)
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     begin_batches: BatchStart | None = None
-    if prepared.request.batched_roles or resumed is not None:
+    if request.batched_roles or resumed is not None:
         begin_batches = await extra("batches").batch_start(
             prepared, state, run, is_resumed=resumed is not None
         )
     decisions = await asyncio.to_thread(_open_decisions, prepared, baseline, state, resumed)
-    if decisions is not None and decisions.is_enough and not prepared.request.retry_errors:
+    if decisions is not None and decisions.is_enough and not request.retry_errors:
         stop.request(StopReason.DECIDED)
-    events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
-    jobs = _Jobs(prepared, state.cache, events, stop, resumed, calls=state.runs.tool_calls(run.id))
-    policy = call_policy(prepared, books.budget, run.id, begin_batches, stop.wire)
-    # A run that is resumed has the scores of its anchors, unless it was stopped while they were judged.
-    has_looked = run.anchors is not None and not run.anchors.get("stopped")
-    if prepared.anchors is None or has_looked:
-        running = _begin_jobs(jobs, policy)
-    else:
-        running = asyncio.ensure_future(_with_anchors(jobs, policy, state.runs.home))
-    # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
-    dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
+    evaluation = _Evaluation(
+        prepared,
+        state,
+        stop,
+        resumed,
+        run,
+        recording=Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None),
+        budget=request.budget or Budget(request.max_cost, request.max_requests),
+    )
+    if resumed is not None:
+        evaluation.tally, evaluation.spending = (
+            resumed.kept,
+            Spending(dict(resumed.kept.usage), resumed.carried),
+        )
+    await evaluation.begin()
+    policy = call_policy(prepared, evaluation.budget, run.id, begin_batches, stop.wire)
+    running = asyncio.ensure_future(evaluation.do_jobs(policy))
+    dirty = None
+    if resumed is None and run.git is not None:
+        # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
+        dirty = asyncio.ensure_future(is_dirty(prepared.suite.base_dir, prepared.suite.access))
     status = RunStatus.ABORTED  # holds when an error ends the block below
     try:
         listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
-        async for event in events:
+        async for event in evaluation.events:
             # Stored before it is counted and shown: what the user saw, a resumed run must find.
-            await books.enter(event)
-            if prepared.request.fail_fast and _fails(event):
-                stop.request(StopReason.FAIL_FAST)
-            if decisions is not None and isinstance(event, CaseFinished):
-                decisions.add(event.result)
-                if decisions.is_enough:
-                    stop.request(StopReason.DECIDED)
+            await evaluation.enter(event)
+            if isinstance(event, CaseFinished):
+                if request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
+                    stop.request(StopReason.FAIL_FAST)
+                if decisions is not None:
+                    decisions.add(event.result)
+                    if decisions.is_enough:
+                        stop.request(StopReason.DECIDED)
             listen(event)
         await running
         if decisions is not None and stop.reason is StopReason.DECIDED:
             for result in decisions.rest():
                 decisions.add(result)
-                await books.enter(CaseFinished(result))
+                await evaluation.enter(CaseFinished(result))
                 listen(CaseFinished(result))
-        status = _final_status(books.tally, prepared, stop, books.notices)
+        status = evaluation.final_status()
     except ConfigError as error:
-        books.notices.say(_what_changed(error))
+        evaluation.notices.say(_what_changed(error))
     except asyncio.CancelledError:
         status = RunStatus.INTERRUPTED
         raise
@@ -122,93 +161,82 @@ async def run_evaluation(
         # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        run = _with_workers(await _with_dirt(run, dirty), running)
-        stopped = () if decisions is None else decisions.notes()
-        notices = (*books.notices.texts, *stopped, *prepared.suite.calibrations.notes())
-        if jobs.driver is not None or run.batches:
-            batches = extra("batches").run_batches(state.cache, run.id, run.batches, jobs.driver)
+        if dirty is not None and run.git is not None:
+            run = replace(run, git=replace(run.git, dirty=await dirty))
+        if not running.cancelled() and running.exception() is None:
+            run = replace(run, workers=_with_those_before(run.workers, running.result()))
+        if evaluation.driver is not None or run.batches:
+            batches = extra("batches").run_batches(state.cache, run.id, run.batches, evaluation.driver)
             run = replace(run, batches=await batches)
-        run = run if jobs.anchors is None else replace(run, anchors=jobs.anchors)
+        if evaluation.anchors is not None:
+            run = replace(run, anchors=evaluation.anchors)
+        stopped = () if decisions is None else decisions.notes()
+        notices = (*evaluation.notices.texts, *stopped, *prepared.suite.calibrations.notes())
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
-        summary = await _concluded(run, books, prepared, baseline, decisions)
-    run = _with_store_trouble(run, books.recording, books.tally.summary().total)
+        await evaluation.recording.settle()
+        summary = await asyncio.to_thread(
+            with_verdicts, evaluation.sums(), prepared, evaluation.recording.results, run, baseline, decisions
+        )
+        await evaluation.recording.finish(run, summary)
+    run = _with_store_trouble(run, evaluation.recording, summary.total)
     listen(RunFinished(run, summary))
+    is_stored = evaluation.recording.failure is None
     return RunReport(
         run,
         summary,
-        books.recording.results,
+        evaluation.recording.results,
         planned=prepared.total,
-        bugs=books.tally.bugs,
-        is_stored=state.keeps_runs and books.recording.failure is None,
-        is_partly_stored=state.keeps_runs and books.recording.failure is not None,
+        bugs=evaluation.tally.bugs,
+        is_stored=state.keeps_runs and is_stored,
+        is_partly_stored=state.keeps_runs and not is_stored,
         # Nobody has labelled what is new.
         labels=lambda: None if resumed is None else kept_labels_of(state.runs, run.id),
     )
 
 
-def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
-    """Return the exit code of a run. Where there are gates, they decide in place of all-must-pass."""
-    if stopped_by is StopReason.SIGINT:
-        return ExitCode.INTERRUPTED
-    if stopped_by in {StopReason.SIGTERM, StopReason.SIGHUP}:
-        return ExitCode.TERMINATED
-    summary = report.summary
-    if stopped_by is StopReason.HANDED_IN:
-        return ExitCode.PENDING
-    if report.bugs:
-        return ExitCode.BUG
-    statuses = {gate.status for gate in summary.gates}
-    if Status.FAILED in statuses or (summary.failed and not statuses):
-        return ExitCode.FAILED
-    is_judged = Status.ERROR not in statuses if statuses else not summary.errored
-    if not is_judged or report.run.status is not RunStatus.COMPLETED:
-        return ExitCode.NOT_JUDGED
-    return ExitCode.OK  # a run without tests too: it begins only where that is allowed
+class _Evaluation(Struct):
+    """A run under way: its jobs, and its sums, which are stored with it.
 
-
-class _Jobs(Struct):
-    """The jobs of a run and where they report to; `driver` is there while they go on, if anything goes into batches."""
+    `driver` is there while the jobs go on, if anything goes into batches; `anchors` once they were judged.
+    """
 
     prepared: PreparedRun
-    cache: ResponseCache
-    events: EventStream
+    state: State
     stop: StopSignal
     resumed: ResumedRun | None
-    driver: Any = None
-    anchors: JsonValue = None
-    calls: ToolCallLog | None = None
-
-
-async def _with_anchors(jobs: _Jobs, policy: CallPolicy, home: Path | None) -> tuple[WorkerRecord, ...]:
-    """Have the judges rate the anchors of the config, then do all jobs."""
-    try:
-        jobs.anchors = await extra("drift").look_before_run(
-            jobs.prepared, jobs.cache, policy, jobs.events.emit, home=home
-        )
-    except BaseException:
-        jobs.events.end()
-        raise
-    return await _begin_jobs(jobs, policy)
-
-
-def _begin_jobs(jobs: _Jobs, policy: CallPolicy) -> "asyncio.Future[tuple[WorkerRecord, ...]]":
-    if not jobs.prepared.request.is_shared:
-        return asyncio.ensure_future(_run_jobs(jobs, policy))
-    run_in_workers = extra("workers").run_in_workers
-    done: Awaitable[tuple[WorkerRecord, ...]] = run_in_workers(
-        jobs.prepared, jobs.cache, jobs.events, jobs.stop, jobs.resumed, policy
-    )
-    return asyncio.ensure_future(done)
-
-
-class _Books(Struct):
-    """The sums of a run that goes on, which are stored with it."""
-
+    run: RunRecord
     recording: Recording
     budget: Budget
-    tally: Tally
-    spending: Spending
+    tally: Tally = field(default_factory=Tally)
+    spending: Spending = field(default_factory=Spending)
     notices: Notices = field(default_factory=Notices)
+    events: EventStream = field(default_factory=EventStream)
+    driver: Any = None
+    anchors: JsonValue = None
+
+    async def begin(self) -> None:
+        """Store the run as it begins.
+
+        Raises:
+            StoreError: its results could not be stored, and it may cost money.
+        """
+        if not asks_for_money(self.prepared):
+            await self.recording.begin(self.run)
+            return
+        failure = self.state.no_room
+        try:
+            if failure is None:
+                await asyncio.to_thread(self.state.runs.make_room)
+                await self.recording.begin(self.run)
+                failure = self.recording.failure
+        except StoreError as error:
+            failure = error
+        if failure is not None:
+            raise StoreError(
+                f"{failure.message}; nothing was sent, because the answers would be paid for but not stored",
+                path=failure.path,
+                hint=failure.hint,
+            ) from failure
 
     async def enter(self, event: RunEvent) -> None:
         """Store what `event` says, then count it."""
@@ -216,163 +244,71 @@ class _Books(Struct):
         if isinstance(event, CaseFinished):
             await self.recording.add(event.result)
             self.tally.add(event.result)
-            if self.recording.failure is not None and self.spending.has_cost:
+            failure = self.recording.failure
+            if failure is not None and self.spending.has_cost:
                 # Results are still held in memory, but a crash would lose them: no more money is risked.
-                _stop_paying(self.budget, self.recording.failure)
+                message = f"{failure.message}, so further answers would be paid for but not stored"
+                self.budget.end(message, hint=f"{failure.hint}; then continue")
         elif self.spending.add(event) and self.spending.is_note_due():
             self.recording.note_spent(self.spending.total)
 
+    def final_status(self) -> RunStatus:
+        """Return the state of the run, whose jobs came to an end."""
+        total, planned = self.tally.summary().total, self.prepared.total
+        if self.stop.is_requested and total < planned:
+            return RunStatus.ABORTED if self.stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED
+        if total != planned:
+            self.notices.say(f"the tests changed during the run: {total:,} cases instead of {planned:,}")
+        return RunStatus.COMPLETED
 
-async def _begun_books(
-    run: RunRecord, prepared: PreparedRun, state: State, resumed: ResumedRun | None
-) -> _Books:
-    """Return the books of a run, stored as it begins; with `resumed` an earlier process has entered something.
+    def sums(self) -> RunSummary:
+        """Return the sums of all results, and what the run has cost."""
+        sums = self.tally.summary()
+        derived = derive(self.prepared.suite.derived_metrics, sums)
+        return replace(sums, derived=derived, usage=self.spending.with_results(self.tally.usage))
 
-    Raises:
-        StoreError: its results could not be stored, and it may cost money.
-    """
-    request = prepared.request
-    recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
-    await _begin(recording, run, state, prepared)
-    budget = request.budget or Budget(request.max_cost, request.max_requests)
-    if resumed is None:
-        return _Books(recording, budget, Tally(), Spending())
-    return _Books(recording, budget, resumed.kept, Spending(dict(resumed.kept.usage), resumed.carried))
-
-
-def _open_decisions(
-    prepared: PreparedRun, baseline: Baseline | None, state: State, resumed: ResumedRun | None
-) -> Decisions | None:
-    """Return what a run is to decide, with what a resumed one knows of it; None for one that goes to its end."""
-    if prepared.plan.drawn is None:
-        return None
-    decisions = Decisions(prepared, gates_of(prepared.request, prepared.suite)[0], baseline)
-    if resumed is not None:
-        for result in filter(resumed.done.has, state.runs.results(resumed.run.id)):
-            decisions.add(result)
-    return decisions
-
-
-def _fails(event: RunEvent) -> bool:
-    return isinstance(event, CaseFinished) and event.result.status in (Status.FAILED, Status.ERROR)
-
-
-async def _begin(recording: Recording, run: RunRecord, state: State, prepared: PreparedRun) -> None:
-    """Store the run as it begins.
-
-    Raises:
-        StoreError: its results could not be stored, and it may cost money.
-    """
-    if not asks_for_money(prepared):
-        await recording.begin(run)
-        return
-    failure = state.no_room or await _lack_of_room(state)
-    if failure is None:
-        await recording.begin(run)
-        failure = recording.failure
-    if failure is not None:
-        raise StoreError(
-            f"{failure.message}; nothing was sent, because the answers would be paid for but not stored",
-            path=failure.path,
-            hint=failure.hint,
-        ) from failure
-
-
-async def _is_dirty(run: RunRecord, prepared: PreparedRun) -> bool | None:
-    suite = prepared.suite
-    return None if run.git is None else await is_dirty(suite.base_dir, suite.access)
-
-
-async def _with_dirt(run: RunRecord, dirty: "asyncio.Future[bool | None] | None") -> RunRecord:
-    """Return the record with what git said about changed files since the run began."""
-    if dirty is None or run.git is None:
-        return run
-    return replace(run, git=replace(run.git, dirty=await dirty))
-
-
-async def _lack_of_room(state: State) -> StoreError | None:
-    try:
-        await asyncio.to_thread(state.runs.make_room)
-    except StoreError as error:
-        return error
-    return None
-
-
-def _stop_paying(budget: Budget, failure: StoreError) -> None:
-    message = f"{failure.message}, so further answers would be paid for but not stored"
-    budget.end(message, hint=f"{failure.hint}; then continue")
-
-
-def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> RunRecord:
-    """Return the record with a warning when the store lacks something of the run: how much, and what it cost."""
-    if recording.failure is None:
-        return run
-    unstored = list(recording.unstored)
-    usage = sum((used for result in unstored for used in result.usage.values()), Usage())
-    cost = "at an unknown cost" if usage.cost_usd is None else f"which cost {format_cost(usage.cost_usd)}"
-    stored = f"{total - len(unstored):,} of {total:,} results are"
-    what = f": {stored}; the other {len(unstored):,}, {cost}, are shown only now" if unstored else ""
-    text = f"{recording.failure.message}; not all of this run is stored{what} ({recording.failure.hint})"
-    return replace(run, warnings=(*run.warnings, text))
-
-
-def _what_changed(error: ConfigError) -> str:
-    first, count = error.problems[0], len(error.problems)
-    where = f" ({first.location})" if first.location else ""
-    more = f", and {count - 1:,} more" if count > 1 else ""
-    return f"{STOPPED}the tests changed during the run: {first.message}{where}{more}"
-
-
-async def _concluded(
-    run: RunRecord,
-    books: _Books,
-    prepared: PreparedRun,
-    baseline: Baseline | None,
-    decisions: Decisions | None,
-) -> RunSummary:
-    """Return the summary with the verdicts on the run as a whole in it, stored with the run."""
-    sums = books.tally.summary()
-    derived = derive(prepared.plan.suite.derived_metrics, sums)
-    summary = replace(sums, derived=derived, usage=books.spending.with_results(books.tally.usage))
-    results = books.recording.results
-    await books.recording.settle()
-    summary = await asyncio.to_thread(with_verdicts, summary, prepared, results, run, baseline, decisions)
-    await books.recording.finish(run, summary)
-    return summary
-
-
-def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices: Notices) -> RunStatus:
-    """Return the state of a run whose jobs came to an end."""
-    total = tally.summary().total
-    if stop.is_requested and total < prepared.total:
-        return RunStatus.ABORTED if stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED
-    if total != prepared.total:
-        notices.say(f"the tests changed during the run: {total:,} cases instead of {prepared.total:,}")
-    return RunStatus.COMPLETED
-
-
-async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> tuple[WorkerRecord, ...]:
-    """Do all jobs; those whose answers come with batches again and again, until there is nothing more to wait for."""
-    prepared, events, stop, resumed = jobs.prepared, jobs.events, jobs.stop, jobs.resumed
-    if resumed is not None:
-        # What the run has been answered since it began counts as its own, even if the clock was set back.
-        jobs.cache.begin_at(resumed.started_s)
-    began = jobs.cache.now() if resumed is None else resumed.started_s
-    parallel = 1 if prepared.plan.is_serial else request_limit(prepared) * JOBS_PER_REQUEST
-    try:
-        async with open_jobs(prepared, jobs.cache, events, policy, began_s=began, calls=jobs.calls) as runner:
-            driver = jobs.driver = runner.session.gateway.batches
-            stop.patience_s = answer_patience_s(prepared, runner.session.pool)
-            done = (
-                resumed.done if resumed is not None else done_cases(prepared) if driver is not None else None
+    async def do_jobs(self, policy: CallPolicy) -> tuple[WorkerRecord, ...]:
+        """Have the judges rate the anchors of the config, then do all jobs, here or in workers."""
+        prepared, cache = self.prepared, self.state.cache
+        # A run that is resumed has the scores of its anchors, unless it was stopped while they were judged.
+        has_looked = self.run.anchors is not None and not self.run.anchors.get("stopped")
+        try:
+            if prepared.anchors is not None and not has_looked:
+                self.anchors = await extra("drift").look_before_run(
+                    prepared, cache, policy, self.events.emit, home=self.state.runs.home
+                )
+            if not prepared.request.is_shared:
+                await self._do_jobs_here(policy)
+                return ()
+            done: tuple[WorkerRecord, ...] = await extra("workers").run_in_workers(
+                prepared, cache, self.events, self.stop, self.resumed, policy
             )
+            return done
+        finally:
+            self.events.end()
+
+    async def _do_jobs_here(self, policy: CallPolicy) -> None:
+        """Do all jobs; those whose answers come with batches again and again, until nothing more is waited for."""
+        prepared, events, stop, resumed = self.prepared, self.events, self.stop, self.resumed
+        cache, calls = self.state.cache, self.state.runs.tool_calls(self.run.id)
+        if resumed is not None:
+            # What the run has been answered since it began counts as its own, even if the clock was set back.
+            cache.begin_at(resumed.started_s)
+        began = cache.now() if resumed is None else resumed.started_s
+        parallel = 1 if prepared.plan.is_serial else request_limit(prepared) * JOBS_PER_REQUEST
+        async with open_jobs(prepared, cache, events, policy, began_s=began, calls=calls) as runner:
+            driver = self.driver = runner.session.gateway.batches
+            stop.patience_s = answer_patience_s(prepared, runner.session.pool)
+            done = None if resumed is None else resumed.done
+            if done is None and driver is not None:
+                done = done_cases(prepared)
 
             async def run_pass() -> bool:
                 runner.begin_pass()
                 work = _Pass(runner, stop, None if driver is None else done)
-                queues = (
-                    prepared.plan.queues if done is None else tuple(map(done.missing, prepared.plan.queues))
-                )
+                queues = prepared.plan.queues
+                if done is not None:
+                    queues = tuple(map(done.missing, queues))
                 await run_plan(queues, work.execute, parallel=parallel, events=events, stop=stop)
                 return work.is_pending
 
@@ -380,9 +316,156 @@ async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> tuple[WorkerRecord, ...]
                 await run_pass()
             else:
                 await extra("batches").run_in_waves(driver, run_pass, stop=stop, events=events)
-        return ()
-    finally:
-        events.end()
+
+
+class JobRunner(Struct, frozen=True):
+    """Does the jobs of a run, one call of `execute` each. Belongs to one event loop; `open_jobs` makes it."""
+
+    prepared: PreparedRun
+    events: EventSink
+    session: Session
+    groups: ComparisonGroups
+    rows: dict[str, OpenCase] = field(default_factory=dict)
+    """Of tests whose outputs are compared, by their groups, until the last of them is done."""
+    safe_tests: dict[int, AskedTest] = field(default_factory=dict)
+    """The last tests without secrets, so that a long document is gone through once and not for every column."""
+
+    def begin_pass(self) -> None:
+        """Begin to go through the jobs, perhaps again: what waited for a batch is done as a whole."""
+        self.session.begin_pass()
+        self.rows.clear()
+        self.groups.forget()
+
+    async def execute(
+        self, job: Job, *, stop: StopSignal, note: Callable[[Sequence[CaseResult]], None] | None = None
+    ) -> CaseResult | None:
+        """Do one job; the results of its row but the last leave as events. None: it has no result of its own now.
+
+        When the budget is used up, `stop` is requested, and the job stays undone. `note` is told all results.
+
+        Raises:
+            PendingError: an answer comes with a batch, and the job stays undone.
+        """
+        request = self.prepared.request
+        if request.otel and request.has_collector():
+            CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
+            self.events.emit(CaseStarted(job.id, time.time()))
+        is_compared = any(spec.compares_outputs for spec in job.test.assertions)
+        case = self._case_of(job, is_compared=is_compared)
+        OPEN_CASE.set(case)
+        is_over = True
+        try:
+            found = await self.groups.run(job)
+            is_over = not is_compared or bool(found)
+            case.is_whole = bool(found) and all(result.status is not Status.ERROR for result in found)
+        except StoppedError:
+            return None
+        except BudgetError as error:
+            if stop.reason is not StopReason.BUDGET:
+                self.events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
+            stop.open_cases = self.session.gateway.cases.begun
+            stop.request(StopReason.BUDGET)
+            return None
+        finally:
+            if is_over:
+                self.rows.pop(job.group, None)
+                self.session.gateway.cases.close(case)
+        results = [self._safe(result) for result in found]
+        if note is not None:
+            note(results)
+        for result in results[:-1]:
+            self.events.emit(CaseFinished(result))
+        return results[-1] if results else None
+
+    def _case_of(self, job: Job, *, is_compared: bool) -> OpenCase:
+        """Return the case on whose behalf a job calls: that of its whole row, where outputs are compared."""
+        if is_compared and job.group in self.rows:
+            return self.rows[job.group]
+        outputs = self.groups.row_size(job) if is_compared else 1
+        judged = [
+            spec for spec in each_assertion(job.test.assertions) if isinstance(spec, ModelGradedAssertion)
+        ]
+        is_by_mode = job.prompt.effective_mode == "llm"
+        case = OpenCase(
+            kind=("row" if is_compared else job.column, *[spec.type for spec in judged]),
+            weight=(outputs + 1) // 2,
+            answer_calls=outputs * _answer_calls(job.test) if job.generates else 0,
+            is_judged=bool(judged) or is_by_mode or job.test.plays_turns,
+        )
+        if judged:
+            case.judges = partial(self._judges, job, judged)
+        if self.session.gateway.cases.bounds_requests:
+            # Of a jury, all of its judges; what is compared is compared for all outputs at once.
+            each = [
+                (1 if spec.compares_outputs else outputs)
+                * len([*judges_of(spec, job.test, self.prepared.defaults)])
+                for spec in judged
+            ]
+            case.judge_calls = sum(each) + outputs * is_by_mode
+        if is_compared:
+            self.rows[job.group] = case
+        return case
+
+    def _judges(self, job: Job, judged: Sequence[ModelGradedAssertion]) -> Iterator[Sequence[Provider]]:
+        """Yield those who judge for each assertion of a test."""
+        for spec in judged:
+            found = tuple(judges_of(spec, job.test, self.prepared.defaults))
+            yield [self.session.model_for(judge).provider for judge in found]
+
+    def _safe(self, result: CaseResult) -> CaseResult:
+        """Return the result without secrets in its test and its verdicts."""
+        result = safe_result(result, self.session.secrets)
+        if result.asked is None:
+            return result
+        known = self.safe_tests.get(result.test_index)
+        if known is None:
+            hide, texts = (
+                self.session.secrets.hide_in,
+                {name: getattr(result.asked, name) for name in ASKED_TEXTS},
+            )
+            hidden = {name: hide(text) for name, text in texts.items() if text is not None}
+            lists = {name: tuple(text) for name, text in hidden.items() if isinstance(text, list)}
+            known = replace(result.asked, **{**hidden, **lists})
+            if len(self.safe_tests) >= _TESTS_KEPT:
+                del self.safe_tests[next(iter(self.safe_tests))]
+            self.safe_tests[result.test_index] = known
+        return replace(result, test=known)
+
+
+def _answer_calls(test: MergedTest) -> int:
+    """Return the requests of a test before its output is judged; of a simulated user, as many as it may take."""
+    if test.user is None:
+        return max(1, len(test.turns))
+    judged = len(test.user.assertions)
+    opened = test.user.opening is not None
+    return test.user.max_turns * (2 + judged) + 1 - opened - judged
+
+
+@asynccontextmanager
+async def open_jobs(
+    prepared: PreparedRun,
+    cache: ResponseCache,
+    events: EventSink,
+    policy: CallPolicy,
+    *,
+    began_s: float,
+    calls: ToolCallLog | None = None,
+) -> AsyncIterator[JobRunner]:
+    """Provide what does the jobs of a run until the end of the block.
+
+    Args:
+        prepared: the suite.
+        cache: where answers are kept.
+        events: gets what happens meanwhile.
+        policy: the rules for requests.
+        began_s: when the run began, in seconds since 1970 by the cache's clock.
+        calls: keeps the calls of tools; None where none may be called.
+    """
+    async with open_suite_session(prepared, cache, policy, on_event=events.emit, began_s=began_s) as session:
+        groups = ComparisonGroups(
+            replace(job_context(session, prepared), calls=calls), prepared.plan.row_size
+        )
+        yield JobRunner(prepared, events, session, groups)
 
 
 class _Pass(Struct):
@@ -418,18 +501,155 @@ class _Pass(Struct):
             self.done.add(result)
 
 
-def _with_workers(run: RunRecord, running: "asyncio.Future[tuple[WorkerRecord, ...]]") -> RunRecord:
-    """Return the record with what its workers have done, in earlier processes of the run, too."""
-    if running.cancelled() or running.exception() is not None:
+def _open_decisions(
+    prepared: PreparedRun, baseline: Baseline | None, state: State, resumed: ResumedRun | None
+) -> Decisions | None:
+    """Return what a run is to decide, with what a resumed one knows of it; None for one that goes to its end."""
+    if prepared.plan.drawn is None:
+        return None
+    decisions = Decisions(prepared, gates_of(prepared.request, prepared.suite)[0], baseline)
+    if resumed is not None:
+        for result in filter(resumed.done.has, state.runs.results(resumed.run.id)):
+            decisions.add(result)
+    return decisions
+
+
+def answer_patience_s(prepared: PreparedRun, pool: ProviderPool) -> float:
+    """Return the seconds after which every request that is under way has been answered or has timed out."""
+    limits = [pool.get(spec).limits for spec in prepared.asked]
+    return max((limit.timeout_s for limit in limits), default=0.0) + _CLOSING_S
+
+
+def with_verdicts(
+    summary: RunSummary,
+    prepared: PreparedRun,
+    results: Callable[[], Iterator[CaseResult]],
+    run: RunRecord,
+    baseline: Baseline | None = None,
+    decisions: Decisions | None = None,
+) -> RunSummary:
+    """Return `summary` with the run's gates, its flaky tests, the figures and ranks of its columns, and its comparison.
+
+    The results are gone through again for each of these.
+    """
+    columns = prepared.plan.columns
+    if not summary.total and prepared.request.allows_empty:
+        return with_columns(summary, columns, (), baseline=None, has_clusters=False)
+    gates, max_errors = gates_of(prepared.request, prepared.suite)
+    has_stopped = decisions is not None and decisions.has_stopped
+    named = prepared.suite.baseline
+    try:
+        # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
+        has_clusters = prepared.plan.repeats > 1 or len(columns) > 1
+        label = None if named is None else named.name
+        ranking = RankingSums(columns)
+        passing = ranking.passing(results())
+        margins = prepared.suite.margins.with_given(prepared.request.margins)
+        summary = with_columns(
+            summary, columns, passing, baseline=label, has_clusters=has_clusters, margins=margins
+        )
+        summary = ranking.with_rankings(summary)
+        if prepared.plan.repeats > 1:
+            flaky, count = flaky_tests(results())
+            summary = replace(summary, flaky=flaky, flaky_count=count)
+        if prepared.suite.derived_metrics:
+            by_column = derive_by_column(prepared.suite.derived_metrics, results(), columns=len(columns))
+            summary = replace(summary, derived_by_column=by_column)
+        if gates or max_errors is not None:
+            asked = _asked(results) if has_stopped else results
+            judged = _judged(gates, max_errors, asked, run, baseline, prepared.labels)
+            summary = replace(summary, gates=judged)
+        if decisions is not None and has_stopped:
+            summary = replace(
+                summary, gates=decisions.with_gates(summary.gates), early_stop=decisions.early_stop
+            )
+        if baseline is not None:
+            summary = replace(summary, baseline=compared_with(baseline, run, results, margins))
+    # The results cannot be read again: gates are errors then, never passed.
+    except StoreError as error:
+        unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)
+        summary = replace(summary, gates=unknown)
+    return summary
+
+
+def _judged(
+    gates: Sequence[Gate],
+    max_errors: int | None,
+    results: Callable[[], Iterator[CaseResult]],
+    run: RunRecord,
+    baseline: Baseline | None,
+    labels: object,
+) -> tuple[GateResult, ...]:
+    """Return the results of all gates in their order, those on differences and on true figures among them."""
+    differences = [gate for gate in gates if gate.needs_baseline and not gate.needs_labels]
+    found = judge_differences(differences, baseline, results(), run.columns)
+    if estimated := [gate for gate in gates if gate.needs_labels and not gate.needs_baseline]:
+        found |= extra("true figures").judge_true_figures(estimated, labels, results, run.id)
+    if estimated := [gate for gate in gates if gate.needs_labels and gate.needs_baseline]:
+        earlier = None if baseline is None else baseline.earlier
+        found |= extra("true differences").judge_true_differences(estimated, labels, earlier, run, results)
+    others = [gate for gate in gates if gate.text not in found]
+    judged = iter(judge_gates(others, results(), max_errors=max_errors))
+    in_order = [found[gate.text] if gate.text in found else next(judged) for gate in gates]
+    return (*in_order, *judged)
+
+
+def _asked(results: Callable[[], Iterator[CaseResult]]) -> Callable[[], Iterator[CaseResult]]:
+    return lambda: (result for result in results() if not is_not_asked(result))
+
+
+def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> RunRecord:
+    """Return the record with a warning when the store lacks something of the run: how much, and what it cost."""
+    if recording.failure is None:
         return run
-    known = {(worker.name, worker.host): worker for worker in run.workers}
-    for worker in running.result():
-        before = known.get((worker.name, worker.host), WorkerRecord(worker.name, worker.host))
+    unstored = list(recording.unstored)
+    usage = sum((used for result in unstored for used in result.usage.values()), Usage())
+    cost = "at an unknown cost" if usage.cost_usd is None else f"which cost {format_cost(usage.cost_usd)}"
+    stored = f"{total - len(unstored):,} of {total:,} results are"
+    what = f": {stored}; the other {len(unstored):,}, {cost}, are shown only now" if unstored else ""
+    text = f"{recording.failure.message}; not all of this run is stored{what} ({recording.failure.hint})"
+    return replace(run, warnings=(*run.warnings, text))
+
+
+def _what_changed(error: ConfigError) -> str:
+    first, count = error.problems[0], len(error.problems)
+    where = f" ({first.location})" if first.location else ""
+    more = f", and {count - 1:,} more" if count > 1 else ""
+    return f"{STOPPED}the tests changed during the run: {first.message}{where}{more}"
+
+
+def _with_those_before(
+    before: Sequence[WorkerRecord], now: Sequence[WorkerRecord]
+) -> tuple[WorkerRecord, ...]:
+    """Return what the workers of a run have done, in earlier processes of the run, too."""
+    known = {(worker.name, worker.host): worker for worker in before}
+    for worker in now:
+        earlier = known.get((worker.name, worker.host), WorkerRecord(worker.name, worker.host))
         known[worker.name, worker.host] = WorkerRecord(
             worker.name,
             worker.host,
-            before.cases + worker.cases,
-            before.requests + worker.requests,
-            before.lost + worker.lost,
+            earlier.cases + worker.cases,
+            earlier.requests + worker.requests,
+            earlier.lost + worker.lost,
         )
-    return replace(run, workers=tuple(known.values()))
+    return tuple(known.values())
+
+
+def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
+    """Return the exit code of a run. Where there are gates, they decide in place of all-must-pass."""
+    if stopped_by is StopReason.SIGINT:
+        return ExitCode.INTERRUPTED
+    if stopped_by in {StopReason.SIGTERM, StopReason.SIGHUP}:
+        return ExitCode.TERMINATED
+    summary = report.summary
+    if stopped_by is StopReason.HANDED_IN:
+        return ExitCode.PENDING
+    if report.bugs:
+        return ExitCode.BUG
+    statuses = {gate.status for gate in summary.gates}
+    if Status.FAILED in statuses or (summary.failed and not statuses):
+        return ExitCode.FAILED
+    is_judged = Status.ERROR not in statuses if statuses else not summary.errored
+    if not is_judged or report.run.status is not RunStatus.COMPLETED:
+        return ExitCode.NOT_JUDGED
+    return ExitCode.OK  # a run without tests too: it begins only where that is allowed

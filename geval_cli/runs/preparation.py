@@ -25,12 +25,11 @@ from geval_cli.providers.registry import (
 from geval_cli.providers.trust import runs_program
 from geval_cli.providers.wire.batching import batch_api
 from geval_cli.records import Role
-from geval_cli.runs.baseline import baseline_problems
+from geval_cli.runs.baseline import baseline_problems, gates_of
 from geval_cli.runs.judge_again import JudgedTests, match_outputs
 from geval_cli.runs.lock import LockFile, lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest, open_config
 from geval_cli.runs.stopping import stop_problems, stops_when_decided
-from geval_cli.runs.verdicts import gates_of
 from geval_cli.source.files import read_text
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK

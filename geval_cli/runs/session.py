@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import CodeRunner, JudgeDefaults, Tools
 from geval_cli.assertions.rating_keys import OWN_HASHES
+from geval_cli.engine.case import JobContext
+from geval_cli.engine.columns import row_columns
 from geval_cli.engine.judge_output import judge_given
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
@@ -33,7 +35,7 @@ from geval_cli.providers.registry import (
 )
 from geval_cli.providers.wire.batching import batch_api
 from geval_cli.providers.wire.client_model import ClientModel
-from geval_cli.records import AssertionResult, ErrorInfo, ModelRequest, ModelResponse
+from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, ModelRequest, ModelResponse, TraceStep
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.specs.base import ProviderSpec
@@ -304,6 +306,16 @@ async def _closing(session: Session) -> AsyncIterator[Session]:
         yield session
 
 
+def job_context(session: Session, prepared: PreparedRun) -> JobContext:
+    """Return what one job of a suite needs: its models, tools and, where stored outputs are judged, these."""
+
+    async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
+        return await session.model_for(spec).complete(request)
+
+    tools = session.tools(prepared.suite, prepared.templates, prepared.defaults)
+    return JobContext(generate, tools, stored=prepared.stored, columns=row_columns(prepared.plan.columns))
+
+
 def unasked_tools(
     suite: LoadedSuite, templates: Templates, defaults: JudgeDefaults, locked_steps: LockedSteps | None = None
 ) -> Tools:
@@ -382,6 +394,31 @@ def without_secrets(grade: Grade, secrets: Secrets) -> Grade:
         evaluation_steps=tuple(map(secrets.hide, grade.evaluation_steps)),
         detail=secrets.hide_in(grade.detail),
     )
+
+
+def safe_result(result: CaseResult, secrets: Secrets) -> CaseResult:
+    """Return the result with no secret in what judges, webhooks, tools and code say: what they are sent may come back.
+
+    The model's own answer stays as it is.
+    """
+    if result.assertions:
+        safe = tuple(safe_assertion(item, secrets) for item in result.assertions)
+        result = replace(result, assertions=safe)
+    if result.trace:
+        turns = (
+            replace(turn, content=secrets.hide(turn.content)) if turn.role == "tool" else turn
+            for turn in result.turns
+        )
+        steps = (_safe_step(step, secrets) for step in result.trace)
+        result = replace(result, trace=tuple(steps), turns=tuple(turns))
+    if result.error is not None:
+        result = replace(result, error=safe_error(result.error, secrets))
+    return result
+
+
+def _safe_step(step: TraceStep, secrets: Secrets) -> TraceStep:
+    error = None if step.error is None else secrets.hide(step.error)
+    return replace(step, args=secrets.hide_in(step.args), output=secrets.hide_in(step.output), error=error)
 
 
 def safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:

@@ -33,9 +33,8 @@ from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
 from geval_cli.records import AssertionResult, JsonValue, Role, RunRecord, Usage, to_json
 from geval_cli.report.plan import RunPlan
-from geval_cli.runs.jobs import job_context
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.session import open_suite_session
+from geval_cli.runs.session import job_context, open_suite_session
 from geval_cli.statistics.drift import (
     MARGIN,
     Drift,

@@ -28,7 +28,7 @@ from geval_cli.gateway.limits import Pace
 from geval_cli.judge.memory import LockedSteps
 from geval_cli.records import STOPPED, JsonValue
 from geval_cli.runs import collect_garbage_rarely
-from geval_cli.runs.jobs import JOBS_PER_REQUEST, JobRunner, answer_patience_s, open_jobs
+from geval_cli.runs.evaluation import JOBS_PER_REQUEST, JobRunner, answer_patience_s, open_jobs
 from geval_cli.runs.preparation import reopened
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import fingerprint
