@@ -3,10 +3,12 @@
 Through the official library: files go up and come down as streams.
 """
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+from urllib.request import getproxies
 
 from msgspec.structs import replace
 
@@ -310,9 +312,7 @@ class OpenAIBatches:
         self._own_headers = {} if authorization else {"Authorization": openai.Omit()}
         key = (authorization or "none").rpartition(" ")[2]
         if self._client is None:
-            options: dict[str, Any] = {"timeout": _READ_TIMEOUT_S, "follow_redirects": False}
-            if self._base_url.startswith("https:"):
-                options["verify"] = tls_context(self._endpoint.certificate)
+            options = {"timeout": _READ_TIMEOUT_S, "follow_redirects": False, "verify": self._trust()}
             try:
                 self._http_client = openai.DefaultAioHttpClient(**options)
             except RuntimeError:  # an old version of the library without its extra for aiohttp
@@ -332,6 +332,13 @@ class OpenAIBatches:
             self._client.organization = self._client.project = None
         self._sent_headers = own_headers
         return self._client
+
+    def _trust(self) -> ssl.SSLContext:
+        """Return what is trusted: nobody where no TLS is spoken, since the system's certificates take 50 ms to read."""
+        urls = (self._base_url, *getproxies().values())
+        if any(url.startswith("https:") for url in urls):
+            return tls_context(self._endpoint.certificate)
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _is_transport_error(error: Exception) -> bool:
