@@ -10,6 +10,7 @@ import hashlib
 import shlex
 from collections.abc import Callable
 from functools import lru_cache
+from typing import cast
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -157,8 +158,7 @@ class BatchQueue:
             PendingError: there is no answer yet.
             ProviderError: the answer is an error.
         """
-        provider, key = call.provider, self.key_of(call)
-        assert isinstance(provider, BatchingProvider)  # `takes` says so
+        provider, key = cast(BatchingProvider, call.provider), self.key_of(call)  # `takes` says so
         body = json_bytes(provider.payload(call.request))
         expected_usd = self._expected_usd(provider, call.request)
         claim = await self.store.claim(key, body, self.policy.run_id, expected_usd)

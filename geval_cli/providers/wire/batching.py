@@ -1,7 +1,7 @@
 """Which providers have a batch API."""
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from geval_cli.providers.base import Provider
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
@@ -10,7 +10,6 @@ from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 
 
-@runtime_checkable
 class BatchingProvider(Protocol):
     """A provider that may have a batch API."""
 
@@ -57,4 +56,5 @@ def way_to_batches(provider_id: str, config: Mapping[str, JsonValue] | None = No
 
 def batch_api(provider: Provider) -> BatchApi | None:
     """Return the batch API of a provider; None when it has none."""
-    return provider.batches if isinstance(provider, BatchingProvider) else None
+    found: BatchApi | None = getattr(provider, "batches", None)  # by name: it is called for every request
+    return found
