@@ -312,7 +312,11 @@ class OpenAIBatches:
         self._own_headers = {} if authorization else {"Authorization": openai.Omit()}
         key = (authorization or "none").rpartition(" ")[2]
         if self._client is None:
-            options = {"timeout": _READ_TIMEOUT_S, "follow_redirects": False, "verify": self._trust()}
+            options: dict[str, Any] = {
+                "timeout": _READ_TIMEOUT_S,
+                "follow_redirects": False,
+                "verify": self._trust(),
+            }
             try:
                 self._http_client = openai.DefaultAioHttpClient(**options)
             except RuntimeError:  # an old version of the library without its extra for aiohttp
