@@ -34,12 +34,12 @@ def results_html(title: str, results: "Iterable[CaseResult]", total: int) -> str
 
 def comparison_html(found: "RunComparison") -> str:
     """Return the decision about two runs, and a row for each of their figures."""
-    from geval_cli.report.comparison_text import row_words
+    from geval_cli.report.comparison import RowWords
 
     heads = ("figure", "column", "A", "B", "change", "95 % interval", "verdict")
     lines = []
     for row in found.rows[:ROWS_SHOWN]:
-        words = row_words(row, found.detect)
+        words = RowWords(row, found.detect)
         cells = (words.name, row.column, words.before, words.after, words.change, words.interval)
         colour = _COLOURS[_VERDICT_STATUS.get(row.verdict.value, "not_evaluated")]
         marked = f'<td style="{_CELL};color:{colour}">{_shown(row.verdict.value)}</td>'

@@ -13,22 +13,20 @@ from geval_cli.numbers import (
     fixed,
     format_cost,
     format_count,
-    format_difference,
     format_duration,
     format_interval,
-    format_p,
-    format_points,
     format_score,
     format_share,
     plural,
     share_bounds,
 )
 from geval_cli.records import ColumnSummary, Delta, Difference, MetricStat, Role, Stat, Status, Usage
-from geval_cli.report.comparison import too_few_text
+from geval_cli.report.comparison import DeltaWords, too_few_text
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import (
+    DIFFERENCE_STYLES,
     MANY_COLUMNS,
     STYLES,
     UNICODE_SIGNS,
@@ -55,14 +53,6 @@ _NO_MONEY = 1e-9
 _DUST = 9
 """Decimals beyond which a float has only what its arithmetic left."""
 _WIDTH_FOR_MDE, _WIDTH_FOR_INTERVALS, _WIDTH_FOR_DIFFERENCES = 100, 70, 50
-_VERDICT_STYLES = {
-    "better": "green",
-    "worse": STYLES[Status.FAILED],
-    "undecided": "dim",
-    "equivalent": "cyan",
-    "identical": "dim",
-    "mixed": "yellow",
-}
 
 
 def share_text(stat: Stat) -> str:
@@ -112,8 +102,28 @@ def tokens_text(column: ColumnSummary) -> str:
     return f"{format_count(usage.input_tokens)} + {format_count(usage.output_tokens)}"
 
 
-def differences_of(column: ColumnSummary) -> Iterator[tuple[str, Difference]]:
-    """Yield each row of a column's comparison with the baseline, by name: the pass rate, then the metrics.
+class ShownDifference(DeltaWords, frozen=True):
+    """A row of a column's comparison with the baseline, by name; `verdict` is None of fewer than two tests."""
+
+    name: str
+    verdict: str | None
+
+    @property
+    def mde(self) -> str:
+        """The smallest difference that so many tests would show with a chance of 80 %."""
+        return "" if self.delta.mde is None else self.size(self.delta.mde, "pts")
+
+    @property
+    def decision(self) -> str:
+        """`better`, or `undecided (~40 more)`: so many further tests would show a difference of this size."""
+        more = f"too few tests: {too_few}" if (too_few := too_few_text(self.delta)) else ""
+        if not more and (count := _missing_tests(self.delta)):
+            more = f"{estimated(count).replace('about ', '~').replace('more than', '>')} more"
+        return f"undecided ({more})" if self.verdict == "undecided" and more else self.verdict or ""
+
+
+def differences_of(column: ColumnSummary) -> Iterator[ShownDifference]:
+    """Yield each row of a column's comparison with the baseline: the pass rate, then the metrics.
 
     Those with the same figures in every test are one row, `pass rate = right`.
     """
@@ -129,14 +139,14 @@ def differences_of(column: ColumnSummary) -> Iterator[tuple[str, Difference]]:
         shown = PASS_RATE if key == _PASS_RATE_KEY else key
         names.setdefault(leaders[key], []).append(shown)
     for key, same in names.items():
-        yield " = ".join(same), rows[key]
+        yield ShownDifference(rows[key].delta, key == _PASS_RATE_KEY, " = ".join(same), rows[key].verdict)
 
 
 def verdict_word(column: ColumnSummary) -> str:
     """Return the verdict on a column in a word; "mixed" when it is better in one thing and worse in another."""
     if column.vs_first is None:
         return "baseline"
-    verdicts = {item.verdict for _, item in differences_of(column)}
+    verdicts = {item.verdict for item in differences_of(column)}
     if verdicts >= {"better", "worse"}:
         return "mixed"
     for word in ("better", "worse", "undecided", "equivalent", "identical"):
@@ -149,24 +159,10 @@ def verdict_text(column: ColumnSummary) -> str:
     """`better: pass rate, tone; worse: length`: the verdict on a column, and what it is about."""
     parts = []
     for word in ("better", "worse"):
-        names = [one_line(name, _NAME_WIDTH) for name, item in differences_of(column) if item.verdict == word]
+        names = [one_line(item.name, _NAME_WIDTH) for item in differences_of(column) if item.verdict == word]
         if names:
             parts.append(f"{word}: {', '.join(names)}")
     return "; ".join(parts) or verdict_word(column)
-
-
-def decision_text(item: Difference) -> str:
-    """`better`, or `undecided (~40 more)`: so many further tests would show a difference of this size."""
-    more = more_tests(item.delta)
-    return f"undecided ({more})" if item.verdict == "undecided" and more else item.verdict or ""
-
-
-def more_tests(delta: Delta) -> str:
-    """Return how many further tests would probably decide: `~40 more`; "" where that cannot be told."""
-    if too_few := too_few_text(delta):
-        return f"too few tests: {too_few}"
-    count = _missing_tests(delta)
-    return f"{estimated(count).replace('about ', '~').replace('more than', '>')} more" if count else ""
 
 
 def _missing_tests(delta: Delta) -> int:
@@ -407,15 +403,13 @@ def _gain(column: ColumnSummary, baseline: ColumnSummary) -> str:
     """
     found = _pass_difference(column)
     assert found is not None
-    delta = found.delta
-    if delta.interval is not None:
-        between = f" (95 % CI {' to '.join(map(format_points, delta.interval))})"
-    else:
-        between = f" (p {format_p(delta.p_adjusted)})" if delta.p_adjusted is not None else ""
+    delta, said = found.delta, DeltaWords(found.delta, is_share=True)
+    between = f"95 % CI {' to '.join(said.bounds)}" if said.bounds else f"p {said.p}" if said.p else ""
+    between = f" ({between})" if between else ""
     tests = (
         f" in the {delta.clusters:,} tests judged in both" if _is_of_fewer(delta, column, baseline) else ""
     )
-    return f"{format_points(delta.value or 0.0)} points in pass rate{tests}{between}"
+    return f"{said.shift(delta.value or 0.0)} points in pass rate{tests}{between}"
 
 
 def _is_of_fewer(delta: Delta, *columns: ColumnSummary) -> bool:
@@ -444,9 +438,9 @@ def _decided_by_metrics(
 
 def _decided_metrics(column: ColumnSummary, word: str) -> list[str]:
     return [
-        one_line(name, _NAME_WIDTH)
-        for name, item in differences_of(column)
-        if not f"{name} ".startswith(f"{PASS_RATE} ") and item.verdict == word
+        one_line(item.name, _NAME_WIDTH)
+        for item in differences_of(column)
+        if not item.is_share and item.verdict == word
     ]
 
 
@@ -534,8 +528,9 @@ def _against(column: ColumnSummary, baseline: ColumnSummary, shape: _Shape) -> s
         return "baseline"
     rate = found.pass_rate
     if rate is not None and rate.verdict in {"better", "worse"}:
-        text = f"{rate.verdict} {format_points(rate.delta.value or 0.0)} pts"
-        return f"{text}, p {p_of(rate)}" if shape.has_p and p_of(rate) else text
+        said = DeltaWords(rate.delta, is_share=True)
+        text = f"{rate.verdict} {said.change}"
+        return f"{text}, p {said.p}" if shape.has_p and said.p else text
     word = verdict_word(column)
     if word in {"better", "worse"}:
         names = _decided_metrics(column, word)
@@ -593,8 +588,8 @@ def _print_rows(rows: Sequence[tuple[str, ...]], console: Console) -> None:
 
 def _verdict_style(text: str) -> str:
     if "better" in text and "worse" in text:
-        return _VERDICT_STYLES["mixed"]
-    return _VERDICT_STYLES.get(text.partition(":")[0].partition(" ")[0], "dim")
+        return DIFFERENCE_STYLES["mixed"]
+    return DIFFERENCE_STYLES.get(text.partition(":")[0].partition(" ")[0], "dim")
 
 
 def means_of(columns: Sequence[ColumnSummary]) -> list[tuple[str, MetricStat]]:
@@ -629,9 +624,9 @@ def print_means(rows: Sequence[tuple[str, MetricStat]], console: Console) -> Non
 def print_differences(columns: Sequence[ColumnSummary], console: Console) -> None:
     """Print how far each column differs from the baseline, of the tests that both have judged."""
     rows = [
-        (number, name, item)
+        (number, item)
         for number, column in enumerate(columns, start=1)
-        for name, item in differences_of(column)
+        for item in differences_of(column)
         if item.verdict is not None
     ]
     if not rows or console.width < _WIDTH_FOR_DIFFERENCES:
@@ -648,15 +643,15 @@ def print_differences(columns: Sequence[ColumnSummary], console: Console) -> Non
         if is_shown:
             table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict (more tests)", overflow="fold")
-    for number, name, item in rows[:DIFFERENCES_MAX]:
-        interval = [interval_of(name, item)] if has_interval else []
-        mde = [mde_of(name, item)] if has_mde else []
-        verdict = Text(decision_text(item), style=_VERDICT_STYLES.get(item.verdict or "", ""))
+    for number, item in rows[:DIFFERENCES_MAX]:
+        interval = [" to ".join(item.bounds)] if has_interval else []
+        mde = [item.mde] if has_mde else []
+        verdict = Text(item.decision, style=DIFFERENCE_STYLES.get(item.verdict or "", ""))
         table.add_row(
-            Text(f"[{number}] {one_line(name, _NAME_WIDTH)}"),
-            difference_of(name, item),
+            Text(f"[{number}] {one_line(item.name, _NAME_WIDTH)}"),
+            item.change,
             *interval,
-            p_of(item),
+            item.p,
             *mde,
             verdict,
         )
@@ -665,32 +660,3 @@ def print_differences(columns: Sequence[ColumnSummary], console: Console) -> Non
     if hidden > 0:
         console.print(Text(f" and {plural(hidden, 'more difference')}, in -o results.json", style="dim"))
     console.print()
-
-
-def _shift(name: str) -> Callable[[float], str]:
-    """Return how differences of a figure are written: those of pass rates are percentage points."""
-    return format_points if name.startswith(PASS_RATE) else format_difference
-
-
-def difference_of(name: str, item: Difference) -> str:
-    """`+0.16`, or `+16 pts` of a pass rate."""
-    text = _shift(name)(item.delta.value or 0.0)
-    return f"{text} pts" if name.startswith(PASS_RATE) and item.delta.value else text
-
-
-def interval_of(name: str, item: Difference) -> str:
-    """`-0.02 to +0.16`: the 95 % interval of a difference."""
-    return "" if item.delta.interval is None else " to ".join(map(_shift(name), item.delta.interval))
-
-
-def p_of(item: Difference) -> str:
-    """Return the p-value of a difference, adjusted for all that are shown."""
-    return "" if item.delta.p_adjusted is None else format_p(item.delta.p_adjusted)
-
-
-def mde_of(name: str, item: Difference) -> str:
-    """Return the smallest difference that so many tests would show with a chance of 80 %."""
-    if item.delta.mde is None:
-        return ""
-    is_rate = name.startswith(PASS_RATE)
-    return f"{format_points(item.delta.mde).lstrip('+')} pts" if is_rate else fixed(item.delta.mde, _DIGITS)

@@ -19,6 +19,7 @@ from geval_cli.errors import UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
 from geval_cli.numbers import (
+    estimated,
     format_difference,
     format_p,
     format_points,
@@ -928,15 +929,6 @@ def _overall(
     return _row(decision, "", comparing, options.detect)
 
 
-def row_title(row: ComparedRow) -> str:
-    """Return the name of a row as people read it: `pass rate = score = right` where their figures are the same."""
-    first = {RowKind.PASS_RATE: "pass rate", RowKind.SCORE: "score"}.get(row.kind, row.metric)
-    names = [first, *row.same]
-    shown = names[:_NAMES_SHOWN]
-    more = [] if len(shown) == len(names) else [f"{len(names) - len(shown):,} more"]
-    return " = ".join([*(one_line(name, _NAME_WIDTH) for name in shown), *more])
-
-
 def headline(
     rows: Sequence[ComparedRow],
     paired: int,
@@ -960,10 +952,11 @@ def headline(
     worst = next((row for row in by_change if row.verdict is DifferenceVerdict.WORSE), None)
     best = next((row for row in reversed(by_change) if row.verdict is DifferenceVerdict.BETTER), None)
     together = overall if overall is not None and overall.verdict in _SHOWN else None
+    overall_change = "" if together is None else RowWords(together).moved(quoted, several=False)
     tests = plural(paired, "test")
 
     def said(row: ComparedRow) -> str:
-        return _moved(row, quoted, several=several)
+        return RowWords(row).moved(quoted, several=several)
 
     if worst is not None or best is not None:
         words = {row.verdict.value for row in (worst, best, together) if row is not None}
@@ -973,9 +966,7 @@ def headline(
                 f" in {counts[DifferenceVerdict.BETTER]:,}: worst is {said(worst)}, best is {said(best)}"
             )
             if together is not None:
-                sentence += (
-                    f"; {together.verdict} over all columns: {_moved(together, quoted, several=False)}"
-                )
+                sentence += f"; {together.verdict} over all columns: {overall_change}"
             return words.pop() if len(words) == 1 else "mixed", sentence
         shown, other = (worst, highest) if worst is not None else (best, lowest)
         assert shown is not None  # there are better or worse ones
@@ -984,7 +975,7 @@ def headline(
         among += f"{':' if count == 1 else ', most in'} {said(shown)}"
         if together is not None:
             sentence = (
-                f"{this} is {together.verdict} than {a} over all columns: {_moved(together, quoted, several=False)}"
+                f"{this} is {together.verdict} than {a} over all columns: {overall_change}"
                 f"; {'also ' if shown.verdict == together.verdict else ''}{shown.verdict} in {among}"
             )
         elif len(rows) == 1:
@@ -1004,7 +995,7 @@ def headline(
         )
     if together is not None:
         return together.verdict, (
-            f"{this} is {together.verdict} than {a} over all columns: {_moved(together, quoted, several=False)};"
+            f"{this} is {together.verdict} than {a} over all columns: {overall_change};"
             " no single column shows a clear difference"
         )
     undecided = [row for row in rows if row.verdict is DifferenceVerdict.UNDECIDED]
@@ -1046,32 +1037,144 @@ def _value(row: ComparedRow) -> float:
     return row.delta.value or 0.0
 
 
-def _moved(row: ComparedRow, quoted: Callable[[str], str], *, several: bool) -> str:
-    """Return `relevance 0.75 to 0.45 (-0.30, 95 % CI -0.36 to -0.24)`, or `relevance at 0.75 in both`."""
-    title = row_title(row)
-    name = title if title in {"pass rate", "score"} else quoted(title)
-    name += f" of {quoted(one_line(row.column, _NAME_WIDTH))}" if several else ""
-    if not row.delta.differing:
-        return f"{name} at {level_text(row, row.b)} in both"
-    change = f"{shift_text(row, _value(row))}{' points' if is_rate(row) else ''}"
-    if row.delta.interval is not None:
-        change += f", 95 % CI {' to '.join(shift_text(row, bound) for bound in row.delta.interval)}"
-    return f"{name} {level_text(row, row.a)} to {level_text(row, row.b)} ({change})"
-
-
 def is_rate(row: ComparedRow) -> bool:
     """Return whether the figures of a row are shares of cases, and its change percentage points."""
     return row.kind is RowKind.PASS_RATE
 
 
-def level_text(row: ComparedRow, value: float) -> str:
-    """`81 %` of a pass rate, `0.81` of scores."""
-    return format_share(value) if is_rate(row) else format_score(value)
+class DeltaWords(Struct, frozen=True):
+    """A mean difference in words: of shares in percentage points, of scores as it is.
+
+    Attributes:
+        is_share: the difference is one of shares.
+    """
+
+    delta: Delta
+    is_share: bool
+
+    @property
+    def change(self) -> str:
+        """`+8 pts`, or `+0.08` of scores."""
+        value = self.delta.value or 0.0
+        return f"{self.shift(value)} pts" if self.is_share and value else self.shift(value)
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The ends of the 95 % interval, without a unit; nothing without one."""
+        return tuple(map(self.shift, self.delta.interval or ()))
+
+    @property
+    def p(self) -> str:
+        """The p-value, adjusted for all that was compared where it could be."""
+        p = self.delta.p if self.delta.p_adjusted is None else self.delta.p_adjusted
+        return "" if p is None else format_p(p)
+
+    def shift(self, difference: float) -> str:
+        """Return a difference with its sign and without a unit."""
+        return format_points(difference) if self.is_share else format_difference(difference)
+
+    def size(self, difference: float, unit: str = "points") -> str:
+        """Return a difference without its sign: `5 points`, or `0.05` of scores."""
+        return (
+            f"{format_points(difference).lstrip('+')} {unit}" if self.is_share else format_score(difference)
+        )
+
+    def power(self, detect: float) -> str:
+        """Return which difference the tests would show, and how many tests `detect` needs.
+
+        "" where too few tests differ, so that nothing is known of how much they vary.
+        """
+        if too_few := too_few_text(self.delta):
+            return f"too few tests: {too_few}"
+        parts = []
+        if self.delta.mde is not None:
+            parts.append(f"detects {self.size(self.delta.mde)} or more (80 % power)")
+        if detect and (count := self.delta.needed_tests) is not None:
+            tests = "test" if count == 1 else "tests"
+            parts.append(f"{self.size(detect)} would need {estimated(count)} {tests}")
+        return "; ".join(parts)
 
 
-def shift_text(row: ComparedRow, difference: float) -> str:
-    """`+8`: the points of a pass rate, `+0.08` of scores."""
-    return format_points(difference) if is_rate(row) else format_difference(difference)
+class RowWords(Struct, frozen=True):
+    """A row in words and figures, as terminal, Markdown, page and drawings show it.
+
+    Attributes:
+        detect: the difference for which a number of tests is given; 0 for none.
+    """
+
+    row: ComparedRow
+    detect: float = 0.0
+
+    @property
+    def difference(self) -> DeltaWords:
+        """Its change, apart from what it is a change of."""
+        return DeltaWords(self.row.delta, is_rate(self.row))
+
+    @property
+    def name(self) -> str:
+        """The figure: `pass rate = score = right` where their figures are the same."""
+        first = {RowKind.PASS_RATE: "pass rate", RowKind.SCORE: "score"}.get(self.row.kind, self.row.metric)
+        names = [first, *self.row.same]
+        shown = [one_line(name, _NAME_WIDTH) for name in names[:_NAMES_SHOWN]]
+        more = [] if len(shown) == len(names) else [f"{len(names) - len(shown):,} more"]
+        return " = ".join([*shown, *more])
+
+    @property
+    def before(self) -> str:
+        """`81 %` of a pass rate, `0.81` of scores."""
+        return self._level(self.row.a)
+
+    @property
+    def after(self) -> str:
+        """The later figure."""
+        return self._level(self.row.b)
+
+    @property
+    def change(self) -> str:
+        """The difference with its unit."""
+        return self.difference.change
+
+    @property
+    def interval(self) -> str:
+        """`[-0.02, +0.16]`; "" without an interval."""
+        bounds = self.difference.bounds
+        return f"[{', '.join(bounds)}]" if bounds else ""
+
+    @property
+    def p(self) -> str:
+        """The p-value."""
+        return self.difference.p
+
+    @property
+    def tests(self) -> int:
+        """The number of tests that it is of."""
+        return self.row.delta.clusters
+
+    @property
+    def power(self) -> str:
+        """The differences that so many tests would show; "" of figures that are the same in every test."""
+        is_same = self.row.verdict is DifferenceVerdict.IDENTICAL
+        return "" if is_same else self.difference.power(self.detect)
+
+    @property
+    def verdict(self) -> DifferenceVerdict:
+        """The finding about the row."""
+        return self.row.verdict
+
+    def moved(self, quoted: Callable[[str], str], *, several: bool) -> str:
+        """Return `relevance 0.75 to 0.45 (-0.30, 95 % CI -0.36 to -0.24)`, or `relevance at 0.75 in both`."""
+        name = self.name if self.name in {"pass rate", "score"} else quoted(self.name)
+        name += f" of {quoted(one_line(self.row.column, _NAME_WIDTH))}" if several else ""
+        if not self.row.delta.differing:
+            return f"{name} at {self.after} in both"
+        difference = self.difference
+        change = difference.shift(self.row.delta.value or 0.0) + (" points" if difference.is_share else "")
+        if difference.bounds:
+            change += f", 95 % CI {' to '.join(difference.bounds)}"
+        return f"{name} {self.before} to {self.after} ({change})"
+
+    def _level(self, value: float) -> str:
+        return format_share(value) if is_rate(self.row) else format_score(value)
 
 
 def too_few_text(delta: Delta) -> str:

@@ -2,36 +2,29 @@
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import (
-    estimated,
     format_p,
-    format_points,
-    format_score,
     format_time,
     plural,
 )
-from geval_cli.records import Delta, JsonValue, Status
+from geval_cli.records import JsonValue, Status
 from geval_cli.report.comparison import (
     ComparedRow,
     ComparedRun,
     Flip,
+    RowWords,
     RunComparison,
     comparison_from_json,
     headline,
     is_rate,
-    level_text,
-    row_title,
-    shift_text,
-    too_few_text,
 )
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.sanitize import code_span, markdown_table, one_line, quoted, sanitize
-from geval_cli.report.verdict import fitted_title, signs_of, with_signs
+from geval_cli.report.verdict import DIFFERENCE_STYLES, fitted_title, signs_of, with_signs
 from geval_cli.statistics.paired import DifferenceVerdict
 
 _FLIPS_SHOWN, _FLIPS_BESIDE = 20, 10
@@ -42,13 +35,6 @@ _NARROW = 76
 """Below, a row is a sentence: a table would lose its names and numbers."""
 _NAME_WIDTH, _NAME_MIN = 60, 16
 _GAP = 3
-_STYLES = {
-    DifferenceVerdict.BETTER: "green",
-    DifferenceVerdict.WORSE: "red",
-    DifferenceVerdict.UNDECIDED: "dim",
-    DifferenceVerdict.EQUIVALENT: "cyan",
-    DifferenceVerdict.IDENTICAL: "dim",
-}
 _DECIDED = frozenset({DifferenceVerdict.BETTER, DifferenceVerdict.WORSE, DifferenceVerdict.EQUIVALENT})
 _ADJUSTED = {"holm": "Holm", "bh": "BH"}
 
@@ -68,7 +54,9 @@ def print_comparison(
     """
     arrow, signs = "→" if is_unicode(console) else "->", signs_of(console)
     console.print()
-    style = "bold" if found.verdict == "mixed" else f"bold {_STYLES[DifferenceVerdict(found.verdict)]}"
+    style = (
+        "bold" if found.verdict == "mixed" else f"bold {DIFFERENCE_STYLES[DifferenceVerdict(found.verdict)]}"
+    )
     print_hanging(Text(), Text(with_signs(found.headline, signs), style=style), console, indent=1)
     print_hanging(Text(), Text(with_signs(changes_text(found), signs)), console, indent=1)
     console.print()
@@ -80,7 +68,7 @@ def print_comparison(
     for text in found.notes:
         print_hanging(Text("note  ", style="dim"), Text(with_signs(text, signs)), console, indent=1)
     if found.overall is not None and (is_verbose or found.overall.verdict not in _DECIDED):
-        line = Text(overall_text(found.overall, arrow), style=_STYLES[found.overall.verdict])
+        line = Text(overall_text(found.overall, arrow), style=DIFFERENCE_STYLES[found.overall.verdict])
         print_hanging(Text("all columns  ", style="dim"), line, console, indent=1)
     console.print()
     if not is_verbose:
@@ -149,7 +137,7 @@ def _print_short_rows(
     are_rates = all(map(is_rate, rows))
     cells = []
     for row in rows:
-        words = row_words(row, found.detect)
+        words = RowWords(row, found.detect)
         means = f"{words.before} {arrow} {words.after}"
         cells.append(
             (words, (means, words.change, words.interval, *([words.p] * has_p), words.verdict.value))
@@ -166,7 +154,7 @@ def _print_short_rows(
         if several:
             head = "" if are_rates else f"{one_line(name, max(room // 2, _NAME_MIN))}, "
             name = head + fitted_title(column, max(room - cell_len(head), _NAME_MIN), signs)
-        table.add_row(Text(name), *texts[:-1], Text(texts[-1], style=_STYLES[words.verdict]))
+        table.add_row(Text(name), *texts[:-1], Text(texts[-1], style=DIFFERENCE_STYLES[words.verdict]))
     print_trimmed(indented(table), console)
     console.print()
 
@@ -177,46 +165,10 @@ def _print_power(undecided: Sequence[ComparedRow], found: RunComparison, console
     if where:
         undecided = sorted(undecided, key=lambda row: row.delta.mde or 0.0)[-1:]
     for row in undecided[:_POWERS_IN_SHORT]:
-        if power := row_words(row, found.detect).power:
-            print_hanging(Text(), Text(f"{row_title(row)}{where}: {power}", style="dim"), console, indent=1)
-
-
-class RowWords(Struct, frozen=True):
-    """A row in words and figures, as terminal, Markdown and page show it; `verdict` says of `row` what is shown."""
-
-    row: ComparedRow
-    name: str
-    before: str
-    after: str
-    change: str
-    interval: str
-    p: str
-    tests: int
-    power: str
-
-    @property
-    def verdict(self) -> DifferenceVerdict:
-        """The finding about the row."""
-        return self.row.verdict
-
-
-def row_words(row: ComparedRow, detect: float) -> RowWords:
-    """Return how a row is shown; `detect` is the difference for which a number of tests is given."""
-    delta = row.delta
-    p = delta.p if delta.p_adjusted is None else delta.p_adjusted
-    return RowWords(
-        row=row,
-        name=row_title(row),
-        before=level_text(row, row.a),
-        after=level_text(row, row.b),
-        change=shift_text(row, delta.value or 0.0) + (" pts" if is_rate(row) and delta.value else ""),
-        interval=interval_text(row),
-        p="" if p is None else format_p(p),
-        tests=delta.clusters,
-        power=power_text(delta, detect, is_rate=is_rate(row))
-        if row.verdict is not DifferenceVerdict.IDENTICAL
-        else "",
-    )
+        if power := RowWords(row, found.detect).power:
+            print_hanging(
+                Text(), Text(f"{RowWords(row).name}{where}: {power}", style="dim"), console, indent=1
+            )
 
 
 def _print_rows(
@@ -225,10 +177,10 @@ def _print_rows(
     console: Console,
     arrow: str,
 ) -> None:
-    shown = [row_words(row, found.detect) for row in rows]
+    shown = [RowWords(row, found.detect) for row in rows]
     if console.width < _NARROW:
         for words in shown:
-            line = Text(f"{words.name}: {_in_a_line(words, arrow)}", style=_STYLES[words.verdict])
+            line = Text(f"{words.name}: {_in_a_line(words, arrow)}", style=DIFFERENCE_STYLES[words.verdict])
             print_hanging(Text(), line, console, indent=1)
         return
     is_wide = console.width >= _WIDE
@@ -238,7 +190,7 @@ def _print_rows(
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for words in shown:
-        said = Text(words.verdict.value, style=_STYLES[words.verdict])
+        said = Text(words.verdict.value, style=DIFFERENCE_STYLES[words.verdict])
         if is_wide and words.power:
             said.append(f"; {words.power}", style="dim")
         means = f"{words.before} {arrow} {words.after}"
@@ -283,7 +235,7 @@ def _flip_reason(flip: Flip) -> str:
 
 def overall_text(row: ComparedRow, arrow: str) -> str:
     """Return the pass rate of all columns together: `pass rate 0.62 → 0.70, +0.08 [+0.02, +0.14], p 0.012, better`."""
-    words = row_words(row, 0.0)
+    words = RowWords(row)
     return f"{words.name} {_in_a_line(words, arrow)}"
 
 
@@ -325,36 +277,6 @@ def changes_text(found: RunComparison) -> str:
     return f"Changed from A to B: {'; '.join(found.changes)}"
 
 
-def power_text(delta: Delta, detect: float, *, is_rate: bool = False) -> str:
-    """Return which difference the tests would show, and how many tests `detect` needs.
-
-    "" where too few tests differ, so that nothing is known of how much they vary.
-    """
-    if too_few := too_few_text(delta):
-        return f"too few tests: {too_few}"
-    parts = []
-    if delta.mde is not None:
-        parts.append(f"detects {_size(delta.mde, is_rate=is_rate)} or more (80 % power)")
-    if detect and delta.needed_tests is not None:
-        parts.append(needed_text(delta.needed_tests, _size(detect, is_rate=is_rate)))
-    return "; ".join(parts)
-
-
-def _size(difference: float, *, is_rate: bool) -> str:
-    return f"{format_points(difference).lstrip('+')} points" if is_rate else format_score(difference)
-
-
-def needed_text(count: int, detect: str) -> str:
-    """Return how many tests it takes to show a difference of `detect`: `0.05 would need about 790 tests`."""
-    return f"{detect} would need {estimated(count)} {'test' if count == 1 else 'tests'}"
-
-
-def interval_text(row: ComparedRow) -> str:
-    """Return `[-0.02, +0.16]`; "" without an interval."""
-    bounds = row.delta.interval
-    return "" if bounds is None else f"[{', '.join(shift_text(row, bound) for bound in bounds)}]"
-
-
 def comparison_markdown(found: RunComparison, *, heading: str = "# geval: comparison") -> str:
     """Return the comparison as Markdown, in which nothing from a model or config is markup."""
     lines = [heading, "", f"**{code_span(found.headline)}**", "", code_span(changes_text(found)), ""]
@@ -378,7 +300,7 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
     )
     rows = []
     for row in found.rows[:_ROWS_SHOWN]:
-        words = row_words(row, found.detect)
+        words = RowWords(row, found.detect)
         rows.append(
             (
                 code_span(words.name),
@@ -447,7 +369,7 @@ def print_baseline_in_short(comparison: JsonValue, console: Console, run: str) -
     verdict, sentence = headline(
         found.rows, found.paired, found.overall, (f"the baseline {found.a.name}", "this run")
     )
-    style = "bold" if verdict == "mixed" else f"bold {_STYLES[DifferenceVerdict(verdict)]}"
+    style = "bold" if verdict == "mixed" else f"bold {DIFFERENCE_STYLES[DifferenceVerdict(verdict)]}"
     print_hanging(Text(), Text(one_line(with_signs(sentence, signs), 2_000), style=style), console, indent=1)
     for text in found.warnings:
         print_hanging(Text("warning  ", style="yellow"), Text(text, style="yellow"), console, indent=1)

@@ -43,16 +43,11 @@ from geval_cli.report.columns import (
     baseline_number,
     cost_note,
     cost_text,
-    decision_text,
-    difference_of,
     differences_of,
     duration_text,
-    interval_of,
     leader_text,
-    mde_of,
     mean_text,
     metric_names,
-    p_of,
     share_text,
     tokens_text,
     verdict_word,
@@ -230,15 +225,15 @@ def _differences(report: RunReport) -> str:
     rows = [
         (
             code_span(suite_name(column)),
-            name if name == PASS_RATE else code_span(one_line(name, 40)),
-            difference_of(name, item),
-            interval_of(name, item),
-            p_of(item).replace("<", "&lt;"),  # `<` would begin a tag for some readers
-            mde_of(name, item),
-            decision_text(item),
+            item.name if item.name == PASS_RATE else code_span(one_line(item.name, 40)),
+            item.change,
+            " to ".join(item.bounds),
+            item.p.replace("<", "&lt;"),  # `<` would begin a tag for some readers
+            item.mde,
+            item.decision,
         )
         for column, figures in zip(report.columns, report.summary.columns, strict=True)
-        for name, item in differences_of(figures)
+        for item in differences_of(figures)
         if item.verdict is not None
     ]
     if not rows:

@@ -38,6 +38,14 @@ STYLES = {
     Status.ERROR: "bold yellow",
     Status.NOT_EVALUATED: "dim",
 }
+DIFFERENCE_STYLES: Mapping[str, str] = {
+    "better": "green",
+    "worse": "bold red",
+    "undecided": "dim",
+    "equivalent": "cyan",
+    "identical": "dim",
+    "mixed": "yellow",
+}
 WORDS = {Status.PASSED: "PASS", Status.FAILED: "FAIL", Status.ERROR: "ERROR", Status.NOT_EVALUATED: "n/e"}
 VERDICT_WIDTH = len("* PASS 0.9996 ~")
 """The width of a verdict in a table: mark, word, score and the mark of a fallback."""

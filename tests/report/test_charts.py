@@ -39,7 +39,6 @@ from geval_cli.report.charts.figures import (
 )
 from geval_cli.report.charts.pair_charts import (
     DOTS_MAX,
-    DifferenceRow,
     PairedScore,
     ScoreRange,
     TrendPoint,
@@ -55,6 +54,9 @@ from geval_cli.report.charts.run_charts import (
     run_charts,
     score_histograms,
 )
+from geval_cli.report.comparison import ComparedRow, RowDelta, RowKind
+from geval_cli.statistics.intervals import Interval
+from geval_cli.statistics.paired import DifferenceVerdict
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</svg><script>alert(1)</script>"\x00\x1b[31m\u202e&amp;'
@@ -358,19 +360,24 @@ def test_counted_dots_lead_to_all_pairs_and_to_each_once() -> None:
     assert set(fits) == {1}
 
 
+def row_of(column: str, value: float, interval: Interval | None, n: int, verdict: str) -> ComparedRow:
+    delta = RowDelta(value, interval, n)
+    return ComparedRow("tone", RowKind.METRIC, column, 0.5, 0.5 + value, delta, DifferenceVerdict(verdict))
+
+
 def test_intervals_are_drawn_around_zero() -> None:
     rows = [
-        DifferenceRow("tone", 0.1, (0.02, 0.18), 40, "better"),
-        DifferenceRow(HOSTILE, -0.5, None, 1, "undecided"),
-        *(DifferenceRow(f"m{number}", 0.0, (-0.1, 0.1), 9, "undecided") for number in range(40)),
+        row_of("tone", 0.1, (0.02, 0.18), 40, "better"),
+        row_of(HOSTILE, -0.5, None, 1, "undecided"),
+        *(row_of(f"m{number}", 0.0, (-0.1, 0.1), 9, "undecided") for number in range(40)),
     ]
-    chart = difference_intervals("intervals-1", "tone", rows)
+    chart = difference_intervals("intervals-1", "tone", rows, lambda row: None)
     check(chart)
     assert chart.description.startswith(
         "Clear differences, corrected for everything compared: 1 of 42. 12 further differences not drawn."
     )
     assert "tone: +0.10 [+0.02, +0.18] of 40 pairs, better" in words(chart)
-    check(difference_intervals("intervals-1", HOSTILE, []))
+    check(difference_intervals("intervals-1", HOSTILE, [], lambda row: None))
 
 
 def point(
@@ -491,7 +498,9 @@ def test_names_are_whole_in_as_many_lines_as_they_need() -> None:
         *run_charts(columns, figures_of([0.5, 0.7], columns=3), link),
         repeat_verdicts(columns, verdicts, link),
         repeat_spreads(columns, spreads, link),
-        difference_intervals("intervals-1", "tone", [DifferenceRow(LONG, 0.1, (0.0, 0.2), 4, "better")]),
+        difference_intervals(
+            "intervals-1", "tone", [row_of(LONG, 0.1, (0.0, 0.2), 4, "better")], lambda row: None
+        ),
     ]
     for chart in drawn:
         check(chart)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from support.sample_run import RUN, console_of
 
 from geval_cli.errors import UsageError
+from geval_cli.numbers import estimated
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -23,9 +24,11 @@ from geval_cli.records import (
 from geval_cli.report.comparison import (
     ComparedRow,
     ComparisonOptions,
+    DeltaWords,
     NamedRun,
     RowDelta,
     RowKind,
+    RowWords,
     RunComparison,
     compare,
     comparison_from_json,
@@ -35,12 +38,7 @@ from geval_cli.report.comparison_text import (
     baseline_of,
     changes_text,
     comparison_markdown,
-    estimated,
-    interval_text,
-    needed_text,
-    power_text,
     print_comparison,
-    row_words,
 )
 from geval_cli.report.matching import MatchedBy, match_columns
 from geval_cli.report.report import RunReport
@@ -524,7 +522,7 @@ def test_what_models_write_is_neither_markup_nor_a_terminal_code() -> None:
 def test_an_interval_shows_whether_zero_is_in_it(interval: tuple[float, float] | None, text: str) -> None:
     (row,) = compared(rated(20, "right"), rated(20, "right", flip=8)).rows
     delta = RowDelta(value=0.02, interval=interval)
-    assert interval_text(replace(row, kind=RowKind.METRIC, delta=delta)) == text
+    assert RowWords(replace(row, kind=RowKind.METRIC, delta=delta)).interval == text
 
 
 @pytest.mark.parametrize(
@@ -536,7 +534,7 @@ def test_an_interval_shows_whether_zero_is_in_it(interval: tuple[float, float] |
     ],
 )
 def test_a_test_that_is_needed_is_one(count: int, text: str) -> None:
-    assert needed_text(count, 0.05) == text
+    assert DeltaWords(RowDelta(needed_tests=count), is_share=False).power(0.05) == text
 
 
 @pytest.mark.parametrize(
@@ -568,7 +566,7 @@ def test_rows_with_equal_figures_are_one_and_are_counted_once() -> None:
     (row,) = found.rows
 
     assert (row.metric, row.same) == ("pass_rate", ("score", "right"))
-    assert row_words(row, 0.05).name == "pass rate = score = right"
+    assert RowWords(row, 0.05).name == "pass rate = score = right"
     assert row.delta.p_adjusted == row.delta.p
     # A metric of its own is one row more.
     numbers = random.Random(5)
@@ -614,13 +612,15 @@ def test_few_tests_say_that_they_are_few_and_nothing_absurd(tests: int, metrics:
     ]
     found = compared(*runs)
     texts = [
-        power_text(row.delta, 0.05) for row in found.rows if row.verdict is not DifferenceVerdict.IDENTICAL
+        DeltaWords(row.delta, is_share=False).power(0.05)
+        for row in found.rows
+        if row.verdict is not DifferenceVerdict.IDENTICAL
     ]
     assert any(text.startswith(power) for text in texts), texts
     for row in found.rows:
         assert row.delta.mde is None or row.delta.mde <= 1
         assert row.delta.differing >= 4 or row.delta.mde is row.delta.needed_tests is None
-        assert "," not in (row_words(row, 0.05).power.replace("more than 1,000", ""))
+        assert "," not in (RowWords(row, 0.05).power.replace("more than 1,000", ""))
     if power.startswith("too few"):
         assert found.headline.startswith("Too few tests to tell A and B apart: ")
 
@@ -629,7 +629,7 @@ def test_one_flip_of_many_tests_tells_nothing_of_how_many_are_needed() -> None:
     found = compared(rated(200, "right"), rated(200, "right", flip=1))
     (row,) = found.rows
     assert (row.verdict, row.delta.mde, row.delta.needed_tests) == (DifferenceVerdict.UNDECIDED, None, None)
-    assert row_words(row, 0.05).power == ""
+    assert RowWords(row, 0.05).power == ""
     # Nor does what floats make of equal scores.
     noise = compared(rated(50, "right", change=0.1), rated(50, "right", change=0.1 + 1e-13))
     assert {(row.delta.value, row.delta.p) for row in noise.rows} == {(0.0, 1.0)}

@@ -16,6 +16,7 @@ from geval_cli.report.comparison import (
     Change,
     NamedRun,
     Pair,
+    RowWords,
     RunComparison,
     ScoredCase,
     compare_with_cases,
@@ -23,7 +24,6 @@ from geval_cli.report.comparison import (
     is_rate,
     turned_reason,
 )
-from geval_cli.report.comparison_text import row_words
 from geval_cli.report.markdown_file import MARKS, TEXT_MAX
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import (
@@ -119,7 +119,7 @@ def _changes(found: RunComparison, base: str) -> str:
     rows.sort(key=lambda row: row.verdict is not DifferenceVerdict.WORSE)
     cells = []
     for row in rows[:_COLUMNS_SHOWN]:
-        words = row_words(row, found.detect)
+        words = RowWords(row, found.detect)
         cells.append(
             (
                 code_span(one_line(words.name, _TITLE_WIDTH)),

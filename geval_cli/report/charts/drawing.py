@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 from rich.cells import cell_len, chop_cells
 
-from geval_cli.numbers import fixed, trimmed
+from geval_cli.numbers import fixed, plural, trimmed
 from geval_cli.report.sanitize import one_line, sanitize
 
 WIDTH = 360.0
@@ -363,3 +363,8 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     """`a, b, c and 4 more`: some names, each on one line."""
     shown = ", ".join(one_line(name, 60) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def left_out(total: int, most: int, noun: str) -> str:
+    """` 3 further columns not drawn.`; nothing where all are."""
+    return f" {plural(total - most, f'further {noun}')} not drawn." if total > most else ""

@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from geval_cli.numbers import format_difference, format_points, format_score, format_share, plural
+from geval_cli.numbers import format_difference, format_score, format_share, plural
 from geval_cli.report.charts import drawing as svg
 from geval_cli.report.charts.drawing import AxisScale, Chart, FigureTable, NamedRow
 from geval_cli.report.charts.figures import DUST
+from geval_cli.report.comparison import ComparedRow, RowWords, is_rate
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.intervals import Interval
+from geval_cli.statistics.paired import DifferenceVerdict
 
 DOTS_MAX = 400
 """Pairs that are drawn one by one; of more, those of equal places are counted and drawn together."""
@@ -58,23 +60,6 @@ class ScoreRange(Struct, frozen=True):
 
 PairLinks = Callable[[ScoreRange, ScoreRange], str]
 """Returns the address of the page that shows the cases with scores before, and after, in these ranges."""
-
-
-class DifferenceRow(Struct, frozen=True):
-    """A mean difference, later minus earlier, with its 95 % interval and the verdict on it.
-
-    Attributes:
-        name: of the column.
-        n: of how many pairs.
-        href: where the cases of the column are shown.
-    """
-
-    name: str
-    value: float
-    interval: Interval | None
-    n: int
-    verdict: str
-    href: str | None = None
 
 
 def score_scatter(
@@ -226,46 +211,57 @@ def _symmetric(values: Sequence[float], start: float, end: float) -> AxisScale:
 
 
 def difference_intervals(
-    name: str, what: str, rows: Sequence[DifferenceRow], *, is_share: bool = False
+    name: str, what: str, rows: Sequence[ComparedRow], link: Callable[[ComparedRow], str | None]
 ) -> Chart:
-    """Return the mean differences of a metric with their intervals; one that holds 0 shows no difference.
+    """Return the mean differences of a figure, row by row, with their intervals; one that holds 0 shows no difference.
 
     The intervals are those of each difference by itself; verdicts allow for all that were tested. Differences of
     shares are in percentage points.
+
+    Args:
+        name: of the drawing.
+        what: the figure.
+        rows: of it, one for each column.
+        link: where the cases of a row's column are shown.
     """
-    say = _points if is_share else _scores
     title = f"Mean differences: {one_line(what, svg.NAME_WIDTH)}"
     if not rows:
         return Chart(name, title, "Nothing was judged in both runs.")
-    decided = sum(row.verdict in {"better", "worse"} for row in rows)
+    decided = sum(row.verdict in _DECIDED for row in rows)
     said = f"Clear differences, corrected for everything compared: {decided:,} of {len(rows):,}."
-    if len(rows) > ROWS_MAX:
-        said += f" {plural(len(rows) - ROWS_MAX, 'further difference')} not drawn."
+    said += svg.left_out(len(rows), ROWS_MAX, "difference")
     shown = rows[:ROWS_MAX]
-    ends = [end for row in shown for end in (row.value, *(row.interval or ()))]
+    ends = [end for row in shown for end in (row.delta.value or 0.0, *(row.delta.interval or ()))]
     scale = _symmetric(ends, 20, svg.WIDTH - 20)
-    places, floor = svg.named_rows(
-        (one_line(row.name, svg.NAME_WIDTH) for row in shown), 8, svg.ROW, svg.WIDTH - 150
-    )
-    drawn = [_interval_row(place, scale, row, say(row)) for place, row in zip(places, shown, strict=True)]
-    title_of_axis = f"{'points, ' if is_share else ''}after minus before; bar: 95 % interval"
+    names = [one_line(row.column, svg.NAME_WIDTH) for row in rows]
+    places, floor = svg.named_rows(names[:ROWS_MAX], 8, svg.ROW, svg.WIDTH - 150)
+    drawn = [
+        _interval_row(place, scale, row, label, link(row))
+        for place, row, label in zip(places, shown, names, strict=False)
+    ]
+    is_share = is_rate(rows[0])
     axis = svg.across(
         scale,
         floor,
         8,
-        title_of_axis,
+        f"{'points, ' if is_share else ''}after minus before; bar: 95 % interval",
         (lambda value: svg.signed(100 * value)) if is_share else svg.signed,
         5,
     )
     zero = svg.line(scale.at(0), 8, scale.at(0), floor, "chart-zero")
+    words = [RowWords(row) for row in rows]
     figures = FigureTable(
         ("column", "difference", "95 % interval", "pairs", "verdict"),
-        tuple((one_line(row.name, svg.NAME_WIDTH), *say(row), _n(row.n), row.verdict) for row in rows),
+        tuple(
+            (label, one.change, one.interval, f"{one.row.delta.n:,}", one.verdict.value)
+            for label, one in zip(names, words, strict=True)
+        ),
     )
     kinds, end = svg.legend(_VERDICTS, floor + 36)
     return Chart(name, title, said, figures, end, [axis, zero, *drawn, kinds])
 
 
+_DECIDED = frozenset({DifferenceVerdict.BETTER, DifferenceVerdict.WORSE})
 _VERDICTS = (
     ("chart-bar is-better", "better"),
     ("chart-bar is-worse", "worse"),
@@ -273,33 +269,22 @@ _VERDICTS = (
 )
 
 
-def _interval_row(place: NamedRow, scale: AxisScale, row: DifferenceRow, figures: tuple[str, str]) -> str:
-    said = " ".join(figures).strip()
-    kind = f"is-{row.verdict}" if row.verdict in {"better", "worse"} else ""
+def _interval_row(place: NamedRow, scale: AxisScale, row: ComparedRow, name: str, href: str | None) -> str:
+    words = RowWords(row)
+    said = f"{words.change} {words.interval}".strip()
+    kind = f"is-{row.verdict}" if row.verdict in _DECIDED else ""
     middle = place.last_line + 24
-    words = place.name() + svg.text(svg.RIGHT, place.top + 13, said, anchor="end", kind="is-strong")
+    texts = place.name() + svg.text(svg.RIGHT, place.top + 13, said, anchor="end", kind="is-strong")
     parts = []
-    if row.interval is not None:
-        low, high = map(scale.at, row.interval)
+    if row.delta.interval is not None:
+        low, high = map(scale.at, row.delta.interval)
         parts.append(svg.rect(low, middle - 4, high - low, 8, f"chart-interval {kind}", 4))
     parts += [
-        svg.dot(scale.at(row.value), middle, 5, f"chart-dot {kind}"),
+        svg.dot(scale.at(row.delta.value or 0.0), middle, 5, f"chart-dot {kind}"),
         svg.hit_area(0, place.top, svg.WIDTH, place.height),
     ]
-    label = f"{one_line(row.name, svg.NAME_WIDTH)}: {said} of {plural(row.n, 'pair')}, {row.verdict}"
-    return words + svg.mark("".join(parts), label, href=row.href)
-
-
-def _scores(row: DifferenceRow) -> tuple[str, str]:
-    return format_difference(row.value), _interval_text(row.interval, format_difference)
-
-
-def _points(row: DifferenceRow) -> tuple[str, str]:
-    return f"{format_points(row.value)} pts", _interval_text(row.interval, format_points)
-
-
-def _interval_text(interval: Interval | None, say: Callable[[float], str]) -> str:
-    return "" if interval is None else f"[{', '.join(map(say, interval))}]"
+    label = f"{name}: {said} of {plural(row.delta.n, 'pair')}, {row.verdict}"
+    return texts + svg.mark("".join(parts), label, href=href)
 
 
 class TrendPoint(Struct, frozen=True):

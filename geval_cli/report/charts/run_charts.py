@@ -103,7 +103,7 @@ def score_histograms(
     if not any(counts.n for *_, counts in rows):
         return Chart(name, title, "No case has a score.", figures=table)
     limits = f" Threshold {_limits(thresholds)}." if thresholds else ""
-    said = f"{_means_text(rows)}{limits}{left_out(len(rows), svg.COLUMNS_MAX, 'column')}"
+    said = f"{_means_text(rows)}{limits}{svg.left_out(len(rows), svg.COLUMNS_MAX, 'column')}"
     outside = any(counts.counts[0] or counts.counts[-1] for *_, counts in rows)
     said += " Scores below 0 or above 1 are at the ends." if outside else ""
     scale = svg.unit_scale(32, svg.WIDTH - 32) if outside else svg.unit_scale(12, svg.RIGHT)
@@ -237,7 +237,7 @@ def repeat_verdicts(
     )
     mixed, tests = sum(item.mixed for *_, item in rows), sum(item.total for *_, item in rows)
     said = f"The repeats of {mixed:,} of {plural(tests, 'test')} had different verdicts, counted column by column."
-    said += left_out(len(rows), svg.COLUMNS_MAX, "column")
+    said += svg.left_out(len(rows), svg.COLUMNS_MAX, "column")
     scale = svg.unit_scale(12, svg.RIGHT)
     shown = rows[: svg.COLUMNS_MAX]
     kinds, top = svg.legend([(f"chart-bar is-{kind}", word) for kind, word in _VERDICT_WORDS], 0)
@@ -329,7 +329,7 @@ def leaderboard(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     judged = [column for _, column in ranked if column.pass_rate.value is not None]
     if not judged:
         return Chart(name, title, "Nothing was judged, so there is no pass rate.", figures=figures)
-    said = _leader_text(judged) + left_out(len(ranked), svg.COLUMNS_MAX, "column")
+    said = _leader_text(judged) + svg.left_out(len(ranked), svg.COLUMNS_MAX, "column")
     scale = svg.unit_scale(12, svg.RIGHT)
     shown = ranked[: svg.COLUMNS_MAX]
     places, floor = svg.named_rows((name_of(column) for _, column in shown), 8, svg.ROW, svg.WIDTH - 120)
@@ -385,8 +385,8 @@ def heat_table(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     rows = "".join(_heat_row(index, column, drawn, links) for index, column in enumerate(shown))
     said = (
         "The mean of each metric; a stronger colour is a higher mean."
-        + left_out(len(columns), svg.COLUMNS_MAX, "column")
-        + left_out(len(names), svg.METRICS_MAX, "metric")
+        + svg.left_out(len(columns), svg.COLUMNS_MAX, "column")
+        + svg.left_out(len(names), svg.METRICS_MAX, "metric")
     )
     corner = svg.element("th", "Column", scope="col")
     table = svg.element(
@@ -480,7 +480,7 @@ def _tradeoff(columns: Sequence[ColumnSummary], price: _ColumnPrice, links: Link
     said = f"Highest pass rate: {name_of(best[1])} with {share_text(best[1].pass_rate)} at {say(best[2])}."
     if lacking := len(columns) - len(placed):
         said += f" Not drawn because one of the two is unknown: {plural(lacking, 'column')}."
-    said += left_out(len(placed), svg.COLUMNS_MAX, "column")
+    said += svg.left_out(len(placed), svg.COLUMNS_MAX, "column")
     wide, high = (
         svg.round_scale([item[2] for item in placed], svg.LEFT, svg.RIGHT),
         _rates_scale([item[1] for item in placed]),
@@ -552,8 +552,3 @@ def name_of(column: ColumnSummary) -> str:
 def column_name(columns: Sequence[ColumnSummary], index: int) -> str:
     """Return the label of a column by its index; its number where the summary lacks it."""
     return name_of(columns[index]) if index < len(columns) else f"column {index + 1}"
-
-
-def left_out(total: int, most: int, noun: str) -> str:
-    """` 3 further columns not drawn.`; nothing where all are."""
-    return f" {plural(total - most, f'further {noun}')} not drawn." if total > most else ""

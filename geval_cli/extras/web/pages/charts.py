@@ -17,7 +17,6 @@ from geval_cli.records import MetricSummary, RunStatus
 from geval_cli.report.charts.drawing import METRICS_MAX, Chart, MarkFilter
 from geval_cli.report.charts.figures import SCORE, RunFigures
 from geval_cli.report.charts.pair_charts import (
-    DifferenceRow,
     PairedScore,
     ScoreRange,
     TrendPoint,
@@ -27,7 +26,7 @@ from geval_cli.report.charts.pair_charts import (
     trend,
 )
 from geval_cli.report.charts.run_charts import run_charts
-from geval_cli.report.comparison import CasePairs, ComparedRow, is_rate, row_title
+from geval_cli.report.comparison import CasePairs, ComparedRow, RowWords, is_rate
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.intervals import Interval
@@ -124,9 +123,9 @@ class _ComparisonLinks(Struct, frozen=True):
     query: Mapping[str, str]
     columns: Mapping[str, int]
 
-    def column(self, label: str) -> str:
-        """Return the address of the cases of a column."""
-        return link_with("/compare", {**self.query, "column": self.columns.get(label)}) + "#cases"
+    def column(self, row: ComparedRow) -> str:
+        """Return the address of the cases of a row's column."""
+        return link_with("/compare", {**self.query, "column": self.columns.get(row.column)}) + "#cases"
 
     def scores(self, metric: str | None, before: ScoreRange, after: ScoreRange) -> str:
         """Return the address of the cases with scores in both ranges; without a `metric`, scores of the case."""
@@ -138,25 +137,16 @@ def _comparison_charts(
     rows: Sequence[ComparedRow], scores: Mapping[str, Sequence[PairedScore]], links: _ComparisonLinks
 ) -> Iterator[Chart]:
     """Yield the differences of each metric column by column, then its scores before and after."""
-    metrics: dict[str, list[DifferenceRow]] = {}
-    shares = {row_title(row) for row in rows if is_rate(row)}
+    metrics: dict[str, list[ComparedRow]] = {}
     scored: dict[str, str] = {}
     for row in rows:
-        found = DifferenceRow(
-            row.column,
-            row.delta.value or 0.0,
-            row.delta.interval,
-            row.delta.n,
-            row.verdict.value,
-            href=links.column(row.column),
-        )
-        what = row_title(row)
-        metrics.setdefault(what, []).append(found)
+        what = RowWords(row).name
+        metrics.setdefault(what, []).append(row)
         # Scores are drawn pair by pair; a pass rate is, where a score has the same figures.
         names = row.same if is_rate(row) else (row.metric,)
         scored.setdefault(what, next((name for name in names if name in scores), ""))
-    for number, (what, differences) in enumerate(list(metrics.items())[:METRICS_MAX], start=1):
-        yield difference_intervals(f"intervals-{number}", what, differences, is_share=what in shares)
+    for number, (what, found) in enumerate(list(metrics.items())[:METRICS_MAX], start=1):
+        yield difference_intervals(f"intervals-{number}", what, found, links.column)
         if name := scored[what]:
             to_scores = partial(links.scores, None if name == SCORE else name)
             yield score_scatter(f"pairs-{number}", what, scores[name], to_scores)

@@ -38,12 +38,13 @@ from geval_cli.report.comparison import (
     NamedRun,
     Pair,
     RowKind,
+    RowWords,
     RunComparison,
     ScoredCase,
     compare_with_cases,
     turned_reason,
 )
-from geval_cli.report.comparison_text import RowWords, changes_text, flips_text, overall_text, row_words
+from geval_cli.report.comparison_text import changes_text, flips_text, overall_text
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.matching import match_columns
@@ -296,7 +297,7 @@ def decided_columns(decided: RunComparison, sides: tuple[RunReport, RunReport]) 
     for label in dict.fromkeys(row.column for row in decided.rows):
         rows = [row for row in decided.rows if row.column == label]
         flips = next((flips_text(row) for row in rows if row.kind is RowKind.PASS_RATE and row.flipped), "")
-        shown = tuple(row_words(row, decided.detect) for row in rows)
+        shown = tuple(RowWords(row, decided.detect) for row in rows)
         found.append(DecidedColumn(indexes.get(label, 0), label, shown, flips))
     return found
 
