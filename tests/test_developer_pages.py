@@ -92,11 +92,9 @@ def test_what_a_page_names_is_there(page: str) -> None:
 
 
 def test_what_is_not_there_is_found() -> None:
-    text = "`runs.prepare`, `prepare_nothing()`, `engine/none.py`, `NoSuchClass`, `Plan.no_field`, `docs/none.md`"
+    text = "`runs.preparing`, `prepare_nothing()`, `engine/none.py`, `NoSuchClass`, `Plan.no_field`, `docs/none.md`"
     assert missing(text) == code_in(text)
-    assert (
-        missing("`runs.preparation.prepare`, `prepare()`, `engine/plan.py`, `Plan.queues`, `aiohttp`") == []
-    )
+    assert missing("`runs.prepare.prepare`, `prepare()`, `engine/plan.py`, `Plan.queues`, `aiohttp`") == []
 
 
 def test_the_tree_is_the_list_of_rooms_lowest_first() -> None:

@@ -34,7 +34,7 @@ from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.records import CaseResult, Choice, Message, ModelRequest, ModelResponse
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import EnvValues

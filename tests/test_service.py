@@ -17,8 +17,8 @@ from geval_cli.events import CaseFinished, RunEvent
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import RunStatus
 from geval_cli.report.report import RunReport
-from geval_cli.runs.evaluation import exit_code, run_evaluation
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import exit_code, run_evaluation
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.store.state import State, open_state

@@ -22,9 +22,9 @@ from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, check_output_paths, open_results_file
 from geval_cli.report.report import RunReport
-from geval_cli.runs.evaluation import exit_code, run_evaluation
+from geval_cli.runs.evaluate import exit_code, run_evaluation
 from geval_cli.runs.event_loop import run_async
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
 from geval_cli.specs.promptfoo import PromptfooOptions

@@ -137,7 +137,7 @@ def prepare_check(
     from geval_cli.errors import ConfigError, Severity, UsageError
     from geval_cli.library.run_options import check_is_own
     from geval_cli.library.suite import Suite, build_suite
-    from geval_cli.runs.preparation import prepare
+    from geval_cli.runs.prepare import prepare
     from geval_cli.runs.requests import RunRequest
     from geval_cli.source.media import MEDIA_FIELDS
     from geval_cli.source.problems import hint_among

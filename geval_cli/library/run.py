@@ -261,8 +261,8 @@ async def run_request(request: "RunRequest", cache: "CacheChoice", progress: boo
     from geval_cli.engine.runner import StopSignal
     from geval_cli.errors import ConfigError
     from geval_cli.report.output import open_results_file
-    from geval_cli.runs.evaluation import exit_code, run_evaluation
-    from geval_cli.runs.preparation import prepare
+    from geval_cli.runs.evaluate import exit_code, run_evaluation
+    from geval_cli.runs.prepare import prepare
     from geval_cli.runs.resume import resume_run
     from geval_cli.store.state import open_state
 

@@ -77,7 +77,7 @@ geval()
         "typer",
         "geval_cli.cli.arguments",
         "geval_cli.suite.load",
-        "geval_cli.runs.evaluation",
+        "geval_cli.runs.evaluate",
         "geval_cli.providers.echo",
         "uvloop",
         "geval_cli.report.console",

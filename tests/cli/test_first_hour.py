@@ -16,7 +16,7 @@ from geval_cli.assertions.base import CheckContext, MergedTest
 from geval_cli.assertions.registry import ASSERTION_TYPES, check_assertion
 from geval_cli.cli.configs import demo_config
 from geval_cli.errors import UsageError
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.source_map import SourcePath
 from geval_cli.suite.starter import DEMO_CONFIG

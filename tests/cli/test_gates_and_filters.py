@@ -11,7 +11,7 @@ from support.geval_command import Finished, run_geval
 from geval_cli.cli.arguments import failing_in, parse_option
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.runs.options import RunOptions, declared_options, default_of
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.store.runs import RunStore
 

@@ -12,7 +12,7 @@ from support.counting_server import CountingServer
 from support.geval_command import clean_environment, start_geval
 from support.kill_trial import AT_ONCE, KillableRun, comparable, disturbed
 
-from geval_cli.runs.evaluation import JOBS_PER_REQUEST
+from geval_cli.runs.evaluate import JOBS_PER_REQUEST
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill -9")
 

@@ -36,7 +36,7 @@ def loaded_to_run() -> set[str]:
     ],
 )
 def test_what_few_runs_need_is_not_loaded(name: str, loaded_to_run: set[str]) -> None:
-    assert "geval_cli.runs.evaluation" in loaded_to_run
+    assert "geval_cli.runs.evaluate" in loaded_to_run
     assert name not in loaded_to_run
 
 

@@ -17,8 +17,8 @@ from support.product import Finished, Product
 from geval_cli.engine.runner import StopSignal
 from geval_cli.records import RunStatus
 from geval_cli.report.sanitize import output_digest
-from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import run_evaluation
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import resume_run
 from geval_cli.store.labels import StoredLabel

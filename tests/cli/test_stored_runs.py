@@ -29,7 +29,7 @@ from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import CaseResult, RunStatus, Status
 from geval_cli.report.failures import GroupBy
 from geval_cli.runs.dry_run import plan_run
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report, open_report
 from geval_cli.store.runs import RunStore

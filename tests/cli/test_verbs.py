@@ -7,7 +7,7 @@ from support.geval_command import run_geval
 
 from geval_cli.cli.app import as_typed, names_of_commands
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 
 COMMANDS = names_of_commands()

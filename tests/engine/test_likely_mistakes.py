@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 
 USED = {"type": "contains", "value": "a"}

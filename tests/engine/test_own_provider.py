@@ -9,7 +9,7 @@ from support.code_runs import rows_of
 from support.geval_command import run_geval
 
 from geval_cli.errors import ConfigError
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 
 _REPLIES = "default: scripted\n"

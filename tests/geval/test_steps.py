@@ -11,8 +11,8 @@ from support.model_server import STEPS, ModelServer, prompt_of, verdict
 from support.product import Product
 
 from geval_cli.engine.runner import StopSignal
-from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import run_evaluation
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.store.state import open_state
 

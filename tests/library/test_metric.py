@@ -56,7 +56,7 @@ def test_importing_the_library_imports_nothing_heavy() -> None:
 
 
 def test_the_check_of_heavy_imports_can_fail() -> None:
-    assert "asyncio" in loaded_after("import geval_cli.runs.evaluation")
+    assert "asyncio" in loaded_after("import geval_cli.runs.evaluate")
 
 
 def test_a_metric_is_built_without_the_network_libraries() -> None:

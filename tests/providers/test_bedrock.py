@@ -40,7 +40,7 @@ from geval_cli.extras.aws import signing
 from geval_cli.providers.registry import check_provider, check_ready, needs_of, provider_access_problem
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.records import Message, ModelRequest, Role
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.source.env import gather_env

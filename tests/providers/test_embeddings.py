@@ -9,7 +9,7 @@ from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ConfigError, ProviderResponseError
 from geval_cli.providers.judge_kinds import is_embedding
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 
 GOOD = {

@@ -23,7 +23,7 @@ from geval_cli.providers.trust import MODELS_DIR_VARIABLE
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.providers.wire.http import HTTP_KEYS
 from geval_cli.providers.wire.vertex import VERTEX, VERTEX_KEYS
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.yaml_source import read_yaml
 

@@ -17,8 +17,8 @@ from geval_cli.report.comparison import ComparisonOptions, NamedRun, compare, co
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.output import write_results_file
 from geval_cli.runs.baseline import open_baseline
-from geval_cli.runs.evaluation import exit_code
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import exit_code
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.source.files import MAX_CONFIG_BYTES

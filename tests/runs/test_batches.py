@@ -22,8 +22,8 @@ from geval_cli.extras.batches import driver
 from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.gateway.budget import Budget
 from geval_cli.records import RunStatus
-from geval_cli.runs.evaluation import exit_code
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import exit_code
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.store.cache import ResponseCache
 

@@ -14,8 +14,8 @@ from geval_cli.events import CaseFinished, RunEvent
 from geval_cli.record_reading import run_summary_from_json
 from geval_cli.records import ColumnSummary, RunStatus, to_json
 from geval_cli.report.report import RunReport
-from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import run_evaluation
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import find_run
 from geval_cli.runs.stored import load_report

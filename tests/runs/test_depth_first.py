@@ -16,8 +16,8 @@ from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.events import CaseFinished, ModelCalled, RunEvent
 from geval_cli.records import Role
 from geval_cli.report.report import RunReport
-from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import run_evaluation
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import resume_run
 from geval_cli.store.state import open_state

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import fingerprint
 from geval_cli.specs.dialect import RULES

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from geval_cli.errors import ConfigError, Problem, Severity
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 
 ASSERT = "assert: [{type: contains, value: x}]"

@@ -7,7 +7,7 @@ import pytest
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.cli.arguments import parse_share
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 
 SUITE = """\

@@ -13,8 +13,8 @@ from geval_cli.engine.plan import DoneCases
 from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, Status
-from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import run_evaluation
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import find_run
 from geval_cli.store.state import open_state

@@ -10,7 +10,7 @@ from support.promptfoo import NAME, write_files
 
 from geval_cli.errors import ConfigError
 from geval_cli.extras.programs.loading import LoadScripts
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.dialect import Dialect

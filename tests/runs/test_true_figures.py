@@ -13,7 +13,7 @@ from support.stored_runs import store_run
 from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.extras.trust.estimation import estimate
 from geval_cli.records import GateResult
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.store.state import open_runs

@@ -9,7 +9,7 @@ import pytest
 from support.geval_command import clean_environment, run_geval
 
 from geval_cli.errors import ConfigError, Problem
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 
 BASE: dict[str, Any] = {

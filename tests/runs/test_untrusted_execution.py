@@ -18,8 +18,8 @@ from geval_cli.extras.programs.scripting.code import Code, CodeError, Language, 
 from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.providers.registry import build_provider
 from geval_cli.records import RunStatus
-from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import run_evaluation
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import ProviderPool
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger

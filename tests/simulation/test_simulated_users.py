@@ -22,7 +22,7 @@ from support.product import Product
 from geval_cli import GEval, Suite, TestCase, UsageError, run
 from geval_cli.extras.simulation.talk import GAVE_UP, GOAL, read_reply, user_messages
 from geval_cli.records import Turn
-from geval_cli.runs.evaluation import JOBS_PER_REQUEST
+from geval_cli.runs.evaluate import JOBS_PER_REQUEST
 
 MODEL, USER, JUDGE = "openai:model", "openai:user", "openai:judge"
 REACHED, GIVING_UP = "[[GOAL REACHED]]", "[[GIVING UP]]"

@@ -9,7 +9,7 @@ import yaml
 
 from geval_cli.engine.prompt import message_list, render_prompt
 from geval_cli.errors import ConfigError
-from geval_cli.runs.preparation import prepare, templates_for
+from geval_cli.runs.prepare import prepare, templates_for
 from geval_cli.runs.requests import RunRequest
 
 CHAT = [{"role": "system", "content": "You are {{ who }}."}, {"role": "user", "content": "Say {{ q }}"}]

@@ -8,7 +8,7 @@ from support.geval_command import run_geval
 
 from geval_cli.errors import Severity
 from geval_cli.providers.preset_table import PRESETS
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.yaml_source import read_yaml

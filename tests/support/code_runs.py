@@ -8,8 +8,8 @@ from typing import Any
 
 from geval_cli.engine.runner import StopSignal
 from geval_cli.records import to_json
-from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import run_evaluation
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.store.state import open_state
 

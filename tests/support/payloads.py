@@ -17,8 +17,8 @@ import msgspec
 
 from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import GevalError
-from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import run_evaluation
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.problems import render_problems
 from geval_cli.store.cache import ResponseCache

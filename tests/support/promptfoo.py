@@ -9,7 +9,7 @@ from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError
-from geval_cli.runs.preparation import templates_for
+from geval_cli.runs.prepare import templates_for
 from geval_cli.specs.dialect import Dialect
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import LoadedSuite, OpenedSuite

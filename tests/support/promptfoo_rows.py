@@ -26,8 +26,8 @@ from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import ConfigError, Severity
 from geval_cli.records import to_json
-from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.preparation import prepare, templates_for
+from geval_cli.runs.evaluate import run_evaluation
+from geval_cli.runs.prepare import prepare, templates_for
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.state import State

@@ -30,7 +30,7 @@ from geval_cli.records import CaseResult
 from geval_cli.report.console import make_console
 from geval_cli.report.report import RunReport
 from geval_cli.runs.options import Option
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.store.state import open_runs

@@ -22,7 +22,7 @@ from geval_cli.extras.trust.juries import JuryScores, jury_agreement, jury_sente
 from geval_cli.extras.trust.matching import JudgeVote
 from geval_cli.judge.metric import Grade
 from geval_cli.records import CaseResult, Status
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.specs.base import JuryRulesSpec

@@ -44,7 +44,7 @@ from geval_cli.extras.trust.rewrites import REWRITES as REWRITES_BY_NAME
 from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.records import ModelRequest, ModelResponse
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.statistics.intervals import Estimate

@@ -72,8 +72,8 @@ from geval_cli.report.plan import plan_document
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import sanitize, sanitized_lines
 from geval_cli.runs.dry_run import plan_run
-from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.evaluate import run_evaluation
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.session import Session, call_policy, open_session
 from geval_cli.runs.stored import load_report

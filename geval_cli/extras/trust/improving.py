@@ -62,7 +62,7 @@ from geval_cli.report.plan import RunPlan
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.runs.event_loop import run_async
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.session import call_policy, job_context, open_suite_session
 from geval_cli.runs.stored import load_report

@@ -65,7 +65,7 @@ from geval_cli.providers.judge_kinds import TEXT
 from geval_cli.records import AssertionResult, Role, Status, Usage
 from geval_cli.report.sanitize import output_digest
 from geval_cli.runs.dry_run import plan_run
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.session import call_policy, job_context, open_suite_session
 from geval_cli.store.cache import ResponseCache

@@ -17,9 +17,9 @@ from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.extras.web.served_folder import served_config
 from geval_cli.extras.web.settings import ServerSettings
 from geval_cli.records import RunRecord, RunStatus
-from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.evaluate import run_evaluation
 from geval_cli.runs.options import RunOptions, values_of
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, options_of, resume_run
 from geval_cli.store.runs import StoredRun

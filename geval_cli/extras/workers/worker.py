@@ -28,8 +28,8 @@ from geval_cli.gateway.limits import Pace
 from geval_cli.judge.memory import LockedSteps
 from geval_cli.records import STOPPED, JsonValue
 from geval_cli.runs import collect_garbage_rarely
-from geval_cli.runs.evaluation import JOBS_PER_REQUEST, JobRunner, answer_patience_s, open_jobs
-from geval_cli.runs.preparation import reopened
+from geval_cli.runs.evaluate import JOBS_PER_REQUEST, JobRunner, answer_patience_s, open_jobs
+from geval_cli.runs.prepare import reopened
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import fingerprint
 from geval_cli.runs.session import call_policy, request_limit

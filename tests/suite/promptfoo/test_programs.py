@@ -8,7 +8,7 @@ import pytest
 from support.promptfoo import load, open_config
 
 from geval_cli.errors import ConfigError, Severity
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.promptfoo import NamedPromptSpec, own_env_of
 from geval_cli.suite.trust import code_of_suite, code_of_test

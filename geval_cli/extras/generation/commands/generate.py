@@ -45,7 +45,7 @@ from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line, quoted, sanitize
 from geval_cli.runs.dry_run import request_counts
 from geval_cli.runs.event_loop import run_async, run_stoppable
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import Session, judge_problems, open_session
 from geval_cli.source.access import TRUSTED

@@ -24,7 +24,7 @@ from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.event_loop import run_async, run_stoppable
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.store.state import State, open_state

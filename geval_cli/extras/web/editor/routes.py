@@ -30,7 +30,7 @@ from geval_cli.extras.web.served_folder import served_config
 from geval_cli.extras.web.settings import ServerSettings
 from geval_cli.records import JsonValue
 from geval_cli.report.json_file import json_text
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.problems import sort_problems
 from geval_cli.suite.json_schema import config_json_schema

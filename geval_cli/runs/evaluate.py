@@ -46,7 +46,7 @@ from geval_cli.records import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, compared_with, gates_of, judge_differences, open_baseline
-from geval_cli.runs.preparation import asks_for_money
+from geval_cli.runs.prepare import asks_for_money
 from geval_cli.runs.record import begun_run, ended_run, is_dirty, origin_of
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun, done_cases

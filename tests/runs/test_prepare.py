@@ -6,7 +6,7 @@ import pytest
 
 from geval_cli.cli.run import RunDisplay, run_configs
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.runs.preparation import prepare
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.store.state import CacheChoice
 
