@@ -84,45 +84,24 @@ def test_the_dimensions_example_runs_with_another_judge(project: Path) -> None:
     assert {item["metric"] for item in judged} == set(DIMENSIONS)
 
 
-def only(tests: str) -> tuple[str, str]:
-    return ("--filter-pattern", tests)
-
-
-def without_dimension(name: str, config: Path) -> None:
-    """Leave out the assertion of a dimension: the local model takes many seconds of a processor for each."""
-    lines = rf"      - type: g-eval\n        dimension: {name}\n(?:        .+\n)+"
-    text, count = re.subn(lines, "", config.read_text(encoding="utf-8"))
-    assert count == 1
-    config.write_text(text, encoding="utf-8")
-
-
 @pytest.mark.local_model
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        # Together each provider and prompt, and each way to judge (steps of one's own and a rubric: see
-        # tests/library/test_session.py); all of it takes two minutes of a processor.
-        (
-            "quickstart.yaml",
-            ("--filter-providers", "^smollm2$", "--filter-prompts", "tutor", *only("explanation")),
-        ),
-        ("quickstart.yaml", ("--filter-providers", "warm", "--filter-prompts", "plain", *only("data"))),
-        ("criteria.yaml", only("truth")),
-    ],
-)
-def test_the_examples_for_the_local_model_run_on_the_real_one(
-    name: str, part: tuple[str, ...], project: Path
-) -> None:
-    without_dimension("coherence", project / "quickstart.yaml")
-    finished = run_geval("run", name, *part, "-o", "results.json", cwd=project, timeout_s=600)
-    # So small a judge may fail to answer now and then: that is an error, and never more than the odd one.
-    assert finished.code in {0, 1, 3}, finished.stdout + finished.stderr
+def test_the_example_for_the_local_model_runs_on_the_real_one(project: Path) -> None:
+    """As a judge it is in the demo (tests/cli/test_first_hour.py) and in tests/library/test_session.py."""
+    config = project / "quickstart.yaml"
+    # It takes a second of a processor for thirty tokens that it writes, or a hundred that it reads.
+    text = config.read_text(encoding="utf-8")
+    assert "max_tokens: 80" in text
+    config.write_text(text.replace("max_tokens: 80", "max_tokens: 24"), encoding="utf-8")
+    part = ("--filter-prompts", "tutor", "--filter-pattern", "data")
+    finished = run_geval("run", config.name, *part, "-o", "results.json", cwd=project, timeout_s=600)
+    # So small a model may write anything.
+    assert finished.code in {0, 1}, finished.stdout + finished.stderr
     results = json.loads((project / "results.json").read_text(encoding="utf-8"))
     assert results["run"]["status"] == "completed"
-    judged = [item for case in results["results"] for item in case["assertions"] if item["type"] == "g-eval"]
-    scored = [item for item in judged if item["status"] in {"passed", "failed"}]
-    assert len(scored) * 2 >= len(judged)
-    assert all(0 <= item["score"] <= 1 and item["detail"]["judge"] == "local:smollm2" for item in scored)
+    assert [(case["provider"]["label"], case["output"] != "") for case in results["results"]] == [
+        ("smollm2", True),
+        ("warm", True),
+    ]
 
 
 @pytest.mark.local_model

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.calls import answer, ask, provider, run
 from support.geval_command import run_geval
+from support.loopback import LoopbackServer, chat_reply
 
 from geval_cli.assertions.graded.embeddings import cosine
 from geval_cli.errors import ProviderRequestError
@@ -19,9 +20,10 @@ from geval_cli.extras.local.llama_server import (
     TokenBudget,
     names_pooling,
 )
+from geval_cli.extras.local.provider import LocalProvider, LocalSource
 from geval_cli.providers.base import Provider
 from geval_cli.providers.registry import check_provider
-from geval_cli.records import Message, ModelRequest
+from geval_cli.records import Message, ModelRequest, ModelResponse
 from geval_cli.specs.base import ProviderSpec
 
 SCORE_SCHEMA = {
@@ -176,6 +178,30 @@ def test_a_model_is_loaded_once_and_freed_with_its_last_user() -> None:
     pool.release(settings)
     pool.acquire(settings)
     assert len(loads) == 2
+
+
+def test_a_rating_waits_for_the_one_before_and_lets_other_answers_past() -> None:
+    async def body(server: LoopbackServer) -> None:
+        native = LlamaServer(server.url, "key", TokenBudget(9000), object())
+        source = LocalSource("local:m", "m", "m", Path("m.gguf"), {}, {}, {})
+        model = LocalProvider(source, pool=LlamaPool(lambda settings: native))
+        server.hold()
+        asked: list[asyncio.Task[ModelResponse]] = []
+        for text, words in (
+            ("first", {"ratings": ("1", "2")}),
+            ("second", {"ratings": ("1",)}),
+            ("other", {}),
+        ):
+            asked.append(asyncio.create_task(model.complete(ask(text, **words))))
+            await asyncio.to_thread(server.wait_for_requests, 1 + (text == "other"))
+        arrived = [request.json["messages"][0]["content"] for request in server.requests]
+        assert arrived == ["first", "other"]
+        server.release()
+        await asyncio.gather(*asked)
+        await model.aclose()
+
+    with LoopbackServer(respond=lambda body, headers: chat_reply("1")) as server:
+        run(body(server))
 
 
 def test_a_failed_load_is_tried_again_by_the_next_user() -> None:

@@ -95,12 +95,15 @@ class LlamaServer:
     Attributes:
         key: to be sent as bearer token, so that no one else on the machine can use the server.
         budget: the tokens of its context; answers at once that need more than there are all fail.
+        raters: held by a rating while it is made. Ratings by one metric begin with the same text, which llama.cpp reads
+            again for each of those that it works on together, but not for one that comes after another.
     """
 
     url: str
     key: str = field(repr=False)
     budget: TokenBudget = field(repr=False)
     native: Any = field(repr=False)
+    raters: TokenBudget = field(default_factory=lambda: TokenBudget(1), repr=False)
 
 
 class LlamaPool:

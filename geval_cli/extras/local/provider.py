@@ -7,7 +7,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,7 @@ class LocalProvider:
         self._starting: asyncio.Task[LlamaSettings] | None = None
         self._inner: EndpointProvider | None = None
         self._budget: TokenBudget | None = None
+        self._raters: TokenBudget | None = None
 
     def __repr__(self) -> str:
         return f"LocalProvider({self.id!r})"
@@ -117,13 +118,15 @@ class LocalProvider:
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
         await asyncio.shield(self._starting)
-        if self._inner is None or self._budget is None:
+        if self._inner is None or self._budget is None or self._raters is None:
             raise ProviderRequestError(f"{self.id} is closed", provider_id=self.id)
         if self._source.embeds:
             return await self._embed(request, self._inner, self._budget)
         asked, request = request, shape_request(request, self._source.wire)
+        is_rating = request.ratings and request.response_schema is None
+        turn = self._raters.hold(1) if is_rating else nullcontext()
         try:
-            async with self._budget.hold(self._estimate_tokens(request)):
+            async with turn, self._budget.hold(self._estimate_tokens(request)):
                 response = await self._inner.complete(request)
         except ProviderUnavailableError as error:
             if _CONTEXT_FULL not in error.body:
@@ -175,7 +178,7 @@ class LocalProvider:
 
     async def _start(self) -> LlamaSettings:
         settings, server = await asyncio.to_thread(self._load)
-        self._budget = server.budget
+        self._budget, self._raters = server.budget, server.raters
         path = "embeddings" if self._source.embeds else "chat/completions"
         endpoint = Endpoint(
             id=self.id,
