@@ -109,7 +109,7 @@ THIRD_PARTY_HOMES = {
 }
 """The rooms that may import a library; one that is not named here may stand anywhere."""
 
-HIDDEN_IMPORTS_ALLOWED = {"cli", "library", "extras.pytest_plugin", "__init__"}
+HIDDEN_IMPORTS_ALLOWED = {"cli", "library", "extras.mcp", "extras.pytest_plugin", "__init__"}
 """Rooms that import own modules inside functions, for start-up time; registries and commands anywhere may too."""
 
 

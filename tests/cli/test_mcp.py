@@ -5,8 +5,8 @@ import json
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -87,26 +87,66 @@ def root(tmp_path: Path) -> Path:
 async def assistant(root: Path, *options: str, **env: str) -> AsyncIterator[Call]:
     """A client of a server of its own. What it calls is a text; a refusal raises AssertionError."""
     from mcp.client.client import Client
-    from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    home = root.parent / "state"
-    arguments = ["-m", "geval_cli", "mcp", "--root", str(root), "--home", str(home), *options]
-    server = StdioServerParameters(
-        command=sys.executable, args=arguments, env=clean_environment(**env), cwd=str(root)
-    )
-    with (root.parent / "stderr").open("w", encoding="utf-8") as errors:
-        async with Client(stdio_client(server, errlog=errors)) as client:
+    words = ("mcp", "--root", str(root), "--home", str(root.parent / "state"), *options)
+    async with Client(standard_streams(words, root, clean_environment(**env))) as client:
 
-            async def call(tool: str, **arguments: Any) -> str:
-                found = await client.call_tool(tool, arguments)
-                text = str(found.content[0].text)
-                assert not found.is_error, text
-                assert found.structured_content == facts(text)
-                return text
+        async def call(tool: str, **arguments: Any) -> str:
+            found = await client.call_tool(tool, arguments)
+            text = str(found.content[0].text)
+            assert not found.is_error, text
+            assert found.structured_content == facts(text)
+            return text
 
-            call.client = client  # type: ignore[attr-defined]
-            call.tools = (await client.list_tools()).tools  # type: ignore[attr-defined]
-            yield call
+        call.client = client  # type: ignore[attr-defined]
+        call.tools = (await client.list_tools()).tools  # type: ignore[attr-defined]
+        yield call
+
+
+@asynccontextmanager
+async def standard_streams(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> AsyncIterator[Any]:
+    """What `mcp.client.stdio.stdio_client` yields, for a forked process: a message a line, until stdin is closed."""
+    import anyio
+    from mcp.shared.message import SessionMessage
+    from mcp.types import jsonrpc_message_adapter
+
+    pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    with (
+        start_geval(*words, cwd=cwd, env=env, stderr=subprocess.DEVNULL, **pipes) as server,
+        ThreadPoolExecutor(1) as reader,
+    ):
+        stdin, stdout = server.stdin, server.stdout
+        assert stdin is not None
+        assert stdout is not None
+        received, incoming = anyio.create_memory_object_stream[Any]()
+        outgoing, sent = anyio.create_memory_object_stream[Any]()
+        loop = asyncio.get_running_loop()
+
+        async def read() -> None:
+            async with received:
+                while line := await loop.run_in_executor(reader, stdout.readline):
+                    await received.send(
+                        SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+                    )
+
+        async def write() -> None:
+            async for message in sent:
+                stdin.write(
+                    message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+                )
+                stdin.flush()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            group.start_soon(write)
+            try:
+                yield incoming, outgoing
+            finally:
+                stdin.close()
+                for end in (incoming, outgoing, sent):
+                    end.close()
+                assert await asyncio.to_thread(server.wait, 60) == 0
+                group.cancel_scope.cancel()
 
 
 def facts(text: str) -> Any:
@@ -470,6 +510,14 @@ def test_runs_of_other_folders_in_the_same_state_folder_are_not_shown(root: Path
             assert "no run" in await refusal(call, "run_status")
 
     asyncio.run(story())
+
+
+def test_it_is_served_without_the_libraries_of_one_tool(tmp_path: Path) -> None:
+    code = "import geval_cli.extras.mcp.server, sys; print(*sys.modules)"
+    with start_geval("mcp", cwd=tmp_path, code=code, text=True, stdout=subprocess.PIPE) as program:
+        loaded = set(program.communicate()[0].split())
+    assert "geval_cli.extras.trust.drift" in loaded
+    assert loaded & {"numpy", "scipy", "geval_cli.extras.trust.improving"} == set()
 
 
 def test_without_the_extra_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

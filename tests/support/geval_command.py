@@ -135,7 +135,12 @@ def _finished(process: "subprocess.Popen[bytes]", cwd: Path, timeout_s: float) -
 
 
 def _server_for(args: Sequence[str]) -> ForkServer:
-    """Commands about trust have one of their own: what they compute with takes longer to load than all else."""
+    """Commands about trust have one of their own: what they compute with takes longer to load than all else.
+
+    So has `geval mcp`.
+    """
+    if args and args[0] == "mcp":
+        return fork_server(*sorted(clean_environment().items()), libraries=("mcp.server",))
     if args and args[0] in _ABOUT_TRUST:
         one_thread = clean_environment(OPENBLAS_NUM_THREADS="1")  # a process with several must not fork
         return fork_server(*sorted(one_thread.items()), libraries=("scipy.stats",))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -35,18 +35,10 @@ from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import BudgetError, ConfigError, GevalError, UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunStarted
 from geval_cli.extras.mcp.command import McpOptions
+from geval_cli.extras.trust import require_statistics
 from geval_cli.extras.trust.anchors import AnchorSet, read_anchors
 from geval_cli.extras.trust.documents import print_document
 from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached, with_looks
-from geval_cli.extras.trust.improving import (
-    Improvement,
-    fragment,
-    improve_prepared,
-    improvement_document,
-    latest_run_of,
-    only_metric,
-    planned_search,
-)
 from geval_cli.extras.trust.labelling import kept_labels
 from geval_cli.extras.trust.labels import read_labels
 from geval_cli.extras.trust.looks import Look, keep_look, looks_before
@@ -85,6 +77,9 @@ from geval_cli.store.home import current_folder
 from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.state import State, open_state
 from geval_cli.version import __version__
+
+if TYPE_CHECKING:
+    from geval_cli.extras.trust.improving import Improvement
 
 P = ParamSpec("P")
 
@@ -417,6 +412,9 @@ class AssistantTools:
         The answer says what that takes at most. Follow it with judge_status, end it with stop_run. No config is
         changed: judge_status shows the improved assertion.
         """
+        require_statistics("start_improve")
+        from geval_cli.extras.trust import improving  # noqa: PLC0415 - its libraries, an extra, load for a second
+
         part = self._part(max_requests)
         path = None if labels is None else file_below(self._options.root, labels, _LABEL_SUFFIXES)
         async with self._starting:
@@ -424,20 +422,22 @@ class AssistantTools:
             request = replace(self._request(config, part), asks_judges_only=True)
             prepared = await asyncio.to_thread(prepare, request, is_going_to_run=not only_plan)
             with _quoted():
-                run = latest_run_of(request.config, self._state.runs) if run_id is None else run_id
+                run = improving.latest_run_of(request.config, self._state.runs) if run_id is None else run_id
                 report = await asyncio.to_thread(self._report, run)
                 read = (
                     kept_labels(self._state.runs.labels(), report.run.id)
                     if path is None
                     else await asyncio.to_thread(read_labels, path, request.access)
                 )
-                name = metric or only_metric(read)
+                name = metric or improving.only_metric(read)
                 found = await plan_run(uncached(prepared), self._state.cache)
-                plan = await asyncio.to_thread(planned_search, report, read, name, ImproveOptions(), found)
+                plan = await asyncio.to_thread(
+                    improving.planned_search, report, read, name, ImproveOptions(), found
+                )
             asks = plan.ratings + plan.teacher_calls
 
             async def search(work: _JudgeWork) -> tuple[dict[str, JsonValue], str]:
-                outcome = await improve_prepared(
+                outcome = await improving.improve_prepared(
                     prepared,
                     report,
                     read,
@@ -820,7 +820,7 @@ class _JudgeWork:
         self.ratings += ratings
 
 
-def _improvement_facts(found: Improvement) -> dict[str, JsonValue]:
+def _improvement_facts(found: "Improvement") -> dict[str, JsonValue]:
     """Return what came of a search, in geval's own words and numbers alone."""
     gain = found.gain
     return {
@@ -834,10 +834,14 @@ def _improvement_facts(found: Improvement) -> dict[str, JsonValue]:
     }
 
 
-def _improvement_text(found: Improvement) -> str:
+def _improvement_text(found: "Improvement") -> str:
     """Return the report of a search, and the assertion to put into the config if it was accepted."""
-    text = _printed(partial(print_document, improvement_document(found)))
-    return f"{text}\nThe improved assertion:\n{write_yaml(fragment(found))}" if found.is_accepted else text
+    from geval_cli.extras.trust import improving  # noqa: PLC0415
+
+    text = _printed(partial(print_document, improving.improvement_document(found)))
+    if not found.is_accepted:
+        return text
+    return f"{text}\nThe improved assertion:\n{write_yaml(improving.fragment(found))}"
 
 
 def _look_facts(found: Look) -> dict[str, JsonValue]:
