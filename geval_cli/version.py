@@ -1,11 +1,44 @@
 """Which geval this is, and how more of it is installed."""
 
+import sys
+from functools import cache
+from pathlib import Path
+
 __version__ = "0.2.0"
 
 
 def install_hint(extra: str) -> str:
-    """Say how an extra is installed: from a clone, since no package index carries geval.
+    """Say how an extra is installed where this geval came from: from a clone, or from a git address.
 
-    A name that an index does not know yet may be claimed there by anybody.
+    No package index carries geval, and a name that an index does not know yet may be claimed there by anybody.
     """
-    return f'in your clone of geval: pip install ".[{extra}]"'
+    address = _git_address()
+    if address is None:
+        return f'in your clone of geval: pip install ".[{extra}]"'
+    return f'as geval itself was: {_installer()} "geval-cli[{extra}] @ {address}"'
+
+
+@cache
+def _git_address() -> str | None:
+    """Return the address from which this geval was installed (PEP 610); None for a clone, or where nothing says."""
+    import json  # noqa: PLC0415 - for those who need a hint
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
+    from urllib.parse import urlsplit, urlunsplit  # noqa: PLC0415
+
+    try:
+        record = json.loads(distribution("geval-cli").read_text("direct_url.json") or "{}")
+        kind, url = record["vcs_info"]["vcs"], urlsplit(record["url"])
+    except (PackageNotFoundError, OSError, LookupError, TypeError, ValueError):
+        return None
+    # What stands before the host is a user's name or token.
+    return f"{kind}+{urlunsplit(url._replace(netloc=url.netloc.rpartition('@')[2]))}"
+
+
+def _installer() -> str:
+    """Return the command that changes the environment in which this geval runs."""
+    around = Path(sys.prefix).parts
+    if "pipx" in around:
+        return "pipx install --force"
+    if "uv" in around:
+        return "uv tool install --force" if "tools" in around else "uvx --from"
+    return "pip install"

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from support.geval_command import clean_environment, run_geval
 
+from geval_cli import version
 from geval_cli.version import install_hint
 
 ROOT = Path(__file__).parents[1]
@@ -442,5 +443,37 @@ def test_every_hint_to_install_an_extra_names_one_that_exists() -> None:
         *("parquet", "ray", "remote", "trust", "workers", "xlsx"),
     }
     assert named <= set(extras)
-    assert install_hint("js") == 'in your clone of geval: pip install ".[js]"'
     assert sum("pip install" in source for source in sources) == 1  # the helper's own
+
+
+FROM_GIT = '{"url": "https://ci:secret@host.example/geval", "vcs_info": {"vcs": "git", "commit_id": "0a"}}'
+WANTED = '"geval-cli[js] @ git+https://host.example/geval"'
+
+
+@pytest.mark.parametrize(
+    ("record", "prefix", "hint"),
+    [
+        ("", "/venv", 'in your clone of geval: pip install ".[js]"'),
+        ("{", "/venv", 'in your clone of geval: pip install ".[js]"'),
+        ("[]", "/venv", 'in your clone of geval: pip install ".[js]"'),
+        ('{"url": "file:///x", "dir_info": {}}', "/venv", 'in your clone of geval: pip install ".[js]"'),
+        (FROM_GIT, "/venv", f"as geval itself was: pip install {WANTED}"),
+        (FROM_GIT, "/root/.local/share/pipx/venvs/geval-cli", f"as geval itself was: pipx install --force {WANTED}"),
+        (FROM_GIT, "/root/.local/share/uv/tools/geval-cli", f"as geval itself was: uv tool install --force {WANTED}"),
+        (FROM_GIT, "/root/.cache/uv/archive-v0/x", f"as geval itself was: uvx --from {WANTED}"),
+    ],
+)  # fmt: skip
+def test_an_extra_is_installed_as_geval_itself_was(
+    record: str, prefix: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "geval_cli-0.2.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Name: geval-cli\nVersion: 0.2.0\n", encoding="utf-8")
+    (installed / "direct_url.json").write_text(record, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", prefix)
+    version._git_address.cache_clear()
+    try:
+        assert install_hint("js") == hint
+    finally:
+        version._git_address.cache_clear()

@@ -108,7 +108,7 @@ def demo_config() -> Path:
     if not has_local_models():
         raise UsageError(
             "the demo needs a model on this machine, and the local-model runtime is not installed",
-            hint=install_hint("local"),
+            hint=f"install it {install_hint('local')}",
         )
     from geval_cli.extras.local.command import pull_model
 

@@ -11,7 +11,7 @@ from geval_cli.plugins import REPORTS, find_plugin, plugin_names
 from geval_cli.report import FORMATS
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import obstacle_to, output_error
-from geval_cli.source.parquet import INSTALL_HINT, PARQUET_SUFFIX, file_of_tests, is_parquet_installed
+from geval_cli.source.parquet import PARQUET_SUFFIX, file_of_tests, is_parquet_installed, parquet_hint
 
 
 class ResultsFile(Protocol):
@@ -40,7 +40,7 @@ def check_output_path(path: Path) -> Problem | None:
         )
     is_parquet = path.suffix.lower() == PARQUET_SUFFIX
     if is_parquet and not is_parquet_installed():
-        return Problem(f"cannot write {path}: Parquet needs the package pyarrow", hint=INSTALL_HINT)
+        return Problem(f"cannot write {path}: Parquet needs the package pyarrow", hint=parquet_hint())
     for what, file in (("results", path), *([("tests", file_of_tests(path))] if is_parquet else [])):
         try:
             obstacle = obstacle_to(file)

@@ -17,7 +17,7 @@ from geval_cli.report.json_file import json_text, result_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile, output_error
 from geval_cli.report.sanitize import value_text
-from geval_cli.source.parquet import INSTALL_HINT, RESULT_COLUMN, RESULTS_METADATA, TEST_COLUMN, file_of_tests
+from geval_cli.source.parquet import RESULT_COLUMN, RESULTS_METADATA, TEST_COLUMN, file_of_tests, parquet_hint
 
 _GROUP_ROWS = 20_000
 _GROUP_CHARACTERS = 8 << 20
@@ -48,7 +48,7 @@ class ParquetResultsFile:
             from pyarrow import parquet  # noqa: PLC0415
         except ImportError as error:
             message = f"cannot write {self._path}: Parquet needs the package pyarrow"
-            raise OutputError(message, path=str(self._path), hint=INSTALL_HINT) from error
+            raise OutputError(message, path=str(self._path), hint=parquet_hint()) from error
         metrics: dict[str, None] = {}
         variables: dict[str, None] = {}
         metadata: dict[str, None] = {}

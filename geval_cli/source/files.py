@@ -27,8 +27,6 @@ from geval_cli.version import install_hint
 PDF_SUFFIX = ".pdf"
 MAX_PAGES = 2_000
 
-_INSTALL_HINT = f"install it {install_hint('pdf')}; or convert it to text, for example with pdftotext"
-
 
 def pdf_text(content: bytes, path: Path, asked_at: Location | None, *, max_characters: int) -> str:
     """Return the text of all pages, an empty line between them.
@@ -83,7 +81,8 @@ def _package(path: Path, asked_at: Location | None) -> ModuleType:
         import pypdf  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
         message = f"reading `{path.name}` needs the package pypdf"
-        raise ConfigError([Problem(message, asked_at, _INSTALL_HINT)]) from error
+        hint = f"install it {install_hint('pdf')}; or convert it to text, for example with pdftotext"
+        raise ConfigError([Problem(message, asked_at, hint)]) from error
     return pypdf
 
 

@@ -19,7 +19,13 @@ from geval_cli.source.files import open_problem
 from geval_cli.version import install_hint
 
 PARQUET_SUFFIX = ".parquet"
-INSTALL_HINT = f"install it {install_hint('parquet')}"
+
+
+def parquet_hint() -> str:
+    """Say how Parquet files can be read and written."""
+    return f"install it {install_hint('parquet')}"
+
+
 RESULT_COLUMN, TEST_COLUMN, RESULTS_METADATA = "result", "test", "geval.results"
 """The columns of files of results that hold a whole result as JSON, and its test; and where their metadata have run and
 summary."""
@@ -137,7 +143,7 @@ def _opened(path: Path, access: Access, asked_at: Location | None) -> Iterator[A
         from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
         message = f"reading `{path.name}` needs the package pyarrow"
-        raise ConfigError([Problem(message, asked_at, f"{INSTALL_HINT}; or save it as .jsonl")]) from error
+        raise ConfigError([Problem(message, asked_at, f"{parquet_hint()}; or save it as .jsonl")]) from error
     try:
         stream = open_regular(path, access)
     except OSError as error:

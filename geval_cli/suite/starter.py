@@ -104,7 +104,10 @@ def choose_starter(environ: Mapping[str, str], folder: Path, access: Access) -> 
             starter_config(_LOCAL),
             f"no key is set, so it calls {_LOCAL}, a model on this machine that is too small to judge well",
         )
-    why = f"it runs offline with `echo`: no key is set, and no local model is installed ({install_hint('local')})"
+    why = (
+        "it runs offline with `echo`: no key is set, and no local model is installed "
+        f"(install it {install_hint('local')})"
+    )
     return Starter(starter_config(None), why)
 
 

@@ -536,8 +536,8 @@ def test_a_refused_and_an_unreachable_token_server_are_told_apart(
 @pytest.mark.parametrize(
     ("name", "config", "modules", "said"),
     [
-        ("vertex:gemini-x", NOTHING, "google", 'google-auth | to use them, in your clone of geval: pip'),
-        ("azure:m", {"base_url": AZURE}, "azure", 'azure-identity | to use them, in your clone of geval: pip'),
+        ("vertex:gemini-x", NOTHING, "google", 'google-auth | to use them, install it in your clone of geval'),
+        ("azure:m", {"base_url": AZURE}, "azure", 'azure-identity | to use them, install it in your clone of geval'),
     ],
 )  # fmt: skip
 def test_a_package_that_is_not_installed_is_named(

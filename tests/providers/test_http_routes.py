@@ -458,7 +458,7 @@ class TestSocks:
     def test_what_is_missing_is_told_in_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "python_socks.async_.asyncio", None)
         said = fails(UnsendableRequestError, Route("http", NAME, 80, f"socks5://me:{SECRET}@127.0.0.1:9"))
-        assert said == f"SOCKS proxies need an extra: {install_hint('socks')}"
+        assert said == f"SOCKS proxies need an extra; install it {install_hint('socks')}"
 
     def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(self) -> None:
         with Conversation(OK + OK.replace(b"ok", b"no"), OK) as server, SocksProxy(server.port) as proxy:

@@ -349,7 +349,7 @@ def lack_of(
         return refused
     if not all(map(_is_installed, cloud.modules)):
         what = f"finding {cloud.title}'s default credentials needs the package {cloud.package}"
-        return what, f"to use them, {cloud.install}"
+        return what, f"to use them, install it {cloud.install}"
     signer = credentials_for(source, name, url, settings)
     assert signer is not None
     tried_at, lack = _LACKS.get(signer.asked, (0.0, None))

@@ -244,7 +244,7 @@ async def _near(texts: Sequence[str], embedder: BoundModel, least: float) -> lis
     try:
         import numpy as np  # noqa: PLC0415 - an extra
     except ImportError as error:
-        hint = f"{install_hint('trust')}, or leave out --embeddings to group by words"
+        hint = f"install it {install_hint('trust')}, or leave out --embeddings to group by words"
         raise UsageError("grouping by embeddings needs the package numpy", hint=hint) from error
 
     requests = [

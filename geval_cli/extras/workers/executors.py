@@ -96,7 +96,7 @@ def check_loky() -> None:
         import loky  # noqa: F401, PLC0415 - few runs have workers
     except ImportError as error:
         raise UsageError(
-            "--workers needs loky, which is not installed", hint=install_hint("workers")
+            "--workers needs loky, which is not installed", hint=f"install it {install_hint('workers')}"
         ) from error
     try:
         Listener().close()

@@ -100,7 +100,7 @@ def check_cluster(address: str) -> None:
             message = f"--ray cannot reach a cluster at `{address}`: nothing listens there"
             raise UsageError(message, hint=_START) from error
     if find_spec("ray") is None:
-        raise UsageError("--ray needs Ray, which is not installed", hint=install_hint("ray"))
+        raise UsageError("--ray needs Ray, which is not installed", hint=f"install it {install_hint('ray')}")
 
 
 def join_cluster(address: str, config: Path) -> int:

@@ -195,7 +195,6 @@ _MAX_HEADERS = 1024
 # Routers forget a connection that is silent for minutes, as while a model thinks; probes keep it known.
 _FIRST_PROBE_AFTER_S = 60
 _CLOSED_IN_HANDSHAKE = "it closed the connection during the TLS handshake"
-_SOCKS_HINT = f"SOCKS proxies need an extra: {install_hint('socks')}"
 
 
 def new_session(socks: Address | None) -> aiohttp.ClientSession:
@@ -292,7 +291,9 @@ class _SocksConnector(_Connector):
         try:
             import python_socks.async_.asyncio  # noqa: F401, PLC0415 - an extra
         except ImportError as error:
-            raise UnsendableRequestError(_SOCKS_HINT) from error
+            raise UnsendableRequestError(
+                f"SOCKS proxies need an extra; install it {install_hint('socks')}"
+            ) from error
         super().__init__(**{**options, "resolver": _UnresolvedNames()})
         self._proxy = proxy
 

@@ -34,7 +34,6 @@ _ATTEMPTS = 4
 _WAIT_S = 0.25
 _NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 _PARAMETERS = frozenset({"split", "config", "subset", "limit"})
-_INSTALL_HINT = f"install it {install_hint('remote')}; or download the file and refer to it with file://"
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 
 
@@ -81,7 +80,8 @@ def _ask(address: str, act: Any) -> Any:
         options = {"client_kwargs": {"timeout": _TIMEOUT, "trust_env": True}} if is_web else {}
         files = fsspec.filesystem(protocol, skip_instance_cache=True, **options)
     except ImportError as error:
-        raise DownloadError(f"reading {shown} needs fsspec and s3fs", hint=_INSTALL_HINT) from error
+        hint = f"install it {install_hint('remote')}; or download the file and refer to it with file://"
+        raise DownloadError(f"reading {shown} needs fsspec and s3fs", hint=hint) from error
     try:
         return act(files)
     except (OSError, aiohttp.ClientError, ValueError) as error:

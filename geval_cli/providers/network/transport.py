@@ -90,7 +90,7 @@ def connection_error(
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, UnknownCompressionError):
         message = f"{origin} compressed its answer with {_reason(error, context)}, which was not requested"
-        hint = f"for br and zstd, {install_hint('compression')}; or have the server send gzip"
+        hint = f"install what reads br and zstd {install_hint('compression')}; or have the server send gzip"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, NoProxyError | ProxyRefusalError):
         return _proxy_error(error, context, parse_proxy(proxy or "").origin)
