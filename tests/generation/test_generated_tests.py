@@ -483,6 +483,7 @@ def test_personas_are_written_as_a_list_of_profiles_without_repeats(tmp_path: Pa
         env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
         done = run_geval(*words, "-o", "personas.jsonl", cwd=tmp_path, env=env)
         assert "ferry tickets" in prompt_of(server.requests[0].json)
+    assert "profiles cannot be written to p.csv" in run_geval(*words, "-o", "p.csv", cwd=tmp_path).stderr
     assert "dropped: fewer than 6 words" in done.stdout
     rows = [json.loads(line) for line in (tmp_path / "personas.jsonl").read_text().splitlines()]
     assert rows == [{"profile": profiles[0]}]

@@ -600,6 +600,31 @@ class TestImages:
         [sound] = [html.unescape(found) for found in re.findall(r'<audio src="([^"]+)"', page)]
         with urllib.request.urlopen(site.address + sound, timeout=60) as answer:
             assert (answer.read(), answer.headers["content-type"]) == (wav(), "audio/wav")
+        size = len(wav())
+        for asked, part in {
+            "bytes=0-1": (0, 2),
+            "bytes=2-": (2, size),
+            f"bytes=4-{size * 2}": (4, size),
+            "bytes=-3": (size - 3, size),
+            f"bytes=-{size * 2}": (0, size),
+        }.items():
+            with urllib.request.urlopen(
+                urllib.request.Request(site.address + sound, headers={"range": asked}), timeout=60
+            ) as answer:
+                said = f"bytes {part[0]}-{part[1] - 1}/{size}"
+                assert (answer.status, answer.headers["content-range"]) == (206, said), asked
+                assert answer.read() == wav()[slice(*part)], asked
+        for asked in ("bytes=5-2", "bytes=-", "bytes=0-1,3-4", "seconds=0-1", "bytes=x-1"):
+            with urllib.request.urlopen(
+                urllib.request.Request(site.address + sound, headers={"range": asked}), timeout=60
+            ) as answer:
+                assert (answer.status, answer.read()) == (200, wav()), asked
+        for asked in (f"bytes={size}-", "bytes=-0"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(
+                    urllib.request.Request(site.address + sound, headers={"range": asked}), timeout=60
+                )
+            assert (refused.value.code, refused.value.headers["content-range"]) == (416, f"bytes */{size}")
         [link] = [html.unescape(found) for found in re.findall(r'<img src="([^"]+)"', page)]
         with urllib.request.urlopen(site.address + link, timeout=60) as answer:
             assert answer.read() == png()

@@ -99,13 +99,13 @@ def run_generate_tests(given: GenerateTestsOptions) -> ExitCode:
     return _from_documents(known, given)
 
 
-def _check_output(given: WritingOptions) -> None:
+def _check_output(given: WritingOptions, what: str = "tests") -> None:
     if given.output is None:
         if not given.plan:
             raise UsageError("there is no output file", hint="name one: -o tests.jsonl")
         return
     if given.output.suffix.lower() != ".jsonl":
-        raise UsageError(f"tests cannot be written to {given.output}", hint="use a name that ends in .jsonl")
+        raise UsageError(f"{what} cannot be written to {given.output}", hint="use a name that ends in .jsonl")
     if given.output.exists() and not given.may_replace and not given.plan:
         raise UsageError(
             f"{given.output} already exists and was not changed", hint="choose another file, or add --force"
@@ -444,7 +444,7 @@ def run_generate_personas(given: GeneratePersonasOptions) -> ExitCode:
         UsageError: no model or file is named.
         ProviderError: the model refuses whatever it is sent.
     """
-    _check_output(given)
+    _check_output(given, "profiles")
     spec = _model_of(given)
     about = (given.about or "").strip()
     sizes = [10] * (given.count // 10) + [given.count % 10] * (given.count % 10 > 0)
