@@ -20,7 +20,7 @@ from geval_cli.report.case_view import PROBLEMS, case_number
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import PLURALS, Failures, GroupBy, print_cases, print_failures
 from geval_cli.report.json_file import json_document, json_text
-from geval_cli.report.output import check_output_paths, write_results_file
+from geval_cli.report.output import check_output_paths, files_of, write_results_file
 from geval_cli.report.report import RunReport
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
@@ -63,7 +63,7 @@ def export_run(home: Path | None, name: str, *, outputs: Sequence[Path]) -> None
         print_warnings(warnings)
         for path in outputs:
             write_results_file(path, report)
-            sys.stdout.write(f"wrote {path}\n")
+            sys.stdout.write(f"wrote {' and '.join(map(str, files_of(path)))}\n")
 
 
 def print_runs(

@@ -30,6 +30,11 @@ class ResultsFile(Protocol):
         ...
 
 
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return the files that results written to `path` take: Parquet has one more, for the tests."""
+    return (path, file_of_tests(path)) if path.suffix.lower() == PARQUET_SUFFIX else (path,)
+
+
 def check_output_path(path: Path) -> Problem | None:
     """Return the problem of writing results to `path`, if any; to be called before a run starts."""
     if _format_of(path) is None:
@@ -38,10 +43,10 @@ def check_output_path(path: Path) -> Problem | None:
         return Problem(
             f"cannot write results to {path}: {what}", hint=f"use a name that ends in one of: {known}"
         )
-    is_parquet = path.suffix.lower() == PARQUET_SUFFIX
-    if is_parquet and not is_parquet_installed():
+    files = files_of(path)
+    if len(files) > 1 and not is_parquet_installed():
         return Problem(f"cannot write {path}: Parquet needs the package pyarrow", hint=parquet_hint())
-    for what, file in (("results", path), *([("tests", file_of_tests(path))] if is_parquet else [])):
+    for what, file in zip(("results", "tests"), files, strict=False):
         try:
             obstacle = obstacle_to(file)
         except OSError as trouble:
@@ -50,8 +55,8 @@ def check_output_path(path: Path) -> Problem | None:
         if obstacle is not None:
             reason, hint = obstacle
             return Problem(f"cannot write {what} to {file}: {reason}", hint=hint)
-    if is_parquet and file_of_tests(path).exists() and not path.exists():
-        message = f"{file_of_tests(path)} would be overwritten: the tests of {path} are written to it"
+    if files[-1].exists() and not path.exists():
+        message = f"{files[-1]} would be overwritten: the tests of {path} are written to it"
         return Problem(message, hint="choose another name, or move that file")
     return None
 
@@ -64,9 +69,10 @@ def check_output_paths(paths: Sequence[Path]) -> None:
     """
     problems = [problem for path in paths if (problem := check_output_path(path)) is not None]
     for path in paths:
-        if path.suffix.lower() == PARQUET_SUFFIX and file_of_tests(path) in paths:
-            message = f"the tests of {path} are written to {file_of_tests(path)} too"
-            problems.append(Problem(message, hint="choose another name for one of the files"))
+        for tests in files_of(path)[1:]:
+            if tests in paths:
+                message = f"the tests of {path} are written to {tests} too"
+                problems.append(Problem(message, hint="choose another name for one of the files"))
     if problems:
         raise ConfigError(problems)
 

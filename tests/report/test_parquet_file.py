@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.geval_command import run_geval
 from support.sample_run import RUN, SUMMARY, make_case, make_judged, make_report, results_of
 
 from geval_cli.errors import ConfigError, OutputError, UsageError
@@ -207,3 +208,13 @@ def test_results_that_cannot_be_read_or_written_leave_no_half_file(tmp_path: Pat
     with pytest.raises(OutputError, match="no such file or directory"):
         write_results_file(tmp_path / "missing" / "run.parquet", make_report())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_both_files_of_an_exported_run_are_named(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("prompts: [Hello.]\nproviders: [echo]\ntests: [{}]\n", encoding="utf-8")
+    assert run_geval("run", "c.yaml", cwd=tmp_path).code == 0
+
+    said = run_geval("export", "run", "latest", "-o", "r.parquet", "-o", "r.jsonl", cwd=tmp_path).stdout
+
+    assert said == "wrote r.parquet and r.tests.parquet\nwrote r.jsonl\n"
+    assert (tmp_path / "r.tests.parquet").exists()
