@@ -52,6 +52,10 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM, once what was under way has ended: whoever cleans up after Ctrl-C does so after this."""
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """A place in a text file. `line` and `column` count from 1; `length` is the caret's width in characters."""

@@ -1,8 +1,6 @@
 """Which geval this is, and how more of it is installed."""
 
 import sys
-from functools import cache
-from pathlib import Path
 
 __version__ = "0.2.0"
 
@@ -18,7 +16,6 @@ def install_hint(extra: str) -> str:
     return f'as geval itself was: {_installer()} "geval-cli[{extra}] @ {address}"'
 
 
-@cache
 def _git_address() -> str | None:
     """Return the address from which this geval was installed (PEP 610); None for a clone, or where nothing says."""
     import json  # noqa: PLC0415 - for those who need a hint
@@ -36,7 +33,7 @@ def _git_address() -> str | None:
 
 def _installer() -> str:
     """Return the command that changes the environment in which this geval runs."""
-    around = Path(sys.prefix).parts
+    around = sys.prefix.replace("\\", "/").split("/")
     if "pipx" in around:
         return "pipx install --force"
     if "uv" in around:

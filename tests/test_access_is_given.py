@@ -115,6 +115,7 @@ _OF_ONE_MODULE = {"walk": "os", "copy": "shutil", "compile": ""}
 
 ALLOWED: dict[str, str] = {
     "__init__.py": "imports geval's own library, by fixed names",
+    "version.py": "reads where geval itself was installed from",
     "source/files.py": "takes bytes that came through the door",
     "source/access.py": "the door itself: it looks at the access before and after it opens",
     "extras/programs/scripting/javascript.py": "its callers, scripts and JavaScript providers, ask it",

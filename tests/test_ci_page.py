@@ -13,7 +13,6 @@ import pytest
 import yaml
 from support.geval_command import clean_environment, run_geval
 
-from geval_cli import version
 from geval_cli.version import install_hint
 
 ROOT = Path(__file__).parents[1]
@@ -472,8 +471,4 @@ def test_an_extra_is_installed_as_geval_itself_was(
     (installed / "direct_url.json").write_text(record, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "prefix", prefix)
-    version._git_address.cache_clear()
-    try:
-        assert install_hint("js") == hint
-    finally:
-        version._git_address.cache_clear()
+    assert install_hint("js") == hint

@@ -25,12 +25,12 @@ def raise_again() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def was_lost(end: SystemExit) -> bool:
-    """Return whether typer swallowed a Ctrl-C, of which only its exit code is left."""
-    cause: BaseException | None = end
+def swallowed_by(end: SystemExit) -> KeyboardInterrupt | None:
+    """Return the Ctrl-C, or what came in its place, that typer swallowed and left only an exit code of; else None."""
+    cause: BaseException | None = end if end.code == INTERRUPTED else None
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__ or cause.__context__
-    return end.code == INTERRUPTED and cause is not None
+    return cause
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from geval_cli.cli.ctrl_c import INTERRUPTED, INTERRUPTED_LINE, raise_again, stop_at_once, was_lost
+from geval_cli.cli.ctrl_c import INTERRUPTED, INTERRUPTED_LINE, raise_again, stop_at_once, swallowed_by
 from geval_cli.version import __version__
 
 TYPE_CHECKING = (
@@ -28,8 +28,8 @@ def geval() -> "NoReturn":
         main()
     except SystemExit as end:
         code = end.code
-    except KeyboardInterrupt:  # while an error was being told
-        code = _interrupted()
+    except KeyboardInterrupt as stop:  # while an error was being told
+        code = _interrupted(stop)
     stop_at_once()
     if isinstance(code, int):
         _leave(code)
@@ -45,9 +45,10 @@ def main() -> "NoReturn":
     try:
         code: int | str | None = _run_command()
     except SystemExit as end:
-        code = _interrupted() if was_lost(end) else end.code
-    except KeyboardInterrupt:
-        code = _interrupted()
+        swallowed = swallowed_by(end)
+        code = end.code if swallowed is None else _interrupted(swallowed)
+    except KeyboardInterrupt as stop:
+        code = _interrupted(stop)
     sys.exit(_code_with_lost_output(code))
 
 
@@ -61,7 +62,12 @@ def _distrust_links_here() -> None:
         distrust_links([current_folder()])
 
 
-def _interrupted() -> int:
+def _interrupted(stop: KeyboardInterrupt) -> int:
+    from geval_cli.errors import ExitCode, TerminatedError
+
+    if isinstance(stop, TerminatedError):
+        sys.stderr.write("stopped by SIGTERM\n")
+        return ExitCode.TERMINATED
     sys.stderr.write(INTERRUPTED_LINE)
     return INTERRUPTED
 

@@ -23,7 +23,7 @@ from geval_cli.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, check_output_paths, open_results_file
 from geval_cli.report.report import RunReport
 from geval_cli.runs.evaluate import exit_code, run_evaluation
-from geval_cli.runs.event_loop import run_async
+from geval_cli.runs.event_loop import TERM_GRACE_S, run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
@@ -58,9 +58,6 @@ _RANK = (
 )
 """Which exit code wins when several configs run: the last in this order."""
 
-
-TERM_GRACE_S = 6.0
-"""How long requests under way are waited for after SIGTERM: service managers kill a process 10 s after it or later."""
 
 _STUCK_S = 8.0
 

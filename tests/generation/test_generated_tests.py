@@ -497,19 +497,28 @@ def test_personas_are_written_as_a_list_of_profiles_without_repeats(tmp_path: Pa
     assert checked.code == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.parametrize("signals", [1, 2])
-def test_after_ctrl_c_there_is_no_file_and_nothing_is_paid_twice(tmp_path: Path, signals: int) -> None:
-    """What is under way is waited for; a second Ctrl-C drops it."""
+@pytest.mark.parametrize(
+    ("signals", "number", "words", "code"),
+    [
+        (1, signal.SIGINT, "Ctrl-C: waiting for 2 requests under way; press Ctrl-C again", 130),
+        (2, signal.SIGINT, "Ctrl-C: waiting for 2 requests under way; press Ctrl-C again", 130),
+        (1, signal.SIGTERM, "SIGTERM: waiting at most 6 s for 2 requests under way; send a second", 143),
+    ],
+)
+def test_a_signal_leaves_no_file_and_nothing_is_paid_twice(
+    tmp_path: Path, signals: int, number: signal.Signals, words: str, code: int
+) -> None:
+    """What is under way is waited for; a second signal drops it."""
     for name in ("Elmsund", "Nordholm", "Wik", "Sund"):
         (tmp_path / f"{name}.txt").write_text(PIER.replace("Elmsund", name), encoding="utf-8")
     liar = Liar(0)
-    words = ["generate", "tests", "--from", ".", "--n", "4", "--kinds", "plain", "-o", "t.jsonl"]
-    words += ["--model", "openai:gpt-4.1-mini"]
+    command = ["generate", "tests", "--from", ".", "--n", "4", "--kinds", "plain", "-o", "t.jsonl"]
+    command += ["--model", "openai:gpt-4.1-mini"]
     with ModelServer(answer=lambda body: liar(prompt_of(body))) as server:
         env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
         server.hold()
         process = start_geval(
-            *words,
+            *command,
             "-j",
             "2",
             cwd=tmp_path,
@@ -520,18 +529,18 @@ def test_after_ctrl_c_there_is_no_file_and_nothing_is_paid_twice(tmp_path: Path,
         )
         assert process.stderr is not None
         server.wait_for_requests(2)
-        process.send_signal(signal.SIGINT)
-        assert any("waiting for 2 requests under way; press Ctrl-C again" in line for line in process.stderr)
+        process.send_signal(number)
+        assert any(words in line for line in process.stderr)
         if signals == 1:
             server.release()
         else:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
         _, told = process.communicate(timeout=60)
         server.release()
-        assert process.returncode == 130
+        assert process.returncode == code
         assert "nothing was written; the answers so far are cached" in told
         assert [path.name for path in tmp_path.glob("*t.jsonl*")] == []
-        done = run_geval(*words, cwd=tmp_path, env=env)
+        done = run_geval(*command, cwd=tmp_path, env=env)
         assert done.code == 0, done.stderr
         assert len(server.requests) == (4 if signals == 1 else 6)
     assert len((tmp_path / "t.jsonl").read_text().splitlines()) == 4
