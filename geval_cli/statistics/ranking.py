@@ -8,9 +8,11 @@ Source: Bradley and Terry, "Rank Analysis of Incomplete Block Designs", 1952.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import mul
 from random import Random
 
 from msgspec import Struct, field
@@ -47,6 +49,9 @@ class PlayerStrength(Struct, frozen=True):
     interval: Interval | None = None
 
 
+_Game = tuple[int, int, float, float]
+"""The places of two players, the lower one first, and how often the first won and lost, the half wins included."""
+
 _Met = tuple[Pair, float, int]
 """The lower player and the higher one, the sum of the shares of the lower, and how often they met."""
 
@@ -79,139 +84,140 @@ class Comparisons(Struct):
 
         Intervals are percentiles of 1,000 resamples of the tests, always the same ones.
         """
-        met = self._met()
-        players = sorted({player for pair in met for player in pair})
-        theta = strengths(_with_prior(_sums(self._tests), met), players)
-        if theta is None:
+        kinds = sorted(self._tests.items())
+        pairs = sorted({pair for kind, _ in kinds for pair, _, _ in kind})
+        players = sorted({player for pair in pairs for player in pair})
+        if not _are_connected(pairs, players):
             return None
+        places = {player: place for place, player in enumerate(players)}
+        won, met = ([[0.0] * len(kinds) for _ in pairs] for _ in range(2))
+        for number, (kind, _) in enumerate(kinds):
+            for pair, share, count in kind:
+                place = bisect_left(pairs, pair)
+                won[place][number] += share
+                met[place][number] += count
+
+        def games(counts: Sequence[int]) -> list[_Game]:
+            """Return the games of so many tests of each kind; half a win more for either side of each pair."""
+            found = []
+            for (first, second), shares, sizes in zip(pairs, won, met, strict=True):
+                share = sum(map(mul, counts, shares))
+                lost = sum(map(mul, counts, sizes)) - share
+                found.append((places[first], places[second], share + _PRIOR, lost + _PRIOR))
+            return found
+
+        theta = _maximum(games([count for _, count in kinds]), [0.0] * len(players), _EXACT)
         if self.tests < _MIN_TESTS:
-            return {player: PlayerStrength(_points(value)) for player, value in theta.items()}
-        resampled = [
-            strengths(_with_prior(_sums(sample), met), players, start=theta, tolerance=_NEAR) or theta
-            for sample in self._resamples()
-        ]
+            return {player: PlayerStrength(_points(theta[place])) for player, place in places.items()}
+        resampled = [_maximum(games(counts), theta, _NEAR) for counts in self._resamples()]
         return {
-            player: PlayerStrength(_points(value), _percentiles([sample[player] for sample in resampled]))
-            for player, value in theta.items()
+            player: PlayerStrength(
+                _points(theta[place]), _percentiles([sample[place] for sample in resampled])
+            )
+            for player, place in places.items()
         }
 
-    def _met(self) -> set[Pair]:
-        return {pair for test in self._tests for pair, _, _ in test}
-
-    def _resamples(self) -> Iterator[Mapping[tuple[_Met, ...], int]]:
-        """Yield so many tests, drawn with replacement, again and again."""
-        random, kinds = Random(_SEED), sorted(self._tests.items())
-        cumulated = list(accumulate(count for _, count in kinds))
+    def _resamples(self) -> Iterator[Sequence[int]]:
+        """Yield how many of so many tests, drawn with replacement, are of each kind, again and again."""
+        random, counts = Random(_SEED), [count for _, count in sorted(self._tests.items())]
+        cumulated, numbers = list(accumulate(counts)), range(len(counts))
         for _ in range(_RESAMPLES):
-            if len(kinds) * _DRAWS_WORTH_A_BINOMIAL < self.tests:
-                yield _multinomial(random, kinds, self.tests)
+            if len(counts) * _DRAWS_WORTH_A_BINOMIAL < self.tests:
+                yield _multinomial(random, counts, self.tests)
             else:
-                names = [kind for kind, _ in kinds]
-                yield Counter(random.choices(names, cum_weights=cumulated, k=self.tests))
+                drawn = Counter(random.choices(numbers, cum_weights=cumulated, k=self.tests))
+                yield [drawn[number] for number in numbers]
 
 
-def strengths(
-    wins: Wins,
-    players: Sequence[int],
-    *,
-    start: Mapping[int, float] | None = None,
-    tolerance: float = _EXACT,
-) -> dict[int, float] | None:
+def strengths(wins: Wins, players: Sequence[int]) -> dict[int, float] | None:
     """Return theta of each player by maximum likelihood, with mean 0; None when not all are connected.
 
     Args:
         wins: with the half wins that are added.
         players: all who are in `wins`.
-        start: a guess at theta.
-        tolerance: Newton's method ends with a step shorter than this.
     """
     if not _are_connected(wins, players):
         return None
     places = {player: place for place, player in enumerate(players)}
     placed = {(places[winner], places[loser]): count for (winner, loser), count in wins.items()}
-    theta = [0.0 if start is None else start[player] for player in players]
-    likelihood = _likelihood(placed, theta)
+    games = [(one, two, count, placed[two, one]) for (one, two), count in placed.items() if one < two]
+    return dict(zip(players, _maximum(games, [0.0] * len(players), _EXACT), strict=True))
+
+
+def _maximum(games: Sequence[_Game], start: Sequence[float], tolerance: float) -> list[float]:
+    """Return theta by Newton's method, which ends with a step shorter than `tolerance`."""
+    theta, slope = list(start), _slope(games, start)
     for _ in range(_MAX_STEPS):
-        step = _newton_step(placed, theta)
-        theta, likelihood = _climbed(placed, theta, step, likelihood)
+        # The last player stays where it is, as only differences count.
+        step = [*_solved(slope.curvature[:-1], slope.gradient[:-1]), 0.0]
+        size = 1.0
+        for _ in range(_HALVINGS):
+            moved = [value + size * change for value, change in zip(theta, step, strict=True)]
+            found = _slope(games, moved)
+            # Equal is enough: near the top, a step is smaller than what floats can tell.
+            if found.likelihood >= slope.likelihood - abs(slope.likelihood) * _EXACT:
+                theta, slope = moved, found
+                break
+            size /= 2
         if max(map(abs, step), default=0.0) < tolerance:
             break
     mean = math.fsum(theta) / len(theta)
-    return {player: value - mean for player, value in zip(players, theta, strict=True)}
+    return [value - mean for value in theta]
 
 
-def _climbed(
-    wins: Wins, theta: Sequence[float], step: Sequence[float], likelihood: float
-) -> tuple[list[float], float]:
-    """Return theta after a step, and its likelihood; the step is halved as long as that would fall."""
-    size = 1.0
-    for _ in range(_HALVINGS):
-        moved = [value + size * change for value, change in zip(theta, step, strict=True)]
-        found = _likelihood(wins, moved)
-        # Equal is enough: near the top, a step is smaller than what floats can tell.
-        if found >= likelihood - abs(likelihood) * _EXACT:
-            return moved, found
-        size /= 2
-    return list(theta), likelihood
+class _Slope(Struct):
+    """The logarithm of the likelihood at some theta, and its derivatives; of the curvature only the upper half."""
+
+    likelihood: float
+    gradient: list[float]
+    curvature: list[list[float]]
 
 
-def _newton_step(wins: Wins, theta: Sequence[float]) -> list[float]:
-    """Return the step of Newton's method; the last player stays where it is, as only differences count."""
-    size = len(theta) - 1
-    gradient = [0.0] * (size + 1)
-    curvature = [[0.0] * (size + 1) for _ in range(size + 1)]
-    for (winner, loser), count in wins.items():
-        surprise = _sigmoid(theta[loser] - theta[winner])
-        gradient[winner] += count * surprise
-        gradient[loser] -= count * surprise
-        weight = count * surprise * (1 - surprise)
-        curvature[winner][winner] += weight
-        curvature[loser][loser] += weight
-        curvature[winner][loser] -= weight
-        curvature[loser][winner] -= weight
-    return [*_solved([row[:size] for row in curvature[:size]], gradient[:size]), 0.0]
+def _slope(games: Sequence[_Game], theta: Sequence[float]) -> _Slope:
+    likelihood = 0.0
+    gradient = [0.0] * len(theta)
+    curvature = [[0.0] * len(theta) for _ in theta]
+    for one, two, won, lost in games:
+        lead = theta[one] - theta[two]
+        small = math.exp(-abs(lead))
+        likelier = 1 / (1 + small)
+        wins, loses = (likelier, small * likelier) if lead >= 0 else (small * likelier, likelier)
+        likelihood -= (won + lost) * math.log1p(small) + (lost * lead if lead >= 0 else -won * lead)
+        surprise = won * loses - lost * wins
+        gradient[one] += surprise
+        gradient[two] -= surprise
+        weight = (won + lost) * wins * loses
+        curvature[one][one] += weight
+        curvature[two][two] += weight
+        curvature[one][two] -= weight
+    return _Slope(likelihood, gradient, curvature)
 
 
 def _solved(matrix: list[list[float]], values: list[float]) -> list[float]:
-    """Return x of matrix * x = values for a symmetric positive definite matrix, by elimination."""
+    """Return x of matrix * x = values for a symmetric positive definite matrix, of which the upper half is read."""
     size = len(values)
     for column in range(size):
-        pivot = matrix[column][column] or math.ulp(0.0)
+        upper = matrix[column]
+        pivot = upper[column] or math.ulp(0.0)
         for row in range(column + 1, size):
-            factor = matrix[row][column] / pivot
+            factor = upper[row] / pivot
             if factor:
-                for place in range(column, size):
-                    matrix[row][place] -= factor * matrix[column][place]
+                reduced = matrix[row]
+                for place in range(row, size):
+                    reduced[place] -= factor * upper[place]
                 values[row] -= factor * values[column]
     found = [0.0] * size
     for row in reversed(range(size)):
-        known = math.fsum(matrix[row][place] * found[place] for place in range(row + 1, size))
+        known = sum(map(mul, matrix[row][row + 1 : size], found[row + 1 :]))
         found[row] = (values[row] - known) / (matrix[row][row] or math.ulp(0.0))
     return found
 
 
-def _likelihood(wins: Wins, theta: Sequence[float]) -> float:
-    return -math.fsum(
-        count * _log1p_exp(theta[loser] - theta[winner]) for (winner, loser), count in wins.items()
-    )
-
-
-def _log1p_exp(value: float) -> float:
-    return max(value, 0.0) + math.log1p(math.exp(-abs(value)))
-
-
-def _sigmoid(value: float) -> float:
-    if value >= 0:
-        return 1 / (1 + math.exp(-value))
-    small = math.exp(value)
-    return small / (1 + small)
-
-
-def _are_connected(wins: Wins, players: Sequence[int]) -> bool:
+def _are_connected(pairs: Iterable[Pair], players: Sequence[int]) -> bool:
     neighbours: dict[int, set[int]] = {player: set() for player in players}
-    for winner, loser in wins:
-        neighbours[winner].add(loser)
-        neighbours[loser].add(winner)
+    for one, two in pairs:
+        neighbours[one].add(two)
+        neighbours[two].add(one)
     waiting = list(players[:1])
     reached = set(waiting)
     while waiting:
@@ -221,32 +227,12 @@ def _are_connected(wins: Wins, players: Sequence[int]) -> bool:
     return bool(players) and len(reached) == len(players)
 
 
-def _sums(tests: Mapping[tuple[_Met, ...], int]) -> dict[Pair, float]:
-    wins: dict[Pair, float] = {}
-    for test, count in tests.items():
-        for (first, second), share, met in test:
-            wins[first, second] = wins.get((first, second), 0.0) + count * share
-            wins[second, first] = wins.get((second, first), 0.0) + count * (met - share)
-    return wins
-
-
-def _with_prior(wins: Wins, met: set[Pair]) -> dict[Pair, float]:
-    """Return the wins with half a win more either way for each pair that met in any test, in this sample or not."""
-    return {
-        way: wins.get(way, 0.0) + _PRIOR
-        for first, second in sorted(met)
-        for way in ((first, second), (second, first))
-    }
-
-
-def _multinomial(
-    random: Random, kinds: Sequence[tuple[tuple[_Met, ...], int]], trials: int
-) -> dict[tuple[_Met, ...], int]:
-    """Return how often each kind comes in `trials` draws, without drawing one by one."""
-    found, left, weight = {}, trials, sum(count for _, count in kinds)
-    for kind, count in kinds:
+def _multinomial(random: Random, counts: Sequence[int], trials: int) -> list[int]:
+    """Return how often each kind, of which there are `counts`, comes in `trials` draws, without drawing one by one."""
+    found, left, weight = [], trials, sum(counts)
+    for count in counts:
         drawn = left if count == weight else _binomial(random, left, count / weight)
-        found[kind] = drawn
+        found.append(drawn)
         left, weight = left - drawn, weight - count
     return found
 

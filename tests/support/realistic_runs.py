@@ -265,11 +265,17 @@ def _gate(text: str) -> Gate:
 
 def _quality(shape: Shape, test: int, column: Column) -> float:
     """How good the answers are, from 0 to 1: some tests are hard for all."""
-    hard = Random(f"test {shape.seed}/{test}").betavariate(1.4, 5)
-    own = Random(f"{shape.seed}/{test}/{column.index}").gauss(0, 0.08)
+    hard, own = _luck(shape.seed, test, column.index)
     prompt = 0.06 * PROMPTS.index(column.prompt_label) if column.prompt_label in PROMPTS else 0.0
     base = MODELS[column.provider_label][1] if column.provider_label in MODELS else 0.7
     return min(max(base + prompt + shape.drift - 0.6 * hard + own, 0.02), 0.99)
+
+
+@cache
+def _luck(seed: int, test: int, column: int) -> tuple[float, float]:
+    """How hard a test is, and how much better than usual a column does in it; asked again for each pair of answers."""
+    hard = Random(f"test {seed}/{test}").betavariate(1.4, 5)
+    return hard, Random(f"{seed}/{test}/{column}").gauss(0, 0.08)
 
 
 def _case(shape: Shape, test: int, repeat: int, column: Column) -> CaseResult:
