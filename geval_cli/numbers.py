@@ -38,8 +38,13 @@ def seconds_of_age(text: str) -> float | None:
     return None if found is None else float(found[1]) * UNIT_S[found[2]]
 
 
-def format_score(score: float) -> str:
-    """Return a score with two decimals, or with more where two would make it look like a full 1 or a plain 0."""
+def format_score(score: float | None) -> str:
+    """Return a score with two decimals, or with more where two would make it look like a full 1 or a plain 0.
+
+    None is `none`.
+    """
+    if score is None:
+        return "none"
     value = round(score, _DIGITS_MAX)
     for digits in range(_DIGITS, _DIGITS_MAX + 1):
         rounded = round(value, digits)
@@ -96,8 +101,10 @@ def percent_hint(value: float) -> str:
     return f"write {value / 100:g}" if _MOST_ON_SCALES < value <= _HUNDRED else ""
 
 
-def format_cost(cost_usd: float) -> str:
-    """US dollars: `$1,234.50`; below a dollar with two significant digits, `$0.30` and `$0.0041`."""
+def format_cost(cost_usd: float | None) -> str:
+    """US dollars: `$1,234.50`, below a dollar with two significant digits (`$0.30`, `$0.0041`); `unknown` for None."""
+    if cost_usd is None:
+        return "unknown"
     if cost_usd < 0:
         return f"-{format_cost(-cost_usd)}"
     if 0 < cost_usd < _LEAST_USD:
@@ -219,8 +226,10 @@ def format_count(count: int) -> str:
     return f"{trimmed(f'{value:.1f}')}G"
 
 
-def format_duration(duration_ms: float) -> str:
-    """`340 ms`, `1.4 s`, `2 min 5 s`, `2 h 3 min`, `3 d 4 h`."""
+def format_duration(duration_ms: float | None) -> str:
+    """`340 ms`, `1.4 s`, `2 min 5 s`, `2 h 3 min`, `3 d 4 h`; "" for None."""
+    if duration_ms is None:
+        return ""
     if round(duration_ms) < _THOUSAND:
         return f"{duration_ms:.0f} ms"
     seconds = duration_ms / _THOUSAND

@@ -1,6 +1,7 @@
 """The columns of a run side by side: which prompt or model is better, as far as the tests show."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,10 +21,20 @@ from geval_cli.numbers import (
     plural,
     share_bounds,
 )
-from geval_cli.records import ColumnSummary, Delta, Difference, MetricStat, Role, Stat, Status, Usage
+from geval_cli.records import (
+    ColumnSummary,
+    Delta,
+    Difference,
+    MetricStat,
+    Role,
+    RunSummary,
+    Stat,
+    Status,
+    Usage,
+)
 from geval_cli.report.comparison import DeltaWords, too_few_text
-from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.report import RunReport
+from geval_cli.report.console import Cells, is_unicode, print_hanging, print_rows
+from geval_cli.report.report import RunReport, telling_metrics
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import (
     DIFFERENCE_STYLES,
@@ -74,11 +85,6 @@ def mean_text(stat: Stat | None, *, has_interval: bool = True) -> str:
     return f"{text} [{fixed(low, _DIGITS)}, {fixed(high, _DIGITS)}]"
 
 
-def cost_text(column: ColumnSummary) -> str:
-    """Return what the answers of a column cost when they were generated."""
-    return "unknown" if column.cost_usd_generated is None else format_cost(column.cost_usd_generated)
-
-
 def cost_note(columns: Sequence[ColumnSummary]) -> str:
     """Return a sentence about answers that this run did not pay for; empty where it paid for all."""
     paid, generated = (
@@ -91,15 +97,13 @@ def cost_note(columns: Sequence[ColumnSummary]) -> str:
     return f"Cost and latency are as generated: {in_all}."
 
 
-def duration_text(duration_ms: float | None) -> str:
-    """Return a latency; empty where nothing was timed."""
-    return "" if duration_ms is None else format_duration(duration_ms)
-
-
 def tokens_text(column: ColumnSummary) -> str:
     """`1.2k + 310`: tokens in and out of the column's answers."""
     usage = column.usage.get(Role.GENERATION.value, Usage())
     return f"{format_count(usage.input_tokens)} + {format_count(usage.output_tokens)}"
+
+
+DIFFERENCE_HEADER = ("difference", "95 % interval", "p (Holm)", "MDE", "verdict (more tests)")
 
 
 class ShownDifference(DeltaWords, frozen=True):
@@ -107,6 +111,11 @@ class ShownDifference(DeltaWords, frozen=True):
 
     name: str
     verdict: str | None
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as `DIFFERENCE_HEADER` has it."""
+        return self.change, " to ".join(self.bounds), self.p, self.mde, self.decision
 
     @property
     def mde(self) -> str:
@@ -492,9 +501,9 @@ def _rows(
     if shape.has_errors and any(column.errored for column in columns):
         fields.append(("errors", lambda item: f"{item.errored:,}"))
     if shape.has_cost and any(column.cost_usd_generated != 0 for column in columns):
-        fields.append(("cost", cost_text))
+        fields.append(("cost", lambda item: format_cost(item.cost_usd_generated)))
     if shape.has_latency and any(column.latency_ms.median is not None for column in columns):
-        fields.append(("p50", lambda item: duration_text(item.latency_ms.median)))
+        fields.append(("p50", lambda item: format_duration(item.latency_ms.median)))
     base = "baseline" if shape.title else f"[{baseline_number(columns)}]"
     fields.append((f"vs {base}", lambda item: _against(item, columns[baseline_number(columns) - 1], shape)))
     rows = [("column", *(name for name, _ in fields))]
@@ -574,15 +583,16 @@ def _width(rows: Sequence[tuple[str, ...]]) -> int:
 
 def _print_rows(rows: Sequence[tuple[str, ...]], console: Console) -> None:
     heading, *body = rows
-    table = plain_table(console)
-    for position, name in enumerate(heading):
-        is_text = position in {0, len(heading) - 1} or not name
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
-    for cells in body:
-        verdict = Text(cells[-1], style=_verdict_style(cells[-1]))
-        title = Text(cells[0], style="" if cells[0].startswith(" ") else "bold")
-        table.add_row(title, *map(Text, cells[1:-1]), verdict)
-    print_trimmed(indented(table), console)
+    sides = "".join("R" if name else "L" for name in heading[1:-1])
+    shown: Iterator[Cells] = (
+        (
+            Text(title, style="" if title.startswith(" ") else "bold"),
+            *figures,
+            Text(verdict, style=_verdict_style(verdict)),
+        )
+        for title, *figures, verdict in body
+    )
+    print_rows(console, f"L{sides}L", heading, shown)
     console.print()
 
 
@@ -601,20 +611,33 @@ def means_of(columns: Sequence[ColumnSummary]) -> list[tuple[str, MetricStat]]:
     ]
 
 
+MEANS_HEADER = ("mean", "95 % interval", "n", "errors")
+
+
+def mean_cells(stat: MetricStat) -> tuple[str, ...]:
+    """Return a mean as `MEANS_HEADER` has it."""
+    interval = "" if stat.interval is None else format_interval(stat.interval)
+    return mean_text(stat, has_interval=False), interval, f"{stat.n:,}", f"{stat.errored:,}"
+
+
+def run_means(summary: RunSummary) -> list[tuple[str, MetricStat]]:
+    """Return every metric of a whole run."""
+    return [
+        (name, MetricStat(item.mean, item.interval, item.n, errored=item.errored))
+        for name, item in telling_metrics(summary).items()
+    ]
+
+
 def print_means(rows: Sequence[tuple[str, MetricStat]], console: Console) -> None:
     """Print a mean a line, with its interval; nothing without any."""
     if not rows:
         return
-    table = plain_table(console)
-    table.add_column("metric", overflow="fold")
-    for heading in ("mean", "95 % interval", "n", "errors"):
-        table.add_column(heading, justify="right")
+    shown: list[Cells] = []
     for name, stat in rows[:MEANS_MAX]:
-        interval = "" if stat.interval is None else format_interval(stat.interval)
-        mean = "none" if stat.value is None else format_score(stat.value)
-        errors = Text(f"{stat.errored:,}", style=STYLES[Status.ERROR] if stat.errored else "dim")
-        table.add_row(Text(one_line(name, _NAME_WIDTH)), mean, interval, f"{stat.n:,}", errors)
-    print_trimmed(indented(table), console)
+        *figures, errored = mean_cells(stat)
+        errors = Text(errored, style=STYLES[Status.ERROR] if stat.errored else "dim")
+        shown.append((one_line(name, _NAME_WIDTH), *figures, errors))
+    print_rows(console, "lrrrr", ("metric", *MEANS_HEADER), shown)
     if len(rows) > MEANS_MAX:
         more = plural(len(rows) - MEANS_MAX, "more metric")
         console.print(Text(f" and {more}, in -o results.json", style="dim"))
@@ -631,31 +654,23 @@ def print_differences(columns: Sequence[ColumnSummary], console: Console) -> Non
     ]
     if not rows or console.width < _WIDTH_FOR_DIFFERENCES:
         return
-    has_interval, has_mde = console.width >= _WIDTH_FOR_INTERVALS, console.width >= _WIDTH_FOR_MDE
-    table = plain_table(console)
-    table.add_column(f"against [{baseline_number(columns)}]", overflow="fold")
-    for name, is_shown in (
-        ("difference", True),
-        ("95 % interval", has_interval),
-        ("p (Holm)", True),
-        ("MDE", has_mde),
-    ):
-        if is_shown:
-            table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict (more tests)", overflow="fold")
-    for number, item in rows[:DIFFERENCES_MAX]:
-        interval = [" to ".join(item.bounds)] if has_interval else []
-        mde = [item.mde] if has_mde else []
-        verdict = Text(item.decision, style=DIFFERENCE_STYLES.get(item.verdict or "", ""))
-        table.add_row(
-            Text(f"[{number}] {one_line(item.name, _NAME_WIDTH)}"),
-            item.change,
-            *interval,
-            item.p,
-            *mde,
-            verdict,
+    kept = (
+        True,
+        console.width >= _WIDTH_FOR_INTERVALS,
+        True,
+        console.width >= _WIDTH_FOR_MDE,
+        True,
+    )
+    shown: list[Cells] = [
+        (
+            f"[{number}] {one_line(item.name, _NAME_WIDTH)}",
+            *compress(item.cells[:-1], kept),
+            Text(item.cells[-1], style=DIFFERENCE_STYLES.get(item.verdict or "", "")),
         )
-    print_trimmed(indented(table), console)
+        for number, item in rows[:DIFFERENCES_MAX]
+    ]
+    heading = (f"against [{baseline_number(columns)}]", *compress(DIFFERENCE_HEADER, kept))
+    print_rows(console, f"l{'R' * (len(heading) - 2)}l", heading, shown)
     hidden = len(rows) - DIFFERENCES_MAX
     if hidden > 0:
         console.print(Text(f" and {plural(hidden, 'more difference')}, in -o results.json", style="dim"))

@@ -22,7 +22,7 @@ from geval_cli.report.comparison import (
     headline,
     is_rate,
 )
-from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
+from geval_cli.report.console import Cells, is_unicode, print_hanging, print_rows
 from geval_cli.report.sanitize import code_span, markdown_table, one_line, quoted, sanitize
 from geval_cli.report.verdict import DIFFERENCE_STYLES, fitted_title, signs_of, with_signs
 from geval_cli.statistics.paired import DifferenceVerdict
@@ -144,18 +144,15 @@ def _print_short_rows(
         )
     figures = [max(map(cell_len, column)) for column in zip(*(texts for _, texts in cells), strict=True)]
     room = console.width - 2 - sum(figures) - _GAP * len(figures)
-    table = plain_table(console)
-    table.add_column(title, overflow="fold")
-    for name in (heading, "change", "95 % CI", *([f"p ({_ADJUSTED[found.adjust]})"] * has_p)):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    shown: list[Cells] = []
     for words, texts in cells:
         name, column = words.name, with_signs(words.row.column, signs)
         if several:
             head = "" if are_rates else f"{one_line(name, max(room // 2, _NAME_MIN))}, "
             name = head + fitted_title(column, max(room - cell_len(head), _NAME_MIN), signs)
-        table.add_row(Text(name), *texts[:-1], Text(texts[-1], style=DIFFERENCE_STYLES[words.verdict]))
-    print_trimmed(indented(table), console)
+        shown.append((name, *texts[:-1], Text(texts[-1], style=DIFFERENCE_STYLES[words.verdict])))
+    header = (title, heading, "change", "95 % CI", *([f"p ({_ADJUSTED[found.adjust]})"] * has_p), "")
+    print_rows(console, f"lRRR{'R' * has_p}L", header, shown)
     console.print()
 
 
@@ -184,18 +181,15 @@ def _print_rows(
             print_hanging(Text(), line, console, indent=1)
         return
     is_wide = console.width >= _WIDE
-    table = plain_table(console)
-    table.add_column("", overflow="fold")
-    for heading in (f"A {arrow} B", "change", "95 % interval", f"p ({_ADJUSTED[found.adjust]})"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+    table = []
     for words in shown:
         said = Text(words.verdict.value, style=DIFFERENCE_STYLES[words.verdict])
         if is_wide and words.power:
             said.append(f"; {words.power}", style="dim")
         means = f"{words.before} {arrow} {words.after}"
-        table.add_row(Text(words.name), means, words.change, words.interval, words.p, said)
-    print_trimmed(indented(table), console)
+        table.append((words.name, means, words.change, words.interval, words.p, said))
+    header = ("", f"A {arrow} B", "change", "95 % interval", f"p ({_ADJUSTED[found.adjust]})", "")
+    print_rows(console, "lRRRRl", header, table)
     if not is_wide:
         for words in shown:
             if words.power:

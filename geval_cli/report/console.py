@@ -2,7 +2,7 @@
 
 import codecs
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TextIO
 
 from rich import box
@@ -134,6 +134,23 @@ def plain_table(console: Console, *, has_blank_lines: bool = False) -> Table:
         border_style="dim",
         show_lines=has_blank_lines,
     )
+
+
+Cells = Sequence[str | Text]
+
+
+def print_rows(console: Console, sides: str, header: Sequence[str], rows: Iterable[Cells]) -> None:
+    """Print a table.
+
+    `sides` has a letter for each column: `l` left or `r` right; `L` or `R` where cells must not be broken.
+    """
+    table = plain_table(console)
+    for side, name in zip(sides, header, strict=True):
+        justify: Literal["left", "right"] = "left" if side in "lL" else "right"
+        table.add_column(name, justify=justify, no_wrap=side.isupper(), overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    print_trimmed(indented(table), console)
 
 
 def indented(table: Table) -> RenderableType:

@@ -9,11 +9,8 @@ from msgspec import Struct, field
 from geval_cli.events import RunEvent
 from geval_cli.numbers import (
     format_cost,
-    format_count,
     format_duration,
-    format_interval,
     format_percentage,
-    format_score,
     format_share_interval,
     plural,
 )
@@ -21,10 +18,8 @@ from geval_cli.records import (
     CaseResult,
     Column,
     ColumnSummary,
-    Role,
     RunSummary,
     Status,
-    Usage,
 )
 from geval_cli.report.case_view import (
     PROBLEMS,
@@ -38,23 +33,25 @@ from geval_cli.report.case_view import (
     output_text,
 )
 from geval_cli.report.columns import (
+    DIFFERENCE_HEADER,
     DIFFERENCES_MAX,
+    MEANS_HEADER,
     PASS_RATE,
     baseline_number,
     cost_note,
-    cost_text,
     differences_of,
-    duration_text,
     leader_text,
+    mean_cells,
     mean_text,
     metric_names,
+    run_means,
     share_text,
     tokens_text,
     verdict_word,
 )
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.report import RunReport, telling_metrics, worst_case
+from geval_cli.report.report import RunReport, usage_texts, worst_case
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
     clipped_lines,
@@ -84,7 +81,6 @@ TEXT_MAX = 60_000
 _CASES_MAX, _ERRORS_MAX = 50, 10
 _TEXT_LINES, _TEXT_CHARACTERS = 12, 1_500
 _METRICS_MAX = 30
-_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge", Role.USER: "user"}
 MARKS = {Status.PASSED: "✅", Status.FAILED: "❌", Status.ERROR: "⚠️", Status.NOT_EVALUATED: "➖"}  # noqa: RUF001
 
 
@@ -212,9 +208,9 @@ def _columns(report: RunReport, picked: _Picked) -> str:
 def _figures(column: ColumnSummary, metrics: Sequence[str]) -> tuple[str, ...]:
     return (
         *(mean_text(column.metrics.get(name)) for name in metrics),
-        cost_text(column),
-        duration_text(column.latency_ms.median),
-        duration_text(column.latency_ms.p95),
+        format_cost(column.cost_usd_generated),
+        format_duration(column.latency_ms.median),
+        format_duration(column.latency_ms.p95),
         tokens_text(column),
         verdict_word(column),
     )
@@ -226,11 +222,8 @@ def _differences(report: RunReport) -> str:
         (
             code_span(suite_name(column)),
             item.name if item.name == PASS_RATE else code_span(one_line(item.name, 40)),
-            item.change,
-            " to ".join(item.bounds),
-            item.p.replace("<", "&lt;"),  # `<` would begin a tag for some readers
-            item.mde,
-            item.decision,
+            # `<` would begin a tag for some readers.
+            *(cell.replace("<", "&lt;") for cell in item.cells),
         )
         for column, figures in zip(report.columns, report.summary.columns, strict=True)
         for item in differences_of(figures)
@@ -241,15 +234,7 @@ def _differences(report: RunReport) -> str:
     hidden = len(rows) - DIFFERENCES_MAX
     more = f"\nand {plural(hidden, 'more difference')}\n" if hidden > 0 else ""
     baseline = report.columns[baseline_number(report.summary.columns) - 1]
-    header = (
-        f"against {code_span(suite_name(baseline))}",
-        "",
-        "difference",
-        "95 % interval",
-        "p (Holm)",
-        "MDE",
-        "verdict (more tests)",
-    )
+    header = (f"against {code_span(suite_name(baseline))}", "", *DIFFERENCE_HEADER)
     return f"\n{markdown_table(header, rows[:DIFFERENCES_MAX])}{more}"
 
 
@@ -263,22 +248,11 @@ def _column_row(column: Column, picked: _Picked) -> tuple[str, ...]:
 
 
 def _metrics(summary: RunSummary) -> str:
-    metrics = telling_metrics(summary)
-    if not metrics:
-        return ""
-    rows = [
-        (
-            code_span(one_line(name, 60)),
-            "none" if metric.mean is None else format_score(metric.mean),
-            "" if metric.interval is None else format_interval(metric.interval),
-            f"{metric.n:,}",
-            f"{metric.errored:,}",
-        )
-        for name, metric in list(metrics.items())[:_METRICS_MAX]
-    ]
-    hidden = len(metrics) - len(rows)
+    means = run_means(summary)
+    rows = [(code_span(one_line(name, 60)), *mean_cells(stat)) for name, stat in means[:_METRICS_MAX]]
+    hidden = len(means) - len(rows)
     more = f"\nand {plural(hidden, 'more metric')}\n" if hidden else ""
-    return markdown_table(("metric", "mean", "95 % interval", "n", "errors"), rows) + more
+    return markdown_table(("metric", *MEANS_HEADER), rows) + more if rows else ""
 
 
 def _rankings(summary: RunSummary) -> str:
@@ -362,22 +336,10 @@ def _assertion_lines(shown: AssertionView) -> Iterator[str]:
 
 
 def _foot(report: RunReport) -> str:
-    usage = [
-        f"{_ROLE_NAMES[role]}: {_usage(amount)}"
-        for role, amount in report.summary.usage.items()
-        if amount.requests
-    ]
+    usage = [f"{role}: {text}" for role, text in usage_texts(report.summary.usage)]
     named = "" if report.run.title is None else f" {code_span(one_line(report.run.title, 200))}"
     run = f"run{named} {code_span(sanitize(report.run.id))} of {code_span(sanitize(report.run.config_path))}"
     return f"\n---\n{' · '.join([run, *usage, f'geval {report.run.tool_version}'])}\n"
-
-
-def _usage(usage: Usage) -> str:
-    answers = plural(usage.requests, "answer")
-    cached = f" ({usage.cached_requests:,} cached)" if usage.cached_requests else ""
-    tokens = f"{format_count(usage.input_tokens)} tokens in, {format_count(usage.output_tokens)} out"
-    cost = "cost unknown" if usage.cost_usd is None else format_cost(usage.cost_usd)
-    return f"{answers}{cached}, {tokens}, {cost}"
 
 
 def _block(text: str) -> str:

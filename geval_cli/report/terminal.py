@@ -9,7 +9,6 @@ from rich.text import Text
 
 from geval_cli.numbers import (
     format_cost,
-    format_count,
     format_duration,
     format_score,
     plural,
@@ -17,7 +16,6 @@ from geval_cli.numbers import (
 from geval_cli.records import (
     STOPPED,
     GateResult,
-    MetricStat,
     RankedColumn,
     Role,
     RunStatus,
@@ -33,12 +31,13 @@ from geval_cli.report.columns import (
     print_columns,
     print_differences,
     print_means,
+    run_means,
     share_text,
 )
 from geval_cli.report.comparison_text import print_baseline, print_baseline_in_short
 from geval_cli.report.console import print_hanging
 from geval_cli.report.failures import FailedTests, Failures, GroupBy, print_failures
-from geval_cli.report.report import RunReport, run_title, telling_metrics, worst_case
+from geval_cli.report.report import RunReport, run_title, telling_metrics, usage_texts, worst_case
 from geval_cli.report.sanitize import one_line, quoted, sanitize
 from geval_cli.report.table import TableRows, print_small_table, print_table
 from geval_cli.report.verdict import (
@@ -64,7 +63,6 @@ _METRICS_ON_A_LINE, _WARNINGS_SHOWN, _GATES_SHOWN = 6, 5, 5
 _RANKINGS_SHOWN, _PLACES_SHOWN, _PLACE_WIDTH = 3, 3, 40
 _TABLE_LINES_MAX = 16
 """Longer tables of rankings and derived metrics are shown with -v."""
-_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge", Role.USER: "user"}
 
 
 def print_report(
@@ -119,20 +117,13 @@ def print_details(report: RunReport, console: Console) -> None:
         print_legend([column_title(column, report.columns, signs) for column in report.columns], console)
         print_differences(summary.columns, console)
         print_means(means_of(summary.columns), console)
-    print_means(
-        [
-            (name, MetricStat(item.mean, item.interval, item.n, errored=item.errored))
-            for name, item in telling_metrics(summary).items()
-        ],
-        console,
-    )
+    print_means(run_means(summary), console)
     print_rankings(report, console)
     print_derived(report, console)
     print_flaky(report, console)
     print_gates(report, console)
-    for role, usage in summary.usage.items():
-        if usage.requests:
-            _print_line(_ROLE_NAMES[role], Text(_usage_text(usage)), console)
+    for role, text in usage_texts(summary.usage):
+        _print_line(role, Text(text), console)
 
 
 def print_answer(
@@ -401,16 +392,6 @@ def _remark(report: RunReport) -> str:
     if finished == summary.not_evaluated:
         return "no assertion had anything to judge: give the tests an `assert`"
     return ""
-
-
-def _usage_text(usage: Usage) -> str:
-    answers = plural(usage.requests, "answer")
-    if 0 < usage.cached_requests == usage.requests:
-        return f"{answers}, all from the cache"
-    cached = f" ({usage.cached_requests:,} cached)" if usage.cached_requests else ""
-    tokens = f"{format_count(usage.input_tokens)} tokens in, {format_count(usage.output_tokens)} out"
-    cost = "cost unknown" if usage.cost_usd is None else format_cost(usage.cost_usd) if usage.cost_usd else ""
-    return ", ".join(part for part in (f"{answers}{cached}", tokens, cost) if part)
 
 
 def _cost_text(by_role: Mapping[Role, Usage]) -> str:

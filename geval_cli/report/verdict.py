@@ -28,7 +28,7 @@ from geval_cli.records import (
     Status,
 )
 from geval_cli.report.case_view import case_score, failed_assertions, failure_figure, has_fallback, is_split
-from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
+from geval_cli.report.console import is_unicode, print_hanging, print_rows
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, sanitize
 
@@ -91,14 +91,8 @@ def rankings_shown(summary: RunSummary) -> list[tuple[str, tuple[RankedColumn, .
 def print_rankings(report: RunReport, console: Console) -> None:
     """Print the columns of each metric that outputs were compared by, the best first."""
     for name, entries in rankings_shown(report.summary):
-        table = plain_table(console)
-        table.add_column("", justify="right")
-        table.add_column(f"ranking: {one_line(name, 40)}", overflow="fold")
-        for heading in RANKING_HEADER:
-            table.add_column(heading, justify="right", no_wrap=heading != RANKING_HEADER[1])
-        for place, label, *figures in ranking_rows(entries):
-            table.add_row(place, Text(one_line(label, 60)), *figures)
-        print_trimmed(indented(table), console)
+        rows = ((place, one_line(label, 60), *figures) for place, label, *figures in ranking_rows(entries))
+        print_rows(console, "rlRrRRR", ("", f"ranking: {one_line(name, 40)}", *RANKING_HEADER), rows)
         note = ranking_note(report.summary, name)
         if note:
             print_hanging(Text(), Text(note, style="dim"), console, indent=1)
@@ -239,17 +233,16 @@ def print_gates(report: RunReport, console: Console) -> None:
     if not report.summary.gates:
         return
     signs = signs_of(console)
-    table = plain_table(console)
-    table.add_column("gate", overflow="fold")
-    table.add_column("actual", justify="right")
-    table.add_column("")
-    table.add_column("", overflow="fold")
-    for gate in shown_gates(report.summary.gates):
-        name = Text(one_line(gate.gate, 80))
-        table.add_row(
-            name, gate_value(gate), verdict(gate.status, None, signs), Text(sanitize(gate.note), style="dim")
+    rows = (
+        (
+            one_line(gate.gate, 80),
+            gate_value(gate),
+            verdict(gate.status, None, signs),
+            Text(sanitize(gate.note), style="dim"),
         )
-    print_trimmed(indented(table), console)
+        for gate in shown_gates(report.summary.gates)
+    )
+    print_rows(console, "lrll", ("gate", "actual", "", ""), rows)
     console.print()
 
 
@@ -285,17 +278,14 @@ def print_flaky(report: RunReport, console: Console) -> None:
         return
     signs = signs_of(console)
     columns = {column.index: column for column in report.columns}
-    table = plain_table(console)
-    table.add_column("flaky test", overflow="fold")
-    for heading in ("passed", "mean", "deviation"):
-        table.add_column(heading, justify="right")
+    rows = []
     for test in summary.flaky[:_FLAKY_SHOWN]:
         name = f"#{test.test_index + 1} {one_line(test.description or '', 60)}".rstrip()
         if len(columns) > 1 and test.column in columns:
             name += f" [{column_title(columns[test.column], report.columns, signs)}]"
         numbers = ("" if value is None else format_score(value) for value in (test.mean, test.deviation))
-        table.add_row(Text(name), f"{test.passed:,} of {test.judged:,}", *numbers)
-    print_trimmed(indented(table), console)
+        rows.append((name, f"{test.passed:,} of {test.judged:,}", *numbers))
+    print_rows(console, "lrrr", ("flaky test", "passed", "mean", "deviation"), rows)
     hidden = summary.flaky_count - min(len(summary.flaky), _FLAKY_SHOWN)
     if hidden:
         console.print(Text(f" and {plural(hidden, 'more flaky test')}", style="dim"))
@@ -310,8 +300,8 @@ def derived_rows(report: RunReport, titles: dict[int, str]) -> Iterator[tuple[st
         for index, own in enumerate(by_column):
             count += 1
             if count <= _ROWS_MAX:
-                yield one_line(name, 60), titles.get(index, str(index + 1)), _shown(own)
-        yield one_line(name, 60), EVERYTHING, _shown(value)
+                yield one_line(name, 60), titles.get(index, str(index + 1)), format_score(own)
+        yield one_line(name, 60), EVERYTHING, format_score(value)
 
 
 def print_derived(report: RunReport, console: Console) -> None:
@@ -320,15 +310,5 @@ def print_derived(report: RunReport, console: Console) -> None:
         return
     signs = signs_of(console)
     titles = {column.index: column_title(column, report.columns, signs) for column in report.columns}
-    table = plain_table(console)
-    for heading in DERIVED_HEADER[:-1]:
-        table.add_column(heading, overflow="fold")
-    table.add_column(DERIVED_HEADER[-1], justify="right")
-    for name, of, value in derived_rows(report, titles):
-        table.add_row(Text(name), Text(of), Text(value))
-    print_trimmed(indented(table), console)
+    print_rows(console, "llr", DERIVED_HEADER, derived_rows(report, titles))
     console.print()
-
-
-def _shown(value: float | None) -> str:
-    return "none" if value is None else format_score(value)

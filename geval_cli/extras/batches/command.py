@@ -17,7 +17,7 @@ from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.extras.batches.waves import recorded_batch
 from geval_cli.numbers import format_time, plural
 from geval_cli.records import SCHEMA_VERSION, to_json
-from geval_cli.report.console import indented, make_console, plain_table, print_trimmed
+from geval_cli.report.console import make_console, print_rows
 from geval_cli.report.sanitize import one_line
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import gather_env
@@ -56,20 +56,15 @@ def print_batches(home: Path | None, folder: Path | None, *, as_json: bool) -> N
         come, asked = sum(batch.answered for batch in waiting), sum(batch.requests for batch in waiting)
         told += f"; {come:,} of {plural(asked, 'request')} in the others answered"
     console.print(Text(f"{told}\n", style="bold"))
-    table = plain_table(console)
     has_times = console.width >= _WIDTH_WITH_TIMES
-    for heading in ("batch", "state", "provider", "role"):
-        table.add_column(heading, no_wrap=heading != "provider", overflow="fold")
-    for heading in ("answered", "failed"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if has_times:
-        table.add_column("since", no_wrap=True)
+    shown = []
     for batch in batches:
         answered = f"{batch.answered:,} of {batch.requests:,}"
         names = (batch.id, batch.state.value, one_line(batch.provider_id, _ID_WIDTH), batch.role.value)
         since = [format_time(batch.created_at)] if has_times else []
-        table.add_row(*map(Text, names), answered, f"{batch.failed:,}", *since)
-    print_trimmed(indented(table), console)
+        shown.append((*names, answered, f"{batch.failed:,}", *since))
+    header = ("batch", "state", "provider", "role", "answered", "failed", *(["since"] * has_times))
+    print_rows(console, f"LLlLRR{'L' * has_times}", header, shown)
 
 
 def wait_for_batches(home: Path | None, folder: Path | None, run: str | None) -> None:

@@ -82,7 +82,7 @@ def print_check(found: "ModelCheck") -> None:
     """Print what a model can do: a sentence, then a line for each feature."""
     from rich.text import Text
 
-    from geval_cli.report.console import indented, is_unicode, make_console, plain_table, print_trimmed
+    from geval_cli.report.console import is_unicode, make_console, print_rows
 
     console = make_console(sys.stdout, environ=os.environ)
     cost = "cost unknown" if found.usage.cost_usd is None else format_cost(found.usage.cost_usd)
@@ -93,12 +93,8 @@ def print_check(found: "ModelCheck") -> None:
     marks = (
         {True: "✓", False: "✗", None: "?"} if is_unicode(console) else {True: "yes", False: "no", None: "?"}
     )
-    table = plain_table(console)
-    for heading in ("", "feature", "what was seen"):
-        table.add_column(heading, overflow="fold")
-    for one in found.findings:
-        table.add_row(marks[one.can], one.feature, one.detail)
-    print_trimmed(indented(table), console)
+    rows = ((marks[one.can], one.feature, one.detail) for one in found.findings)
+    print_rows(console, "lll", ("", "feature", "what was seen"), rows)
 
 
 def print_models() -> None:
@@ -106,7 +102,7 @@ def print_models() -> None:
     from rich.text import Text
 
     from geval_cli.extras.local.models import KNOWN_MODELS, installed_models
-    from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
+    from geval_cli.report.console import make_console, print_hanging, print_rows
 
     here = {item.model.name: item for item in installed_models(env=os.environ)}
     console = make_console(sys.stdout, environ=os.environ)
@@ -114,9 +110,7 @@ def print_models() -> None:
     console.print(
         Text(f" {intact:,} of {plural(len(KNOWN_MODELS), 'known local model')} installed\n", style="bold")
     )
-    table = plain_table(console)
-    for heading in ("model", "size", "licence", "file"):
-        table.add_column(heading, overflow="fold")
+    rows = []
     for model in KNOWN_MODELS.values():
         item = here.get(model.name)
         if item is None:
@@ -125,8 +119,8 @@ def print_models() -> None:
             state = str(item.path)
         else:
             state = f"damaged: {item.path}; fetch it again: geval models pull {model.name}"
-        table.add_row(f"local:{model.name}", format_bytes(model.size_bytes), model.license, state)
-    print_trimmed(indented(table), console)
+        rows.append((f"local:{model.name}", format_bytes(model.size_bytes), model.license, state))
+    print_rows(console, "llll", ("model", "size", "licence", "file"), rows)
     for model in KNOWN_MODELS.values():
         print_hanging(Text(), Text(f"{model.name}: {model.title}", style="dim"), console, indent=1)
     console.print(" any other GGUF file: local:/path/to/model.gguf", style="dim")
@@ -135,12 +129,11 @@ def print_models() -> None:
 def print_providers() -> None:
     """Print every kind of provider with an example, its default base URL and the variable of its key."""
     from geval_cli.providers.registry import provider_kinds
-    from geval_cli.report.console import indented, make_console, plain_table, print_trimmed
+    from geval_cli.report.console import make_console, print_rows
 
     console = make_console(sys.stdout, environ=os.environ)
-    table = plain_table(console)
-    for heading in ("provider", "example", "key", "base URL"):
-        table.add_column(heading, overflow="fold")
-    for name, kind in provider_kinds().items():
-        table.add_row(f"{name}:", kind.example, kind.key_env or "-", kind.base_url or "-")
-    print_trimmed(indented(table), console)
+    rows = (
+        (f"{name}:", kind.example, kind.key_env or "-", kind.base_url or "-")
+        for name, kind in provider_kinds().items()
+    )
+    print_rows(console, "llll", ("provider", "example", "key", "base URL"), rows)

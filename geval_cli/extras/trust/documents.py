@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 from msgspec import Struct
 from rich.console import Console
@@ -22,7 +21,7 @@ from geval_cli.numbers import fixed, format_difference, format_share, format_sha
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue, Status
 from geval_cli.report.charts.drawing import Chart
-from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
+from geval_cli.report.console import make_console, print_hanging, print_rows
 from geval_cli.report.html.environment import STATIC_FOLDER
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
@@ -156,15 +155,12 @@ def _plain(said: Said) -> str:
 
 def _print_table(table: Table, console: Console) -> None:
     """Print a table; columns of figures stand on the right."""
-    shown = plain_table(console)
-    for place, name in enumerate(table.header):
-        is_figure = all(_FIGURE.fullmatch(row[place]) for row in table.rows)
-        side: Literal["left", "right"] = "right" if is_figure else "left"
-        is_name = not place and not is_figure
-        shown.add_column(one_line(name, 30), justify=side, no_wrap=not is_name, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*(Text(one_line(cell, 80), _WORD_STYLES.get(cell, "")) for cell in row))
-    print_trimmed(indented(shown), console)
+    are_figures = [all(map(_FIGURE.fullmatch, column)) for column in zip(*table.rows, strict=True)]
+    sides = "".join(
+        "R" if is_figure else "L" if place else "l" for place, is_figure in enumerate(are_figures)
+    )
+    rows = ([Text(one_line(cell, 80), _WORD_STYLES.get(cell, "")) for cell in row] for row in table.rows)
+    print_rows(console, sides or "l" * len(table.header), [one_line(name, 30) for name in table.header], rows)
 
 
 def of_run(run: str | None, quote: Quote) -> str:

@@ -6,12 +6,12 @@ from functools import partial
 
 from msgspec import Struct
 
-from geval_cli.numbers import fixed, format_cost, format_score, plural
+from geval_cli.numbers import fixed, format_cost, format_duration, format_score, plural
 from geval_cli.records import ColumnSummary, Stat
 from geval_cli.report.charts import drawing as svg
 from geval_cli.report.charts.drawing import AxisScale, Chart, FigureTable, Links, MarkFilter, NamedRow
 from geval_cli.report.charts.figures import BINS, FURTHER_MAX, SCORE, Histogram, RunFigures, Spread, Verdicts
-from geval_cli.report.columns import PASS_RATE, duration_text, mean_text, share_text
+from geval_cli.report.columns import PASS_RATE, mean_text, share_text
 from geval_cli.report.sanitize import one_line
 
 _HEAT_LEVELS = 5
@@ -96,7 +96,7 @@ def score_histograms(
     table = FigureTable(
         ("column", "scores", "mean", "counts by score"),
         tuple(
-            (name_of(column), f"{counts.n:,}", _mean(counts), _counts_text(counts))
+            (name_of(column), f"{counts.n:,}", format_score(counts.mean), _counts_text(counts))
             for _, column, counts in rows
         ),
     )
@@ -149,10 +149,10 @@ def _histogram_row(
     floor = place.top + place.height
     most = max(counts.counts) or 1
     words = place.name(down=12) + svg.text(
-        svg.RIGHT, place.top + 12, f"mean {_mean(counts)}", anchor="end", kind="is-muted"
+        svg.RIGHT, place.top + 12, f"mean {format_score(counts.mean)}", anchor="end", kind="is-muted"
     )
     parts = [svg.line(scale.start, floor, scale.end, floor, "chart-axis")]
-    whole = f"{name_of(column)}: mean {_mean(counts)} of {plural(counts.n, 'score')}"
+    whole = f"{name_of(column)}: mean {format_score(counts.mean)} of {plural(counts.n, 'score')}"
     for low, high, count in counts.bins():
         start, end = _bin_ends(scale, low, high)
         height = max(_BAR * count / most, 1.5)
@@ -198,10 +198,6 @@ def _threshold_name(scale: AxisScale, thresholds: Sequence[float]) -> str:
 def _limits(thresholds: Sequence[float]) -> str:
     low, high = format_score(thresholds[0]), format_score(thresholds[-1])
     return low if low == high else f"{low} to {high}"
-
-
-def _mean(counts: Histogram) -> str:
-    return "none" if counts.mean is None else format_score(counts.mean)
 
 
 def _means_text(rows: Sequence[_HistogramRow]) -> str:
@@ -434,7 +430,7 @@ def cost_chart(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     """Return pass rates against what the answers of a case cost when they were generated."""
     costs = [_cost_of_case(column) for column in columns]
     return _tradeoff(
-        columns, _ColumnPrice("cost", "Pass rate and cost", "cost of a case", costs, _cost_text), links
+        columns, _ColumnPrice("cost", "Pass rate and cost", "cost of a case", costs, format_cost), links
     )
 
 
@@ -443,7 +439,7 @@ def latency_chart(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     latencies = [column.latency_ms.median for column in columns]
     title = "Pass rate and latency"
     return _tradeoff(
-        columns, _ColumnPrice("latency", title, "median latency", latencies, duration_text), links
+        columns, _ColumnPrice("latency", title, "median latency", latencies, format_duration), links
     )
 
 
@@ -451,10 +447,6 @@ def _cost_of_case(column: ColumnSummary) -> float | None:
     cases = column.passed + column.failed + column.errored + column.not_evaluated
     cost = column.cost_usd_generated
     return None if cost is None or not cases else cost / cases
-
-
-def _cost_text(cost: float | None) -> str:
-    return "unknown" if cost is None else format_cost(cost) if cost >= 0 else f"-{format_cost(-cost)}"
 
 
 def _tradeoff(columns: Sequence[ColumnSummary], price: _ColumnPrice, links: Links) -> Chart:

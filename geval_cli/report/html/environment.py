@@ -74,9 +74,9 @@ def make_environment(*folders: Path) -> Environment:
         "status_word": lambda status: _STATUS_WORDS[Status(status)],
         "score": lambda score: "–" if score is None else format_score(score),  # noqa: RUF001
         "comparison": format_comparison,
-        "cost": lambda cost: "unknown" if cost is None else format_cost(cost),
+        "cost": format_cost,
         "amount": format_count,
-        "duration": lambda duration_ms: "" if duration_ms is None else format_duration(duration_ms),
+        "duration": format_duration,
         "plural": plural,
         "rate": pass_rate,
         "worst_case": worst_case,
@@ -101,7 +101,7 @@ def total_cost(usage: Mapping[Role, Usage]) -> str:
     if not usage:
         return "–"  # noqa: RUF001
     total = sum(usage.values(), Usage())
-    return "unknown" if total.cost_usd is None else format_cost(total.cost_usd)
+    return format_cost(total.cost_usd)
 
 
 def bar_pieces(counts: RunSummary, planned: int = 0) -> list[dict[str, str]]:

@@ -37,7 +37,7 @@ from geval_cli.extras.trust.options import LabelCommand
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score, plural
 from geval_cli.records import CaseResult
-from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
+from geval_cli.report.console import make_console, print_hanging, print_rows
 from geval_cli.report.criteria import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
@@ -460,7 +460,7 @@ class _Rater:
     def _print_verdict(self, output: Output, result: CaseResult) -> None:
         for assertion, _ in with_members(result.assertions):
             if assertion.metric == output.metric:
-                score = "none" if assertion.score is None else format_score(assertion.score)
+                score = format_score(assertion.score)
                 reason = one_line(assertion.reason or "", 400)
                 head = Text(f"judge     {assertion.status.value} {score}  ", style="dim")
                 print_hanging(head, Text(reason), self._console, indent=1)
@@ -506,33 +506,17 @@ def _print_review(rows: Sequence[Reviewed], console: Console) -> None:
     )
     console.print(Text(heading + (f"; {broken:,} could not be judged" if broken else "")))
     console.print()
-    table = plain_table(console)
-    table.add_column("output", no_wrap=True)
-    for title in ("metric", "who"):
-        table.add_column(title, no_wrap=True)
-    for title in ("label", "judge", "apart"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("text", overflow="fold")
+    shown = []
     for row in rows[:_REVIEWED]:
         mark = "" if not row.is_flipped else f"judge {'passed' if row.passed else 'failed'}"
         values = ["-" if value is None else fixed(value, 2) for value in (row.score, row.differ)]
         said = row.note and f"note: {row.note}  "
         names = (one_line(row.id, 20), one_line(row.metric, 24), one_line(row.annotator or "-", 16))
         label = one_line(value_text(row.label), 8)
-        table.add_row(
-            *map(
-                Text,
-                (
-                    *names,
-                    label,
-                    *values,
-                    mark,
-                    one_line(said + row.output, 120 if console.width >= _WIDE else 60),
-                ),
-            )
-        )
-    print_trimmed(indented(table), console)
+        text = one_line(said + row.output, 120 if console.width >= _WIDE else 60)
+        shown.append((*names, label, *values, mark, text))
+    header = ("output", "metric", "who", "label", "judge", "apart", "", "text")
+    print_rows(console, "LLLRRRLl", header, shown)
     if len(rows) > _REVIEWED:
         console.print(
             Text(f" and {plural(len(rows) - _REVIEWED, 'more label')}; --json has all", style="dim")
