@@ -538,6 +538,10 @@ def with_verdicts(
     gates, max_errors = gates_of(prepared.request, prepared.suite)
     has_stopped = decisions is not None and decisions.has_stopped
     named = prepared.suite.baseline
+
+    def asked() -> Iterator[CaseResult]:
+        return (result for result in results() if not is_not_asked(result))
+
     try:
         # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
         has_clusters = prepared.plan.repeats > 1 or len(columns) > 1
@@ -556,8 +560,9 @@ def with_verdicts(
             by_column = derive_by_column(prepared.suite.derived_metrics, results(), columns=len(columns))
             summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
-            asked = _asked(results) if has_stopped else results
-            judged = _judged(gates, max_errors, asked, run, baseline, prepared.labels)
+            judged = _judged(
+                gates, max_errors, asked if has_stopped else results, run, baseline, prepared.labels
+            )
             summary = replace(summary, gates=judged)
         if decisions is not None and has_stopped:
             summary = replace(
@@ -592,10 +597,6 @@ def _judged(
     judged = iter(judge_gates(others, results(), max_errors=max_errors))
     in_order = [found[gate.text] if gate.text in found else next(judged) for gate in gates]
     return (*in_order, *judged)
-
-
-def _asked(results: Callable[[], Iterator[CaseResult]]) -> Callable[[], Iterator[CaseResult]]:
-    return lambda: (result for result in results() if not is_not_asked(result))
 
 
 def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> RunRecord:

@@ -27,17 +27,13 @@ Remember = Callable[[tuple[str, ...], Callable[[], RunChange | None]], RunChange
 """Returns what was made before of the same ids and times, else what the function makes."""
 
 
-def _forget(_: tuple[str, ...], make: Callable[[], RunChange | None]) -> RunChange | None:
-    return make()
-
-
 def read_history(
     runs: RunStore,
     chosen: RunChoice,
     *,
     limit: int,
     offset: int = 0,
-    remember: Remember = _forget,
+    remember: Remember = lambda _, make: make(),
     without: Sequence[str] = (),
 ) -> RunHistory:
     """Return the newest runs that are chosen, without the first `offset` of them and those whose ids are in `without`.

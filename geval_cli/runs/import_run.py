@@ -396,13 +396,9 @@ def _read_results(
 def _safe_run(run: RunRecord, cases: Sequence[CaseResult]) -> RunRecord:
     """Return the record with an id that is no path, no keys in its config, and the columns that its results have."""
     status = RunStatus.INTERRUPTED if run.status is RunStatus.RUNNING else run.status
-    columns = run.columns if _has_all(run.columns, cases) else _columns_of(cases)
+    known = {column.index for column in run.columns}
+    columns = run.columns if all(case.column in known for case in cases) else _columns_of(cases)
     return replace(run, id=_safe_id(run.id), status=status, config=mask_config(run.config), columns=columns)
-
-
-def _has_all(columns: Sequence[Column], cases: Iterable[CaseResult]) -> bool:
-    known = {column.index for column in columns}
-    return all(case.column in known for case in cases)
 
 
 def _safe_id(written: str) -> str:

@@ -100,7 +100,12 @@ def judging_request(
         hint = f"pass one: geval judge {source.run.id} CONFIG"
         raise UsageError(f"run {source.run.id} has no config", hint=hint)
     request = dataclasses.replace(request, draft=json.dumps(source.run.config, indent=2, ensure_ascii=False))
-    changed = [] if not source.parts else list(_changed_files(_parts_of(request), source.parts))
+    now = _parts_of(request) if source.parts else {}
+    changed = [
+        name.removeprefix(FILE_PART)
+        for name in sorted({*now, *source.parts})
+        if name.startswith(FILE_PART) and now.get(name) != source.parts.get(name)
+    ]
     if changed:
         what = ", ".join(f"`{name}`" for name in changed)
         hint = f"judge with the current config: geval judge {source.run.id} {path}"
@@ -174,12 +179,6 @@ def _options_of(source: JudgedSource, values: dict[str, Any], *, is_same_config:
 
 def _parts_of(request: RunRequest) -> dict[str, str]:
     return dict(open_config(request, needs_keys=False).suite.parts)
-
-
-def _changed_files(now: Mapping[str, str], before: Mapping[str, JsonValue]) -> Iterator[str]:
-    for name in sorted({*now, *before}):
-        if name.startswith(FILE_PART) and now.get(name) != before.get(name):
-            yield name.removeprefix(FILE_PART)
 
 
 class JudgedTests(Struct):

@@ -1,7 +1,8 @@
 """Check all of a suite before anything is sent."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from geval_cli.providers.wire.batching import batch_api
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems, gates_of
 from geval_cli.runs.judge_again import JudgedTests, match_outputs
-from geval_cli.runs.lock import LockFile, lock_problems, read_lock
+from geval_cli.runs.lock import lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest, open_config
 from geval_cli.runs.stopping import stop_problems, stops_when_decided
 from geval_cli.source.files import read_text
@@ -65,8 +66,10 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         None if request.judged is None else JudgedTests(suite.tests, request.judged, templates_for(suite))
     )
     suite = suite if judged is None else dataclasses.replace(suite, tests=judged)
-    if is_going_to_run and judged is None and not request.asks_judges_only and not opened.problems:
-        _load_ahead(suite)
+    asks_models = judged is None and not request.asks_judges_only
+    if is_going_to_run and asks_models and not opened.problems and not suite.access.is_strangers:
+        # Slow parts (a local model) load during the check; a stranger's config may not start anything.
+        begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
     plan = Plan(suite, request.repeats or _repeats_of(suite))
     templates = templates_for(suite)
     defaults = _judge_defaults(request, suite)
@@ -83,7 +86,9 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     refused = [*(watched.refused if watched else ())]
     if not opened.problems:
         refused += judged.problems() if judged else ()
-        refused += _lock_problems(plan, lock, templates, defaults) if request.is_locked else ()
+        if request.is_locked:
+            with suppress(ConfigError):  # of tests that cannot be read: their check tells it
+                refused += lock_problems(plan, lock, templates, defaults)
     labels = None
     if suite.labels is not None or any(gate.needs_labels for gate in suite.gates):
         labels, of_labels = extra("true figures").read_suite_labels(suite)
@@ -92,7 +97,15 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     if suite.anchors is not None:
         anchors, of_anchors = extra("anchors").read_suite_anchors(suite)
         refused += of_anchors
-    problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
+    judging = [suite.resolved(spec) for spec in checked.judges]
+    answering = (
+        (*suite.providers, *checked.answerers, *map(suite.resolved, checked.users)) if asks_models else ()
+    )
+    asked = {
+        Role.GENERATION: [spec for spec in answering if spec.id != NO_PROVIDER.id],
+        Role.JUDGE: [spec for spec in judging if spec.id != NO_PROVIDER.id],
+    }
+    problems = _all_problems(opened, refused, plan, checked, request, asked, is_going_to_run=is_going_to_run)
     if not suite.calibrations.is_empty and not any(item.severity is Severity.ERROR for item in problems):
         found = extra("calibration").calibration_problems(plan, lock.steps, templates, defaults)
         problems = sort_problems([*problems, *found])
@@ -119,21 +132,15 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         warnings=tuple(problems),
         notes=notes,
         total=checked.cases * plan.repeats if stored is None else stored.total,
-        asked=_asked(suite, checked, request),
+        asked=_distinct([*asked[Role.GENERATION], *asked[Role.JUDGE]]),
         ports=ports,
-        judges=_distinct_judges(suite, checked),
+        judges=_distinct(judging),
         stored=None if stored is None else stored.find,
         lock_digest=lock.digest,
         locked_steps=lock.steps if stored is None else {**stored.steps, **lock.steps},
         labels=labels,
         anchors=anchors,
     )
-
-
-def _load_ahead(suite: LoadedSuite) -> None:
-    """Have slow parts (a local model) load during the check; a stranger's config may not start anything."""
-    if not suite.access.is_strangers:
-        begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
 
 
 def _text_of(request: RunRequest) -> str:
@@ -174,37 +181,30 @@ def reopened(request: RunRequest, *, is_in_rows: bool) -> PreparedRun:
     )
 
 
-def _lock_problems(
-    plan: Plan, lock: LockFile, templates: Templates, defaults: JudgeDefaults
-) -> Iterator[Problem]:
-    try:
-        yield from lock_problems(plan, lock, templates, defaults)
-    except ConfigError:
-        return  # the check of the tests tells it
-
-
 def _all_problems(
     opened: OpenedSuite,
     refused: Iterable[Problem],
     plan: Plan,
     checked: Checked,
     request: RunRequest,
+    asked: Mapping[Role, Sequence[ProviderSpec]],
     *,
     is_going_to_run: bool,
 ) -> list[Problem]:
     """Return all problems of what was opened, sorted; `plan` is of what was selected of it."""
-    suite = plan.suite
+    suite, each = plan.suite, _distinct([*asked[Role.GENERATION], *asked[Role.JUDGE]])
+    batches = extra("batches").batch_problems(suite, checked, request, asked) if request.batched_roles else ()
     problems = [
         *opened.problems,
         *refused,
         *suite.warnings,
         *(extra(_CODE_WHILE_READING).filter_problems(suite) if suite.filters else ()),
         *checked.problems,
-        *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
-        *_check_prices(suite, checked, request),
-        *_check_batches(suite, checked, request),
+        *_check_providers(suite, checked, request, asked, is_going_to_run=is_going_to_run),
+        *_check_prices(suite, request, each),
+        *batches,
         *_check_calls(checked, request),
-        *_masked_keys(suite, checked, request),
+        *_masked_keys(request, each),
         *baseline_problems(request, suite, plan.columns, is_going_to_run=is_going_to_run),
         *stop_problems(request, plan, gates_of(request, suite)[0], is_serial=checked.is_serial),
     ]
@@ -216,10 +216,8 @@ def _all_problems(
     return sort_problems(problems)
 
 
-def _distinct_judges(suite: LoadedSuite, checked: Checked) -> tuple[ProviderSpec, ...]:
-    """Return every judge of the run once, as it is asked."""
-    found = (suite.resolved(spec) for spec in checked.judges)
-    return tuple({spec.fingerprint: spec for spec in found}.values())
+def _distinct(specs: Iterable[ProviderSpec]) -> tuple[ProviderSpec, ...]:
+    return tuple({spec.fingerprint: spec for spec in specs}.values())
 
 
 def _opened(request: RunRequest) -> OpenedSuite:
@@ -295,9 +293,14 @@ def _exact_metrics(suite: LoadedSuite) -> frozenset[str] | None:
 
 
 def _check_providers(
-    suite: LoadedSuite, checked: Checked, request: RunRequest, *, is_going_to_run: bool
+    suite: LoadedSuite,
+    checked: Checked,
+    request: RunRequest,
+    asked: Mapping[Role, Sequence[ProviderSpec]],
+    *,
+    is_going_to_run: bool,
 ) -> Iterator[Problem]:
-    answering = _answering(suite, checked, request)
+    answering = asked[Role.GENERATION]
     judging = [suite.resolved(spec) for spec in checked.judges]
     for judge in judging:
         if judge.id == NO_PROVIDER.id:
@@ -314,7 +317,7 @@ def _check_providers(
         yield from check_writer(spec, "judge")
         yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
     judged_at = {spec.fingerprint: place for spec, place in zip(judging, checked.judged_at, strict=True)}
-    for spec in {spec.fingerprint: spec for spec in (*judging, *answering)}.values():
+    for spec in _distinct([*judging, *answering]):
         refused = _access_problem(spec, suite)
         if refused is not None:
             yield refused
@@ -346,32 +349,17 @@ def _access_problem(spec: ProviderSpec, suite: LoadedSuite) -> Problem | None:
     return provider_access_problem(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
 
 
-def _answering(suite: LoadedSuite, checked: Checked, request: RunRequest) -> list[ProviderSpec]:
-    """Return the providers that are asked for outputs, and those that play users: none where stored ones are judged."""
-    if request.judged is not None or request.asks_judges_only:
-        return []
-    users = [suite.resolved(spec) for spec in checked.users]
-    return [spec for spec in (*suite.providers, *checked.answerers, *users) if spec.id != NO_PROVIDER.id]
-
-
-def _asked(suite: LoadedSuite, checked: Checked, request: RunRequest) -> tuple[ProviderSpec, ...]:
-    """Return every provider that answers or judges, once."""
-    judging = [suite.resolved(spec) for spec in checked.judges if spec.id != NO_PROVIDER.id]
-    asked = (*_answering(suite, checked, request), *judging)
-    return tuple({spec.fingerprint: spec for spec in asked}.values())
-
-
 def asks_for_money(prepared: PreparedRun) -> bool:
     """Return whether anything that a run asks may cost something."""
     kinds = {spec.id.partition(":")[0] for spec in prepared.asked}
     return not prepared.request.is_offline and not kinds <= FREE_KINDS
 
 
-def _masked_keys(suite: LoadedSuite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
+def _masked_keys(request: RunRequest, asked: Iterable[ProviderSpec]) -> Iterator[Problem]:
     """Yield a problem for each judge of a stored config that has a mask where its key was: keys are not stored."""
     if request.judged is None or request.draft is None or request.is_offline:
         return
-    for spec in _asked(suite, checked, request):
+    for spec in asked:
         if MASK in f"{spec.id} {spec.config}":
             message = f"the stored config lacks a key of {spec.public_id}: keys are not stored"
             yield Problem(
@@ -381,11 +369,13 @@ def _masked_keys(suite: LoadedSuite, checked: Checked, request: RunRequest) -> I
             )
 
 
-def _check_prices(suite: LoadedSuite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
+def _check_prices(
+    suite: LoadedSuite, request: RunRequest, asked: Iterable[ProviderSpec]
+) -> Iterator[Problem]:
     """Yield a problem for each provider whose price is unknown: a budget in money cannot be kept there."""
     if request.max_cost is None:
         return
-    for spec in _asked(suite, checked, request):
+    for spec in asked:
         if check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):
             continue
         built = build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
@@ -401,17 +391,6 @@ def _check_prices(suite: LoadedSuite, checked: Checked, request: RunRequest) -> 
                 spec.place.value("id"),
                 "add `batch: {input: USD, output: USD}`, per million tokens, to `price` in its `config`",
             )
-
-
-def _check_batches(suite: LoadedSuite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
-    """Yield what keeps the run from going in batches, if it is to."""
-    if not request.batched_roles:
-        return
-    judging = [suite.resolved(spec) for spec in checked.judges]
-    answering = _answering(suite, checked, request)
-    yield from extra("batches").batch_problems(
-        suite, checked, request, {Role.GENERATION: answering, Role.JUDGE: judging}
-    )
 
 
 def _check_calls(checked: Checked, request: RunRequest) -> Iterator[Problem]:

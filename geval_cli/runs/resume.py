@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.plan import DoneCases, Plan
 from geval_cli.errors import UsageError
@@ -170,15 +169,9 @@ def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[tuple[tuple[Cas
     test = next(tests, None)
     for (index, _), members in groupby(results, key=lambda item: (item.test_index, item.repeat_index)):
         row = tuple(members)
-        test = _test_at(index, test, tests)
+        while test is not None and test.index < index:
+            test = next(tests, None)
         yield row, test is not None and len(row) >= plan.cases_of(test)
-
-
-def _test_at(index: int, test: MergedTest | None, later: Iterator[MergedTest]) -> MergedTest | None:
-    """Return `test`, or the first of those after it that has the index or a higher one."""
-    while test is not None and test.index < index:
-        test = next(later, None)
-    return test
 
 
 def _noted(stored: StoredRun, runs: RunStore) -> Mapping[Role, Usage]:
@@ -221,7 +214,9 @@ def deciding_options(request: RunRequest, found: Mapping[str, JsonValue]) -> dic
         is_given = option.is_always_written or value != default_of(field)
         is_moot = bool(option.only_with) and all(values[name] is None for name in option.only_with)
         if option.decides_results and field.name != _VARIABLES and is_given and not is_moot:
-            written[option.name] = _as_json(value)
+            # Pairs are kept as they were written.
+            is_pairs = isinstance(value, tuple)
+            written[option.name] = [f"{name}={text}" for name, text in value] if is_pairs else value
     if request.only is not None:
         written[_ONLY] = _hash(map(str, request.only))
     return written
@@ -256,11 +251,6 @@ def _from_json(name: str, value: Any) -> Any:
 
 def _hash(fingerprints: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(fingerprints)).encode()).hexdigest()[:16]
-
-
-def _as_json(value: JsonValue) -> JsonValue:
-    """Return pairs as they were written, everything else as it is."""
-    return [f"{name}={text}" for name, text in value] if isinstance(value, tuple) else value
 
 
 def changes(
