@@ -43,8 +43,8 @@ from geval_cli.suite.suite import (
     OpenedSuite,
     tag_texts,
 )
-from geval_cli.suite.test_files import read_rows
-from geval_cli.suite.tests import NO_DEFAULT, HeldRows, RowSource, SuiteTests, read_test
+from geval_cli.suite.test_files import HeldRows, RowSource, read_rows
+from geval_cli.suite.tests import NO_DEFAULT, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
 from geval_cli.suite.validation import (
     Fields,

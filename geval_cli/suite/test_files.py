@@ -1,11 +1,15 @@
-"""Tests in geval's dialect: lists of tests, files of every kind, wildcards, Python functions, and lists of these."""
+"""Where tests come from: lists, files of every kind, wildcards, addresses, Python functions, and lists of these.
+
+Rows are read one by one, and again in each pass: no source holds more of them than take little memory.
+"""
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TypeGuard
+from typing import BinaryIO, Protocol, TypeGuard
 
 from msgspec import Struct
 
@@ -15,14 +19,24 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUST_HINT, open_regular
 from geval_cli.source.files import (
     FILE_PREFIX,
+    MAX_LINE_BYTES,
     is_bare_path,
     is_bare_pattern,
     is_file_reference,
     open_problem,
     read_document,
 )
-from geval_cli.source.parquet import PARQUET_SUFFIX
-from geval_cli.source.source_map import Positions, SourcePath
+from geval_cli.source.json_source import json_line_positions, read_json
+from geval_cli.source.parquet import (
+    PARQUET_SUFFIX,
+    ParquetColumn,
+    ParquetRow,
+    read_parquet,
+    read_shape,
+    refuse_parquet,
+)
+from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, KeyPath, Positions, SourcePath
+from geval_cli.specs.base import spellings
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.flat_rows import AS_WRITTEN, ColumnNames, FlatColumns, TableReader, is_flat
 from geval_cli.suite.named_files import (
@@ -34,10 +48,8 @@ from geval_cli.suite.named_files import (
     missing_file,
     split_part,
 )
-from geval_cli.suite.parquet_rows import parquet_rows
-from geval_cli.suite.schema import TestFilesSpec
+from geval_cli.suite.schema import TestFilesSpec, TestSpec
 from geval_cli.suite.tables import TableRow, csv_rows, sheet_rows
-from geval_cli.suite.tests import KEPT_BYTES, HeldRows, JsonLinesRows, RowSource
 from geval_cli.suite.validation import LoadContext, read_spec
 
 _LINES = frozenset({".jsonl", ".ndjson"})
@@ -48,8 +60,35 @@ _KNOWN = "known: .csv, .tsv, .xlsx, .parquet, .jsonl, .ndjson, .json, .yaml, .ym
 _ADDRESSES = ("https://", "http://", "s3://", "huggingface://")
 _FETCHED = _LINES | _DOCUMENTS | _CSV | _SHEETS | {PARQUET_SUFFIX}
 """Programs from elsewhere are never run."""
+_VARS = "vars"
+_KEYS = frozenset(spellings(TestSpec)) - {_VARS}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DEFAULT_FUNCTION = "generate_tests"
 _MAKE_FILE = "have the program write its tests to a .jsonl file and use that"
+
+
+MOST_KEPT = 5000
+KEPT_BYTES = 1 << 18
+"""A file of at most so many bytes is held; in memory its tests take several times as much."""
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class RowSource(Protocol):
+    """Tests as they are in a file, one after the other, each with its place."""
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        """Return all rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""
+        ...
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        """The rows that name files or env values, filled in: what the text of the tests does not say by itself."""
+        ...
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether all of its tests together take little memory."""
+        ...
 
 
 def read_rows(value: JsonValue, place: SourcePath, reading: LoadContext) -> RowSource:
@@ -111,24 +150,6 @@ def _joined(sources: list[RowSource]) -> RowSource:
     return sources[0] if len(sources) == 1 else JoinedRows(tuple(sources))
 
 
-class JoinedRows(Struct, frozen=True):
-    """Rows of several sources, one after the other."""
-
-    sources: tuple[RowSource, ...]
-
-    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
-        for source in self.sources:
-            yield from source.rows(reading)
-
-    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
-        for source in self.sources:
-            yield from source.marked(reading)
-
-    @property
-    def is_small(self) -> bool:
-        return all(source.is_small for source in self.sources)
-
-
 def _renamed_sources(item: JsonValue, place: SourcePath, reading: LoadContext) -> list[RowSource]:
     """Return the sources of an entry that names files and renames their columns."""
     spec = read_spec(TestFilesSpec, item, place, "an entry of files", reading)
@@ -162,7 +183,9 @@ def _sources(
             continue
         if source is not None:
             found.append(
-                source if is_plain else NamedRows(source, f"{FILE_PREFIX}{relative_name(file.path, reading)}")
+                source
+                if is_plain
+                else MarkedRows(source, f"{FILE_PREFIX}{relative_name(file.path, reading)}")
             )
     return found
 
@@ -189,7 +212,7 @@ def _fetched_sources(
     except ConfigError as error:
         reading.problems.extend(error.problems)
         return []
-    return [] if source is None else [FetchedRows(source, fetched.sha256)]
+    return [] if source is None else [MarkedRows(source, f"content {fetched.sha256}")]
 
 
 def _address_problem(reference: str, asked_at: Location | None, reading: LoadContext) -> Problem | None:
@@ -221,23 +244,6 @@ def _address_problem(reference: str, asked_at: Location | None, reading: LoadCon
     return None
 
 
-class FetchedRows(Struct, frozen=True):
-    """Rows of data from elsewhere, whose content (`sha256`) is a part of what identifies a run."""
-
-    source: RowSource
-    sha256: str
-
-    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
-        return self.source.rows(reading)
-
-    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
-        return chain([f"content {self.sha256}"], self.source.marked(reading))
-
-    @property
-    def is_small(self) -> bool:
-        return self.source.is_small
-
-
 def named_files(reference: str, asked_at: Location | None, reading: LoadContext) -> list[NamedFile]:
     """Return the files that a `file://` text names, at least one, sorted by name; of a folder the visible ones.
 
@@ -267,26 +273,6 @@ def relative_name(path: Path, reading: LoadContext) -> str:
     return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
 
 
-class NamedRows(Struct, frozen=True):
-    """Rows of a file that the config names by a wildcard, by its folder, or with a part of it: `reference` is the file.
-
-    It is a part of what identifies a run, as a file is that the config names as it is.
-    """
-
-    source: RowSource
-    reference: str
-
-    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
-        return self.source.rows(reading)
-
-    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
-        return chain([self.reference], self.source.marked(reading))
-
-    @property
-    def is_small(self) -> bool:
-        return self.source.is_small
-
-
 def _file_rows(
     file: NamedFile, asked_at: Location | None, names: ColumnNames, reading: LoadContext
 ) -> RowSource | None:
@@ -299,7 +285,7 @@ def _file_rows(
     if suffix in _DOCUMENTS:
         return _flat(_document_rows(path, asked_at, reading), path, names)
     if suffix == PARQUET_SUFFIX:
-        return _flat(parquet_rows(path, asked_at, names.names, reading), path, names)
+        return _flat(_parquet_rows(path, asked_at, names.names, reading), path, names)
     if suffix in PYTHON_SUFFIXES:
         return _flat(_generated_rows(file, asked_at, reading), path, names)
     if suffix in CODE_SUFFIXES:
@@ -334,6 +320,218 @@ def _document_rows(path: Path, asked_at: Location | None, reading: LoadContext) 
 
 def _flat(source: RowSource | None, path: Path, names: ColumnNames) -> RowSource | None:
     return None if source is None else FlatRows(source, path, names)
+
+
+def _generated_rows(file: NamedFile, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
+    name = f"{file.path.name}:{file.part}" if file.part else file.path.name
+    try:
+        reading.files.access.require_code(f"`{name}`")
+    except CodeFailedError as error:
+        reading.report(error.message, asked_at, error.hint)
+        return None
+    if reading.scripts is None:
+        reading.report(f"tests made by a program are not read here: `{name}`", asked_at, _MAKE_FILE)
+        return None
+    rows = reading.scripts().rows(file.path, file.part or _DEFAULT_FUNCTION, asked_at)
+    return GeneratedRows(rows, name, asked_at)
+
+
+def _parquet_rows(
+    path: Path, asked_at: Location | None, names: Mapping[str, str | None], reading: LoadContext
+) -> RowSource | None:
+    """Return the tests of a Parquet file; None with problems when there are columns that cannot be read.
+
+    Args:
+        path: the file.
+        asked_at: where the config names it.
+        names: that the config gives to columns; one with None is not read at all.
+        reading: takes the problems.
+
+    Raises:
+        ConfigError: the file cannot be read, or the config is a stranger's.
+    """
+    if reading.files.access.is_strangers:
+        raise ConfigError([refuse_parquet(path, asked_at)])
+    shape = read_shape(path, reading.files.access, asked_at)
+    left_out = tuple(column.name for column in shape.columns if names.get(column.name, "") is None)
+    read = tuple(column for column in shape.columns if column.name not in left_out)
+    problems = list(_parquet_problems(read, path))
+    reading.problems.extend(problems)
+    if problems:
+        return None
+    sparse = frozenset(column.name for column in read if names.get(column.name, column.name) in _KEYS)
+    is_small = shape.rows <= MOST_KEPT and shape.data_bytes <= KEPT_BYTES
+    return ParquetRows(path, asked_at, read, left_out, sparse, is_small)
+
+
+def _parquet_problems(columns: tuple[ParquetColumn, ...], path: Path) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for column in columns:
+        where = Location(str(path), 1, column.number + 1, length=0, key_path=f"column {column.name}")
+        if column.strange_type:
+            message = (
+                f"the column `{column.name}` contains {column.strange_type}, which JSON cannot represent"
+            )
+            hint = f"leave it out with `columns: {{{column.name}: null}}` next to `path`"
+            yield Problem(message, where, hint)
+        if column.name in seen:
+            yield Problem(
+                f"two columns are called `{column.name}`", where, "rename one of them, or remove it"
+            )
+        seen.add(column.name)
+
+
+def _without_nulls(value: JsonValue) -> JsonValue:
+    """Return a value without the null entries of its mappings: every row of a Parquet file has all keys."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Rows of a list that is in memory anyway. Env values are already in them. Inline ones are in the config itself."""
+
+    items: tuple[JsonValue, ...] = field(repr=False)
+    places: tuple[SourcePath, ...] = field(repr=False)
+    is_inline: bool = False
+
+    @classmethod
+    def of_list(cls, items: list[JsonValue], place: SourcePath) -> "HeldRows":
+        return cls(tuple(items), tuple(place.child(index) for index in range(len(items))))
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        yield from zip(self.items, self.places, strict=True)
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        del reading
+        yield from () if self.is_inline else self.items
+
+    @property
+    def is_small(self) -> bool:
+        return len(self.items) <= MOST_KEPT
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines, and of a line that is too long only so much that this can be seen."""
+    return iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
+
+
+class JsonLinesRows(Struct, frozen=True):
+    """Rows of a JSON Lines file, of which only one line is in memory at a time. Empty lines are skipped.
+
+    `asked_at` is where the config names the file, and `what` what its rows are.
+    """
+
+    path: Path
+    asked_at: Location | None
+    what: str = "tests"
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        index = 0
+        try:
+            with open_regular(self.path, reading.files.access) as stream:
+                for number, raw in enumerate(_lines(stream), start=1):
+                    if len(raw) > MAX_LINE_BYTES:
+                        where = Location(str(self.path), number, 1, length=0)
+                        limit = f"{MAX_LINE_BYTES >> 20} MB"
+                        reading.report(
+                            f"this line is longer than {limit}",
+                            where,
+                            "split it, or move long text into files",
+                        )
+                        return
+                    content = raw.removeprefix(_BYTE_ORDER_MARK) if number == 1 else raw
+                    if content.strip():
+                        row = self._read_line(content, number, index, reading)
+                        index += 1
+                        if row is not None:
+                            yield row
+        except OSError as error:
+            reading.problems.append(open_problem(self.path, error, self.asked_at))
+            return
+        if index == 0:
+            reading.report(
+                f"`{self.path}` contains no {self.what}", self.asked_at, "write one JSON object per line"
+            )
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        try:
+            with open_regular(self.path, reading.files.access) as stream:
+                for raw in _lines(stream):
+                    if len(raw) > MAX_LINE_BYTES:
+                        return
+                    if any(mark.encode() in raw for mark in (ENV_MARK, FILE_PREFIX)):
+                        row = self._read_line(raw, 0, 0, reading)
+                        if row is not None:
+                            yield row[0]
+        except OSError:
+            return
+
+    @property
+    def is_small(self) -> bool:
+        return _is_small(self.path)
+
+    def _read_line(
+        self, raw: bytes, number: int, index: int, reading: LoadContext
+    ) -> tuple[JsonValue, SourcePath] | None:
+        file, prefix = str(self.path), f"{self.what}[{index}]"
+        try:
+            text = raw.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            where = Location(file, number, len(raw[: error.start].decode()) + 1, length=0, key_path=prefix)
+            message = f"this line is not UTF-8 text: byte 0x{raw[error.start]:02X} at offset {error.start} of the line"
+            reading.report(message, where, "save the file as UTF-8")
+            return None
+        try:
+            value = _decode(text)
+        except ValueError:
+            try:
+                value = read_json(text, file, first_line=number, prefix=prefix).value
+            except ConfigError as error:
+                reading.problems.extend(error.problems)
+                return None
+        place = SourcePath(json_line_positions(text, file, line=number, prefix=prefix))
+        return (reading.env.fill(value, place, reading.problems) if ENV_MARK in text else value), place
+
+
+class JoinedRows(Struct, frozen=True):
+    """Rows of several sources, one after the other."""
+
+    sources: tuple[RowSource, ...]
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        for source in self.sources:
+            yield from source.rows(reading)
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        for source in self.sources:
+            yield from source.marked(reading)
+
+    @property
+    def is_small(self) -> bool:
+        return all(source.is_small for source in self.sources)
+
+
+class MarkedRows(Struct, frozen=True):
+    """Rows of a source that `mark` is a part of, too, in what identifies a run.
+
+    It is the name of a file that the config names by a wildcard, by its folder or with a part of it, or the hash of
+    what was fetched. A file that the config names as it is needs none.
+    """
+
+    source: RowSource
+    mark: str
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        return self.source.rows(reading)
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        return chain([self.mark], self.source.marked(reading))
+
+    @property
+    def is_small(self) -> bool:
+        return self.source.is_small
 
 
 class FlatRows(Struct, frozen=True):
@@ -409,27 +607,6 @@ class FileRows(Struct, frozen=True):
         return csv_rows(path, access, self.asked_at, delimiter=delimiter, is_strict=True)
 
 
-def _is_small(path: Path) -> bool:
-    try:
-        return path.stat().st_size <= KEPT_BYTES
-    except OSError:
-        return False
-
-
-def _generated_rows(file: NamedFile, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
-    name = f"{file.path.name}:{file.part}" if file.part else file.path.name
-    try:
-        reading.files.access.require_code(f"`{name}`")
-    except CodeFailedError as error:
-        reading.report(error.message, asked_at, error.hint)
-        return None
-    if reading.scripts is None:
-        reading.report(f"tests made by a program are not read here: `{name}`", asked_at, _MAKE_FILE)
-        return None
-    rows = reading.scripts().rows(file.path, file.part or _DEFAULT_FUNCTION, asked_at)
-    return GeneratedRows(rows, name, asked_at)
-
-
 class GeneratedRows(Struct, frozen=True):
     """Rows that a Python function made. They are in a file of geval's own, so that every pass reads the same ones.
 
@@ -468,3 +645,121 @@ class GeneratedRows(Struct, frozen=True):
             at.file, at.line, at.column, at.length, f"{at.key_path}, row {number} of {self.name}"
         )
         return SourcePath(Positions(at.file, values={(): where}))
+
+
+class ParquetRows(Struct, frozen=True):
+    """Rows of a Parquet file, of which a few thousand at most are in memory. Empty ones are skipped.
+
+    No env values are filled in, as in other tables.
+
+    Attributes:
+        path: the file.
+        asked_at: where the config names it.
+        columns: those that are read.
+        left_out: names of those that the config leaves out.
+        sparse: names of those that hold keys of a test, in which null says that a key is not there.
+        is_small: whether all tests together take little memory.
+    """
+
+    path: Path
+    asked_at: Location | None
+    columns: tuple[ParquetColumn, ...]
+    left_out: tuple[str, ...]
+    sparse: frozenset[str]
+    is_small: bool
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        index = 0
+        try:
+            for row in self._read(reading):
+                place = self._place(row, index)
+                for name, fault in row.faults.items():
+                    reading.report(f"this cell {fault}", place.value(name), "write null or text instead")
+                yield self._test(row), place
+                index += 1
+        except ConfigError as error:
+            reading.problems.extend(error.problems)
+            return
+        if not index:
+            hint = "write one row per test"
+            reading.report(f"`{self.path}` contains no tests", self.asked_at, hint)
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        try:
+            for row in self._read(reading):
+                if FILE_PREFIX in json.dumps(row.values):
+                    yield self._test(row)
+        except ConfigError:  # `rows` reports it
+            return
+
+    def _read(self, reading: LoadContext) -> Iterator[ParquetRow]:
+        names = [column.name for column in self.columns]
+        for row in read_parquet(self.path, reading.files.access, names, self.asked_at):
+            if row.faults or any(value is not None for value in row.values.values()):
+                yield row
+
+    def _test(self, row: ParquetRow) -> dict[str, JsonValue]:
+        """Return the row; a whole test, with `vars`, has only those keys that are not null."""
+        is_whole = _VARS in row.values
+        found: dict[str, JsonValue] = {
+            name: _without_nulls(value) if name in self.sparse else value
+            for name, value in row.values.items()
+            if value is not None or not is_whole
+        }
+        return {**found, **dict.fromkeys(self.left_out)}
+
+    def _place(self, row: ParquetRow, index: int) -> SourcePath:
+        numbers = {column.name: column.number for column in self.columns}
+        positions = _ParquetPositions(str(self.path), row.number, numbers, f"tests[{index}]")
+        return SourcePath(Positions(str(self.path), keys=positions, values=positions))
+
+
+class _ParquetPositions(Mapping[KeyPath, Location]):
+    """The places of one row: its number as the line, the number of a column as the column."""
+
+    def __init__(self, file: str, row: int, columns: Mapping[str, int], prefix: str) -> None:
+        self._file, self._row, self._columns, self._prefix = file, row, columns, prefix
+
+    def __getitem__(self, path: KeyPath) -> Location:
+        if not path:
+            return Location(self._file, self._row, 1, length=0, key_path=self._prefix)
+        name = path[0]
+        if len(path) > 1 or name not in self._columns:
+            raise KeyError(path)
+        key_path = f"{self._prefix}.{name}"
+        return Location(self._file, self._row, self._columns[str(name)] + 1, length=0, key_path=key_path)
+
+    def __iter__(self) -> Iterator[KeyPath]:
+        yield ()
+        yield from ((name,) for name in self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns) + 1
+
+
+def _is_small(path: Path) -> bool:
+    try:
+        return path.stat().st_size <= KEPT_BYTES
+    except OSError:
+        return False
+
+
+def _decode(text: str) -> JsonValue:
+    """One line as `json.loads` reads it; ValueError for anything that `read_json` refuses or has to look at closely."""
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        raise ValueError("possibly nested too deep")
+    return _DECODER.decode(text)
+
+
+def _unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a key is given twice")
+    return entries
+
+
+def _refuse(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)

@@ -1,10 +1,6 @@
-"""Where tests come from: a list in the config, a YAML or JSON file, or a JSON Lines file that is read line by line."""
+"""The tests of a suite: reading one, merging it with `defaultTest`, and going through all of them."""
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import BinaryIO, Protocol
 
 import msgspec
 from msgspec import structs
@@ -14,9 +10,7 @@ from geval_cli.errors import ConfigError, Location
 from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
-from geval_cli.source.access import open_regular
-from geval_cli.source.files import FILE_PREFIX, MAX_LINE_BYTES, is_file_reference, open_problem
-from geval_cli.source.json_source import json_line_positions, read_json
+from geval_cli.source.files import is_file_reference
 from geval_cli.source.media import (
     DATA_URL_EXAMPLES,
     EXAMPLES,
@@ -27,12 +21,13 @@ from geval_cli.source.media import (
     names_media,
 )
 from geval_cli.source.problems import sort_problems
-from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, SourcePath
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import TestOptionsSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertions, read_json_schema, read_test_options
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.schema import SimulationSpec, TestSpec
+from geval_cli.suite.test_files import RowSource
 from geval_cli.suite.turns import (
     are_played,
     check_output_of_test,
@@ -261,140 +256,6 @@ _SHOWN = 80
 MAX_PROBLEMS = 1000
 """How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
 
-MOST_KEPT = 5000
-KEPT_BYTES = 1 << 18
-"""A file of at most so many bytes is held; in memory its tests take several times as much."""
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-class RowSource(Protocol):
-    """Tests as they are in a file, one after the other, each with its place."""
-
-    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
-        """Return all rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""
-        ...
-
-    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
-        """The rows that name files or env values, filled in: what the text of the tests does not say by itself."""
-        ...
-
-    @property
-    def is_small(self) -> bool:
-        """Return whether all of its tests together take little memory."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class HeldRows:
-    """Rows of a list that is in memory anyway. Env values are already in them. Inline ones are in the config itself."""
-
-    items: tuple[JsonValue, ...] = field(repr=False)
-    places: tuple[SourcePath, ...] = field(repr=False)
-    is_inline: bool = False
-
-    @classmethod
-    def of_list(cls, items: list[JsonValue], place: SourcePath) -> "HeldRows":
-        return cls(tuple(items), tuple(place.child(index) for index in range(len(items))))
-
-    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
-        yield from zip(self.items, self.places, strict=True)
-
-    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
-        del reading
-        yield from () if self.is_inline else self.items
-
-    @property
-    def is_small(self) -> bool:
-        return len(self.items) <= MOST_KEPT
-
-
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines, and of a line that is too long only so much that this can be seen."""
-    return iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
-
-
-class JsonLinesRows(msgspec.Struct, frozen=True):
-    """Rows of a JSON Lines file, of which only one line is in memory at a time. Empty lines are skipped.
-
-    `asked_at` is where the config names the file, and `what` what its rows are.
-    """
-
-    path: Path
-    asked_at: Location | None
-    what: str = "tests"
-
-    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
-        index = 0
-        try:
-            with open_regular(self.path, reading.files.access) as stream:
-                for number, raw in enumerate(_lines(stream), start=1):
-                    if len(raw) > MAX_LINE_BYTES:
-                        where = Location(str(self.path), number, 1, length=0)
-                        limit = f"{MAX_LINE_BYTES >> 20} MB"
-                        reading.report(
-                            f"this line is longer than {limit}",
-                            where,
-                            "split it, or move long text into files",
-                        )
-                        return
-                    content = raw.removeprefix(_BYTE_ORDER_MARK) if number == 1 else raw
-                    if content.strip():
-                        row = self._read_line(content, number, index, reading)
-                        index += 1
-                        if row is not None:
-                            yield row
-        except OSError as error:
-            reading.problems.append(open_problem(self.path, error, self.asked_at))
-            return
-        if index == 0:
-            reading.report(
-                f"`{self.path}` contains no {self.what}", self.asked_at, "write one JSON object per line"
-            )
-
-    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
-        try:
-            with open_regular(self.path, reading.files.access) as stream:
-                for raw in _lines(stream):
-                    if len(raw) > MAX_LINE_BYTES:
-                        return
-                    if any(mark.encode() in raw for mark in (ENV_MARK, FILE_PREFIX)):
-                        row = self._read_line(raw, 0, 0, reading)
-                        if row is not None:
-                            yield row[0]
-        except OSError:
-            return
-
-    @property
-    def is_small(self) -> bool:
-        try:
-            return self.path.stat().st_size <= KEPT_BYTES
-        except OSError:
-            return False
-
-    def _read_line(
-        self, raw: bytes, number: int, index: int, reading: LoadContext
-    ) -> tuple[JsonValue, SourcePath] | None:
-        file, prefix = str(self.path), f"{self.what}[{index}]"
-        try:
-            text = raw.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            where = Location(file, number, len(raw[: error.start].decode()) + 1, length=0, key_path=prefix)
-            message = f"this line is not UTF-8 text: byte 0x{raw[error.start]:02X} at offset {error.start} of the line"
-            reading.report(message, where, "save the file as UTF-8")
-            return None
-        try:
-            value = _decode(text)
-        except ValueError:
-            try:
-                value = read_json(text, file, first_line=number, prefix=prefix).value
-            except ConfigError as error:
-                reading.problems.extend(error.problems)
-                return None
-        place = SourcePath(json_line_positions(text, file, line=number, prefix=prefix))
-        return (reading.env.fill(value, place, reading.problems) if ENV_MARK in text else value), place
-
-
 Profiles = tuple[str | Mapping[str, JsonValue], ...]
 """Users whom a model can play, each by a text or by traits."""
 
@@ -474,24 +335,3 @@ class SuiteTests(msgspec.Struct, frozen=True):
                 break
         if reading.problems:
             raise ConfigError(sort_problems(map(reading.env.hide, reading.problems)))
-
-
-def _decode(text: str) -> JsonValue:
-    """One line as `json.loads` reads it; ValueError for anything that `read_json` refuses or has to look at closely."""
-    if text.count("[") + text.count("{") > MAX_DEPTH:
-        raise ValueError("possibly nested too deep")
-    return _DECODER.decode(text)
-
-
-def _unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    entries = dict(pairs)
-    if len(entries) != len(pairs):
-        raise ValueError("a key is given twice")
-    return entries
-
-
-def _refuse(name: str) -> JsonValue:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)

@@ -23,7 +23,7 @@ from geval_cli.suite.named_files import (
     existing_files,
 )
 from geval_cli.suite.tables import csv_rows, sheet_rows, uneven_problem
-from geval_cli.suite.tests import JsonLinesRows
+from geval_cli.suite.test_files import JsonLinesRows
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_string
 

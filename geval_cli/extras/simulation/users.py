@@ -13,8 +13,8 @@ from geval_cli.suite.assertions import read_assertion
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.schema import SimulatedUserSpec, SimulationSpec
 from geval_cli.suite.tables import csv_rows
-from geval_cli.suite.test_files import named_files
-from geval_cli.suite.tests import PROFILE, JsonLinesRows, Profiles
+from geval_cli.suite.test_files import JsonLinesRows, named_files
+from geval_cli.suite.tests import PROFILE, Profiles
 from geval_cli.suite.turns import drop_turns
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
