@@ -7,8 +7,7 @@ import yaml
 
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
-from geval_cli.source.yaml_source import read_yaml
+from geval_cli.source.yaml_source import ScalarError, read_yaml, resolve_plain
 
 # PyYAML breaks lines at 80 characters unless it is given another width.
 _NEVER_FOLDED = 1_000_000_000

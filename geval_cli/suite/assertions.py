@@ -26,8 +26,7 @@ from geval_cli.source.files import is_file_reference
 from geval_cli.source.json_source import read_json
 from geval_cli.source.problems import did_you_mean, hint_among, listing
 from geval_cli.source.source_map import SourcePath
-from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
-from geval_cli.source.yaml_source import read_yaml
+from geval_cli.source.yaml_source import ScalarError, read_yaml, resolve_plain
 from geval_cli.specs.base import (
     CALIBRATED,
     EarlyStopSpec,
