@@ -34,7 +34,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     WrittenSchema,
 )
-from geval_cli.specs.called_tools import ToolSet
+from geval_cli.specs.conversation import ToolSet
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.statistics.calibration import JudgeWeight

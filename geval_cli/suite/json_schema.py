@@ -33,8 +33,13 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     spellings,
 )
-from geval_cli.specs.called_tools import RecordedAnswerSpec, SimulatedToolsSpec, ToolsSpec
-from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
+from geval_cli.specs.conversation import (
+    RecordedAnswerSpec,
+    SimulatedToolsSpec,
+    ToolsSpec,
+    TraceStepSpec,
+    TurnSpec,
+)
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import field_options
 from geval_cli.suite.gates import DerivedMetric, GatesSpec

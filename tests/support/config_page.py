@@ -15,8 +15,13 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     spellings,
 )
-from geval_cli.specs.called_tools import RecordedAnswerSpec, SimulatedToolsSpec, ToolsSpec
-from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
+from geval_cli.specs.conversation import (
+    RecordedAnswerSpec,
+    SimulatedToolsSpec,
+    ToolsSpec,
+    TraceStepSpec,
+    TurnSpec,
+)
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import expected_text
 from geval_cli.suite.gates import DerivedMetric

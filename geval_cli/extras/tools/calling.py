@@ -37,7 +37,7 @@ from geval_cli.records import (
 )
 from geval_cli.source.command import ScriptError
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.called_tools import RecordedAnswer, ToolSet
+from geval_cli.specs.conversation import RecordedAnswerSpec, ToolSet
 from geval_cli.store.tool_calls import StoredCall
 
 _FUNCTIONS = Path(__file__).with_name("functions.py")
@@ -156,7 +156,7 @@ class ToolCaller:
         self.steps.append(step)
         return step
 
-    def _recorded(self, name: str, arguments: JsonValue) -> RecordedAnswer | None:
+    def _recorded(self, name: str, arguments: JsonValue) -> RecordedAnswerSpec | None:
         """Return the first answer to a call that was not used yet, else the last one that was."""
         fitting = [
             (number, answer)

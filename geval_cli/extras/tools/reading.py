@@ -13,13 +13,7 @@ from geval_cli.records import JsonValue, ToolDefinition
 from geval_cli.source.files import FILE_PREFIX, is_file_reference
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.called_tools import (
-    RecordedAnswer,
-    RecordedAnswerSpec,
-    SimulatedToolsSpec,
-    ToolSet,
-    ToolsSpec,
-)
+from geval_cli.specs.conversation import RecordedAnswerSpec, SimulatedToolsSpec, ToolSet, ToolsSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields, read_spec
@@ -231,7 +225,7 @@ def _simulation(value: JsonValue, place: SourcePath, reading: LoadContext) -> Si
     return build_spec(SimulatedToolsSpec, fields, reading)
 
 
-def _recorded(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[RecordedAnswer, ...]:
+def _recorded(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[RecordedAnswerSpec, ...]:
     if value is None:
         return ()
     if is_file_reference(value):
@@ -260,12 +254,15 @@ def _recorded(value: JsonValue, place: SourcePath, reading: LoadContext) -> tupl
             what = "has both `result` and `error`" if "error" in item else "has no `result`"
             hint = "write what the tool returned, or the `error` it gave"
             reading.report(f"the recorded answer of `{spec.name}` {what}", at.value(), hint)
-        found.append(RecordedAnswer(spec.name, spec.args, spec.result, spec.error))
+        found.append(spec)
     return tuple(found)
 
 
 def _check_recorded(
-    recorded: tuple[RecordedAnswer, ...], tools: list[ToolDefinition], place: SourcePath, reading: LoadContext
+    recorded: tuple[RecordedAnswerSpec, ...],
+    tools: list[ToolDefinition],
+    place: SourcePath,
+    reading: LoadContext,
 ) -> None:
     known = {tool.name for tool in tools}
     for index, answer in enumerate(recorded):
