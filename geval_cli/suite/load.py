@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.plugins import EXTRAS, extra
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access, open_regular
-from geval_cli.source.digest import digest_of, suite_parts
+from geval_cli.source.digest import suite_parts
 from geval_cli.source.env import EnvValues, gather_env, settable
 from geval_cli.source.files import (
     FILE_PREFIX,
@@ -27,12 +27,12 @@ from geval_cli.source.files import (
 from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import mask_config
-from geval_cli.source.source_map import Document
-from geval_cli.specs.base import PromptSpec, RunOptionsSpec
+from geval_cli.source.source_map import Document, SourcePath
+from geval_cli.specs.base import RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.statistics.paired import NO_MARGINS
-from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates, read_margins
+from geval_cli.suite.gates import read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
@@ -63,6 +63,7 @@ _TAGS = "tags"
 """Decides no result, so a run whose tags were changed can be resumed."""
 
 _LITERAL_KEYS = frozenset({"env", "$schema"})
+T = TypeVar("T")
 _NO_VARIABLES: Mapping[str, JsonValue] = {}
 
 
@@ -196,7 +197,7 @@ def _open_built(
     reading = LoadContext(files, filler, functions=built.functions, is_built=True, scripts=scripts)
     opened = read_suite(path, built.document, reading, variables)
     parts = {**opened.suite.parts, **built.parts}
-    return replace(opened, suite=dataclasses.replace(opened.suite, parts=parts, digest=digest_of(parts)))
+    return replace(opened, suite=dataclasses.replace(opened.suite, parts=parts))
 
 
 def read_suite(
@@ -212,9 +213,14 @@ def read_suite(
     fields = read_fields(SuiteSpec, filled, document.place, "the config", reading)
     if fields is None:  # a mapping, as was checked
         raise ConfigError(reading.problems)
-    calibrations, named = UNCALIBRATED, fields.values.get("calibration")
-    if named is not None:
-        calibrations = extra("calibration").read_calibrations(named, fields.child("calibration"), reading)
+
+    def part(name: str, read: Callable[[JsonValue, SourcePath, LoadContext], T], absent: T) -> T:
+        """Return what a key holds, read by its own reader."""
+        return read(fields.values[name], fields.child(name), reading) if name in fields.values else absent
+
+    calibrations = UNCALIBRATED
+    if "calibration" in fields.values:
+        calibrations = part("calibration", extra("calibration").read_calibrations, UNCALIBRATED)
     reading = replace(reading, calibrations=calibrations)
     if isinstance(filled.get("calibration"), str):  # so that the digest is of what is in the file, too
         filled = {**filled, "calibration": as_reference(filled["calibration"])}
@@ -230,27 +236,22 @@ def read_suite(
     suite = LoadedSuite(
         path=path,
         base_dir=path.parent,
-        prompts=_prompts(fields, reading),
-        providers=read_providers(fields.values["providers"], fields.child("providers"), reading)
-        if "providers" in fields.values
-        else (),
+        prompts=part("prompts", read_prompts, ()) or (NO_PROMPT,),
+        providers=part("providers", read_providers, ()),
         tests=tests,
-        options=_options(fields, reading),
-        gates=read_gates(fields.values["gates"], fields.child("gates"), reading)
-        if "gates" in fields.values
-        else (),
-        digest=digest_of(parts),
+        options=part("options", _options, None) or RunOptionsSpec(),
+        gates=part("gates", read_gates, ()),
         parts=parts,
         snapshot=without_media_data(masked),
         description=rest.description if rest else None,
         tags=tag_texts(rest.tags) if rest else {},
-        derived_metrics=_derived_metrics(fields, reading),
+        derived_metrics=part("derived_metrics", read_derived_metrics, ()),
         env=reading.env.values,
         access=reading.files.access,
-        baseline=_baseline(rest, fields),
-        margins=read_margins(fields.values["margin"], fields.child("margin"), reading)
-        if "margin" in fields.values
-        else NO_MARGINS,
+        baseline=None
+        if rest is None or rest.baseline is None
+        else BaselineName(rest.baseline, fields.child("baseline")),
+        margins=part("margin", read_margins, NO_MARGINS),
         margin_place=fields.child("margin"),
         calibrations=calibrations,
         labels=_named_file(rest, "labels", fields, path.parent),
@@ -297,31 +298,8 @@ def _fill_env(raw: dict[str, JsonValue], document: Document, reading: LoadContex
     }
 
 
-def _prompts(fields: Fields, reading: LoadContext) -> tuple[PromptSpec, ...]:
-    if "prompts" not in fields.values:
-        return (NO_PROMPT,)
-    return read_prompts(fields.values["prompts"], fields.child("prompts"), reading) or (NO_PROMPT,)
-
-
-def _options(fields: Fields, reading: LoadContext) -> RunOptionsSpec:
-    if "options" not in fields.values:
-        return RunOptionsSpec()
-    place = fields.child("options")
-    found = read_spec(RunOptionsSpec, fields.values["options"], place, "the options of the run", reading)
-    return found or RunOptionsSpec()
-
-
-def _derived_metrics(fields: Fields, reading: LoadContext) -> tuple[DerivedMetric, ...]:
-    written = fields.values.get("derived_metrics")
-    if written is None:
-        return ()
-    return read_derived_metrics(written, fields.child("derived_metrics"), reading)
-
-
-def _baseline(rest: SuiteSpec | None, fields: Fields) -> BaselineName | None:
-    if rest is None or rest.baseline is None:
-        return None
-    return BaselineName(rest.baseline, fields.child("baseline"))
+def _options(value: JsonValue, place: SourcePath, reading: LoadContext) -> RunOptionsSpec | None:
+    return read_spec(RunOptionsSpec, value, place, "the options of the run", reading)
 
 
 def _named_file(rest: SuiteSpec | None, key: str, fields: Fields, folder: Path) -> ConfiguredFile | None:

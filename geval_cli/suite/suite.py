@@ -12,6 +12,7 @@ from geval_cli.assertions.base import UNCALIBRATED, Calibrations, MergedTest
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.digest import digest_of
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
@@ -58,8 +59,7 @@ class LoadedSuite:
         prompts: never empty; without `prompts` there is one with the id "none" and an empty text.
         providers: may be empty: then every test must bring its `output`.
         tests: iterable again and again; each pass yields equal tests.
-        digest: of everything that decides the results: the config, the files it names.
-        parts: what the digest is a hash of, each as a hash: keys of the config, files, vars from the command line.
+        parts: all that decides the results, each part as a hash: keys of the config, files, vars from the command line.
         snapshot: the config as data, before env values are put in; what the run record keeps.
         warnings: problems that do not stop a run.
         rules: of its dialect.
@@ -78,7 +78,6 @@ class LoadedSuite:
     providers: tuple[ProviderSpec, ...]
     tests: TestSource
     options: RunOptionsSpec
-    digest: str
     snapshot: JsonValue
     description: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -96,6 +95,11 @@ class LoadedSuite:
     calibrations: Calibrations = field(default=UNCALIBRATED, compare=False)
     labels: ConfiguredFile | None = None
     anchors: ConfiguredFile | None = None
+
+    @property
+    def digest(self) -> str:
+        """A hash of everything that decides the results: the config, the files it names."""
+        return digest_of(self.parts)
 
     def resolved(self, spec: ProviderSpec) -> ProviderSpec:
         """Return the configured provider whose label `spec` is, else `spec` itself.

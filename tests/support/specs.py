@@ -55,7 +55,6 @@ def suite(
         providers=providers,
         tests=tests,  # type: ignore[arg-type]  # a list is as re-iterable as it gets
         options=RunOptionsSpec(),
-        digest="0",
         snapshot={},
         env=env or {},
     )

@@ -15,7 +15,7 @@ from geval_cli.extras.promptfoo.test_rows import TestRow
 from geval_cli.extras.promptfoo.tests import PromptfooTests, read_scenarios
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
-from geval_cli.source.digest import digest_of, suite_parts
+from geval_cli.source.digest import suite_parts
 from geval_cli.source.env import gather_env
 from geval_cli.source.files import FILE_PREFIX, SourceFiles
 from geval_cli.source.media import without_media_data
@@ -227,7 +227,6 @@ def _suite(
         providers=providers,
         tests=tests,
         options=options,
-        digest=digest_of(parts),
         parts=parts,
         snapshot=_snapshot(configs),
         description=", ".join(merged.descriptions) or None,
