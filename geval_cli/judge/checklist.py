@@ -8,6 +8,7 @@ in the output counts 0: it rests on something that the judge made up.
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,15 +16,15 @@ from msgspec.structs import replace
 from geval_cli.errors import JudgeError
 from geval_cli.judge.calls import JudgeCalls, reply_schema
 from geval_cli.judge.estimate import LOGPROBS_HINT, MIN_COVERAGE, NO_LOGPROBS, Taken, take_samples
-from geval_cli.judge.metric import ChecklistItem, Estimator, Grade, JudgedCase, Metric, ReadFrom, with_detail
+from geval_cli.judge.metric import ChecklistItem, Estimator, JudgedCase, Metric, ReadFrom
 from geval_cli.judge.prompt import Block, checklist_prompt_version, checklist_text, user_message
 from geval_cli.judge.replies.verdicts import ItemReply, parse_checklist
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.scoring import Distribution, Grade, RatingEstimate, graded
 from geval_cli.judge.source import PARAM_LABELS, as_text, chosen_texts
 from geval_cli.judge.weighing import weigh_words
 from geval_cli.numbers import format_share
 from geval_cli.patterns import compile_later
-from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role
 
 MOST_ITEMS = 50
 """So many items fit into one reply that nothing cuts off."""
@@ -82,16 +83,11 @@ class CheckedItem(Struct, frozen=True):
         }
 
 
-class _Answers(Struct, frozen=True):
-    """All items as one judgement answers them, and how the answers came about; see `Grade`."""
+class _Answers(NamedTuple):
+    """All items as one judgement answers them, and how the answers came about; the rating is made of them later."""
 
     items: tuple[CheckedItem, ...]
-    estimator: Estimator
-    read_from: ReadFrom = "json"
-    coverage: float | None = None
-    valid: int | None = None
-    requested: int | None = None
-    fallback: str | None = None
+    estimate: RatingEstimate
 
 
 class _Question(Struct, frozen=True):
@@ -142,33 +138,26 @@ async def grade_checklist(metric: Metric, case: JudgedCase, calls: JudgeCalls) -
         user_message(checklist_text(metric.checklist, blocks)), metric.checklist, case.repeat_index
     )
     answers = await _answers(question, metric, as_text(case.actual_output), calls)
-    score = checklist_score(metric.checklist, [item.score for item in answers.items])
+    items = answers.items
+    score = checklist_score(metric.checklist, [item.score for item in items])
     if metric.strict_mode:
-        score = float(all(item.met for item in answers.items))
-    is_enough = passes(score, metric.effective_threshold) and not _required_but_not_met(answers.items)
-    result = Grade(
-        status=Status.PASSED if is_enough else Status.FAILED,
-        score=score,
-        threshold=metric.effective_threshold,
-        rating=score,
-        reason=_in_words(answers.items),
-        estimator=answers.estimator,
-        coverage=answers.coverage,
-        valid=answers.valid,
-        requested=answers.requested,
-        read_from=answers.read_from,
-        fallback=answers.fallback,
-        usage=calls.usage,
-        latency_ms=calls.latency_ms,
-    )
+        score = float(all(item.met for item in items))
     about = {
-        CHECKLIST: [item.shown for item in answers.items],
+        CHECKLIST: [item.shown for item in items],
         "evaluation_params": tuple(texts),
         "judge": calls.judge.label,
         "strict_mode": metric.strict_mode or None,
         "prompt_version": checklist_prompt_version(),
     }
-    return with_detail(result, metric.asked_range, about)
+    return graded(
+        metric,
+        score,
+        replace(answers.estimate, rating=score, reason=_in_words(items)),
+        about,
+        usage=calls.usage,
+        latency_ms=calls.latency_ms,
+        may_pass=not any(item.item.required and not item.met for item in items),
+    )
 
 
 def checklist_score(items: Sequence[ChecklistItem], scores: Sequence[float]) -> float:
@@ -195,7 +184,7 @@ async def _answers(question: _Question, metric: Metric, output: str, calls: Judg
         return _of_samples(await take_samples(question, metric, calls), question.items, output)
     if metric.scoring == "single":
         replies = await calls.read(question.request(calls), question.read)
-        return _Answers(_checked(question.items, replies, output), "single")
+        return _Answers(_checked(question.items, replies, output), _found_by("single"))
     request = question.request(calls, want_logprobs=True)
     replies, chances = await calls.read(
         request, lambda choice: (found := question.read(choice), _chances(found, choice))
@@ -215,7 +204,8 @@ def _weighed(
     settled = [number for number, (_, known) in enumerate(chances or (), 1) if known >= MIN_COVERAGE]
     if chances is not None and len(settled) == len(replies):
         checked = _checked(items, replies, output, [chance for chance, _ in chances])
-        return _Answers(checked, "logprobs", coverage=min(known for _, known in chances))
+        covered = Distribution(coverage=min(known for _, known in chances))
+        return _Answers(checked, _found_by("logprobs", distribution=covered))
     shortcoming, taken = NO_LOGPROBS, "each yes or no was taken at face value"
     if chances is not None:
         open_ones = [str(number) for number in range(1, len(replies) + 1) if number not in settled]
@@ -230,7 +220,12 @@ def _weighed(
         raise JudgeError(message, hint=LOGPROBS_HINT)
     known_chances = [chance if known >= MIN_COVERAGE else None for chance, known in chances or ()]
     checked = _checked(items, replies, output, known_chances or None)
-    return _Answers(checked, "mixed" if settled else "single", fallback=f"{shortcoming}: {taken}")
+    estimator: Estimator = "mixed" if settled else "single"
+    return _Answers(checked, _found_by(estimator, fallback=f"{shortcoming}: {taken}"))
+
+
+def _found_by(estimator: Estimator, *, read_from: ReadFrom = "json", **how: Any) -> RatingEstimate:
+    return RatingEstimate(0.0, None, estimator, read_from, **how)
 
 
 def _chances(replies: Sequence[ItemReply], choice: Choice) -> list[tuple[float, float]] | None:
@@ -280,17 +275,11 @@ def _of_samples(
         met = score > HALF
         shown = next((answer for answer in answers if answer.met == met), answers[0])
         found.append(replace(shown, met=met, score=score, p_yes=p_yes))
+    valid = len(samples)
     return _Answers(
         tuple(found),
-        "samples",
-        read_from={"json": len(samples)},
-        valid=len(samples),
-        requested=taken.requested,
+        _found_by("samples", read_from={"json": valid}, valid=valid, requested=taken.requested),
     )
-
-
-def _required_but_not_met(items: Sequence[CheckedItem]) -> bool:
-    return any(item.item.required and not item.met for item in items)
 
 
 def _in_words(items: Sequence[CheckedItem]) -> str:

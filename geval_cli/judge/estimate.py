@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from geval_cli.errors import JudgeError, OfflineError
 from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
 from geval_cli.judge.memory import LOGPROBS
-from geval_cli.judge.metric import Estimator, Metric, ReadFrom, ScoreRange, format_number
+from geval_cli.judge.metric import Metric, ScoreRange, format_number
 from geval_cli.judge.prompt import Criterion, number_alone_text, user_message
 from geval_cli.judge.replies.parse import ParsedReply, parse_member_rating, parse_rating, without_thoughts
 from geval_cli.judge.scoring import (
     STRICT_MAJORITY,
     Distribution,
+    RatingEstimate,
     distribution_of,
     mean_of_samples,
     nearest_to,
@@ -91,24 +92,6 @@ def _ratings(score_range: ScoreRange, score_step: float) -> tuple[str, ...]:
     """Return every rating as it may be written; none when they are too many to be listed."""
     scale = Scale.of(score_range, score_step).spellings
     return tuple(spelling for spelling, _ in scale) if len(scale) <= _MOST_LISTED else ()
-
-
-class RatingEstimate(Struct, frozen=True):
-    """A rating with its estimator and distribution. `fallback` and `read_from` are those of `Grade`."""
-
-    rating: float
-    reason: str | None
-    estimator: Estimator
-    read_from: ReadFrom
-    distribution: Distribution = field(default_factory=Distribution)
-    valid: int | None = None
-    requested: int | None = None
-    early_stop: Mapping[str, JsonValue] | None = None
-    fallback: str | None = None
-
-    @property
-    def coverage(self) -> float | None:
-        return self.distribution.coverage if self.estimator == "logprobs" else None
 
 
 class _Weighed(Struct, frozen=True):

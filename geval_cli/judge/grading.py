@@ -1,20 +1,20 @@
 """From a metric and a case to a grade: steps, evaluation, decision, explanation."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of, reply_schema
 from geval_cli.judge.checklist import grade_checklist
 from geval_cli.judge.conversation import cases_of_answers
 from geval_cli.judge.dimensions import METRICS_KEPT, joint_criteria, metric_criteria
-from geval_cli.judge.estimate import RatingEstimate, RatingQuestion, describe, estimate_rating
+from geval_cli.judge.estimate import RatingQuestion, describe, estimate_rating
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric, with_detail
+from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
     Block,
@@ -35,7 +35,15 @@ from geval_cli.judge.prompt import (
     uses_steps,
 )
 from geval_cli.judge.replies.parse import parse_steps
-from geval_cli.judge.scoring import normalise_rating, passes, strict_score
+from geval_cli.judge.scoring import (
+    Grade,
+    RatingEstimate,
+    graded,
+    mean_grade,
+    normalise_rating,
+    passes,
+    strict_score,
+)
 from geval_cli.judge.source import (
     PARAM_LABELS,
     Source,
@@ -238,27 +246,18 @@ class _Judging(Struct, frozen=True):
             )
         estimate = await estimate_rating(question, self.metric, calls)
         score = self._score(estimate)
-        status = Status.PASSED if passes(score, self.metric.effective_threshold) else Status.FAILED
-        reason = await self._reason(criterion, steps, estimate, status, calls)
-        result = Grade(
-            status=status,
-            score=score,
-            threshold=self.metric.effective_threshold,
-            rating=estimate.rating,
-            reason=reason,
-            estimator=estimate.estimator,
-            coverage=estimate.coverage,
-            valid=estimate.valid,
-            requested=estimate.requested,
-            early_stop=estimate.early_stop,
-            read_from=estimate.read_from,
-            distribution=estimate.distribution.shares,
-            evaluation_steps=steps,
-            fallback=estimate.fallback,
+        if criterion.is_form:
+            estimate = replace(estimate, reason=await self._reason(criterion, steps, estimate, score, calls))
+        return graded(
+            self.metric,
+            score,
+            estimate,
+            self._about(criterion, question.joint),
             usage=calls.usage,
             latency_ms=calls.latency_ms,
+            score_range=criterion.score_range,
+            steps=steps,
         )
-        return with_detail(result, criterion.score_range, self._about(criterion, question.joint))
 
     async def _joint_question(
         self, criterion: Criterion, steps: tuple[str, ...], calls: JudgeCalls
@@ -338,12 +337,11 @@ class _Judging(Struct, frozen=True):
         criterion: Criterion,
         steps: tuple[str, ...],
         estimate: RatingEstimate,
-        status: Status,
+        score: float,
         calls: JudgeCalls,
-    ) -> str | None:
-        if not criterion.is_form:
-            return estimate.reason
+    ) -> str:
         in_words = f"{criterion.label}: {describe(estimate, criterion.score_range)}"
+        status = Status.PASSED if passes(score, self.metric.effective_threshold) else Status.FAILED
         if self.metric.explain not in ("always", status.value):
             return in_words
         text = explain_text(criterion, steps, self.shown.blocks, rating=estimate.rating)
@@ -412,25 +410,11 @@ def _mean_of_answers(metric: Metric, rated: Mapping[int, Grade]) -> Grade:
         rated: the grade of each answer, by the number of its turn.
     """
     grades = list(rated.values())
-    score = math.fsum(grade.score for grade in grades) / len(grades)
-    estimators = {grade.estimator for grade in grades}
     answers = [
         {**grade.detail, "turn": turn, "status": grade.status, "score": grade.score, "reason": grade.reason}
         for turn, grade in rated.items()
     ]
     lowest = min(range(len(grades)), key=lambda place: grades[place].score)
-    result = Grade(
-        status=Status.PASSED if passes(score, metric.effective_threshold) else Status.FAILED,
-        score=score,
-        threshold=metric.effective_threshold,
-        rating=math.fsum(grade.rating for grade in grades) / len(grades),
-        reason=_reason_of_answers(grades, lowest),
-        estimator=estimators.pop() if len(estimators) == 1 else "mixed",
-        evaluation_steps=grades[0].evaluation_steps,
-        fallback=next((grade.fallback for grade in grades if grade.fallback), None),
-        usage=sum((grade.usage for grade in grades[1:]), grades[0].usage),
-        latency_ms=max(grade.latency_ms for grade in grades),
-    )
     # What the answers share is told once, in the words in which a single rating tells it.
     shared = {name: grades[0].detail[name] for name in _SHARED_BY_ANSWERS if name in grades[0].detail}
     about = {
@@ -440,7 +424,8 @@ def _mean_of_answers(metric: Metric, rated: Mapping[int, Grade]) -> Grade:
         "min": {"score": grades[lowest].score, "answer": lowest + 1, "turn": list(rated)[lowest]},
         "answers": answers,
     }
-    return with_detail(result, metric.asked_range, about)
+    steps = grades[0].evaluation_steps
+    return mean_grade(metric, grades, about, reason=_reason_of_answers(grades, lowest), steps=steps)
 
 
 _SHARED_BY_ANSWERS = (
@@ -465,20 +450,6 @@ def _reason_of_answers(grades: Sequence[Grade], lowest: int) -> str | None:
 
 def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:
     """Return the grade of a list of criteria: the mean of the scores, one threshold, the parts in the detail."""
-    score = math.fsum(part.score for part in parts) / len(parts)
-    estimators = {part.estimator for part in parts}
-    result = Grade(
-        status=Status.PASSED if passes(score, metric.effective_threshold) else Status.FAILED,
-        score=score,
-        threshold=metric.effective_threshold,
-        rating=math.fsum(part.rating for part in parts) / len(parts),
-        reason="\n\n".join(part.reason for part in parts if part.reason) or None,
-        estimator=estimators.pop() if len(estimators) == 1 else "mixed",
-        evaluation_steps=metric.evaluation_steps or (),
-        fallback=next((part.fallback for part in parts if part.fallback), None),
-        usage=sum((part.usage for part in parts[1:]), parts[0].usage),
-        latency_ms=max(part.latency_ms for part in parts),
-    )
     about = {
         "criteria": metric.criteria,
         "judge": judge_label,
@@ -487,4 +458,5 @@ def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:
             for part in parts
         ],
     }
-    return with_detail(result, metric.asked_range, about)
+    reason = "\n\n".join(part.reason for part in parts if part.reason) or None
+    return mean_grade(metric, parts, about, reason=reason, steps=metric.evaluation_steps or ())

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from geval_cli.providers.base import ProviderIdentity
-from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, TraceStep, Turn, Usage, to_json
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse, TraceStep, Turn
 from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import DEFAULT_RULES
@@ -239,65 +238,6 @@ def identity_of(judge: Judge) -> ProviderIdentity | None:
     """Return what decides the answers of a judge, as far as it says so."""
     found = getattr(judge, "identity", None)
     return found if isinstance(found, ProviderIdentity) else None
-
-
-class Grade(Struct, frozen=True):
-    """The outcome of a judgement.
-
-    Attributes:
-        status: `passed` or `failed`, by the metric's effective threshold.
-        score: 0..1.
-        rating: in `asked_range`; fractional when weighted or averaged.
-        estimator: how the rating was found; `fallback` says why it was not the way that was hoped for, or is None.
-        coverage: share of the probability that could be resolved (0..1); None unless `logprobs`.
-        valid: readable samples of `requested`; both None unless `samples`.
-        early_stop: after how many samples of how many it was enough, and why; None where all were to be taken.
-        read_from: what of the judge's reply the rating was read from; None for a list of criteria.
-        distribution: rating -> probability, summing to 1; empty for `single` and for a list of criteria.
-        detail: the JSON form of all this, for `AssertionResult.detail`.
-    """
-
-    status: Status
-    score: float
-    threshold: float
-    rating: float
-    reason: str | None
-    estimator: Estimator
-    coverage: float | None = None
-    valid: int | None = None
-    requested: int | None = None
-    early_stop: Mapping[str, JsonValue] | None = None
-    read_from: ReadFrom | None = None
-    distribution: Mapping[float, float] = field(default_factory=dict)
-    evaluation_steps: tuple[str, ...] = ()
-    fallback: str | None = None
-    usage: Usage = Usage()
-    latency_ms: float = 0.0
-    detail: Mapping[str, JsonValue] = field(default_factory=dict)
-
-
-def with_detail(result: Grade, score_range: ScoreRange, about: Mapping[str, JsonValue]) -> Grade:
-    """Return `result` with its JSON form, and what else is known `about` it, without what does not apply."""
-    shares = {format_number(rating): share for rating, share in result.distribution.items()}
-    detail = {
-        "estimator": result.estimator,
-        "rating": result.rating,
-        "score_range": score_range,
-        "distribution": shares or None,
-        "coverage": result.coverage,
-        "valid": result.valid,
-        "requested": result.requested,
-        "early_stop": result.early_stop,
-        "read_from": result.read_from,
-        "fallback": result.fallback,
-        "evaluation_steps": result.evaluation_steps,
-        "usage": result.usage,
-        "latency_ms": result.latency_ms,
-        **about,
-    }
-    return replace(
-        result, detail=to_json({name: value for name, value in detail.items() if value is not None})
-    )
 
 
 def default_step(score_range: ScoreRange) -> float:

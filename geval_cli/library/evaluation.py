@@ -22,7 +22,8 @@ from geval_cli.errors import (
 )
 from geval_cli.gateway.call import KEYS_OF_CASE
 from geval_cli.judge.conversation import ASSISTANT, last_words
-from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
+from geval_cli.judge.metric import Judge, JudgedCase, Metric
+from geval_cli.judge.scoring import Grade
 from geval_cli.judge.source import as_text, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, written_media

@@ -22,7 +22,8 @@ from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import BatchStart, BoundModel, CallPolicy, Gateway, ModelCaller
 from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory, LockedSteps
-from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
+from geval_cli.judge.metric import Judge, JudgedCase, Metric
+from geval_cli.judge.scoring import Grade
 from geval_cli.plugins import extra
 from geval_cli.providers.base import AdoptedJudge, Provider, ProviderSource
 from geval_cli.providers.redaction import Secrets

@@ -155,14 +155,18 @@ def test_the_score_is_the_share_of_yes():
     judge = says(reply_with(AMOUNT, TIME, NO))
     found = run(judge)
 
-    assert (found.status, found.score, found.estimator) == (Status.PASSED, pytest.approx(2 / 3), "single")
+    assert (found.status, found.score, found.estimate.estimator) == (
+        Status.PASSED,
+        pytest.approx(2 / 3),
+        "single",
+    )
     assert [(item["met"], item["evidence_found"]) for item in items_of(found)] == [
         (True, True),
         (True, True),
         (False, None),
     ]
     assert found.reason == "2 of 3 items met; not met: Apologises"
-    assert found.fallback is not None
+    assert found.estimate.fallback is not None
     assert len(judge.requests) == 1
     prompt = prompt_of(judge.requests[0])
     assert "1. Names the amount\n2. Says when\n3. Apologises" in prompt
@@ -262,12 +266,12 @@ def test_each_yes_counts_by_its_probability_at_its_own_place():
         ("", {"no": 0.7, "yes": 0.3}),
     )
     found = run(says(response))
-    assert found.estimator == "logprobs"
+    assert found.estimate.estimator == "logprobs"
     assert [item["p_yes"] for item in items_of(found)] == pytest.approx([0.9, 0.75, 0.3])
     assert found.score == pytest.approx((0.9 + 0.75 + 0.3) / 3)
     assert [item["met"] for item in items_of(found)] == [True, True, False]
-    assert found.coverage == pytest.approx(0.8)
-    assert found.fallback is None
+    assert found.estimate.coverage == pytest.approx(0.8)
+    assert found.estimate.fallback is None
 
 
 def test_no_probability_makes_up_for_evidence_that_is_not_there():
@@ -286,9 +290,9 @@ def unsettled():
 
 def test_an_answer_that_its_probabilities_do_not_settle_is_taken_as_it_is():
     found = run(says(unsettled()))
-    assert (found.estimator, found.score) == ("mixed", pytest.approx((0.9 + 1 + 0.2) / 3))
+    assert (found.estimate.estimator, found.score) == ("mixed", pytest.approx((0.9 + 1 + 0.2) / 3))
     assert items_of(found)[1]["p_yes"] is None
-    assert "item 2" in found.fallback
+    assert "item 2" in found.estimate.fallback
 
 
 @pytest.mark.parametrize("response", [unsettled(), reply(reply_with(AMOUNT, TIME, NO))])
@@ -309,7 +313,7 @@ def test_samples_make_a_share_of_each_item():
     ]
     judge = ScriptedJudge(lambda _: reply(*texts))
     found = run(judge, replace(METRIC, scoring="samples", samples=4, min_valid=0.75))
-    assert (found.estimator, found.valid, found.requested) == ("samples", 3, 4)
+    assert (found.estimate.estimator, found.estimate.valid, found.estimate.requested) == ("samples", 3, 4)
     assert [item["score"] for item in items_of(found)] == pytest.approx([1, 1 / 3, 0])
     assert [item["p_yes"] for item in items_of(found)] == pytest.approx([1, 2 / 3, 1 / 3])
     assert [item["met"] for item in items_of(found)] == [True, False, False]

@@ -86,7 +86,7 @@ def test_the_example_of_the_two_step_process_gives_rating_9_score_0_9_and_passes
 
     result = run(metric, judge, case)
 
-    assert (result.rating, result.score, result.status) == (9, 0.9, Status.PASSED)
+    assert (result.estimate.rating, result.score, result.status) == (9, 0.9, Status.PASSED)
     assert result.threshold == 0.5
     assert result.reason.startswith("The actual output conveys all the key information")
     assert result.evaluation_steps == tuple(json.loads(GOLDEN_STEPS)["steps"])
@@ -153,7 +153,7 @@ def test_a_scale_with_half_steps_asks_for_a_number():
 
     assert judge.ratings_asked[0].response_schema["properties"]["score"] == {"type": "number"}
     assert "a number in steps of 0.5 from 0 to 10" in prompt_of(judge.ratings_asked[0])
-    assert result.rating == 8.5
+    assert result.estimate.rating == 8.5
 
 
 def test_the_judges_own_config_is_left_alone():
@@ -176,11 +176,11 @@ def test_auto_weighs_by_probabilities_when_they_come():
     result = run(CORRECT, judge)
 
     assert judge.ratings_asked[0].want_logprobs
-    assert result.estimator == "logprobs"
-    assert result.rating == pytest.approx(8.3)
-    assert result.coverage == pytest.approx(1)
-    assert result.distribution == pytest.approx({8: 0.7, 9: 0.3})
-    assert result.fallback is None
+    assert result.estimate.estimator == "logprobs"
+    assert result.estimate.rating == pytest.approx(8.3)
+    assert result.estimate.coverage == pytest.approx(1)
+    assert result.estimate.distribution.shares == pytest.approx({8: 0.7, 9: 0.3})
+    assert result.estimate.fallback is None
     assert result.reason == "Because."
 
 
@@ -189,9 +189,12 @@ def test_auto_takes_the_one_rating_when_none_come_and_says_so():
 
     result = run(CORRECT, judge)
 
-    assert result.estimator == "single"
-    assert result.fallback == "the judge gives no token probabilities: one rating was taken at face value"
-    assert result.coverage is None
+    assert result.estimate.estimator == "single"
+    assert (
+        result.estimate.fallback
+        == "the judge gives no token probabilities: one rating was taken at face value"
+    )
+    assert result.estimate.coverage is None
     assert len(judge.ratings_asked) == 1
 
 
@@ -200,8 +203,8 @@ def test_auto_takes_the_one_rating_when_too_little_is_settled_and_says_so():
 
     result = run(CORRECT, judge)
 
-    assert (result.estimator, result.rating) == ("single", 10)
-    assert "settle only 40 %" in result.fallback
+    assert (result.estimate.estimator, result.estimate.rating) == ("single", 10)
+    assert "settle only 40 %" in result.estimate.fallback
 
 
 def test_logprobs_demanded_and_not_given_is_an_error():
@@ -223,7 +226,11 @@ def test_single_asks_for_no_probabilities():
     result = run(replace(CORRECT, scoring="single"), judge)
 
     assert not judge.ratings_asked[0].want_logprobs
-    assert (result.estimator, result.rating, result.fallback) == ("single", 7, None)
+    assert (result.estimate.estimator, result.estimate.rating, result.estimate.fallback) == (
+        "single",
+        7,
+        None,
+    )
 
 
 # -- samples ----------------------------------------------------------------------------------------------------
@@ -237,9 +244,13 @@ def test_samples_are_one_request_at_temperature_1_and_their_mean_counts():
     (request,) = judge.ratings_asked
     assert request.sample_indexes == tuple(range(20))
     assert request.params["temperature"] == 1
-    assert (result.estimator, result.valid, result.requested) == ("samples", 20, 20)
-    assert result.rating == pytest.approx(8.4)
-    assert result.distribution == pytest.approx({8: 0.6, 9: 0.4})
+    assert (result.estimate.estimator, result.estimate.valid, result.estimate.requested) == (
+        "samples",
+        20,
+        20,
+    )
+    assert result.estimate.rating == pytest.approx(8.4)
+    assert result.estimate.distribution.shares == pytest.approx({8: 0.6, 9: 0.4})
     assert result.reason == "eight"
 
 
@@ -247,7 +258,7 @@ def test_offline_samples_of_the_cache_count_when_it_lacks_the_reply_with_probabi
     absent = OfflineError("the cache has no answer to this", provider_id="scripted:judge", hint="")
     judge = ScriptedJudge(lambda request: absent if request.want_logprobs else reply(*["4"] * 20))
 
-    assert run(COHERENT, judge, ARTICLE).estimator == "samples"
+    assert run(COHERENT, judge, ARTICLE).estimate.estimator == "samples"
 
     with pytest.raises(OfflineError):
         run(COHERENT, says(absent), ARTICLE)
@@ -258,13 +269,13 @@ def test_invalid_samples_are_left_out_and_not_asked_for_again():
 
     result = run(replace(CORRECT, scoring="samples", samples=10), judge)
 
-    assert (result.valid, result.requested, result.rating) == (6, 10, 8)
+    assert (result.estimate.valid, result.estimate.requested, result.estimate.rating) == (6, 10, 8)
     assert len(judge.ratings_asked) == 1
 
 
 def test_half_of_the_samples_is_enough_and_less_is_an_error_with_counts_and_an_excerpt():
     metric = replace(CORRECT, scoring="samples", samples=10)
-    assert run(metric, says(reply(*[verdict(8)] * 5, *["No."] * 5))).valid == 5
+    assert run(metric, says(reply(*[verdict(8)] * 5, *["No."] * 5))).estimate.valid == 5
 
     with pytest.raises(JudgeError, match="only 4 of 10 samples are valid, 50 % are needed") as caught:
         run(metric, says(reply(*[verdict(8)] * 4, *["No."] * 4)))
@@ -312,7 +323,7 @@ def test_a_sample_that_a_token_limit_cut_off_says_so():
 def test_min_valid_can_be_set():
     judge = says(reply(*[verdict(8)] * 4, *["No."] * 6))
 
-    assert run(replace(CORRECT, scoring="samples", samples=10, min_valid=0.4), judge).valid == 4
+    assert run(replace(CORRECT, scoring="samples", samples=10, min_valid=0.4), judge).estimate.valid == 4
 
 
 def test_just_enough_readable_samples_are_not_bought_again_because_a_limit_cut_others_off():
@@ -321,13 +332,13 @@ def test_just_enough_readable_samples_are_not_bought_again_because_a_limit_cut_o
 
     result = run(replace(COHERENT, scoring="samples", samples=4), judge, ARTICLE)
 
-    assert (result.valid, len(judge.ratings_asked)) == (2, 1)
+    assert (result.estimate.valid, len(judge.ratings_asked)) == (2, 1)
 
 
 def test_one_readable_sample_is_needed_at_least_and_enough_when_no_share_is():
     metric = replace(CORRECT, scoring="samples", samples=10, min_valid=0)
 
-    assert run(metric, says(reply(verdict(8), *["No."] * 9))).valid == 1
+    assert run(metric, says(reply(verdict(8), *["No."] * 9))).estimate.valid == 1
     with pytest.raises(JudgeError, match="only 0 of 10 samples are valid"):
         run(metric, says(reply(*["No."] * 10)))
 
@@ -356,7 +367,7 @@ def test_after_an_unreadable_reply_the_number_alone_is_asked_for_in_the_same_con
     result = run(replace(CORRECT, scoring=scoring), judge)
 
     first, second = judge.ratings_asked
-    assert result.rating == 8
+    assert result.estimate.rating == 8
     assert second.sample_indexes == (1,)
     assert second.messages[: len(first.messages)] == first.messages
     said, question = second.messages[len(first.messages) :]
@@ -459,7 +470,7 @@ def test_strict_mode_goes_by_the_probability_of_1_and_keeps_the_distribution(sha
     result = run(replace(CORRECT, strict_mode=True), says(weighed_verdict({"1": share, "0": 1 - share})))
 
     assert result.score == score
-    assert result.distribution == pytest.approx({0: 1 - share, 1: share})
+    assert result.estimate.distribution.shares == pytest.approx({0: 1 - share, 1: share})
 
 
 @pytest.mark.parametrize(("ones", "score"), [(6, 1), (5, 0)])
@@ -487,7 +498,7 @@ def test_a_list_of_criteria_gives_the_mean_against_one_threshold():
 
     assert result.score == pytest.approx(0.7)
     assert result.status is Status.PASSED
-    assert result.rating == pytest.approx(7)
+    assert result.estimate.rating == pytest.approx(7)
     assert result.reason == "Is it clear?\n\nIs it short?"
     assert [part["score"] for part in result.detail["parts"]] == [0.8, 0.6]
     assert [part["status"] for part in result.detail["parts"]] == ["passed", "failed"]
@@ -558,8 +569,8 @@ def test_auto_takes_20_samples_when_there_are_no_probabilities_and_says_so():
     probe, samples = judge.ratings_asked
     assert probe.want_logprobs
     assert len(samples.sample_indexes) == 20
-    assert (result.estimator, result.valid, result.rating) == ("samples", 20, 4.5)
-    assert result.fallback == "the judge gives no token probabilities: 20 samples were taken"
+    assert (result.estimate.estimator, result.estimate.valid, result.estimate.rating) == ("samples", 20, 4.5)
+    assert result.estimate.fallback == "the judge gives no token probabilities: 20 samples were taken"
 
 
 def test_an_unreadable_form_without_probabilities_is_not_asked_for_once_more():
@@ -570,7 +581,7 @@ def test_an_unreadable_form_without_probabilities_is_not_asked_for_once_more():
 
     judge = ScriptedJudge(answer)
 
-    assert run(COHERENT, judge, ARTICLE).rating == 4
+    assert run(COHERENT, judge, ARTICLE).estimate.rating == 4
     assert [len(request.sample_indexes) for request in judge.ratings_asked] == [1, 20]
 
 
@@ -588,7 +599,7 @@ def test_one_run_finds_out_once_that_a_judge_has_no_probabilities():
     results = asyncio.run(grade_many())
 
     assert sum(request.want_logprobs for request in judge.ratings_asked) == 1
-    assert all(result.fallback for result in results)
+    assert all(result.estimate.fallback for result in results)
 
 
 def test_an_empty_form_is_no_sign_that_a_judge_has_no_probabilities():
@@ -600,7 +611,7 @@ def test_an_empty_form_is_no_sign_that_a_judge_has_no_probabilities():
 
     results = asyncio.run(grade_many())
 
-    assert [result.estimator for result in results] == ["logprobs"] * 3
+    assert [result.estimate.estimator for result in results] == ["logprobs"] * 3
     assert len(judge.ratings_asked) == 4
 
 
@@ -610,15 +621,15 @@ def test_auto_takes_samples_when_too_little_is_settled():
 
     result = run(COHERENT, judge, ARTICLE)
 
-    assert result.estimator == "samples"
-    assert "settle only 30 %" in result.fallback
+    assert result.estimate.estimator == "samples"
+    assert "settle only 30 %" in result.estimate.fallback
 
 
 def test_an_unreadable_form_with_probabilities_is_asked_for_once_more():
     unreadable = ModelResponse((Choice("Hm.", "stop", ()),))
     judge = says(unreadable, weighed_reply("", {"4": 1.0}))
 
-    assert run(COHERENT, judge, ARTICLE).rating == 4
+    assert run(COHERENT, judge, ARTICLE).estimate.rating == 4
     assert [request.sample_indexes for request in judge.ratings_asked] == [(0,), (1,)]
 
 
@@ -631,13 +642,13 @@ def test_a_judge_that_thinks_first_gets_room_once_the_limit_cut_it_off():
     memory = JudgeMemory()
     judge = ScriptedJudge(answer)
     metric = replace(COHERENT, scoring="samples", samples=3)
-    assert run(metric, judge, ARTICLE, memory=memory).rating == 4
+    assert run(metric, judge, ARTICLE, memory=memory).estimate.rating == 4
     assert len(judge.ratings_asked) == 2
-    assert run(metric, judge, ARTICLE, memory=memory).rating == 4
+    assert run(metric, judge, ARTICLE, memory=memory).estimate.rating == 4
     assert len(judge.ratings_asked) == 3
 
     judge = ScriptedJudge(answer)
-    assert run(replace(COHERENT, scoring="single"), judge, ARTICLE).rating == 4
+    assert run(replace(COHERENT, scoring="single"), judge, ARTICLE).estimate.rating == 4
 
 
 def test_a_form_reason_is_the_distribution_in_words():
@@ -694,7 +705,7 @@ def test_strict_mode_in_dimension_form():
     result = run(replace(COHERENT, strict_mode=True), judge, ARTICLE)
 
     assert "1 if the text meets all of this" in prompt_of(judge.ratings_asked[0])
-    assert (result.score, result.rating) == (1, pytest.approx(0.8))
+    assert (result.score, result.estimate.rating) == (1, pytest.approx(0.8))
 
 
 # -- what nobody can read is not kept ---------------------------------------------------------------------------
@@ -732,12 +743,12 @@ def test_a_judge_that_was_ill_is_asked_again_when_it_is_well(is_about_steps):
     assert [request.sample_indexes for request in judge.forgotten] == [(0,), (1,)]
 
     judge.answer, judge.steps = (lambda _: verdict(8)), STEPS_REPLY
-    assert run(CORRECT, judge).rating == 8
+    assert run(CORRECT, judge).estimate.rating == 8
 
 
 def test_a_reply_that_was_read_at_second_sight_stays():
     judge = KeepingJudge(lambda request: "" if request.sample_indexes == (0,) else verdict(8))
-    assert run(CORRECT, judge).rating == 8
+    assert run(CORRECT, judge).estimate.rating == 8
     assert judge.forgotten == []
 
 
@@ -820,7 +831,7 @@ def test_a_chat_rubric_prompt_whose_last_message_is_no_text_is_asked_again_in_th
         replace(CORRECT, rubric_prompt=RubricPrompt(evaluate=chat)), judge, render=lambda text, _: text
     )
 
-    assert result.rating == 8
+    assert result.estimate.rating == 8
     assert [[message.role for message in request.messages] for request in judge.ratings_asked] == [
         ["user"],
         ["user", "assistant", "user"],
@@ -828,7 +839,7 @@ def test_a_chat_rubric_prompt_whose_last_message_is_no_text_is_asked_again_in_th
 
 
 def test_the_judges_answers_are_numbers_between_the_steps_too():
-    assert run(CORRECT, says(verdict(7.25))).rating == 7.25
+    assert run(CORRECT, says(verdict(7.25))).estimate.rating == 7.25
 
 
 # -- detail -----------------------------------------------------------------------------------------------------
@@ -889,7 +900,9 @@ def test_a_sentence_that_a_token_limit_cut_off_is_asked_for_again_and_a_line_bef
         run(CORRECT, judge)
     assert len(judge.ratings_asked) == 2
 
-    assert run(CORRECT, says(reply("Score: 3\nIt would be a 9 if", finish_reason="length"))).rating == 3
+    assert (
+        run(CORRECT, says(reply("Score: 3\nIt would be a 9 if", finish_reason="length"))).estimate.rating == 3
+    )
 
 
 # -- injection --------------------------------------------------------------------------------------------------
@@ -913,11 +926,11 @@ def test_the_verdict_is_the_judges_own_whatever_the_output_says(output):
     prompt = prompt_of(judge.ratings_asked[0])
     assert f"\n{output}\n<<<END Actual Output " in prompt
     assert prompt.endswith("\n\nJSON:")
-    assert result.rating == 2
+    assert result.estimate.rating == 2
 
 
 @pytest.mark.parametrize(
     ("share", "estimator"), [(MIN_COVERAGE, "logprobs"), (MIN_COVERAGE - 0.01, "single")]
 )
 def test_just_enough_coverage_is_enough(share, estimator):
-    assert run(CORRECT, says(weighed_verdict({"8": share}))).estimator == estimator
+    assert run(CORRECT, says(weighed_verdict({"8": share}))).estimate.estimator == estimator

@@ -29,9 +29,9 @@ def test_recorded_samples_agree_with_people_as_published_and_no_reply_is_lost():
 
     grades = [asyncio.run(judge(item)) for item in items]
 
-    assert [(one.valid, one.requested) for one in grades] == [(20, 20)] * 20
+    assert [(one.estimate.valid, one.estimate.requested) for one in grades] == [(20, 20)] * 20
     people = [item["human_relevance"] for item in items]
-    assert round(spearman([one.rating for one in grades], people), 3) == 0.547
+    assert round(spearman([one.estimate.rating for one in grades], people), 3) == 0.547
 
 
 LONG_REPLIES = RECORDED.with_name("summeval_gpt4_rts.jsonl")
@@ -87,8 +87,8 @@ def test_samples_of_our_own_give_their_mean_and_none_is_lost():
 
     found = asyncio.run(grade(metric, case, judge))
 
-    assert (found.valid, found.requested) == (11, 11)
-    assert found.rating == pytest.approx(sum(rating for _, rating in OWN_REPLIES) / 11)
+    assert (found.estimate.valid, found.estimate.requested) == (11, 11)
+    assert found.estimate.rating == pytest.approx(sum(rating for _, rating in OWN_REPLIES) / 11)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.calibration import calibrate, write_calibration
 from geval_cli.extras.trust.juries import JuryScores, jury_agreement, jury_sentence
 from geval_cli.extras.trust.matching import JudgeVote
-from geval_cli.judge.metric import Grade
+from geval_cli.judge.scoring import Grade, RatingEstimate
 from geval_cli.records import CaseResult, Status
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
@@ -94,7 +94,9 @@ def test_items_of_a_checklist_are_weighted_too(required: bool, status: str) -> N
 
     def vote(name: str, met: bool) -> JuryVote:
         item = {"item": "A price", "weight": 1, "required": required, "met": met, "score": float(met)}
-        grade = Grade(Status.PASSED, 0.8, 0.5, 8, "", "single", detail={"checklist": [item]})
+        grade = Grade(
+            Status.PASSED, 0.8, 0.5, "", RatingEstimate(8, "", "single"), detail={"checklist": [item]}
+        )
         return JuryVote(Member(name, name, no_question), grade)
 
     rules = JuryRulesSpec(combine="calibrated")

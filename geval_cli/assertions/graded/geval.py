@@ -27,8 +27,9 @@ from geval_cli.judge.checklist import missed_required
 from geval_cli.judge.conversation import last_words
 from geval_cli.judge.dimensions import CRITERION_FACTS, criterion_facts
 from geval_cli.judge.grading import grade, judged_texts, steps_needed, steps_requests
-from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
+from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
+from geval_cli.judge.scoring import Grade
 from geval_cli.judge.source import missing_params
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, Status
 from geval_cli.specs.base import CALIBRATED, JurySpec, ProviderSpec, TestOptionsSpec

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import GevalError, JudgeError, UndoneError, UnjudgeableError
 from geval_cli.judge.checklist import CHECKLIST, HALF, missed_required
-from geval_cli.judge.metric import Grade
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.scoring import Grade, passes
 from geval_cli.numbers import format_score
 from geval_cli.records import JsonValue, Status, to_json
 from geval_cli.specs.base import CALIBRATED, JuryRulesSpec

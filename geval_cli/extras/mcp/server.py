@@ -581,7 +581,7 @@ class AssistantTools:
             "score": grade.score,
             "passed": grade.status is Status.PASSED,
             "threshold": grade.threshold,
-            "rating": grade.rating,
+            "rating": grade.estimate.rating,
             "range": list(metric.asked_range),
             **self._money(),
         }

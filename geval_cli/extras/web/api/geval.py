@@ -17,7 +17,8 @@ from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.extras.web.problems_json import RefusedError, described, upstream_problem
 from geval_cli.extras.web.settings import ServerSettings
-from geval_cli.judge.metric import Grade, JudgedCase, Metric
+from geval_cli.judge.metric import JudgedCase, Metric
+from geval_cli.judge.scoring import Grade
 from geval_cli.judge.source import as_text
 from geval_cli.records import JsonValue, to_json
 from geval_cli.report.json_file import json_text
@@ -260,9 +261,9 @@ def _details(metric: Metric, grade: Grade, derived_from: str | None, latency_ms:
     seen = (parts[0] if parts else grade.detail).get("evaluation_params", [])
     return {
         **_in_camel_case({**grade.detail, "parts": [_in_camel_case(part) for part in parts]}),
-        "estimator": grade.estimator,
-        "fallback": grade.fallback,
-        "rating": grade.rating,
+        "estimator": grade.estimate.estimator,
+        "fallback": grade.estimate.fallback,
+        "rating": grade.estimate.rating,
         "scoreRange": list(metric.asked_range),
         "criteria": list(metric.criteria),
         "criteriaFrom": derived_from,
