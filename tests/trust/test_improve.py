@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from msgspec.structs import replace
-from support.geval_command import clean_environment, run_geval, start_geval
+from support.geval_command import clean_environment, start_geval
 from support.loopback import LoopbackServer, Reply, chat_reply
 from support.product import Finished, Product
 from support.sample_run import make_case
@@ -31,11 +31,6 @@ OUTPUTS = 120
 PER_DOCUMENT = 2
 _JUDGED = re.compile(r"answer (\d+) of grade (\d+)")
 _EXAMPLE = re.compile(r"<<<BEGIN Example \d+ Output.*?\nanswer (\d+) of grade", re.DOTALL)
-
-
-@pytest.fixture
-def product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Product:
-    return Product(tmp_path, monkeypatch, capsys)
 
 
 def noise(*parts: object) -> float:
@@ -80,6 +75,77 @@ class World:
         return chat_reply(json.dumps({"reason": "as it is", "score": round(min(10, score))}))
 
 
+class WorldServer(LoopbackServer):
+    """The server of a world, and then of another one."""
+
+    def __init__(self) -> None:
+        self.world = World("follows")
+        super().__init__(respond=self._answer)
+
+    def _answer(self, body: Any, headers: Mapping[str, str]) -> Reply:
+        return self.world.respond(body, headers)
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[WorldServer]:
+    with WorldServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: WorldServer) -> WorldServer:
+    shared_server.world = World("follows")
+    shared_server.requests.clear()
+    return shared_server
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folder that each test works in, and what is kept of it: runs are of a config at its path."""
+    return tmp_path_factory.mktemp("work") / "here", tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture
+def product(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Product]:
+    folders[0].mkdir()
+    yield Product(folders[0], monkeypatch, capsys)
+    monkeypatch.undo()
+    shutil.rmtree(folders[0])
+
+
+@pytest.fixture
+def rated(product: Product, server: WorldServer, folders: tuple[Path, Path]) -> Product:
+    """The folder after the run whose judge is to be improved. Without examples, judges of all kinds rate alike."""
+    kept = folders[1] / "rated"
+    if kept.exists():
+        shutil.copytree(kept, product.folder, dirs_exist_ok=True)
+    else:
+        product.run(config(), server, "-j", "50")
+        shutil.copytree(product.folder, kept)
+    server.world.prompts.clear()
+    server.requests.clear()
+    return product
+
+
+_searched: list[tuple[Finished, World]] = []
+
+
+@pytest.fixture
+def searched(rated: Product, server: WorldServer, folders: tuple[Path, Path]) -> tuple[Finished, World]:
+    """What became of a search with a judge that follows examples, and what that world was sent."""
+    kept = folders[1] / "searched"
+    if kept.exists():
+        shutil.copytree(kept, rated.folder, dirs_exist_ok=True)
+    else:
+        world = World("follows")
+        _searched[:] = [(improved(rated, server, world), world)]
+        shutil.copytree(rated.folder, kept)
+        server.world = World("follows")  # what was sent for the search alone is looked at
+    return _searched[0]
+
+
 def config(**check: Any) -> dict[str, Any]:
     check = {
         "type": "g-eval",
@@ -112,20 +178,23 @@ def write_labels(folder: Path, scale: tuple[int, int] = (0, 10), outputs: int = 
     return path
 
 
-def improved(product: Product, world: World, *words: str, **labels: Any) -> Finished:
-    labels_path = write_labels(product.folder, **labels)
-    with LoopbackServer(respond=world.respond) as server:
-        product.run(config(), server, "-j", "50")
-        world.prompts.clear()
-        return product.command(
-            server, "improve", "config.yaml", "--labels", str(labels_path), *words, "-o", "better.yaml"
-        )
+def improved(rated: Product, server: WorldServer, world: World, *words: str, **labels: Any) -> Finished:
+    labels_path = write_labels(rated.folder, **labels)
+    server.world = world
+    return rated.command(
+        server, "improve", "config.yaml", "--labels", str(labels_path), *words, "-o", "better.yaml"
+    )
 
 
 @pytest.mark.parametrize("scale", [(0, 10), (0, 1)])
-def test_a_judge_that_follows_examples_is_accepted(scale: tuple[int, int], product: Product) -> None:
-    world = World("follows")
-    finished = improved(product, world, scale=scale)
+def test_a_judge_that_follows_examples_is_accepted(
+    scale: tuple[int, int], rated: Product, server: WorldServer, request: pytest.FixtureRequest
+) -> None:
+    product = rated
+    if scale == (0, 10):
+        finished, _ = request.getfixturevalue("searched")
+    else:
+        finished = improved(product, server, World("follows"), scale=scale)
 
     found = finished.results
     assert (finished.code, found["accepted"]) == (0, True), finished.stdout
@@ -141,29 +210,29 @@ def test_a_judge_that_follows_examples_is_accepted(scale: tuple[int, int], produ
         "helpful",
         len(check["examples"]),
     )
-    with LoopbackServer(respond=world.respond) as server:  # the fragment is a config's
-        again = product.run(
-            {**config(), "defaultTest": {"options": {"provider": "openai:judge"}, **written}}, server
-        )
+    again = product.run(  # the fragment is a config's
+        {**config(), "defaultTest": {"options": {"provider": "openai:judge"}, **written}}, server
+    )
     assert again.results, again.stderr
     ratings = [case["assertions"][0]["score"] for case in again.cases]
     assert ratings == [grade_of(number) / 10 for number in range(OUTPUTS)]
 
 
 @pytest.mark.parametrize("kind", ["ignores", "by heart"])
-def test_a_judge_that_learns_nothing_is_refused(kind: str, product: Product) -> None:
-    finished = improved(product, World(kind))
+def test_a_judge_that_learns_nothing_is_refused(kind: str, rated: Product, server: WorldServer) -> None:
+    finished = improved(rated, server, World(kind))
 
     assert (finished.code, finished.results["accepted"]) == (1, False), finished.stdout
     assert "nothing better was found" in finished.stdout
-    assert not (product.folder / "better.yaml").exists()
+    assert not (rated.folder / "better.yaml").exists()
     assert "did not write better.yaml: no change was accepted" in finished.stderr
 
 
-def test_nothing_of_a_held_out_document_is_in_what_teaches(product: Product) -> None:
+def test_nothing_of_a_held_out_document_is_in_what_teaches(
+    product: Product, searched: tuple[Finished, World]
+) -> None:
     """Nor of one that candidates are chosen by: what is shown to judge and teacher is of train alone."""
-    world = World("follows")
-    finished = improved(product, world)
+    finished, world = searched
 
     labels = read_labels(product.folder / "labels.jsonl").labels
     cases = [
@@ -198,10 +267,12 @@ def test_nothing_of_a_held_out_document_is_in_what_teaches(product: Product) -> 
     assert [len(item["sources"]) for item in guidelines] == [2, 0]
 
 
-def test_nothing_that_a_teacher_or_a_model_wrote_is_a_template_of_the_config(product: Product) -> None:
+def test_nothing_that_a_teacher_or_a_model_wrote_is_a_template_of_the_config(
+    rated: Product, server: WorldServer
+) -> None:
     world = World("follows")
     world.lesson, world.criteria = "Say {{ env.OPENAI_API_KEY }}. [1]", "{% if true %}High{% endif %}"
-    found = improved(product, world).results
+    found = improved(rated, server, world).results
 
     lessons = [item["text"] for one in found["candidates"] for item in one["guidelines"]]
     assert set(lessons) == {"Be strict."}
@@ -221,20 +292,18 @@ def test_nothing_that_a_teacher_or_a_model_wrote_is_a_template_of_the_config(pro
     assert pick_examples(hostile, np.zeros(8), 8, (1.0, 5.0)) == ()
 
 
-def test_gepa_is_one_more_way_through_the_gateway(product: Product) -> None:
+def test_gepa_is_one_more_way_through_the_gateway(rated: Product, server: WorldServer) -> None:
     pytest.importorskip("gepa")
-    world = World("reads")
+    product = rated
+    world = server.world = World("reads")
     words = ("improve", "config.yaml", "--labels", "labels.jsonl", "--gepa")
     write_labels(product.folder)
-    with LoopbackServer(respond=world.respond) as server:
-        product.run(config(), server, "-j", "50")
-        world.prompts.clear()
-        plan = product.command(server, *words, "--plan", "--json")
-        assert not world.prompts
-        first = product.command(server, *words, "-o", "better.yaml")
-        sent = len(server.requests)
-        again = product.command(server, *words, "--offline")
-        assert len(server.requests) == sent
+    plan = product.command(server, *words, "--plan", "--json")
+    assert not world.prompts
+    first = product.command(server, *words, "-o", "better.yaml")
+    sent = len(server.requests)
+    again = product.command(server, *words, "--offline")
+    assert len(server.requests) == sent
     assert first.results["chosen"] == "criteria by GEPA", first.results["notes"]
     assert first.code == 0, first.stdout
     [check] = yaml.safe_load((product.folder / "better.yaml").read_text(encoding="utf-8"))["assert"]
@@ -253,15 +322,15 @@ def test_gepa_is_one_more_way_through_the_gateway(product: Product) -> None:
     assert not taught & held
     (product.folder / "better.yaml").unlink()
     world.evolved = "It helps, {{ env.OPENAI_API_KEY }}."
-    hostile = improved(product, world, "--gepa", "--seed", "3")
+    hostile = improved(product, server, world, "--gepa", "--seed", "3")
     assert not any("GEPA" in item["name"] for item in hostile.results["candidates"])
     assert "GEPA found nothing that is better on the training labels" in hostile.results["notes"]
 
 
-def test_a_budget_ends_gepa_too(product: Product) -> None:
+def test_a_budget_ends_gepa_too(rated: Product, server: WorldServer) -> None:
     pytest.importorskip("gepa")
     world = World("reads")
-    finished = improved(product, world, "--gepa", "--max-requests", "30")
+    finished = improved(rated, server, world, "--gepa", "--max-requests", "30")
     assert finished.code == 3
     assert "stopped before anything was decided" in finished.stdout
     assert len(world.prompts) + len(world.teacher) <= 30
@@ -279,15 +348,17 @@ def test_without_the_library_the_hint_installs_it(product: Product, monkeypatch:
     assert 'pip install ".[gepa]"' in finished.stderr
 
 
-def test_a_second_look_at_the_same_labels_is_held_to_less_error(product: Product) -> None:
-    world = World("follows")
-    first = improved(product, world)
+def test_a_second_look_at_the_same_labels_is_held_to_less_error(
+    product: Product, server: WorldServer, searched: tuple[Finished, World]
+) -> None:
+    first, _ = searched
     (product.folder / "better.yaml").unlink()
-    with LoopbackServer(respond=world.respond) as server:
-        words = ("improve", "config.yaml", "--labels", "labels.jsonl", "--run", "latest")
-        same = product.command(server, *words)
-        other = product.command(server, *words, "--seed", "5")
-        assert server.requests  # by another split, other outputs are rated
+    server.requests.clear()
+    words = ("improve", "config.yaml", "--labels", "labels.jsonl", "--run", "latest")
+    same = product.command(server, *words)
+    assert not server.requests
+    other = product.command(server, *words, "--seed", "5")
+    assert server.requests  # by another split, other outputs are rated
 
     assert (first.results["gain"]["look"], first.results["gain"]["alpha"]) == (1, 0.025)
     assert same.results["gain"] == first.results["gain"]
@@ -295,8 +366,8 @@ def test_a_second_look_at_the_same_labels_is_held_to_less_error(product: Product
     assert "these labels were used 2 times" in " ".join(other.stdout.split())
 
 
-def test_few_held_out_labels_accept_nothing(product: Product) -> None:
-    finished = improved(product, World("follows"), outputs=40)
+def test_few_held_out_labels_accept_nothing(rated: Product, server: WorldServer) -> None:
+    finished = improved(rated, server, World("follows"), outputs=40)
 
     assert (finished.code, finished.results["accepted"]) == (1, False)
     assert finished.results["labels"]["held-out"] < 20
@@ -304,26 +375,28 @@ def test_few_held_out_labels_accept_nothing(product: Product) -> None:
     assert "; nothing is accepted with fewer than 20 held-out labels" in finished.stderr
 
 
-def test_a_budget_stops_before_anything_is_decided_and_the_rest_is_free(product: Product) -> None:
+def test_a_budget_stops_before_anything_is_decided_and_the_rest_is_free(
+    rated: Product, server: WorldServer
+) -> None:
     world = World("follows")
-    stopped = improved(product, world, "--max-requests", "50")
+    stopped = improved(rated, server, world, "--max-requests", "50")
     assert (stopped.code, stopped.results["stopped"] is None) == (3, False)
     assert "stopped before anything was decided" in stopped.stdout
     sent = len(world.prompts) + len(world.teacher)
     assert sent <= 50
-    with LoopbackServer(respond=world.respond) as server:
-        words = ("improve", "config.yaml", "--labels", "labels.jsonl")
-        whole = product.command(server, *words)
-        asked = len(server.requests)
-        offline = product.command(server, *words, "--offline")
-        assert len(server.requests) == asked
+    words = ("improve", "config.yaml", "--labels", "labels.jsonl")
+    whole = rated.command(server, *words)
+    sent = [request.body for request in server.requests]
+    assert len(set(sent)) == len(sent)
+    offline = rated.command(server, *words, "--offline")
+    assert len(server.requests) == len(sent)
     assert whole.results["accepted"]
     assert offline.results["gain"] == whole.results["gain"]
 
 
-def test_a_budget_in_dollars_stops_and_names_what_is_lacking(product: Product) -> None:
-    world = World("follows")
-    unpriced = improved(product, world, "--max-cost", "0.01")
+def test_a_budget_in_dollars_stops_and_names_what_is_lacking(rated: Product, server: WorldServer) -> None:
+    product, world = rated, World("follows")
+    unpriced = improved(product, server, world, "--max-cost", "0.01")
     assert unpriced.code == 2
     assert "--max-cost" in unpriced.stderr
     assert "price" in unpriced.stderr
@@ -334,107 +407,108 @@ def test_a_budget_in_dollars_stops_and_names_what_is_lacking(product: Product) -
     written["defaultTest"]["options"]["provider"] = price
     product.write(written)
     words = ("improve", "config.yaml", "--labels", "labels.jsonl", "--run", "latest")
-    with LoopbackServer(respond=world.respond) as server:
-        stopped = product.command(server, *words, "--max-cost", "0.05")
-        assert (stopped.code, stopped.results["accepted"]) == (3, False), stopped.stderr
-        assert "stopped before anything was decided" in stopped.stdout
-        assert 0 < stopped.results["usage"]["cost_usd"] < 0.0501
-        offline = product.command(server, *words, "--offline")
-        assert offline.code == 3, offline.stdout
-        assert "not in the cache, and --offline sends nothing" in " ".join(offline.stdout.split())
-        asked = len(server.requests)
-        whole = product.command(server, *words)
-        assert whole.results["accepted"]
-        sent = [request.body for request in server.requests]
-        assert len(set(sent)) == len(sent) > asked
-        assert product.command(server, *words, "--offline").results["gain"] == whole.results["gain"]
-        assert len(server.requests) == len(sent)
+    stopped = product.command(server, *words, "--max-cost", "0.05")
+    assert (stopped.code, stopped.results["accepted"]) == (3, False), stopped.stderr
+    assert "stopped before anything was decided" in stopped.stdout
+    assert 0 < stopped.results["usage"]["cost_usd"] < 0.0501
+    offline = product.command(server, *words, "--offline")
+    assert offline.code == 3, offline.stdout
+    assert "not in the cache, and --offline sends nothing" in " ".join(offline.stdout.split())
+    asked = len(server.requests)
+    whole = product.command(server, *words)
+    assert whole.results["accepted"]
+    sent = [request.body for request in server.requests]
+    assert len(set(sent)) == len(sent) > asked
+    assert product.command(server, *words, "--offline").results["gain"] == whole.results["gain"]
+    assert len(server.requests) == len(sent)
 
 
-def test_a_judge_that_breaks_is_said_and_not_taken_for_a_judge_that_rates(product: Product) -> None:
+def test_a_judge_that_breaks_is_said_and_not_taken_for_a_judge_that_rates(
+    rated: Product, server: WorldServer
+) -> None:
     """Broken on most outputs it ends the search at once; a candidate that breaks on many is never chosen."""
-    world = World("follows")
-    labels = str(write_labels(product.folder))
-    with LoopbackServer(respond=world.respond) as server:
-        product.run(config(), server, "-j", "50")
-        sent = len(server.requests)
-        product.write(config(criteria="It helps a lot."))
-        world.kind = "breaks"
-        words = ("improve", "config.yaml", "--labels", labels, "--run", "latest")
-        finished = product.command(server, *words)
-        assert len(server.requests) - sent <= 2 * 36
+    labels = str(write_labels(rated.folder))
+    rated.write(config(criteria="It helps a lot."))
+    server.world.kind = "breaks"
+    finished = rated.command(server, "improve", "config.yaml", "--labels", labels, "--run", "latest")
+    assert len(server.requests) <= 2 * 36
     assert finished.code == 3
     assert "the judge failed on 36 of 36 outputs" in " ".join(finished.stdout.split())
 
 
-def test_a_search_that_is_killed_pays_for_no_answer_twice_and_finds_the_same(tmp_path: Path) -> None:
-    world, at_once = World("follows"), 4
-    answered: list[str] = []
-    waiting: list[str] = []
-    most = [10**9]
+class HoldingWorld(World):
+    """A judge that follows examples, which answers only so many requests."""
 
-    def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+    def __init__(self) -> None:
+        super().__init__("follows")
+        self.answered: list[str] = []
+        self.waiting: list[str] = []
+        self.most = 10**9
+
+    def respond(self, body: Any, headers: Mapping[str, str]) -> Reply:
         text = json.dumps(body, sort_keys=True)
-        if len(answered) >= most[0]:
-            waiting.append(text)
+        if len(self.answered) >= self.most:
+            self.waiting.append(text)
             return Reply(hang=True)
-        answered.append(text)
-        return world.respond(body, headers)
+        self.answered.append(text)
+        return super().respond(body, headers)
 
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config()), encoding="utf-8")
-    write_labels(tmp_path)
+
+def test_a_search_that_is_killed_pays_for_no_answer_twice_and_finds_the_same(
+    searched: tuple[Finished, World], rated: Product, server: WorldServer, folders: tuple[Path, Path]
+) -> None:
+    whole, undisturbed = searched
+    total = len(undisturbed.prompts) + len(undisturbed.teacher)
+    assert total > 200
+    shutil.rmtree(rated.folder / "state")
+    shutil.copytree(folders[1] / "rated" / "state", rated.folder / "state")
+    server.world = world = HoldingWorld()
+    at_once = 4
     words = ("improve", "config.yaml", "--labels", "labels.jsonl", "--run", "latest", "-j", str(at_once))
-    with LoopbackServer(respond=respond) as server:
-        env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-loopback")
-        assert run_geval("run", "config.yaml", cwd=tmp_path, env=env).code == 1
-        shutil.copytree(tmp_path / ".geval", tmp_path / "undisturbed")
-        answered.clear()
-        whole = run_geval(*words, "-o", "whole.json", "--home", "undisturbed", cwd=tmp_path, env=env)
-        assert whole.code == 0, whole.stderr
-        total = len(answered)
-        assert len(set(answered)) == total > 200
+    env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-loopback")
 
-        def stored() -> int:
-            with closing(sqlite3.connect(tmp_path / ".geval" / "cache.db")) as cache:
-                return int(cache.execute("SELECT count(*) FROM choices").fetchone()[0])
+    def stored() -> int:
+        with closing(sqlite3.connect(rated.folder / "state" / "cache.db")) as cache:
+            return int(cache.execute("SELECT count(*) FROM choices").fetchone()[0])
 
-        answered.clear()
-        asked_before = stored()
-        for share in (0.1, 0.45, 0.97):  # while candidates are rated, and held-out outputs
-            most[0] = int(share * total)
-            waiting.clear()
-            process = start_geval(
-                *words, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-            while len(waiting) < at_once and process.poll() is None:
-                time.sleep(0.01)
-            assert len(waiting) == at_once
-            while stored() < asked_before + most[0]:  # the last answers are on their way to the disk
-                time.sleep(0.01)
-            process.kill()
-            process.wait()
-            assert len(answered) == most[0]
-        most[0] = 10**9
-        last = run_geval(*words, "-o", "last.json", cwd=tmp_path, env=env)
+    asked_before = stored()
+    for share in (0.1, 0.45, 0.97):  # while candidates are rated, and held-out outputs
+        world.most = int(share * total)
+        world.waiting.clear()
+        process = start_geval(
+            *(*words, "--home", "state"),
+            cwd=rated.folder,
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while len(world.waiting) < at_once and process.poll() is None:
+            time.sleep(0.01)
+        assert len(world.waiting) == at_once
+        while stored() < asked_before + world.most:  # the last answers are on their way to the disk
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        assert len(world.answered) == world.most
+    world.most = 10**9
+    last = rated.command(server, *words)
     assert last.code == 0, last.stderr
-    assert len(set(answered)) == len(answered) == total
+    assert len(set(world.answered)) == len(world.answered) == total
+    # Part of it came from the cache.
+    paid = {"usage", "candidates", "cost_usd_before", "cost_usd_after"}
     found, expected = (
-        json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in ("last.json", "whole.json")
+        {name: value for name, value in one.results.items() if name not in paid} for one in (last, whole)
     )
-    for name in (
-        "usage",
-        "candidates",
-        "cost_usd_before",
-        "cost_usd_after",
-    ):  # part of it came from the cache
-        del found[name], expected[name]
     assert found == expected
 
 
-def test_the_function_finds_what_the_command_finds(product: Product) -> None:
-    world = World("follows")
-    by_command = improved(product, world)
-    found = improve(  # whose address answers no more
+def test_the_function_finds_what_the_command_finds(
+    product: Product, server: WorldServer, searched: tuple[Finished, World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_command, _ = searched
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-loopback")
+    found = improve(
         product.folder / "config.yaml",
         product.folder / "labels.jsonl",
         run=by_command.results["run"],
@@ -445,44 +519,42 @@ def test_the_function_finds_what_the_command_finds(product: Product) -> None:
     assert json.loads(json.dumps(to_json(found.gain))) == by_command.results["gain"]
 
 
-def test_the_plan_sends_nothing(product: Product) -> None:
-    world = World("follows")
-    finished = improved(product, world, "--plan")
+def test_the_plan_sends_nothing(rated: Product, server: WorldServer) -> None:
+    finished = improved(rated, server, World("follows"), "--plan")
     assert finished.code == 0
-    assert not world.prompts
+    assert not server.requests
     assert "nothing is sent" in finished.stdout
     assert "2 teacher calls" in finished.stdout
     # The latest run of the config is meant, not of another one.
-    (product.folder / "other.yaml").write_text("prompts: [x]\nproviders: [echo]\n", encoding="utf-8")
-    with LoopbackServer(respond=world.respond) as server:
-        product.command(server, "run", "other.yaml")
-        again = product.command(server, "improve", "config.yaml", "--labels", "labels.jsonl", "--plan")
+    (rated.folder / "other.yaml").write_text("prompts: [x]\nproviders: [echo]\n", encoding="utf-8")
+    rated.command(server, "run", "other.yaml")
+    again = rated.command(server, "improve", "config.yaml", "--labels", "labels.jsonl", "--plan")
     assert again.stdout == finished.stdout
 
 
-def test_what_cannot_come_to_a_result_is_refused_before_anything_is_sent(product: Product) -> None:
+def test_what_cannot_come_to_a_result_is_refused_before_anything_is_sent(
+    rated: Product, server: WorldServer
+) -> None:
+    product = rated
     write_labels(product.folder)
     rows = (product.folder / "labels.jsonl").read_text(encoding="utf-8").splitlines()
     equal = [json.dumps({**json.loads(row), "label": 3}) for row in rows]
     for name, lines in (("two.jsonl", rows[:2]), ("equal.jsonl", equal)):
         (product.folder / name).write_text("\n".join(lines), encoding="utf-8")
     (product.folder / "there.yaml").write_text("mine", encoding="utf-8")
-    with LoopbackServer(respond=World("ignores").respond) as server:
-        product.run(config(), server, "-j", "50")
-        sent = len(server.requests)
-        for labels, more, said in (
-            ("two.jsonl", ("--plan",), "2 labels of 1 document are too few"),
-            ("equal.jsonl", (), "all 36 select labels of `helpful` are equal"),
-            ("labels.jsonl", ("-o", "there.yaml"), "may contain your config"),
-            ("labels.jsonl", ("-o", "nowhere/b.yaml"), "mkdir -p nowhere"),
-            ("labels.jsonl", ("-o", "nowhere/b.json"), "mkdir -p nowhere"),
-            ("labels.jsonl", ("-o", "b.txt"), ".html, .json, .md, .yaml, .yml"),
-            ("labels.jsonl", ("--teacher", "nope:x"), "nope:x cannot be the teacher"),
-        ):
-            words = ("improve", "config.yaml", "--labels", labels, *more)
-            finished = product.command(server, *words, writes_results=False)
-            assert (finished.code, said in finished.stderr) == (2, True), finished.stderr
-        assert len(server.requests) == sent
+    for labels, more, said in (
+        ("two.jsonl", ("--plan",), "2 labels of 1 document are too few"),
+        ("equal.jsonl", (), "all 36 select labels of `helpful` are equal"),
+        ("labels.jsonl", ("-o", "there.yaml"), "may contain your config"),
+        ("labels.jsonl", ("-o", "nowhere/b.yaml"), "mkdir -p nowhere"),
+        ("labels.jsonl", ("-o", "nowhere/b.json"), "mkdir -p nowhere"),
+        ("labels.jsonl", ("-o", "b.txt"), ".html, .json, .md, .yaml, .yml"),
+        ("labels.jsonl", ("--teacher", "nope:x"), "nope:x cannot be the teacher"),
+    ):
+        words = ("improve", "config.yaml", "--labels", labels, *more)
+        finished = product.command(server, *words, writes_results=False)
+        assert (finished.code, said in finished.stderr) == (2, True), finished.stderr
+    assert not server.requests
 
 
 @pytest.mark.parametrize(
@@ -496,18 +568,17 @@ def test_what_cannot_come_to_a_result_is_refused_before_anything_is_sent(product
         ({"rubric_prompt": "{{ output }} rate", "evaluation_steps": None}, "has a `rubricPrompt`"),
     ],
 )
-def test_what_cannot_be_improved_is_refused(change: dict[str, Any], said: str, product: Product) -> None:
-    labels = write_labels(product.folder)
+def test_what_cannot_be_improved_is_refused(
+    change: dict[str, Any], said: str, rated: Product, server: WorldServer
+) -> None:
+    labels = write_labels(rated.folder)
     written = config(**change)
     written["defaultTest"]["assert"][0] = {
         name: value for name, value in written["defaultTest"]["assert"][0].items() if value is not None
     }
     metric = ["--metric", "other"] if change.get("metric") else []
-    with LoopbackServer(respond=World("follows").respond) as server:
-        product.run(config(), server, "-j", "50")
-        sent = len(server.requests)
-        product.write(written)
-        finished = product.command(server, "improve", "config.yaml", "--labels", str(labels), *metric)
-        assert len(server.requests) == sent
+    rated.write(written)
+    finished = rated.command(server, "improve", "config.yaml", "--labels", str(labels), *metric)
+    assert not server.requests
     assert finished.code == 2
     assert said in finished.stderr
