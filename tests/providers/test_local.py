@@ -113,10 +113,10 @@ def test_a_rating_is_nothing_but_one_of_those_allowed() -> None:
 
 @pytest.mark.local_model
 def test_answers_that_overfill_the_context_together_are_given_alone() -> None:
-    config = {"n_ctx": 256, "n_parallel": 2, "max_tokens": 40, "ignore_eos": True}
+    config = {"n_ctx": 256, "n_parallel": 2, "max_tokens": 18, "ignore_eos": True}
     model = provider("local:smollm2", config, env=os.environ)
-    [response] = run(answer(model, ask("alpha " * 174, sample_indexes=(0, 1))))
-    assert [response.usage.output_tokens, len(response.choices)] == [40, 1]
+    [response] = run(answer(model, ask("alpha " * 194, sample_indexes=(0, 1))))
+    assert [response.usage.output_tokens, len(response.choices)] == [18, 1]
 
 
 @pytest.mark.local_model
@@ -249,11 +249,11 @@ def test_a_model_that_says_how_its_vectors_are_made_is_heard(
 
 @pytest.mark.local_model
 def test_a_small_model_can_play_the_user_and_answer_it(tmp_path: Path) -> None:
-    small = {"id": "local:smollm2", "config": {"temperature": 0, "max_tokens": 16}}
+    small = {"id": "local:smollm2", "config": {"temperature": 0, "max_tokens": 8}}
     user = {
         "goal": "Learn when the shop opens.",
-        # A message that is cut off at its limit is an error.
-        "user": {"id": "local:smollm2", "config": {"temperature": 0, "max_tokens": 300}},
+        # A message that is cut off at its limit is an error: it ends with its first sentence.
+        "user": {"id": "local:smollm2", "config": {"temperature": 0, "max_tokens": 300, "stop": ["."]}},
         "opening": "When do you open?",
         "max_turns": 2,
     }
