@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from geval_cli.runs.preparation import prepare
 from support.geval_command import clean_environment, run_geval
 
 from geval_cli.assertions.registry import _bounded
 from geval_cli.errors import ConfigError
-from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source import files
 from geval_cli.source.access import TRUSTED, access_of_stranger
