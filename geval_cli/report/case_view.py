@@ -16,7 +16,9 @@ from rich.cells import cell_len
 from geval_cli.assertions.structured.called_tools import called_tools, calls_beside
 from geval_cli.judge.checklist import CHECKLIST, missed_required
 from geval_cli.judge.conversation import ENDS, USER
+from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.scoring import passes
+from geval_cli.metrics import with_members
 from geval_cli.numbers import (
     format_comparison,
     format_cost,
@@ -150,21 +152,26 @@ def why_otherwise(item: AssertionResult) -> str:
 
 def case_title(result: CaseResult, width: int) -> str:
     """Return a test's title on one line: its description, its vars in short, what its user says, else its prompt."""
-    if not result.description and not result.vars and result.turns:
+    if result.description or result.vars:
+        return title_of(result.description, result.vars, width)
+    if result.turns:
         return one_line(" / ".join(turn.content for turn in result.turns if turn.role == USER), width)
-    if result.description or not result.vars:
-        return one_line(result.description or result.prompt.rendered, width)
-    return one_line(", ".join(_variable_texts(result.vars)), width)
+    return one_line(result.prompt.rendered, width)
+
+
+def title_of(description: str | None, variables: Mapping[str, JsonValue], width: int) -> str:
+    """Return a test's description on one line, else its variables in short."""
+    return one_line(description or ", ".join(_variable_texts(variables, max(40, width // 2))), width)
 
 
 _A_WORD = 20
 """A wider value speaks for itself, also in a script that has no spaces."""
 
 
-def _variable_texts(variables: Mapping[str, JsonValue]) -> Iterator[str]:
+def _variable_texts(variables: Mapping[str, JsonValue], width: int) -> Iterator[str]:
     """Yield `refund after 30 days` or `tier=gold`: a word alone and texts of several words need no name."""
     for name, value in variables.items():
-        text = one_line(value_text(value), 40)
+        text = one_line(value_text(value), width)
         speaks = isinstance(value, str) and (" " in value.strip() or cell_len(value) > _A_WORD)
         is_word = (
             len(variables) == 1 and not isinstance(value, bool | int | float) and any(map(str.isalpha, text))
@@ -727,3 +734,43 @@ def _errors(result: CaseResult) -> Iterator[ErrorInfo]:
     if result.error is not None:
         yield result.error
     yield from (item.error for item in result.assertions if item.error is not None)
+
+
+class ShownCriterion(Struct, frozen=True):
+    """The words that told a judge where to look; empty where the run does not say."""
+
+    text: str = ""
+    steps: tuple[str, ...] = ()
+
+
+class MetricCriteria:
+    """Collects the criteria of each metric from the results of a run.
+
+    Attributes:
+        criteria: by metric, of the first assertion that says any.
+        judged: metrics that a model judged.
+    """
+
+    def __init__(self) -> None:
+        self.criteria: dict[str, ShownCriterion] = {}
+        self.judged: set[str] = set()
+
+    def add(self, result: CaseResult) -> None:
+        """Learn what the assertions of one result say."""
+        for assertion, _ in with_members(result.assertions):
+            if assertion.metric is not None:
+                self._learn(assertion.metric, assertion)
+
+    def chosen(self, known: set[str]) -> set[str]:
+        """Return the metrics of `known` that a model judged; all of them where it judged none."""
+        return known & self.judged or known
+
+    def _learn(self, metric: str, assertion: AssertionResult) -> None:
+        verdict = JudgeVerdict(assertion.detail)
+        if "judge" in verdict.detail or assertion.type.endswith("g-eval"):
+            self.judged.add(metric)
+        if metric in self.criteria and self.criteria[metric].text:
+            return
+        dimension = str(verdict.detail.get("dimension"))
+        text = DIMENSIONS[dimension].definition if dimension in DIMENSIONS else verdict.criteria
+        self.criteria[metric] = ShownCriterion(text, verdict.steps)

@@ -23,7 +23,14 @@ from geval_cli.report.comparison import (
     is_rate,
 )
 from geval_cli.report.console import Cells, is_unicode, print_hanging, print_rows
-from geval_cli.report.sanitize import code_span, markdown_table, one_line, quoted, sanitize
+from geval_cli.report.sanitize import (
+    code_span,
+    figures_in_markdown,
+    markdown_table,
+    one_line,
+    quoted,
+    sanitize,
+)
 from geval_cli.report.verdict import DIFFERENCE_STYLES, fitted_title, signs_of, with_signs
 from geval_cli.statistics.paired import DifferenceVerdict
 
@@ -277,7 +284,7 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
     lines += [f"A: {code_span(run_name(found.a))}  ", f"B: {code_span(run_name(found.b))}", ""]
     lines += [f"{_paired(found)}. p: {_ADJUSTED[found.adjust]}.", ""]
     if found.overall is not None:
-        said = overall_text(found.overall, "→").replace("<", "&lt;")
+        said = figures_in_markdown(overall_text(found.overall, "→"))
         lines += [f"All columns together: {said}.", ""]
     lines += [f"- {kind}: {code_span(text)}" for kind, text in _remarks(found)]
     several = len(found.columns) > 1
@@ -303,7 +310,7 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
                 words.after,
                 words.change,
                 words.interval,
-                words.p.replace("<", "&lt;"),
+                figures_in_markdown(words.p),
                 f"**{row.verdict.value}**" if row.verdict in _DECIDED else row.verdict.value,
                 words.power,
             )
@@ -326,7 +333,7 @@ def _remarks(found: RunComparison) -> Iterable[tuple[str, str]]:
 
 def _flips_markdown(row: ComparedRow, room: int, *, several: bool) -> list[str]:
     where = f" {code_span(one_line(row.column, _NAME_WIDTH))}" if several else ""
-    lines = [f"**{flips_text(row).replace('<', '&lt;')}**{where}", ""]
+    lines = [f"**{figures_in_markdown(flips_text(row))}**{where}", ""]
     for flip in row.flipped[:room]:
         lines.append(f"- {flip.was.value} → {flip.became.value}: {code_span(_flip_text(flip))}")
     hidden = flip_count(row) - min(room, len(row.flipped))

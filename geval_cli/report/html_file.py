@@ -11,15 +11,14 @@ from urllib.parse import urlencode
 from jinja2 import Environment
 
 from geval_cli.events import RunEvent
-from geval_cli.records import CaseResult, JsonValue, Status
+from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.case_view import PROBLEMS, MetricCriteria
 from geval_cli.report.charts.drawing import MarkFilter
 from geval_cli.report.charts.figures import RunFigures
 from geval_cli.report.charts.run_charts import run_charts
-from geval_cli.report.criteria import MetricCriteria
 from geval_cli.report.csv_file import CONVERSATION_COLUMN, csv_head, csv_start
 from geval_cli.report.html.case_parts import case_values
-from geval_cli.report.html.environment import make_environment
-from geval_cli.report.html.inline import asset, source_hash
+from geval_cli.report.html.environment import asset, make_environment, source_hash
 from geval_cli.report.html.matrix import (
     ROWS_PER_PAGE,
     Matrix,
@@ -59,7 +58,6 @@ _SCRIPTS = (
 """In the order in which they need each other: they become one module."""
 _IMPORT = re.compile(r"^import (\{.*?\}) from (\"./\w+\.js\");$", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function (\w+))", re.MULTILINE)
-_PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 
 
 class HtmlFile:
@@ -104,7 +102,7 @@ class _Counted:
 
     def _counted(self, result: CaseResult) -> Mapping[str, JsonValue]:
         self.total += 1
-        self.problems += result.status in _PROBLEMS
+        self.problems += result.status in PROBLEMS
         if result.test_index != self._last:
             self.rows += 1
             self._last = result.test_index
@@ -214,7 +212,7 @@ def _rows(report: RunReport, room: int) -> Iterator[ResultRow]:
 def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
     """Yield every case that did not pass, and the first `room` others, in the order of the tests."""
     for result in report.results():
-        if result.status in _PROBLEMS:
+        if result.status in PROBLEMS:
             yield result
         elif room > 0:
             room -= 1

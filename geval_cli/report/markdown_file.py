@@ -56,6 +56,7 @@ from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
     clipped_lines,
     code_span,
+    figures_in_markdown,
     longest_run,
     markdown_table,
     one_line,
@@ -222,8 +223,7 @@ def _differences(report: RunReport) -> str:
         (
             code_span(suite_name(column)),
             item.name if item.name == PASS_RATE else code_span(one_line(item.name, 40)),
-            # `<` would begin a tag for some readers.
-            *(cell.replace("<", "&lt;") for cell in item.cells),
+            *map(figures_in_markdown, item.cells),
         )
         for column, figures in zip(report.columns, report.summary.columns, strict=True)
         for item in differences_of(figures)
@@ -327,8 +327,7 @@ def _assertion_lines(shown: AssertionView) -> Iterator[str]:
         else "; ".join(filter(None, (f"{error.type}: {error.message}", error.hint)))
     )
     reason = f": {code_span(one_line(said, 700))}" if said else ""
-    # `<` would begin a tag for some readers.
-    score = failure_text(item).replace("<", "&lt;")
+    score = figures_in_markdown(failure_text(item))
     yield f"- {name}{score and f' {score}'}{reason}"
     for part in JudgeVerdict(item.detail).items:
         mark = MARKS[Status.PASSED if part.is_met else Status.FAILED]

@@ -54,6 +54,11 @@ def code_span(text: str) -> str:
     return f"{fence}{space}{text}{space}{fence}"
 
 
+def figures_in_markdown(text: str) -> str:
+    """Return figures of ours as Markdown: `<` would begin a tag for some readers."""
+    return text.replace("<", "&lt;")
+
+
 def longest_run(text: str) -> int:
     """Return how many backticks stand in a row at most."""
     return max((len(run) for run in re.findall("`+", text)), default=0)

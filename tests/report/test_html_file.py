@@ -25,7 +25,7 @@ from geval_cli.extras.trust.labels import LabelledOutput
 from geval_cli.numbers import format_percentage
 from geval_cli.records import CaseResult, RunSummary, Status, Turn
 from geval_cli.report.charts.pair_charts import ScoreRange
-from geval_cli.report.html.inline import asset
+from geval_cli.report.html.environment import asset
 from geval_cli.report.html_file import EXPORTED_MAX, HtmlFile
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport

@@ -28,6 +28,7 @@ from geval_cli.report.markdown_file import MARKS, TEXT_MAX
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import (
     code_span,
+    figures_in_markdown,
     longest_run,
     markdown_table,
     one_line,
@@ -165,7 +166,7 @@ def _gates(report: RunReport) -> str:
     lines = []
     for gate in broken[:_GATES_SHOWN]:
         note = f" ({code_span(one_line(gate.note, _REASON_WIDTH))})" if gate.note else ""
-        said = f"gate {code_span(one_line(gate.gate, _TITLE_WIDTH))}: {gate_value(gate).replace('<', '&lt;')}{note}"
+        said = f"gate {code_span(one_line(gate.gate, _TITLE_WIDTH))}: {figures_in_markdown(gate_value(gate))}{note}"
         lines.append(f"- {MARKS[gate.status]} {said}\n")
     if len(broken) > len(lines):
         lines.append(f"- and {plural(len(broken) - len(lines), 'more gate')}\n")

@@ -22,7 +22,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue, Status
 from geval_cli.report.charts.drawing import Chart
 from geval_cli.report.console import make_console, print_hanging, print_rows
-from geval_cli.report.html.environment import STATIC_FOLDER
+from geval_cli.report.html.environment import asset
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
@@ -297,7 +297,7 @@ def _page(document: ReportDocument) -> Iterator[str]:
 
     It has the colours and drawings of the web page, and the little that is its own.
     """
-    style = "".join((STATIC_FOLDER / name).read_text(encoding="utf-8") for name in _SHARED_STYLES) + _STYLE
+    style = "".join(map(asset, _SHARED_STYLES)) + _STYLE
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
     yield '<meta name="viewport" content="width=device-width">\n'

@@ -43,9 +43,9 @@ from geval_cli.extras.trust.weighted_draw import draw_name as next_name
 from geval_cli.judge.scoring import passes
 from geval_cli.metrics import with_members
 from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.case_view import MetricCriteria, ShownCriterion
 from geval_cli.report.charts.drawing import Chart, Links
 from geval_cli.report.comparison import EarlierRun, Pairing
-from geval_cli.report.criteria import MetricCriteria, ShownCriterion
 from geval_cli.report.matching import match_columns
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, output_digest, value_text

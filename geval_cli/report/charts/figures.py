@@ -13,8 +13,9 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from geval_cli.records import JsonValue, Status
+from geval_cli.report.case_view import title_of
+from geval_cli.report.charts.drawing import TITLE_WIDTH
 from geval_cli.report.comparison import ScoredCase
-from geval_cli.report.sanitize import one_line, value_text
 
 BINS = 20
 """Of scores from 0 to 1; each holds its lower end, and the last one 1 as well."""
@@ -26,7 +27,6 @@ METRICS_MAX = 24
 """Metrics that are counted: the first ones that results have. Names may come from a model, so there must be an end."""
 FURTHER_MAX = 24
 _SPREADS_KEPT = 12
-_TITLE_WIDTH = 120
 _THRESHOLDS_MAX = 100
 _JUDGED = frozenset({Status.PASSED, Status.FAILED})
 
@@ -205,17 +205,12 @@ class RunFigures:
         scores = tuple(sorted(filter(math.isfinite, known)))
         if len(scores) > 1 and scores[-1] > scores[0]:
             first = cases[0]
-            spread = Spread(scores[-1] - scores[0], first.test_index, column, _title(first), scores)
+            spread = Spread(
+                scores[-1] - scores[0],
+                first.test_index,
+                column,
+                title_of(first.description, first.vars, TITLE_WIDTH),
+                scores,
+            )
             keep = heapq.heappush if len(self._spreads) < _SPREADS_KEPT else heapq.heappushpop
             keep(self._spreads, spread)
-
-
-def _title(case: DrawnCase) -> str:
-    """Return the title of a test: its description, else its variables in short."""
-    if case.description:
-        return one_line(case.description, _TITLE_WIDTH)
-    pairs = (
-        f"{one_line(name, 20)}: {one_line(value_text(value), _TITLE_WIDTH)}"
-        for name, value in case.vars.items()
-    )
-    return one_line(", ".join(pairs), _TITLE_WIDTH)

@@ -1,6 +1,9 @@
 """The templates of the web page and the report, with filters by which numbers, times and foreign text are shown."""
 
+import base64
+import hashlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -120,3 +123,14 @@ def bar_pieces(counts: RunSummary, planned: int = 0) -> list[dict[str, str]]:
             pieces.append({"status": status.value, "start": f"{start:.2f}", "width": f"{width:.2f}"})
         start += width
     return pieces
+
+
+@cache
+def asset(name: str) -> str:
+    """Return the text of a style or script of the page and the report."""
+    return (STATIC_FOLDER / name).read_text(encoding="utf-8")
+
+
+def source_hash(text: str) -> str:
+    """Return the name of an inline style or script in a content security policy: its hash."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

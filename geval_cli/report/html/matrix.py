@@ -224,16 +224,8 @@ def columns_of(columns: tuple[Column, ...], rows: Iterable[ResultRow]) -> list[C
 
 
 def row_title(result: CaseResult) -> str:
-    """Return the title of a test: its description, else its variables in short, what its user says, or its prompt."""
-    if result.description:
-        return short_text(result.description, _TITLE_WIDTH)
-    return variables_line(result) or case_title(result, _TITLE_WIDTH)
-
-
-def variables_line(result: CaseResult) -> str:
-    """Return the variables of a test on one line."""
-    pairs = [f"{short_text(name, 40)}: {short_text(value, 60)}" for name, value in result.vars.items()]
-    return short_text(" · ".join(pairs), _TITLE_WIDTH)
+    """Return the title of a test on pages."""
+    return case_title(result, _TITLE_WIDTH)
 
 
 def shown_row(row: ResultRow, metric: str | None) -> Row:

@@ -37,8 +37,8 @@ from geval_cli.extras.trust.options import LabelCommand
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score, plural
 from geval_cli.records import CaseResult
+from geval_cli.report.case_view import ShownCriterion
 from geval_cli.report.console import make_console, print_hanging, print_rows
-from geval_cli.report.criteria import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, quoted, sanitized_lines, value_text

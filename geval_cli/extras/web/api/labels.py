@@ -28,7 +28,7 @@ from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.web.api.runs import RunId
 from geval_cli.extras.web.problems_json import RefusedError, answered, described
 from geval_cli.records import CaseResult, JsonValue
-from geval_cli.report.criteria import ShownCriterion
+from geval_cli.report.case_view import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.stored import load_report
 from geval_cli.source.problems import hint_among
