@@ -124,7 +124,7 @@ async def evaluate_in_batches(
         UsageError: as `evaluate_cases`, or no judge has a batch API.
         ProviderError: a provider does not let its batches be looked at; another call goes on with them.
     """
-    driver = judges.batches
+    driver = judges.gateway.batches
     if driver is None or not any(
         judges.has_batches(_find_judge(judges, judge)) for judge in _all_judges(evaluation)
     ):
@@ -135,13 +135,13 @@ async def evaluate_in_batches(
         keys: list[str] = []
         KEYS_OF_CASE.set(keys)
         result = await evaluate_case(judges, evaluation, case)
-        judges.settle(keys)
+        judges.gateway.settle(keys)
         return result
 
     outcomes: dict[int, Result | GevalError] = {}
     waiting = list(range(len(cases)))
     while True:
-        judges.begin_pass()
+        judges.gateway.begin_pass()
         some = [cases[index] for index in waiting]
         found = await evaluate_cases(judges, evaluation, some, concurrency, evaluate=evaluate)
         outcomes.update(zip(waiting, found, strict=True))

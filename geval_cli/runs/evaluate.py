@@ -332,7 +332,7 @@ class JobRunner(Struct, frozen=True):
 
     def begin_pass(self) -> None:
         """Begin to go through the jobs, perhaps again: what waited for a batch is done as a whole."""
-        self.session.begin_pass()
+        self.session.gateway.begin_pass()
         self.rows.clear()
         self.groups.forget()
 
@@ -525,8 +525,8 @@ def with_verdicts(
     prepared: PreparedRun,
     results: Callable[[], Iterator[CaseResult]],
     run: RunRecord,
-    baseline: Baseline | None = None,
-    decisions: Decisions | None = None,
+    baseline: Baseline | None,
+    decisions: Decisions | None,
 ) -> RunSummary:
     """Return `summary` with the run's gates, its flaky tests, the figures and ranks of its columns, and its comparison.
 

@@ -49,7 +49,7 @@ _NO_PROGRAMS = (
 """Settings that keep git from starting programs that a repository names, and from writing, when it looks at it."""
 
 
-def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRecord:
+def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> RunRecord:
     """Return the record of a run that begins now, or of one that is resumed, under its id."""
     suite = prepared.suite
     git = read_git_state(suite.base_dir, suite.access)

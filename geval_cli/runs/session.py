@@ -1,12 +1,12 @@
 """A session: the models, judges and code of a suite or a program, put together once for all that asks and judges."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache as computed_once
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -147,11 +147,6 @@ class Session:
             )
         return self._scripts
 
-    @property
-    def batches(self) -> Any:
-        """Return what submits and fetches batches; None where nothing goes into any."""
-        return self.gateway.batches
-
     def model_for(self, spec: ProviderSpec) -> BoundModel:
         """Return the model of a checked `spec`."""
         known = self._models.get(id(spec))  # most tests share one spec, and comparing by content is slow
@@ -205,14 +200,6 @@ class Session:
     def has_batches(self, judge: Judge) -> bool:
         """Return whether a judge of this session can be asked in batches."""
         return isinstance(judge, BoundModel) and batch_api(judge.provider) is not None
-
-    def begin_pass(self) -> None:
-        """Begin to judge what has no verdict yet, since answers came in batches."""
-        self.gateway.begin_pass()
-
-    def settle(self, keys: Iterable[str]) -> None:
-        """Note that a case has its verdict, for which the answers with these keys have counted."""
-        self.gateway.settle(keys)
 
     async def grade(self, metric: Metric, case: JudgedCase, judge: Judge) -> Grade:
         """Have one of these judges rate `case`; raises what `geval_cli.judge.grading.grade` raises."""

@@ -138,19 +138,17 @@ _MIN_PREFIX = 3
 _MIN_GUTTER = 3
 
 
-def render_problems(problems: Iterable[Problem], *, read_line: LineReader | None = None) -> str:
-    """Return all problems as text, sorted by file, line and column, each once, with a blank line between them.
-
-    Args:
-        problems: in any order.
-        read_line: gives the source line of a location; the file on disk when left out.
-    """
-    reader = read_line or _FileLines()
+def render_problems(problems: Iterable[Problem]) -> str:
+    """Return all problems as text, sorted by file, line and column, each once, with a blank line between them."""
+    reader = _FileLines()
     return "\n\n".join(render_problem(problem, read_line=reader) for problem in sort_problems(problems))
 
 
 def render_problem(problem: Problem, *, read_line: LineReader | None = None) -> str:
-    """Return one problem as text, without a line break at its end."""
+    """Return one problem as text, without a line break at its end.
+
+    `read_line` gives the source line of a location; the file on disk when left out.
+    """
     location = problem.location
     lines = [f"{problem.severity.value}: {problem.message}"]
     if location is None:

@@ -261,12 +261,15 @@ def read_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -
         )
         return ()
     found = [read_assertion(item, place.child(index), reading) for index, item in enumerate(value)]
-    return tuple(part for assertion in found if assertion is not None for part in _parts(assertion))
-
-
-def _parts(assertion: Assertion) -> tuple[Assertion, ...]:
-    """Return the assertion, or one for each of its `dimensions`: each has a metric and a verdict of its own."""
-    return assertion.parts if isinstance(assertion, GEvalFields) else (assertion,)
+    parts: list[Assertion] = []
+    for assertion in found:
+        if isinstance(
+            assertion, GEvalFields
+        ):  # one for each of its `dimensions`, with a metric and a verdict of its own
+            parts.extend(assertion.parts)
+        elif assertion is not None:
+            parts.append(assertion)
+    return tuple(parts)
 
 
 def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) -> Assertion | None:

@@ -58,7 +58,7 @@ AS_WRITTEN = ColumnNames({}, SourcePath.nowhere())
 class FlatColumns:
     """The meaning of the columns of one file. What is wrong with a column is reported once, not in every row."""
 
-    def __init__(self, reading: LoadContext, names: ColumnNames = AS_WRITTEN) -> None:
+    def __init__(self, reading: LoadContext, names: ColumnNames) -> None:
         self._reading = reading
         self._names = names
         self._paths: dict[str, KeyPath | None] = {}
@@ -104,7 +104,9 @@ class FlatColumns:
             origins[path] = (*place.path, name)
             _put(test, path, value)
         _add_checks(test, checks, place, origins)
-        return test, _moved(place, origins)
+        old = place.positions
+        keys, values = _MovedPositions(origins, old.keys), _MovedPositions(origins, old.values)
+        return test, SourcePath(Positions(old.file, keys=keys, values=values))
 
     def _find_path(self, name: str, location: Location | None) -> KeyPath | None:
         foreign = next((hint for start, hint in _FOREIGN.items() if name.startswith(start)), None)
@@ -196,13 +198,7 @@ class _MovedPositions(Mapping[KeyPath, Location]):
         return len(self._origins)
 
 
-def _moved(place: SourcePath, origins: Mapping[KeyPath, KeyPath]) -> SourcePath:
-    old = place.positions
-    keys, values = _MovedPositions(origins, old.keys), _MovedPositions(origins, old.values)
-    return SourcePath(Positions(old.file, keys=keys, values=values))
-
-
-def is_flat(row: JsonValue, names: ColumnNames = AS_WRITTEN) -> bool:
+def is_flat(row: JsonValue, names: ColumnNames) -> bool:
     """Return whether a row of a file has variables beside the keys of a test, instead of below `vars`."""
     return isinstance(row, dict) and "vars" not in row and (bool(names.names) or not row.keys() <= _KEYS)
 

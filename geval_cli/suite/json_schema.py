@@ -8,8 +8,6 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic.fields import FieldInfo
-
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.decision_tree import TreeNode
 from geval_cli.assertions.graded.geval_fields import (
@@ -293,7 +291,10 @@ def _spec_schema(model: type[Spec], forms: Mapping[str, JsonSchema]) -> JsonSche
     required: dict[str, list[str]] = {}
     for spelling, name in spellings(model).items():
         info = model.model_fields[name]
-        properties[spelling] = _described(forms.get(name) or _field_schema(info), info)
+        schema_of_key = forms.get(name) or _field_schema(info)
+        if info.description:
+            schema_of_key = {"description": info.description, **schema_of_key}
+        properties[spelling] = schema_of_key
         if info.is_required():
             required.setdefault(name, []).append(spelling)
     schema: JsonSchema = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -305,10 +306,6 @@ def _required(keys: Iterable[list[str]]) -> JsonSchema:
     single = [spelling for spelling, *others in keys if not others]
     several = [{"anyOf": [{"required": [name]} for name in names]} for names in keys if len(names) > 1]
     return {**({"required": single} if single else {}), **({"allOf": several} if several else {})}
-
-
-def _described(schema: JsonSchema, info: FieldInfo) -> JsonSchema:
-    return {"description": info.description, **schema} if info.description else schema
 
 
 def _field_schema(annotation: Any) -> JsonSchema:

@@ -165,7 +165,9 @@ def open_suite(
             documents, env=env, env_file=env_file, variables=variables, access=access, scripts=scripts
         )
     elif joined:
-        raise ConfigError([_cannot_join(document)])
+        message = "only configs in promptfoo's dialect can be merged"
+        hint = "run them one after another, without --merge"
+        raise ConfigError([Problem(message, document.place.value(), hint)])
     else:
         # The config's own `env` wins, and must be known before any `{{ env.NAME }}` is filled in.
         literal = settable(_literal_env(_top_mapping(document)), access)
@@ -258,11 +260,6 @@ def read_suite(
         anchors=_named_file(rest, "anchors", fields, path.parent),
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
-
-
-def _cannot_join(document: Document) -> Problem:
-    hint = "run them one after another, without --merge"
-    return Problem("only configs in promptfoo's dialect can be merged", document.place.value(), hint)
 
 
 def _top_mapping(document: Document) -> dict[str, JsonValue]:

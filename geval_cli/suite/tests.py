@@ -74,8 +74,9 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
         found = extra("tools of a config").read_tools(fields.values["tools"], fields.child("tools"), reading)
         fields.values["tools"] = found
     if "assertions" in fields.values:
-        found = read_assertions(_as_list(fields.values["assertions"]), fields.child("assertions"), reading)
-        fields.values["assertions"] = found
+        written = fields.values["assertions"]
+        written = list(written) if isinstance(written, tuple) else written
+        fields.values["assertions"] = read_assertions(written, fields.child("assertions"), reading)
     if "options" in fields.values:
         options = read_test_options(fields.values["options"], fields.child("options"), reading)
         fields.values["options"] = options or _NO_OPTIONS
@@ -158,10 +159,6 @@ def _read_answerer(fields: Fields, what: str, reading: LoadContext) -> None:
 def _schema_place(test: TestSpec, below: TestSpec) -> SourcePath:
     owner = next((spec for spec in (test, below) if "evaluation_schema" in spec.model_fields_set), None)
     return test.place if owner is None else owner.place.child("evaluation_schema")
-
-
-def _as_list(value: JsonValue) -> JsonValue:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _load_texts(fields: Fields, reading: LoadContext) -> None:

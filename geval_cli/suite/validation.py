@@ -321,11 +321,11 @@ def _home_of(key: str, model: type[Spec]) -> str:
 def _error_paths(error: ValidationError, fields: Fields) -> list[tuple[str | int, ...]]:
     """Return the distinct paths that pydantic complains about; of a union's complaints the ones that reach deepest."""
     paths = [_strip_union_tags(detail["loc"], fields.values) for detail in error.errors(include_url=False)]
-    return [path for path in dict.fromkeys(paths) if not any(_is_below(other, path) for other in paths)]
-
-
-def _is_below(path: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:
-    return len(path) > len(other) and path[: len(other)] == other
+    return [
+        path
+        for path in dict.fromkeys(paths)
+        if not any(len(other) > len(path) and other[: len(path)] == path for other in paths)
+    ]
 
 
 def _strip_union_tags(loc: tuple[str | int, ...], values: JsonValue) -> tuple[str | int, ...]:
