@@ -72,7 +72,7 @@ def show_plans(
 def _plan(prepared: PreparedRun, home: Path | None, choice: CacheChoice) -> RunPlan:
     resumed = cache = None
     with ExitStack() as stack:
-        if prepared.request.resumption is not None:
+        if prepared.request.resumes:
             runs = stack.enter_context(open_runs(home, os.environ))
             print_warnings(runs.warnings)
             resumed = find_run(prepared, runs)

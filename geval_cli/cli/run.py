@@ -313,7 +313,7 @@ def _open_traces(requests: Sequence[RunRequest], stack: ExitStack) -> "OtelTrace
 
 def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
     """Return the earlier run to resume, if any, and say so on stderr."""
-    if prepared.request.resumption is None:
+    if not prepared.request.resumes:
         return None
     if not state.keeps_runs:
         hint = "fix that first; without this option a new run starts and is not stored"

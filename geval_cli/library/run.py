@@ -277,9 +277,7 @@ async def run_request(request: "RunRequest", cache: "CacheChoice", progress: boo
     with open_state(request.home, request.environ, cache) as state, _display(progress) as listener:
         for warning in state.warnings:
             log.warning(warning)
-        resumed = (
-            None if request.resumption is None else await asyncio.to_thread(resume_run, prepared, state.runs)
-        )
+        resumed = await asyncio.to_thread(resume_run, prepared, state.runs) if request.resumes else None
         listeners = [listener.listen, *(file.listen for file in files)]
         stop = StopSignal()
 

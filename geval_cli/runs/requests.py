@@ -40,20 +40,6 @@ def is_untrusted(environ: Mapping[str, str]) -> bool:
     return environ.get(UNTRUSTED_VARIABLE, "").strip().lower() not in _NO
 
 
-class Resumption(Struct, frozen=True):
-    """Which earlier run to resume.
-
-    Attributes:
-        run: its id, or the beginning of it, or `latest`; None for the latest one of the config.
-        only_unfinished: whether the latest one must be one that did not come to its end.
-        retries_errors: whether its cases that ended in an error are done again.
-    """
-
-    run: str | None = None
-    only_unfinished: bool = True
-    retries_errors: bool = False
-
-
 class JudgedMetrics(Struct, frozen=True):
     """The metrics that are judged (`only`, empty for all) and other thresholds than the config's, by metric."""
 
@@ -160,18 +146,9 @@ class RunRequest(RunOptions):
         )
 
     @property
-    def resumption(self) -> Resumption | None:
-        """The earlier run to resume; None begins a new one."""
-        if not (self.resume_latest or self.resume_from is not None or self.retry_errors):
-            return None
-        return Resumption(
-            self.resume_from, only_unfinished=self.resume_latest, retries_errors=self.retry_errors
-        )
-
-    @property
-    def traces_requests(self) -> bool:
-        """Return whether an event tells of every request."""
-        return self.is_logged or self.otel
+    def resumes(self) -> bool:
+        """Return whether an earlier run is resumed, and none begun."""
+        return self.resume_latest or self.resume_from is not None or self.retry_errors
 
     @property
     def is_logged(self) -> bool:

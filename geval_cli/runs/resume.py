@@ -18,7 +18,7 @@ from geval_cli.errors import UsageError
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
 from geval_cli.runs.options import DECIDED, RunOptions, declared_options, default_of
-from geval_cli.runs.requests import PreparedRun, Resumption, RunRequest
+from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.spending import beyond, combined, larger
 from geval_cli.source.digest import CONFIG_PART, FILE_PART, OVERRIDES_PART, ROWS_PART, digest_of
 from geval_cli.source.secrets import is_secret_name, mask_bare
@@ -67,11 +67,10 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         UsageError: there is no such run, another process works on it, or it is not the same suite any more.
         StoreError: the stored runs cannot be read, or the run not be claimed.
     """
-    resumption = prepared.request.resumption or Resumption()
     parts = fingerprint(prepared)
     digest = digest_of(parts)
     # Choose, claim, read again: between the first look and the claim another process may have added results.
-    run_id = _chosen(prepared, runs, resumption, digest).run.id
+    run_id = _chosen(prepared, runs, digest).run.id
     if not runs.claim(run_id):
         raise UsageError(
             f"run {run_id} is still in progress in {runs.holder(run_id) or 'another process'}",
@@ -80,7 +79,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
     try:
         stored = runs.find(run_id)  # as it is now that no one else can change it
         _check_same(stored.run, runs, prepared, parts)
-        return _resumed(stored, runs, prepared, retries_errors=resumption.retries_errors)
+        return _resumed(stored, runs, prepared)
     except BaseException:
         runs.release(run_id)
         raise
@@ -93,24 +92,23 @@ def find_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         UsageError: there is no such run, or it is not the same suite any more.
         StoreError: the stored runs cannot be read.
     """
-    resumption = prepared.request.resumption or Resumption()
     parts = fingerprint(prepared)
-    stored = _chosen(prepared, runs, resumption, digest_of(parts))
+    stored = _chosen(prepared, runs, digest_of(parts))
     _check_same(stored.run, runs, prepared, parts)
-    return _resumed(stored, runs, prepared, retries_errors=resumption.retries_errors)
+    return _resumed(stored, runs, prepared)
 
 
-def _chosen(prepared: PreparedRun, runs: RunStore, resumption: Resumption, digest: str) -> StoredRun:
-    if resumption.run is not None:
-        return runs.find(resumption.run)
-    path = prepared.suite.path
+def _chosen(prepared: PreparedRun, runs: RunStore, digest: str) -> StoredRun:
+    request, path = prepared.request, prepared.suite.path
+    if request.resume_from is not None:
+        return runs.find(request.resume_from)
     # One that judged stored outputs is no run of the config: `geval judge` again does what it lacks.
     stored_runs = runs.of_config(config_file(path), digest)
     found = [stored for stored in stored_runs if stored.run.judged_from is None]
-    if resumption.only_unfinished:
+    if request.resume_latest:
         found = [stored for stored in found if stored.run.status in _UNFINISHED]
     if not found:
-        which = "unfinished run" if resumption.only_unfinished else "run"
+        which = "unfinished run" if request.resume_latest else "run"
         hint = "list the stored runs with `geval list`, or leave the option out to start a new run"
         raise UsageError(f"no {which} of {path} is stored here", hint=hint)
     return found[0]
@@ -134,7 +132,7 @@ def _check_same(
     )
 
 
-def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun, *, retries_errors: bool) -> ResumedRun:
+def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun) -> ResumedRun:
     """Go through the results that are there."""
     plan, done = prepared.plan, done_cases(prepared)
     kept, everything = Tally(), Tally()
@@ -142,7 +140,7 @@ def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun, *, retrie
     for results, is_whole in _rows(runs.results(stored.run.id), plan):
         # A comparison needs all outputs of its group, so an incomplete group is redone as a whole.
         has_errors = any(result.status is Status.ERROR for result in results)
-        is_redone = not is_whole or (retries_errors and has_errors)
+        is_redone = not is_whole or (prepared.request.retry_errors and has_errors)
         for result in results:
             everything.add(result)
             if not is_redone and done.add(result):

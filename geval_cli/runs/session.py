@@ -364,7 +364,7 @@ def call_policy(
     request = prepared.request
     return CallPolicy(
         budget,
-        is_tracing=request.traces_requests,
+        is_tracing=request.is_logged or request.otel,
         trace_detail=request.trace_detail,
         is_heard=(lambda: True) if request.is_logged else request.has_collector,
         is_offline=request.is_offline,

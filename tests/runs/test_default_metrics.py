@@ -54,7 +54,7 @@ def write_suite(folder: Path, **keys: Any) -> Path:
 def run(path: Path, **request: Any) -> str:
     prepared = prepare(RunRequest(path, {}, **request))
     with open_state(path.parent / ".geval", {}) as state:
-        resumed = resume_run(prepared, state.runs) if prepared.request.resumption else None
+        resumed = resume_run(prepared, state.runs) if prepared.request.resumes else None
         report = asyncio.run(
             run_evaluation(prepared, state, listen=lambda event: None, stop=StopSignal(), resumed=resumed)
         )

@@ -148,7 +148,7 @@ class BatchSuite:
                 listen(event, stop)
 
         with open_state(self.folder / self.home, {}, CacheChoice()) as state:
-            resumed = None if request.resumption is None else resume_run(prepared, state.runs)
+            resumed = resume_run(prepared, state.runs) if request.resumes else None
             report = await run_evaluation(prepared, state, listen=hear, stop=stop, resumed=resumed)
             results = [to_json(result) for result in report.results()]
         return Ended(report, stop.reason, events, results, report.run.warnings)

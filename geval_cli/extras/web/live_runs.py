@@ -250,7 +250,7 @@ class LiveRuns:
             hint = "start the server with --allow-code if you trust every config in the folder"
             raise RefusedError(message, status=_FORBIDDEN, hint=hint)
         prepared = prepare(request)
-        if request.resumption is None:
+        if not request.resumes:
             return prepared, None
         try:
             return prepared, resume_run(prepared, self._state.runs)
