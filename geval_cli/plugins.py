@@ -53,6 +53,8 @@ EXTRAS: Mapping[str, str] = {
     "code runner": "geval_cli.extras.programs.scripting.scripts",
     # Reads the tools of a test, and checks them: `read_tools`, `check_tools`.
     "tools of a config": "geval_cli.extras.tools.reading",
+    # Fetches tests that a config names by an address: `SourceCopies`.
+    "remote tests": "geval_cli.extras.remote.copies",
     # Answers the tools that a model calls: `ToolCaller`.
     "tools": "geval_cli.extras.tools.calling",
     # Says what keeps a run from going in batches, begins them, and does its jobs in waves.

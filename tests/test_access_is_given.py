@@ -134,7 +134,7 @@ ALLOWED: dict[str, str] = {
     "extras/local/fetch.py": "fetches models that geval knows by name, into its own folder",
     "extras/local/llama_server.py": "a model's file, which providers/trust.py has asked of the access",
     "extras/local/models.py": "the folder of local models; for other files providers/trust.py asks the access",
-    "providers/network/downloads.py": "fetches addresses for `suite/test_files.py`, which has asked the access",
+    "extras/remote/downloads.py": "fetches addresses for `suite/test_files.py`, which has asked the access",
     "providers/network/transport.py": "sends what a provider or webhook asks, which were asked of the access",
     "providers/network/client.py": "connects for what providers ask, and imports libraries by their fixed names",
     "providers/prices.py": "imports a library by its fixed name",
@@ -167,7 +167,7 @@ ALLOWED: dict[str, str] = {
     "report/output.py": "writes the files that the user named",
     "report/safe_file.py": "writes the files that the user named",
     "extras/programs/loading.py": "the door itself",
-    "runs/sources.py": "its own copies, which are made for configs that may read anywhere; imports our own module",
+    "extras/remote/copies.py": "its own copies, which are made for configs that may read anywhere",
     "extras/workers/ray_cluster.py": "asks whether the cluster that the user named is there",
     "extras/workers/executors.py": "connects the processes of one run on this machine, which know its key",
     "extras/trust/__init__.py": "imports geval's own library, by fixed names",
@@ -261,8 +261,8 @@ WRITERS = {
     "extras/programs/scripting/python_worker.py": "the null device, and pipes; a file that its parent made",
     "providers/file_lock.py": "the folder of local models",
     "extras/local/fetch.py": "the folder of local models",
-    "providers/network/downloads.py": "a file that `runs/sources.py` made",
-    "runs/sources.py": "copies of a random name in the state folder",
+    "extras/remote/downloads.py": "a file that `copies.py` made",
+    "extras/remote/copies.py": "copies of a random name in the state folder",
 }
 """Modules that open files for writing, make or rename them: what keeps a planted link from being followed."""
 

@@ -76,7 +76,7 @@ THIRD_PARTY_HOMES = {
         "extras.mcp",
         "extras.trust",
     },
-    "aiohttp": {"providers"},
+    "aiohttp": {"providers", "extras.remote"},
     "truststore": {"providers"},
     "python_socks": {"providers"},
     "openai": {"providers", "gateway"},
@@ -105,7 +105,7 @@ THIRD_PARTY_HOMES = {
     "sqlglot": {"assertions"},
     "rapidfuzz": {"assertions"},
     "pyarrow": {"source", "report"},
-    "fsspec": {"providers"},
+    "fsspec": {"extras.remote"},
 }
 """The rooms that may import a library; one that is not named here may stand anywhere."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,9 +13,9 @@ from geval_cli.errors import GevalError, Problem
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.judge.memory import LockedSteps
+from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord
 from geval_cli.runs.options import RunOptions
-from geval_cli.runs.sources import SourceCopies
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import PromptfooOptions
@@ -22,7 +23,7 @@ from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.load import BuiltSuite, open_suite
 from geval_cli.suite.suite import LoadedSuite, OpenedSuite
-from geval_cli.suite.validation import ScriptCaller
+from geval_cli.suite.validation import ScriptCaller, SourceFetcher
 from geval_cli.templating import Templates
 
 UNTRUSTED_VARIABLE = "GEVAL_UNTRUSTED"
@@ -247,12 +248,12 @@ def open_config(
     )
 
 
-def copies_for(request: RunRequest) -> SourceCopies | None:
-    """Return what fetches test data for a config; None where its `Access` keeps it in a folder."""
+def copies_for(request: RunRequest) -> Callable[[], SourceFetcher] | None:
+    """Return what makes the fetcher of remote tests; None where the config's `Access` keeps it in a folder."""
     if request.access.folders is not None:
         return None
     try:
         home = home_folder(request.home, env=request.environ, cwd=current_folder())
     except GevalError:
         return None
-    return SourceCopies(home, request.is_offline)
+    return cache(lambda: extra("remote tests").SourceCopies(home, request.is_offline))

@@ -129,7 +129,7 @@ def open_suite(
     text: str | None = None,
     built: BuiltSuite | None = None,
     scripts: Callable[[], ScriptCaller] | None = None,
-    fetch: SourceFetcher | None = None,
+    fetch: Callable[[], SourceFetcher] | None = None,
     access: Access = TRUSTED,
 ) -> OpenedSuite:
     """Return the suite as far as it can be read, for callers that look for more problems before they report any.
@@ -145,7 +145,7 @@ def open_suite(
         text: read in place of what the file holds, in geval's own dialect unless another is named.
         built: what a program made, in place of a file.
         scripts: runs programs; without it, what one would make is a problem.
-        fetch: gets test data from elsewhere; without it, such data are a problem.
+        fetch: makes what gets test data from elsewhere; without it, such data are a problem.
         access: what may be read and run for the config, now and as long as its tests are read.
 
     Raises:

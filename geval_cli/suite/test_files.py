@@ -206,7 +206,7 @@ def _fetched_sources(
         reading.problems.extend([] if problem is None else [problem])
         return []
     try:
-        fetched = reading.fetch(reference, reading.env.values, asked_at)
+        fetched = reading.fetch()(reference, reading.env.values, asked_at)
         file = NamedFile(fetched.path, split_url(reference).fragment)
         source = _file_rows(file, asked_at, names, reading)
     except ConfigError as error:

@@ -137,7 +137,7 @@ class LoadContext(Struct, frozen=True):
     problems: list[Problem] = field(default_factory=list)
     rules: DialectRules = DEFAULT_RULES
     scripts: Callable[[], ScriptCaller] | None = None
-    fetch: SourceFetcher | None = None
+    fetch: Callable[[], SourceFetcher] | None = None
     calibrations: Calibrations | None = None
     functions: Mapping[str, Any] = field(default_factory=dict)
     is_built: bool = False

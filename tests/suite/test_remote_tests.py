@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 
 from geval_cli.errors import ConfigError, Problem
+from geval_cli.extras.remote.copies import SourceCopies
 from geval_cli.runs.requests import RunRequest, copies_for
-from geval_cli.runs.sources import SourceCopies
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.load import open_suite
@@ -41,7 +41,7 @@ def opened(
     path = folder / "gevalconfig.json"
     path.write_text(json.dumps(config), encoding="utf-8")
     fetch = SourceCopies(folder / ".geval", is_offline)
-    return open_suite(path, env=env or {}, access=access, fetch=fetch)
+    return open_suite(path, env=env or {}, access=access, fetch=lambda: fetch)
 
 
 def problems_of(folder: Path, tests: object, **options: Any) -> list[Problem]:

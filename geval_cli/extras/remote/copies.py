@@ -8,23 +8,26 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from geval_cli.errors import ConfigError, GevalError, Location, Problem
+from geval_cli.extras.remote.downloads import (
+    HUGGINGFACE,
+    DownloadError,
+    download_file,
+    file_version,
+    read_dataset_name,
+    write_dataset,
+)
 from geval_cli.providers.network.addresses import split_url
+from geval_cli.providers.redaction import public_url
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import hash_file
 from geval_cli.store.home import make_folder
 from geval_cli.suite.validation import FetchedSource
 
 _FOLDER = "sources"
-
-
-def _downloads() -> Any:
-    """Return the module that fetches. It takes an HTTP client along, which most configs have no need of here."""
-    return import_module("geval_cli.providers.network.downloads")
 
 
 @dataclass(slots=True)
@@ -54,9 +57,7 @@ class SourceCopies:
                 hint = getattr(error, "hint", "")
                 self._fetched[reference] = ConfigError([Problem(error.message, asked_at, hint)])
             except OSError as error:
-                message = (
-                    f"the copy of {_downloads().public_address(reference)} cannot be kept in {self._folder}"
-                )
+                message = f"the copy of {public_url(reference)} cannot be kept in {self._folder}"
                 why = (error.strerror or str(error)).lower()
                 self._fetched[reference] = ConfigError([Problem(f"{message}: {why}", asked_at)])
         found = self._fetched[reference]
@@ -73,9 +74,7 @@ class SourceCopies:
         if self.is_offline:
             if known is None:
                 hint = "run once without --offline to keep a copy"
-                raise _downloads().DownloadError(
-                    f"there is no copy of {_downloads().public_address(reference)} here", hint=hint
-                )
+                raise DownloadError(f"there is no copy of {public_url(reference)} here", hint=hint)
             return self._copy(known)
         make_folder(self.home)
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -95,19 +94,16 @@ class SourceCopies:
     ) -> str | None:
         """Fetch it into `target` and return its version; None when the copy that is known is of this version."""
         before = "" if known is None else str(known["version"])
-        if reference.startswith(_downloads().HUGGINGFACE):
-            name = _downloads().read_dataset_name(reference)
+        if reference.startswith(HUGGINGFACE):
+            name = read_dataset_name(reference)
             # In a thread, since whoever reads a config may have an event loop of its own.
             with ThreadPoolExecutor(1) as thread:
-                written = thread.submit(
-                    lambda: asyncio.run(_downloads().write_dataset(name, target, before, environ))
-                )
-                revision: str | None = written.result()
-            return revision
-        version: str | None = _downloads().file_version(reference)
+                written = thread.submit(lambda: asyncio.run(write_dataset(name, target, before, environ)))
+                return written.result()
+        version = file_version(reference)
         if version and version == before:
             return None
-        _downloads().download_file(reference, target)
+        download_file(reference, target)
         return version
 
     def _keep(self, reference: str, partial: Path, version: str) -> FetchedSource:
@@ -115,7 +111,7 @@ class SourceCopies:
         copy = f"{digest}{source_suffix(reference)}"
         partial.replace(self._folder / copy)
         index = {
-            "address": _downloads().public_address(reference),
+            "address": public_url(reference),
             "version": version,
             "copy": copy,
             "sha256": digest,
@@ -145,6 +141,6 @@ class SourceCopies:
 
 def source_suffix(reference: str) -> str:
     """Return the ending of the file that an address names; a data set becomes JSON Lines."""
-    if reference.startswith(_downloads().HUGGINGFACE):
+    if reference.startswith(HUGGINGFACE):
         return ".jsonl"
     return PurePosixPath(split_url(reference).path).suffix.lower()

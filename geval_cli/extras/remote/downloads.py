@@ -41,11 +41,6 @@ class DownloadError(GevalError):
     """Test data from elsewhere could not be had. The message holds no credentials."""
 
 
-def public_address(address: str) -> str:
-    """Return an address without user name, password and secret parameters."""
-    return public_url(address)
-
-
 def file_version(address: str) -> str:
     """Return what changes when the file at `address` does (its ETag, or when it was changed); "" when nothing does.
 
@@ -54,7 +49,7 @@ def file_version(address: str) -> str:
     """
     found = _ask(address, lambda files: files.info(address))
     if (found.get("size") or 0) > MAX_BYTES:
-        raise DownloadError(f"{public_address(address)} is larger than {MAX_BYTES >> 30} GB", hint="split it")
+        raise DownloadError(f"{public_url(address)} is larger than {MAX_BYTES >> 30} GB", hint="split it")
     for name in ("ETag", "Content-MD5", "Last-Modified", "LastModified"):
         if found.get(name):
             return f"{name} {found[name]} {found.get('size')}"
@@ -71,7 +66,7 @@ def download_file(address: str, target: Path) -> None:
 
 
 def _ask(address: str, act: Any) -> Any:
-    shown = public_address(address)
+    shown = public_url(address)
     try:
         import fsspec  # noqa: PLC0415 - an extra
 
