@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
-from geval_cli.engine.columns import column_name
 from geval_cli.events import RunEvent
 from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
@@ -24,6 +23,7 @@ from geval_cli.report.columns import run_sentence
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines
+from geval_cli.report.verdict import whole_title
 
 _DERIVED_MAX = 60
 _NAME_WIDTH = 200
@@ -83,7 +83,7 @@ def _suite_start(
 ) -> str:
     attributes = {
         "id": str(column.index),
-        "name": suite_name(column),
+        "name": whole_title(column),
         "package": "geval",
         "timestamp": run.started_at[:19],
         "hostname": "localhost",
@@ -103,16 +103,10 @@ def _suite_start(
     return f"<testsuite{_attributes(attributes)}>\n<properties>\n{listed}</properties>\n"
 
 
-def suite_name(column: Column) -> str:
-    """Return what a column is called where only one line of text can be: `prompt × provider`."""  # noqa: RUF002
-    labels = (one_line(label, _NAME_WIDTH) for label in (column.prompt_label, column.provider_label))
-    return column_name(Column(column.index, *labels)) or "geval"
-
-
 def _case(result: CaseResult, column: Column) -> str:
     attributes = {
         "name": f"{case_number(result)} {case_title(result, _NAME_WIDTH)}".strip(),
-        "classname": suite_name(column),
+        "classname": whole_title(column),
         "time": _seconds(result.latency_ms or 0.0),
     }
     inner = _outcome(result)

@@ -50,7 +50,6 @@ from geval_cli.report.columns import (
     verdict_word,
 )
 from geval_cli.report.comparison_text import baseline_markdown
-from geval_cli.report.junit_file import suite_name
 from geval_cli.report.report import RunReport, usage_texts, worst_case
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
@@ -74,6 +73,7 @@ from geval_cli.report.verdict import (
     rankings_shown,
     run_outcome,
     shown_gates,
+    whole_title,
 )
 
 TEXT_MAX = 60_000
@@ -221,7 +221,7 @@ def _differences(report: RunReport) -> str:
     """Return the table of how far each column differs from the baseline; nothing where no two tests are in both."""
     rows = [
         (
-            code_span(suite_name(column)),
+            code_span(whole_title(column)),
             item.name if item.name == PASS_RATE else code_span(one_line(item.name, 40)),
             *map(figures_in_markdown, item.cells),
         )
@@ -234,7 +234,7 @@ def _differences(report: RunReport) -> str:
     hidden = len(rows) - DIFFERENCES_MAX
     more = f"\nand {plural(hidden, 'more difference')}\n" if hidden > 0 else ""
     baseline = report.columns[baseline_number(report.summary.columns) - 1]
-    header = (f"against {code_span(suite_name(baseline))}", "", *DIFFERENCE_HEADER)
+    header = (f"against {code_span(whole_title(baseline))}", "", *DIFFERENCE_HEADER)
     return f"\n{markdown_table(header, rows[:DIFFERENCES_MAX])}{more}"
 
 
@@ -244,7 +244,7 @@ def _column_row(column: Column, picked: _Picked) -> tuple[str, ...]:
         for status in (Status.PASSED, Status.FAILED, Status.ERROR, Status.NOT_EVALUATED)
     )
     rate = format_percentage(passed, passed + failed)
-    return (code_span(suite_name(column)), f"{passed:,}", f"{failed:,}", f"{errors:,}", f"{rest:,}", rate)
+    return (code_span(whole_title(column)), f"{passed:,}", f"{failed:,}", f"{errors:,}", f"{rest:,}", rate)
 
 
 def _metrics(summary: RunSummary) -> str:
@@ -269,7 +269,7 @@ def _rankings(summary: RunSummary) -> str:
 
 
 def _derived(report: RunReport) -> str:
-    titles = {column.index: suite_name(column) for column in report.columns}
+    titles = {column.index: whole_title(column) for column in report.columns}
     rows = [(code_span(name), code_span(of), value) for name, of, value in derived_rows(report, titles)]
     return markdown_table(DERIVED_HEADER, rows) if rows else ""
 
@@ -302,7 +302,7 @@ def _details(report: RunReport, picked: _Picked, *, room: int) -> str:
 
 def _case(result: CaseResult, report: RunReport) -> str:
     column = next((item for item in report.columns if item.index == result.column), None)
-    where = f" {code_span(suite_name(column))}" if column is not None and len(report.columns) > 1 else ""
+    where = f" {code_span(whole_title(column))}" if column is not None and len(report.columns) > 1 else ""
     title = f"{MARKS[result.status]} **{case_number(result)}** {code_span(case_title(result, 120))}{where}\n"
     lines, view = [title], CaseView(result)
     if result.error is not None:

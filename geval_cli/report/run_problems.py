@@ -12,11 +12,11 @@ from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.case_view import assertion_name, case_number, case_title, failure_text
 from geval_cli.report.columns import run_sentence
-from geval_cli.report.junit_file import suite_name
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line
+from geval_cli.report.verdict import whole_title
 
 _TEXT_WIDTH = 500
 _CASES_NAMED = 5
@@ -134,7 +134,7 @@ def _where(item: _Failures, columns: Sequence[Column]) -> str:
     """Return the columns that have the trouble, where there are several."""
     if len(columns) < 2:  # noqa: PLR2004 - several
         return ""
-    names = [suite_name(column) for column in columns if column.index in item.columns]
+    names = [whole_title(column) for column in columns if column.index in item.columns]
     if len(names) == len(columns):
         return f"in all {len(columns):,} columns"
     more = f" and {len(names) - _COLUMNS_NAMED:,} more" if len(names) > _COLUMNS_NAMED else ""

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.engine.columns import column_name
 from geval_cli.numbers import (
     format_score,
     format_score_beside,
@@ -50,7 +51,7 @@ WORDS = {Status.PASSED: "PASS", Status.FAILED: "FAIL", Status.ERROR: "ERROR", St
 VERDICT_WIDTH = len("* PASS 0.9996 ~")
 """The width of a verdict in a table: mark, word, score and the mark of a fallback."""
 
-_LABEL_MAX = 60
+_LABEL_MAX, _WHOLE_MAX = 60, 200
 _NAME_MIN = 4
 _FLAKY_SHOWN = 10
 MANY_COLUMNS = 6
@@ -202,6 +203,12 @@ def column_title(column: Column, columns: tuple[Column, ...], signs: Signs) -> s
     names = column.prompt_label, column.provider_label
     same = sum((item.prompt_label, item.provider_label) == names for item in columns)
     return f"{title} [{column.index + 1}]" if same > 1 else title
+
+
+def whole_title(column: Column) -> str:
+    """Return what a column is called where only one line of text can be: `prompt × provider`."""  # noqa: RUF002
+    labels = (one_line(label, _WHOLE_MAX) for label in (column.prompt_label, column.provider_label))
+    return column_name(Column(column.index, *labels)) or "geval"
 
 
 def fitted_title(title: str, width: int, signs: Signs) -> str:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # it needs numpy, and drawings of a run do not
     from geval_cli.statistics.agreement import Confusion
 
 _BINS = 20
-_LARGEST, _SMALLEST = 9.0, 2.0
 _CURVE_STEPS = 100
 _CURVE_FROM = 20
 """Labelled outputs from which on a curve is drawn through them; through fewer it would follow chance."""
@@ -57,10 +56,8 @@ def score_against_label(
         said += (
             f" Red: the judge's verdict differs from the human one ({plural(differing.total(), 'output')})."
         )
-    wide, high = svg.unit_scale(svg.LEFT, svg.RIGHT), svg.unit_scale(svg.END, svg.TOP)
-    axes = svg.across(wide, svg.END, svg.TOP, "the mean human label", svg.plain)
-    axes += svg.upwards(high, svg.LEFT, svg.RIGHT, "judge's score; dot: how many outputs", svg.plain)
-    cuts = [svg.line(svg.LEFT, svg.END, svg.RIGHT, svg.TOP, "chart-diagonal")]
+    wide, high, axes = svg.square((), "the mean human label", "judge's score; dot: how many outputs")
+    cuts = []
     kinds = [("chart-diagonal", "the judge agrees with the labels")]
     if threshold is not None and 0 <= threshold <= 1:
         cuts.append(svg.line(svg.LEFT, high.at(threshold), svg.RIGHT, high.at(threshold), "chart-threshold"))
@@ -71,8 +68,7 @@ def score_against_label(
     dots = []
     for (label, score), count in sorted(counts.items()):
         apart = differing[label, score]
-        kind = "chart-dot is-clear is-worse" if apart else "chart-dot is-clear"
-        spot = svg.dot(wide.at(label), high.at(score), _radius(count, most), kind)
+        spot = svg.counted_dot(wide.at(label), high.at(score), count, most, "is-worse" if apart else "")
         said_of = f"{plural(count, 'output')}: label {format_score(label)}, score {format_score(score)}"
         said_of += f"; verdicts differ on {apart:,}" if apart else ""
         dots.append(svg.mark(spot, said_of, href=_href(links, metric, score, label)))
@@ -116,10 +112,9 @@ def chance_of_good(
     spots = _neighbours_joined(points)
     total = sum(number for *_, number in spots)
     said = f"The share of good outputs by score, of {plural(total, 'labelled output')}."
-    wide, high = svg.unit_scale(svg.LEFT, svg.RIGHT), svg.unit_scale(svg.END, svg.TOP)
-    axes = svg.across(wide, svg.END, svg.TOP, "judge's score", svg.plain)
-    axes += svg.upwards(high, svg.LEFT, svg.RIGHT, "share of good outputs; dot: how many", svg.percent)
-    parts = [axes, svg.line(svg.LEFT, svg.END, svg.RIGHT, svg.TOP, "chart-diagonal")]
+    said_above = "share of good outputs; dot: how many"
+    wide, high, axes = svg.square((), "judge's score", said_above, svg.percent)
+    parts = [axes]
     kinds = [("chart-diagonal", "share = score")]
     if threshold is not None and 0 <= threshold <= 1:
         parts.append(svg.line(wide.at(threshold), svg.END, wide.at(threshold), svg.TOP, "chart-threshold"))
@@ -131,7 +126,7 @@ def chance_of_good(
         kinds.append(("chart-line", "fitted curve"))
     most = max(number for *_, number in spots)
     for score, share, number in spots:
-        spot = svg.dot(wide.at(score), high.at(share), _radius(number, most), "chart-dot is-clear")
+        spot = svg.counted_dot(wide.at(score), high.at(share), number, most, "")
         said_of = f"score {format_score(score)}: {format_share(share)} of {plural(number, 'output')} are good"
         parts.append(svg.mark(spot, said_of, href=_href(links, metric, score)))
     figures = FigureTable(
@@ -187,10 +182,6 @@ def _ends(centre: float) -> tuple[float | None, float | None]:
     """Return the values that are drawn at `centre`: from the first on, below the second; None without an end."""
     low, high = (round(centre + half / _BINS, 9) for half in (-0.5, 0.5))
     return (low if low > 0 else None), (high if high < 1 else None)
-
-
-def _radius(count: int, most: int) -> float:
-    return max(_LARGEST * math.sqrt(count / most), _SMALLEST)
 
 
 def _bin(value: float) -> float:

@@ -344,6 +344,31 @@ def upwards(
     return "".join([*parts, line(x, scale.start, x, scale.end, "chart-axis")])
 
 
+def square(
+    values: Iterable[float],
+    below: str,
+    above: str,
+    say: Callable[[float], str] | None = None,
+) -> tuple[AxisScale, AxisScale, str]:
+    """Return the two scales of a drawing that sets one figure against another, and its axes with the diagonal.
+
+    Args:
+        values: of scores; the scales hold all of them.
+        below: the title of the figure to the right.
+        above: the title of the figure upwards.
+        say: writes the ticks upwards, where they are no scores.
+    """
+    found = list(values)
+    wide, high = score_scale(found, LEFT, RIGHT), score_scale(found, END, TOP)
+    axes = across(wide, END, TOP, below, plain) + upwards(high, LEFT, RIGHT, above, say or plain)
+    return wide, high, axes + line(LEFT, END, RIGHT, TOP, "chart-diagonal")
+
+
+def counted_dot(x: float, y: float, count: int, most: int, kind: str) -> str:
+    """Return a circle whose area says how many it stands for; `most` has the largest."""
+    return dot(x, y, max(9 * math.sqrt(count / most), 2), f"chart-dot is-clear {kind}".rstrip())
+
+
 def percent(share: float) -> str:
     """`75 %`: a tick of a scale of shares."""
     return f"{trimmed(fixed(100 * share, 2))} %"

@@ -81,13 +81,7 @@ def score_scatter(
         f"Of {plural(len(pairs), 'case')}, {better:,} scored higher, {worse:,} lower and {equal:,} the same."
     )
     values = [value for pair in pairs for value in (pair.before, pair.after)]
-    wide, high = (
-        svg.score_scale(values, svg.LEFT, svg.RIGHT),
-        svg.score_scale(values, svg.END, svg.TOP),
-    )
-    diagonal = svg.line(svg.LEFT, svg.END, svg.RIGHT, svg.TOP, "chart-diagonal")
-    axes = svg.across(wide, svg.END, svg.TOP, "score before", svg.plain)
-    axes += svg.upwards(high, svg.LEFT, svg.RIGHT, "score after; above the line: better", svg.plain)
+    wide, high, axes = svg.square(values, "score before", "score after; above the line: better")
     figures = FigureTable(
         ("cases", "higher", "lower", "the same"), ((_n(len(pairs)), _n(better), _n(worse), _n(equal)),)
     )
@@ -97,7 +91,7 @@ def score_scatter(
     kinds, end = svg.legend(
         [*_CHANGES, ("chart-bar", "the same"), ("chart-diagonal", "no change")], svg.END + 36
     )
-    return Chart(name, title, said, figures, end, [axes, diagonal, *dots, kinds])
+    return Chart(name, title, said, figures, end, [axes, *dots, kinds])
 
 
 _CHANGES = (("chart-bar is-better", "higher"), ("chart-bar is-worse", "lower"))
@@ -126,10 +120,8 @@ def _counted_dots(
     found = []
     for (x, y), count in sorted(counts.items()):
         before, after = wide.low + x * step, high.low + y * step
-        radius = max(8 * math.sqrt(count / most), 1.5)
         said = f"{plural(count, 'case')} near {format_score(before)} before and {format_score(after)} after"
-        kind = f"chart-dot is-clear {_kind(after - before)}"
-        spot = svg.dot(wide.at(before), high.at(after), radius, kind)
+        spot = svg.counted_dot(wide.at(before), high.at(after), count, most, _kind(after - before))
         href = None if links is None else links(_range_of(x, wide), _range_of(y, high))
         found.append(svg.mark(spot, said, href=href))
     return found

@@ -6,9 +6,15 @@ from typing import Any
 
 from geval_cli.records import RunStatus, RunSummary, Status
 from geval_cli.report.columns import cost_note, leader_text, leading, ranking, verdict_text
-from geval_cli.report.junit_file import suite_name
 from geval_cli.report.report import RunReport, run_title, telling_metrics
-from geval_cli.report.verdict import derived_rows, gate_value, ranking_note, run_outcome, shown_gates
+from geval_cli.report.verdict import (
+    derived_rows,
+    gate_value,
+    ranking_note,
+    run_outcome,
+    shown_gates,
+    whole_title,
+)
 
 _FLAKY_SHOWN = 20
 
@@ -16,7 +22,7 @@ _FLAKY_SHOWN = 20
 def run_values(report: RunReport) -> dict[str, Any]:
     """Return the values of the templates `run_head.html` and `run_summary.html`."""
     run, summary = report.run, report.summary
-    titles = {column.index: suite_name(column) for column in run.columns}
+    titles = {column.index: whole_title(column) for column in run.columns}
     # Of a finished run they are called as in the table that sets them side by side.
     titles |= {column.index: item.label for column, item in zip(run.columns, summary.columns, strict=False)}
     leaders = leading(summary.columns) if summary.columns else frozenset()
