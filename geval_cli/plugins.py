@@ -53,6 +53,8 @@ EXTRAS: Mapping[str, str] = {
     "code runner": "geval_cli.extras.programs.scripting.scripts",
     # Reads the tools of a test, and checks them: `read_tools`, `check_tools`.
     "tools of a config": "geval_cli.extras.tools.reading",
+    # Says what keeps a run from ending as soon as it is decided, and when it is: `stop_problems`, `Decisions`.
+    "early stopping": "geval_cli.extras.stopping",
     # Fetches tests that a config names by an address: `SourceCopies`.
     "remote tests": "geval_cli.extras.remote.copies",
     # Answers the tools that a model calls: `ToolCaller`.

@@ -60,7 +60,6 @@ from geval_cli.runs.session import (
     safe_result,
 )
 from geval_cli.runs.spending import Spending
-from geval_cli.runs.stopping import Decisions, is_not_asked
 from geval_cli.runs.stored import kept_labels_of
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
@@ -503,11 +502,13 @@ class _Pass(Struct):
 
 def _open_decisions(
     prepared: PreparedRun, baseline: Baseline | None, state: State, resumed: ResumedRun | None
-) -> Decisions | None:
+) -> Any:
     """Return what a run is to decide, with what a resumed one knows of it; None for one that goes to its end."""
     if prepared.plan.drawn is None:
         return None
-    decisions = Decisions(prepared, gates_of(prepared.request, prepared.suite)[0], baseline)
+    decisions = extra("early stopping").Decisions(
+        prepared, gates_of(prepared.request, prepared.suite)[0], baseline
+    )
     if resumed is not None:
         for result in filter(resumed.done.has, state.runs.results(resumed.run.id)):
             decisions.add(result)
@@ -526,7 +527,7 @@ def with_verdicts(
     results: Callable[[], Iterator[CaseResult]],
     run: RunRecord,
     baseline: Baseline | None,
-    decisions: Decisions | None,
+    decisions: Any,
 ) -> RunSummary:
     """Return `summary` with the run's gates, its flaky tests, the figures and ranks of its columns, and its comparison.
 
@@ -536,12 +537,9 @@ def with_verdicts(
     if not summary.total and prepared.request.allows_empty:
         return with_columns(summary, columns, (), baseline=None, has_clusters=False)
     gates, max_errors = gates_of(prepared.request, prepared.suite)
-    has_stopped = decisions is not None and decisions.has_stopped
+    early = decisions if decisions is not None and decisions.has_stopped else None
+    asked = results if early is None else lambda: early.asked(results())
     named = prepared.suite.baseline
-
-    def asked() -> Iterator[CaseResult]:
-        return (result for result in results() if not is_not_asked(result))
-
     try:
         # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
         has_clusters = prepared.plan.repeats > 1 or len(columns) > 1
@@ -560,14 +558,10 @@ def with_verdicts(
             by_column = derive_by_column(prepared.suite.derived_metrics, results(), columns=len(columns))
             summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
-            judged = _judged(
-                gates, max_errors, asked if has_stopped else results, run, baseline, prepared.labels
-            )
+            judged = _judged(gates, max_errors, asked, run, baseline, prepared.labels)
             summary = replace(summary, gates=judged)
-        if decisions is not None and has_stopped:
-            summary = replace(
-                summary, gates=decisions.with_gates(summary.gates), early_stop=decisions.early_stop
-            )
+        if early is not None:
+            summary = replace(summary, gates=early.with_gates(summary.gates), early_stop=early.early_stop)
         if baseline is not None:
             summary = replace(summary, baseline=compared_with(baseline, run, results, margins))
     # The results cannot be read again: gates are errors then, never passed.

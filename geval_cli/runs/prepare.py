@@ -29,8 +29,8 @@ from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems, gates_of
 from geval_cli.runs.judge_again import JudgedTests, match_outputs
 from geval_cli.runs.lock import lock_problems, read_lock
+from geval_cli.runs.options import DECIDED
 from geval_cli.runs.requests import PreparedRun, RunRequest, open_config
-from geval_cli.runs.stopping import stop_problems, stops_when_decided
 from geval_cli.source.files import read_text
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK
@@ -115,7 +115,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     notes = tuple(_judge_notes(suite, checked, defaults))
     suite, ports = _with_needs(suite, checked, request)
     drawn = (
-        DrawnTests(suite.tests, checked.tests, request.seed) if stops_when_decided(request, suite) else None
+        DrawnTests(suite.tests, checked.tests, request.seed) if _stops_when_decided(request, suite) else None
     )
     plan = replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows, drawn=drawn)
     stored = None if request.judged is None else match_outputs(plan, request.judged, templates)
@@ -194,6 +194,10 @@ def _all_problems(
     """Return all problems of what was opened, sorted; `plan` is of what was selected of it."""
     suite, each = plan.suite, _distinct([*asked[Role.GENERATION], *asked[Role.JUDGE]])
     batches = extra("batches").batch_problems(suite, checked, request, asked) if request.batched_roles else ()
+    stopping: Iterable[Problem] = ()
+    if _stops_when_decided(request, suite):
+        gates, _ = gates_of(request, suite)
+        stopping = extra("early stopping").stop_problems(request, plan, gates, is_serial=checked.is_serial)
     problems = [
         *opened.problems,
         *refused,
@@ -206,7 +210,7 @@ def _all_problems(
         *_check_calls(checked, request),
         *_masked_keys(request, each),
         *baseline_problems(request, suite, plan.columns, is_going_to_run=is_going_to_run),
-        *stop_problems(request, plan, gates_of(request, suite)[0], is_serial=checked.is_serial),
+        *stopping,
     ]
     leaves_out = request.judged is not None and bool(request.judged.metrics.only)
     if checked.checks_nothing and not opened.problems and not leaves_out:
@@ -214,6 +218,11 @@ def _all_problems(
     if not checked.cases and not problems and not request.allows_empty:
         problems.append(_nothing_to_run(suite, request))
     return sort_problems(problems)
+
+
+def _stops_when_decided(request: RunRequest, suite: LoadedSuite) -> bool:
+    """Return whether the command line, or else the config, wants the run to end when it is decided."""
+    return (request.stop_when or suite.options.stop_when) == DECIDED
 
 
 def _distinct(specs: Iterable[ProviderSpec]) -> tuple[ProviderSpec, ...]:

@@ -17,11 +17,11 @@ from support.product import Finished, Product
 from support.stored_runs import store_run, write_config
 
 from geval_cli.errors import ConfigError
+from geval_cli.extras.stopping import Decisions
 from geval_cli.records import CaseResult, ErrorInfo, Status
 from geval_cli.runs.baseline import gates_of
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.stopping import Decisions
 from geval_cli.runs.stored import load_report
 from geval_cli.store.state import open_runs
 

@@ -29,13 +29,11 @@ from geval_cli.records import (
 from geval_cli.report.comparison import PASS_RATE, SCORE, Measure, RowKind, compared_case, values_of
 from geval_cli.report.matching import match_columns
 from geval_cli.runs.baseline import Baseline
-from geval_cli.runs.options import DECIDED
 from geval_cli.runs.record import DECIDED_EARLY
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.statistics.paired import SIGNIFICANCE
 from geval_cli.statistics.sequential import SequentialMean
 from geval_cli.suite.gates import Gate, Statistic
-from geval_cli.suite.suite import LoadedSuite
 
 LEAST_TESTS = 10
 """A suite of fewer tests never stops early: there is next to nothing to save, and much to be wrong about."""
@@ -56,17 +54,10 @@ _JUDGED_AT_THE_END = frozenset({Statistic.ERRORS, Statistic.COST})
 """They are about what the run did, however much of it that was."""
 
 
-def stops_when_decided(request: RunRequest, suite: LoadedSuite) -> bool:
-    """Return whether the command line, or else the config, wants the run to end when it is decided."""
-    return (request.stop_when or suite.options.stop_when) == DECIDED
-
-
 def stop_problems(
     request: RunRequest, plan: Plan, gates: Sequence[Gate], *, is_serial: bool
 ) -> Iterator[Problem]:
-    """Yield what keeps a run from ending when it is decided, if it is to."""
-    if not stops_when_decided(request, plan.suite):
-        return
+    """Yield what keeps a run from ending when it is decided."""
     hint = "remove one of the two"
     if request.is_shared:
         name = "--workers" if request.ray is None else "--ray"
@@ -232,7 +223,7 @@ class Decisions:
     def add(self, result: CaseResult) -> None:
         """Take in a result."""
         is_new = not self._done.has(result) and self._done.add(result)
-        if is_not_asked(result):
+        if _is_not_asked(result):
             self._not_asked += is_new
             return
         if not is_new:
@@ -248,6 +239,10 @@ class Decisions:
             self._after += 1
             for decision in self._decisions:
                 decision.add(results)
+
+    def asked(self, results: Iterable[CaseResult]) -> Iterator[CaseResult]:
+        """Yield the results of cases that were asked for."""
+        return (result for result in results if not _is_not_asked(result))
 
     def rest(self) -> Iterator[CaseResult]:
         """Yield a result for each case that is not asked for any more; `add` has to be told of it."""
@@ -323,7 +318,7 @@ class Decisions:
         return replace(judged, status=status, actual=record.mean, note=note)
 
 
-def is_not_asked(result: CaseResult) -> bool:
+def _is_not_asked(result: CaseResult) -> bool:
     """Return whether a case was not asked for since the run had been decided."""
     return result.status is Status.NOT_EVALUATED and any(
         item.type == _NOT_ASKED for item in result.assertions
