@@ -238,7 +238,8 @@ def print_columns(report: RunReport, console: Console) -> None:
         if len(set(names)) < len(set(titles)):
             continue  # names that are cut to the same text tell nothing: numbers and a legend do
         rows = _rows(columns, names, ranked, shape, console)
-        if _width(rows) <= console.width - 1:
+        widths = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
+        if 1 + sum(widths) + _GAP * (len(widths) - 1) <= console.width - 1:
             if not shape.title:
                 print_legend(titles, console)
             _print_rows(rows, console)
@@ -574,11 +575,6 @@ def _chance(by_k: Mapping[str, Stat], tries: int) -> str:
 def baseline_number(columns: Sequence[ColumnSummary]) -> int:
     """Return the number, from 1, of the column with which the others are compared."""
     return next((number for number, item in enumerate(columns, start=1) if item.vs_first is None), 1)
-
-
-def _width(rows: Sequence[tuple[str, ...]]) -> int:
-    widths = [max(cell_len(cell) for cell in cells) for cells in zip(*rows, strict=True)]
-    return 1 + sum(widths) + _GAP * (len(widths) - 1)
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]], console: Console) -> None:

@@ -381,14 +381,12 @@ def paired_cases(before: Sequence[LaterT], after: Sequence[LaterT], match: Colum
 
 def _case_pairs(pairs: list[Pair], match: ColumnMatch, before: int, after: int) -> CasePairs:
     """Return pairs in their order; `before` and `after` are the numbers of cases of both runs."""
-    pairs.sort(key=_importance)
+    pairs.sort(
+        key=lambda pair: (CHANGE_ORDER.index(pair.change), -abs(pair.score_delta or 0.0), *_place(pair.after))
+    )
     by_place = any(pair.by is MatchedBy.PLACE for pair in match.pairs)
     columns_by = MatchedBy.PLACE if by_place else MatchedBy.LABEL
     return CasePairs(tuple(pairs), columns_by, before - len(pairs), after - len(pairs))
-
-
-def _importance(pair: Pair) -> tuple[object, ...]:
-    return CHANGE_ORDER.index(pair.change), -abs(pair.score_delta or 0.0), *_place(pair.after)
 
 
 def _place(case: ScoredCase) -> _Place:
@@ -704,7 +702,11 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
         notes=(
             *(told if is_steady else ()),
             *_notes(comparing, match, sides),
-            *_paired_by_order(alike),
+            *(
+                [f"paired by their order: {_unknown(alike, alike.by_order)}; {_KEYS_HINT}"]
+                if alike.by_order
+                else []
+            ),
             *([] if rows else [_NOTHING_COMPARED]),
         ),
         drift=drift,
@@ -946,7 +948,7 @@ def headline(
     if not rows:
         return DifferenceVerdict.UNDECIDED, "Nothing was judged in both runs, so nothing is decided"
     several = len({row.column for row in rows}) > 1
-    by_change = sorted(rows, key=_value)
+    by_change = sorted(rows, key=lambda row: row.delta.value or 0.0)
     counts = Counter(row.verdict for row in rows)
     lowest, highest = by_change[0], by_change[-1]
     worst = next((row for row in by_change if row.verdict is DifferenceVerdict.WORSE), None)
@@ -1020,21 +1022,15 @@ def headline(
 def _though_clear_alone(shown: Sequence[ComparedRow], rows: Sequence[ComparedRow]) -> str:
     """Return why figures whose own intervals leave out 0 are undecided; "" where none does."""
     clear = [
-        row.delta for row in shown if row.delta.interval is not None and not _holds_zero(row.delta.interval)
+        row.delta
+        for row in shown
+        if row.delta.interval is not None and not row.delta.interval[0] <= 0 <= row.delta.interval[1]
     ]
     tests = [format_p(found.p_adjusted) for found in clear if found.p_adjusted is not None]
     if not tests:
         return ""
     why = f"after correction for {len(rows):,} comparisons" if len(rows) > 1 else "by the exact test"
     return f"; {why} {'neither is' if len(tests) > 1 else 'it is not'} clear (p {' and '.join(tests)})"
-
-
-def _holds_zero(interval: tuple[float, float]) -> bool:
-    return interval[0] <= 0 <= interval[1]
-
-
-def _value(row: ComparedRow) -> float:
-    return row.delta.value or 0.0
 
 
 def is_rate(row: ComparedRow) -> bool:
@@ -1296,11 +1292,6 @@ def _notes(
             for side, name in zip(sides, "AB", strict=True)
         )
         yield f"left out as errors: {', '.join(counts)}"
-
-
-def _paired_by_order(alike: Alike) -> Iterator[str]:
-    if alike.by_order:
-        yield f"paired by their order: {_unknown(alike, alike.by_order)}; {_KEYS_HINT}"
 
 
 def _columns(columns: Sequence[Column]) -> str:

@@ -1,6 +1,6 @@
 """A comparison of two runs in words: on the terminal and as Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -286,7 +286,8 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
     if found.overall is not None:
         said = figures_in_markdown(overall_text(found.overall, "→"))
         lines += [f"All columns together: {said}.", ""]
-    lines += [f"- {kind}: {code_span(text)}" for kind, text in _remarks(found)]
+    lines += [f"- warning: {code_span(text)}" for text in found.warnings]
+    lines += [f"- note: {code_span(text)}" for text in found.notes]
     several = len(found.columns) > 1
     header = (
         "",
@@ -324,11 +325,6 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
             lines += _flips_markdown(row, room, several=several)
             room -= min(room, len(row.flipped))
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _remarks(found: RunComparison) -> Iterable[tuple[str, str]]:
-    yield from (("warning", text) for text in found.warnings)
-    yield from (("note", text) for text in found.notes)
 
 
 def _flips_markdown(row: ComparedRow, room: int, *, several: bool) -> list[str]:

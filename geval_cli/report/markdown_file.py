@@ -167,11 +167,11 @@ def _pass_rate(summary: RunSummary) -> str:
     if not judged:
         return "Pass rate: none, since nothing was judged."
     rate = f"Pass rate: **{format_percentage(summary.passed, judged)}**{worst_case(summary)}"
-    return rate if summary.pass_interval is None else f"{rate} {_between(summary.pass_interval)}"
-
-
-def _between(bounds: tuple[float, float]) -> str:
-    return f"(95 % interval {format_share_interval(bounds)})"
+    return (
+        rate
+        if summary.pass_interval is None
+        else f"{rate} (95 % interval {format_share_interval(summary.pass_interval)})"
+    )
 
 
 def _gates(summary: RunSummary) -> str:

@@ -181,7 +181,10 @@ def _fit(
     """Return the columns that there is room for, and their widths."""
     kept = list(columns)
     natural = {
-        column.heading: max(len(column.heading), *(_longest(cell) for cell in cells[column.heading]))
+        column.heading: max(
+            len(column.heading),
+            *(cell_len(line) for cell in cells[column.heading] for line in cell.plain.split("\n")),
+        )
         for column in columns
     }
     least = {
@@ -204,10 +207,6 @@ def _fit(
         widths[heading] += share
         free -= share
     return kept, [widths[column.heading] for column in kept]
-
-
-def _longest(cell: Text) -> int:
-    return max((cell_len(line) for line in cell.plain.split("\n")), default=0)
 
 
 def _cut(cell: Text, width: int) -> Text:
@@ -234,10 +233,6 @@ def _config(item: RunListEntry, _: datetime, folder: Path) -> Text:
     near = os.path.relpath(item.config_file, folder)
     is_far = near.startswith(os.path.join(*[os.pardir] * _UPWARDS_MAX))  # noqa: PTH118 - it is compared with a text
     return Text(sanitize(item.config_file if is_far else near))
-
-
-def _models(item: RunListEntry, _: datetime, __: Path) -> Text:
-    return _listed(dict.fromkeys(column.provider_label for column in item.run.columns))
 
 
 def _listed(texts: Mapping[str, None]) -> Text:
@@ -313,7 +308,12 @@ _COLUMNS = (
     _Column("config", _config, 0, 10),
     _Column("title", lambda item, _, __: Text(one_line(item.run.title or "", _TEXT_MAX)), 30, 10),
     _Column("description", lambda item, _, __: Text(one_line(item.run.description or "", _TEXT_MAX)), 60, 16),
-    _Column("models", _models, 80, 10),
+    _Column(
+        "models",
+        lambda item, _, __: _listed(dict.fromkeys(column.provider_label for column in item.run.columns)),
+        80,
+        10,
+    ),
     _Column("judge", lambda item, _, __: _listed(dict.fromkeys(item.run.judges)), 90, 10),
     _Column(
         "tags",

@@ -325,7 +325,9 @@ def _print_counts(report: RunReport, console: Console) -> None:
         line.append(f"{dot}{cost}")
     if report.run.duration_ms is not None:
         line.append(f"{dot}{format_duration(report.run.duration_ms)}")
-    print_hanging(_headline(report), line, console, indent=1)
+    word, like = run_outcome(report.run, summary)
+    head = Text(f"{word.upper()}  ", style="bold yellow" if like is None else _HEADLINE_STYLES[like])
+    print_hanging(head, line, console, indent=1)
     remark = _remark(report)
     if remark:
         print_hanging(Text(), Text(remark, style="yellow"), console, indent=1)
@@ -342,11 +344,6 @@ def _decided_gates(report: RunReport) -> Sequence[GateResult]:
     if not _is_cut_short(report):
         return gates
     return [gate for gate in gates if gate.status is not Status.ERROR] if report.summary.total else []
-
-
-def _headline(report: RunReport) -> Text:
-    word, status = run_outcome(report.run, report.summary)
-    return Text(f"{word.upper()}  ", style="bold yellow" if status is None else _HEADLINE_STYLES[status])
 
 
 _HEADLINE_STYLES = {**STYLES, Status.PASSED: "bold green", Status.NOT_EVALUATED: "bold yellow"}

@@ -158,7 +158,7 @@ class RunFigures:
         if result.score is not None:
             self._histogram(SCORE, result.column).add(result.score)
         for name, score in result.named_scores.items():
-            if self._has_room_for(name):
+            if name != SCORE and (name in self.scores or len(self.scores) <= METRICS_MAX):
                 self._histogram(name, result.column).add(score)
             elif len(self.left_out) < FURTHER_MAX:
                 self.left_out.add(name)
@@ -175,9 +175,6 @@ class RunFigures:
     def spreads(self) -> list[Spread]:
         """Return the tests whose repeats are furthest apart, the widest first; none whose repeats are equal."""
         return sorted(self._spreads, key=lambda item: (-item.width, item.test_index, item.column))
-
-    def _has_room_for(self, name: str) -> bool:
-        return name != SCORE and (name in self.scores or len(self.scores) <= METRICS_MAX)
 
     def _histogram(self, name: str, column: int) -> Histogram:
         return self.scores.setdefault(name, {}).setdefault(column, Histogram())

@@ -311,7 +311,14 @@ def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool
     figures = FigureTable(
         ("run", "began", "value", "95 % interval", "n", "note"),
         tuple(
-            (point.run_id, _day(point.when), *_point_cells(point, say), _n(point.n), _note(point))
+            (
+                point.run_id,
+                _day(point.when),
+                "none" if point.value is None else say(point.value),
+                " to ".join(map(say, point.interval or ())),
+                _n(point.n),
+                _note(point),
+            )
             for point in points
         ),
     )
@@ -394,11 +401,6 @@ def _moment(when: str) -> datetime | None:
 def _day(when: str) -> str:
     found = _moment(when)
     return one_line(when, 20) if found is None else f"{found:%Y-%m-%d %H:%M}"
-
-
-def _point_cells(point: TrendPoint, say: Callable[[float], str]) -> tuple[str, str]:
-    value = "none" if point.value is None else say(point.value)
-    return value, "" if point.interval is None else " to ".join(map(say, point.interval))
 
 
 def _note(point: TrendPoint) -> str:

@@ -96,7 +96,13 @@ def score_histograms(
     table = FigureTable(
         ("column", "scores", "mean", "counts by score"),
         tuple(
-            (name_of(column), f"{counts.n:,}", format_score(counts.mean), _counts_text(counts))
+            (
+                name_of(column),
+                f"{counts.n:,}",
+                format_score(counts.mean),
+                "; ".join(f"{_bin_text(low, high)}: {count:,}" for low, high, count in counts.bins())
+                or "none",
+            )
             for _, column, counts in rows
         ),
     )
@@ -211,10 +217,6 @@ def _means_text(rows: Sequence[_HistogramRow]) -> str:
     return f"Highest mean: {best}, {format_score(high)}; lowest: {last}, {format_score(low)}."
 
 
-def _counts_text(counts: Histogram) -> str:
-    return "; ".join(f"{_bin_text(low, high)}: {count:,}" for low, high, count in counts.bins()) or "none"
-
-
 _VERDICT_WORDS = (("passed", "all repeats pass"), ("mixed", "mixed"), ("failed", "all fail"))
 
 
@@ -308,7 +310,11 @@ def _spread_row(
 
 def leaderboard(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     """Return the pass rates with their intervals, the best first; columns without one stand last."""
-    ranked = sorted(enumerate(columns), key=lambda item: _rank(item[1].pass_rate))
+    ranked = sorted(
+        enumerate(columns),
+        key=lambda item: -math.inf if item[1].pass_rate.value is None else item[1].pass_rate.value,
+        reverse=True,
+    )
     figures = FigureTable(
         ("column", "pass rate [95 %]", "judged", "tests"),
         tuple(
@@ -335,10 +341,6 @@ def leaderboard(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     ]
     axis = svg.across(scale, floor, 8, "pass rate; bar: 95 % interval over tests", svg.percent)
     return Chart(name, title, said, figures, floor + svg.LAST, [axis, *rows])
-
-
-def _rank(stat: Stat) -> tuple[bool, float]:
-    return stat.value is None, -(stat.value or 0.0)
 
 
 def _leader_text(judged: Sequence[ColumnSummary]) -> str:

@@ -1,16 +1,17 @@
 """One run for the templates that the page and the report share: its sums, and how its figures are written."""
 
 import re
-from functools import partial
 from typing import Any
 
 from geval_cli.records import RunStatus, RunSummary, Status
 from geval_cli.report.columns import cost_note, leader_text, leading, ranking, verdict_text
 from geval_cli.report.report import RunReport, run_title, telling_metrics
+from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import (
     derived_rows,
     gate_value,
     ranking_note,
+    ranking_rows,
     run_outcome,
     shown_gates,
     whole_title,
@@ -48,7 +49,17 @@ def run_values(report: RunReport) -> dict[str, Any]:
         "outcome": run_outcome(report.run, report.summary),
         "cost_note": cost_note(summary.columns),
         "metrics": telling_metrics(summary),
-        "ranking_note": partial(ranking_note, summary),
+        "rankings": [
+            (
+                name,
+                [
+                    (f"{place}. {one_line(label, 160)}".removeprefix(". "), *figures)
+                    for place, label, *figures in ranking_rows(entries)
+                ],
+                ranking_note(summary, name),
+            )
+            for name, entries in summary.rankings.items()
+        ],
     }
 
 
