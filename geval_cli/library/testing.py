@@ -7,11 +7,9 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,7 +51,7 @@ from geval_cli.runs.record import ended_run
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.run_locks import SharedRuns
-from geval_cli.store.runs import RunOrigin, RunStore
+from geval_cli.store.runs import RunOrigin, RunStore, new_run_id, time_now
 from geval_cli.version import __version__
 
 _MARKER = "geval"
@@ -375,11 +373,10 @@ class SessionRun:
         self.failure: StoreError | None = None
         self._tally = Tally()
         self._began_s = time.monotonic()
-        now = datetime.now(UTC)
         self._run = RunRecord(
-            id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+            id=new_run_id(),
             status=RunStatus.RUNNING,
-            started_at=now.isoformat(timespec="milliseconds"),
+            started_at=time_now(),
             finished_at=None,
             duration_ms=None,
             tool_version=__version__,

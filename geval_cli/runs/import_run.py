@@ -1,10 +1,9 @@
 """Results files become stored runs: geval's (`-o results.json`, `.jsonl`, `.parquet`) and promptfoo's, version 3."""
 
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ from geval_cli.source.parquet import (
     read_shape,
 )
 from geval_cli.source.secrets import mask_config, mask_text
-from geval_cli.store.runs import LATEST, RunOrigin, RunStore
+from geval_cli.store.runs import LATEST, RunOrigin, RunStore, new_run_id, time_now
 from geval_cli.version import __version__
 
 MAX_FILE_BYTES = 1 << 30
@@ -403,17 +402,13 @@ def _safe_run(run: RunRecord, cases: Sequence[CaseResult]) -> RunRecord:
 
 def _safe_id(written: str) -> str:
     safe = _NOT_IN_ID.sub("-", written).strip("-_")[:80]
-    return safe if _ID.fullmatch(safe) and safe != LATEST else _new_id()
-
-
-def _new_id() -> str:
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return safe if _ID.fullmatch(safe) and safe != LATEST else new_run_id()
 
 
 def _new_run(path: Path, cases: Sequence[CaseResult], config: JsonValue, **known: Any) -> RunRecord:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    now = time_now()
     values: dict[str, Any] = {
-        "id": _new_id(),
+        "id": new_run_id(),
         "status": RunStatus.COMPLETED,
         "started_at": now,
         "finished_at": now,

@@ -7,10 +7,8 @@ kept but a hash and the name of a branch.
 """
 
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -26,7 +24,7 @@ from geval_cli.source.command import ScriptError, run_command
 from geval_cli.source.digest import digest_of
 from geval_cli.source.secrets import MASK, is_secret_name, mask_bare
 from geval_cli.store.home import repository_of
-from geval_cli.store.runs import RunOrigin, config_file
+from geval_cli.store.runs import RunOrigin, config_file, new_run_id, time_now
 from geval_cli.version import __version__
 
 DECIDED_EARLY = ("decided after ", "this run stopped early: ")
@@ -56,9 +54,9 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> RunRecord:
     if resumed is not None:
         return _resumed_run(prepared, resumed, git)
     return RunRecord(
-        id=f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        id=new_run_id(),
         status=RunStatus.RUNNING,
-        started_at=_now(),
+        started_at=time_now(),
         finished_at=None,
         duration_ms=None,
         tool_version=__version__,
@@ -81,7 +79,7 @@ def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: It
     return replace(
         run,
         status=status,
-        finished_at=_now(),
+        finished_at=time_now(),
         duration_ms=(run.duration_ms or 0.0) + lasted_s * 1000,
         warnings=tuple(dict.fromkeys([*run.warnings, *notices])),
     )
@@ -109,7 +107,7 @@ def _resumed_run(prepared: PreparedRun, resumed: ResumedRun, git: GitState | Non
         warnings.append(f"started by geval {old.tool_version}, resumed by geval {__version__}")
     if git is not None and old.git is not None and git.commit != old.git.commit:
         warnings.append(f"started at commit {_short(old.git)}, resumed at commit {_short(git)}")
-    if _now() < old.started_at:
+    if time_now() < old.started_at:
         warnings.append("the system clock is earlier than the start of this run")
     return replace(
         old,
@@ -122,11 +120,6 @@ def _resumed_run(prepared: PreparedRun, resumed: ResumedRun, git: GitState | Non
 
 def _short(git: GitState) -> str:
     return "none" if git.commit is None else git.commit[:SHORT_COMMIT]
-
-
-def _now() -> str:
-    """Return the time as records have it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def read_git_state(folder: Path, access: Access) -> GitState | None:

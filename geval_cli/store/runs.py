@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,6 +103,16 @@ _SELECT_OF_CONFIG = """
 def config_file(path: Path) -> str:
     """Return the name by which the runs of a config are found from every folder: its absolute path, without `..`."""
     return os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps `..`, and Path.resolve follows links
+
+
+def new_run_id() -> str:
+    """Return an id for a run that begins now: runs are sorted by it, and two that begin together differ."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def time_now() -> str:
+    """Return the time as records of runs have it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class StoredRun(NamedTuple):
