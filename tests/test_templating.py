@@ -1,7 +1,11 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from geval_cli.errors import Location, TemplateError
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating import Templates, template_problem
+from geval_cli.templating.nunjucks import NunjucksTemplates
 
 TEMPLATES = Templates()
 
@@ -126,3 +130,37 @@ def test_the_problem_of_an_undefined_name_suggests_the_nearest() -> None:
     assert problem.message == "undefined variable `topc` (in prompt `p` for test 3)"
     assert problem.hint == "did you mean `topic`?"
     assert problem.notes == ("defined here: other, topic",)
+
+
+class ATextOfAnotherType(str):
+    """A text that Jinja2 itself fills in."""
+
+
+PIECES = st.sampled_from(
+    [
+        *("{{ a }}", "{{a}}", "{{- b -}}", "{{ c }}", "{{ self }}", "{{ loop }}", "{{ range }}", "{{ 'a' }}"),
+        *("{{ a | upper }}", "{# a #}", "{% raw %}{{ a }}{% endraw %}", "{% if a %}b{% endif %}"),
+        *("x", " \n", "\r\n", "}}", "{ a }", "é\u2028"),
+    ]
+)
+VALUES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5) | st.sampled_from(
+    ["{{ b }}", "<a>&", "\r"]
+)
+
+
+@pytest.mark.parametrize(
+    "templates", [Templates(), NunjucksTemplates(PROMPTFOO_RULES)], ids=["own", "nunjucks"]
+)
+@given(pieces=st.lists(PIECES, max_size=6), values=st.lists(VALUES, min_size=5, max_size=5))
+def test_a_template_of_names_alone_is_filled_as_jinja_fills_it(
+    templates: Templates, pieces: list[str], values: list[str]
+) -> None:
+    variables = dict(zip(("a", "b", "self", "loop", "range"), values, strict=True))
+
+    def rendered(kind: type[str]) -> str:
+        try:
+            return templates.render("".join(pieces), {name: kind(text) for name, text in variables.items()})
+        except TemplateError as error:
+            return f"error: {error.message}"
+
+    assert rendered(str) == rendered(ATextOfAnotherType)

@@ -97,7 +97,7 @@ class LikelyMistakes(Struct):
         """Note the next test."""
         self._note_unrendered(test)
         for spec in each_assertion(test.assertions):
-            value = getattr(spec, "value", None)
+            value = vars(spec).get("value")  # pydantic takes long to say that a type has no such field
             if isinstance(value, str):
                 self._note_quotes(value, spec, "value")
             elif isinstance(value, list | tuple):

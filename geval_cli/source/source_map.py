@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -251,6 +251,15 @@ class _SpanMap(Mapping[KeyPath, Location]):
         self._asked: dict[KeyPath, Location | None] = {}
 
     def __getitem__(self, path: KeyPath) -> Location:
+        location: Location | None = self.get(path)
+        if location is None:
+            raise KeyError(path)
+        return location
+
+    def get(self, path: KeyPath, default: Any = None) -> Any:
+        """Return the position at `path`, asked for every result: that of `Mapping` comes by way of an exception."""
+        if self._of_keys and not (path and isinstance(path[-1], str)):
+            return default
         try:
             location = self._asked[path]
         except KeyError:
@@ -258,9 +267,7 @@ class _SpanMap(Mapping[KeyPath, Location]):
             # Bounded: a suite with a problem in every test asks for as many positions.
             if len(self._asked) < _ASKED_KEPT:
                 self._asked[path] = location
-        if location is None:
-            raise KeyError(path)
-        return location
+        return default if location is None else location
 
     def _find(self, path: KeyPath) -> Location | None:
         try:

@@ -7,7 +7,7 @@ that exist.
 import json
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 
 import jinja2
 from jinja2 import (
@@ -18,6 +18,7 @@ from jinja2 import (
     TemplateSyntaxError,
     Undefined,
     UndefinedError,
+    nodes,
 )
 from jinja2.exceptions import SecurityError
 
@@ -26,6 +27,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.problems import did_you_mean, listing
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.templating.limits import (
+    MAX_CHARACTERS,
     LimitedEnvironment,
     TemplateLimitError,
     begin_counting,
@@ -84,9 +86,12 @@ class Templates:
         """
         if "{" not in text or not any(mark in text for mark in TEMPLATE_MARKS):
             return text
+        found = self._template(text)
+        if (filled := found.filled(variables)) is not None:
+            return filled
         counting = begin_counting()
         try:
-            return self._rendered(self._template(text), variables)
+            return self._rendered(found.template, variables)
         except UndefinedError as error:
             raise self._undefined(error, variables) from error
         except SecurityError as error:
@@ -112,13 +117,7 @@ class Templates:
             self._template(text)
 
     def _use(self, environment: Environment) -> None:
-        def compiled(text: str) -> Template:
-            template = environment.from_string(text)
-            # Jinja2 lays them out for changes that never come here, and going through that took half of a rendering.
-            template.globals = dict(template.globals)
-            return template
-
-        self._compile = lru_cache(maxsize=_COMPILED_KEPT)(compiled)
+        self._compile = lru_cache(maxsize=_COMPILED_KEPT)(partial(_Compiled, environment))
 
     def _rendered(self, template: Template, variables: Mapping[str, JsonValue]) -> str:
         return template.render(variables)
@@ -131,7 +130,7 @@ class Templates:
         name = match["name"]
         return TemplateError(f"undefined variable `{name}`", missing=name, known=sorted(variables))
 
-    def _template(self, text: str) -> Template:
+    def _template(self, text: str) -> "_Compiled":
         try:
             return self._compile(text)
         except TemplateSyntaxError as error:
@@ -142,6 +141,55 @@ class Templates:
                 or "put {% raw %}...{% endraw %} around text that is not a template",
             ) from error
 
+
+class _Compiled:
+    """A template as Jinja2 reads it. One that only names variables, as most do, is filled without Jinja2."""
+
+    def __init__(self, environment: Environment, text: str) -> None:
+        tree = environment.parse(text)
+        self._environment, self._text = environment, text
+        self._pieces = _pieces_of(tree)
+        if self._pieces is None:
+            self.template = self._compiled(tree)
+
+    @cached_property
+    def template(self) -> Template:
+        return self._compiled(self._text)
+
+    def _compiled(self, source: str | nodes.Template) -> Template:
+        template = self._environment.from_string(source)
+        # Jinja2 lays them out for changes that never come here, and going through that took half of a rendering.
+        template.globals = dict(template.globals)
+        return template
+
+    def filled(self, variables: Mapping[str, JsonValue]) -> str | None:
+        """Return the text with its variables, where it only names some and they are texts; else None."""
+        found = []
+        for piece, is_name in self._pieces or ():
+            value = variables.get(piece) if is_name else piece
+            if type(value) is not str:
+                return None
+            found.append(value)
+        text = "".join(found)
+        return text if found and len(text) <= MAX_CHARACTERS else None
+
+
+def _pieces_of(tree: nodes.Template) -> list[tuple[str, bool]] | None:
+    """Return the texts and names of variables that a template is made of; None when there is more to it."""
+    pieces = []
+    for part in tree.body:
+        for item in part.nodes if isinstance(part, nodes.Output) else (part,):
+            if isinstance(item, nodes.TemplateData):
+                pieces.append((item.data, False))
+            elif isinstance(item, nodes.Name) and item.name not in _OF_JINJA:
+                pieces.append((item.name, True))
+            else:
+                return None
+    return pieces
+
+
+_OF_JINJA = frozenset({"self", "super", "caller", "loop", "varargs", "kwargs"})
+"""Names that may stand for something else than a variable."""
 
 _MARKS = {
     "end of print statement": "}}",
