@@ -7,17 +7,17 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from geval_cli.runs.preparation import prepare
 from support.geval_command import clean_environment, run_geval
 
 from geval_cli.assertions.registry import _bounded
 from geval_cli.errors import ConfigError
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source import files
 from geval_cli.source.access import TRUSTED, access_of_stranger
 from geval_cli.source.files import MAX_CONFIG_BYTES, MAX_LINE_BYTES, hash_file
 from geval_cli.source.problems import render_problems
-from geval_cli.suite import tables, tests
+from geval_cli.suite import tables, test_files
 from geval_cli.suite.tables import MAX_COLUMNS, csv_rows, sheet_rows
 
 SHEET = (
@@ -99,7 +99,7 @@ def check(folder: Path, tests: str, *, is_untrusted: bool = False) -> None:
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_it_is_refused_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bomb: str) -> None:
     name, write = BOMBS[bomb]
-    for module in (tables, tests):
+    for module in (tables, test_files):
         monkeypatch.setattr(module, "MAX_LINE_BYTES", 1 << 20)
     write(tmp_path / name)
     began = time.process_time()
