@@ -6,18 +6,21 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from support.geval_command import clean_environment, run_geval
+from support.geval_on_path import geval_on_path
 
 from geval_cli.version import install_hint
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/ci.md").read_text("utf-8")
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+FORKED: list[str] = []
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -33,8 +36,20 @@ def script_of(name: str) -> str:
     return script
 
 
-def environment(folder: Path, **inputs: str) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+@pytest.fixture(scope="module", autouse=True)
+def forked() -> Iterator[Path]:
+    """The folder of a `geval` that costs little."""
+    with geval_on_path() as folder:
+        FORKED.append(str(folder))
+        yield folder
+        FORKED.clear()
+
+
+def environment(folder: Path, *, is_forked: bool = True, **inputs: str) -> dict[str, str]:
+    path = os.pathsep.join(
+        [*(FORKED if is_forked else []), str(Path(sys.executable).parent), os.environ["PATH"]]
+    )
+    loaded = {name: value for name, value in clean_environment().items() if name in {"LANG", "PYTHONUTF8"}}
     summary, temporary = folder / "step-summary.md", folder.parent / f"{folder.name}-runner"
     temporary.mkdir(exist_ok=True)
     return {
@@ -44,6 +59,7 @@ def environment(folder: Path, **inputs: str) -> dict[str, str]:
         "HOME": str(folder),
         "GITHUB_ACTIONS": "true",
         "GITHUB_STEP_SUMMARY": str(summary),
+        **loaded,
         **inputs,
     }
 
@@ -334,7 +350,7 @@ def test_a_pull_request_s_links_and_modules_do_nothing(tmp_path: Path, is_valid:
         else "promts: []\n"
     )
     words = {"CONFIG": "evals.yaml", "ARGS": "--untrusted --no-progress", "SOURCE": "--version", "EXTRAS": ""}
-    env = environment(home, **words)
+    env = environment(home, is_forked=False, **words)
     for name in ("Install geval", "Run geval"):
         done = subprocess.run(
             ["bash", "-e", "-c", script_of(name)],
