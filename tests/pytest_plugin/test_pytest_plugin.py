@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.geval_command import Finished, clean_environment, run_pytest, with_ctrl_c
+from support.geval_command import Finished, clean_environment, run_pytest, start_pytest
 from support.judge_server import judge_sensibly, prompt_text
 from support.loopback import LoopbackServer, Reply, chat_reply
 
@@ -128,14 +128,11 @@ class Session:
             PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",  # the rest of what is installed here takes seconds
         )
 
-    def command(self, *words: str) -> list[str]:
-        """The command of a session in a process that has loaded nothing."""
-        plugins = [*PLUGIN, *(["-p", "xdist"] if "-n" in words else [])]
-        return [sys.executable, "-m", "pytest", *plugins, "-rA", *words]
-
     def run_anew(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run a session in a process that has loaded nothing."""
+        command = [sys.executable, "-m", "pytest", *PLUGIN, "-rA", *words]
         return subprocess.run(
-            self.command(*words), cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
+            command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
         )
 
     def run(self, *words: str) -> Finished:
@@ -161,8 +158,8 @@ def test_verdicts_and_calls_are_the_same_for_one_process_and_for_two(
     alone = session.run("--geval-home", "alone", "test_answers.py", "suite.geval.yaml")
     asked = len(server.requests)
     assert (alone.code, outcomes(alone.stdout)) == (1, OUTCOMES)
-    two = session.run_anew("--geval-home", "two", "-n", "2", "test_answers.py", "suite.geval.yaml")
-    assert (two.returncode, outcomes(two.stdout)) == (1, OUTCOMES)
+    two = session.run("-p", "xdist", "--geval-home", "two", "-n", "2", "test_answers.py", "suite.geval.yaml")
+    assert (two.code, outcomes(two.stdout)) == (1, OUTCOMES)
     assert len(server.requests) == 2 * asked
     for home in ("alone", "two"):
         sums = {item.run.config_path.rpartition("/")[2]: item.summary for item in session.stored(home)}
@@ -281,15 +278,7 @@ def anyio_backend(): return "asyncio"
 def test_ctrl_c_ends_the_session_and_keeps_what_was_paid_for(project: Path, server: LoopbackServer) -> None:
     session = Session(project, server)
     server.hold()
-    running = subprocess.Popen(
-        session.command("suite.geval.yaml"),
-        cwd=project,
-        env=session.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=with_ctrl_c,  # noqa: PLW1509 - nothing else runs in threads here
-    )
+    running = start_pytest(*PLUGIN, "suite.geval.yaml", cwd=project, env=session.env)
     try:
         server.wait_for_requests(1)
         running.send_signal(signal.SIGINT)
@@ -298,11 +287,11 @@ def test_ctrl_c_ends_the_session_and_keeps_what_was_paid_for(project: Path, serv
         running.kill()
         server.release()
     assert running.returncode == pytest.ExitCode.INTERRUPTED, printed
-    assert "KeyboardInterrupt" in printed
+    assert b"KeyboardInterrupt" in printed
     assert [item.run.status for item in session.stored()] == [RunStatus.INTERRUPTED]
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "xdist"])
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "1")], ids=["one process", "xdist"])
 def test_a_session_that_does_not_use_it_loads_nothing(
     project: Path, server: LoopbackServer, options: tuple[str, ...]
 ) -> None:

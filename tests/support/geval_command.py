@@ -85,9 +85,13 @@ def run_geval(
 
 def run_pytest(*args: str, cwd: Path, env: Mapping[str, str]) -> Finished:
     """Run `pytest ARGS` in `cwd` in a process that has loaded it, and of geval what a run needs."""
+    return _finished(start_pytest(*args, cwd=cwd, env=env), cwd, 120)
+
+
+def start_pytest(*args: str, cwd: Path, env: Mapping[str, str]) -> "subprocess.Popen[Any]":
     server = fork_server(*sorted(clean_environment().items()), libraries=("pytest",))
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return _finished(ForkedProcess(args, server, module="pytest", cwd=cwd, env=env, **pipes), cwd, 120)
+    return ForkedProcess(args, server, module="pytest", cwd=cwd, env=env, **pipes)
 
 
 def start_geval(
