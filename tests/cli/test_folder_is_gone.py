@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer.main
-from support.geval_command import clean_environment
+from support.geval_command import start_geval
 
 from geval_cli.cli.app import app
 from geval_cli.errors import UsageError
@@ -24,7 +24,11 @@ for line in sys.stdin.read().splitlines():
     child = os.fork()
     if not child:
         sys.argv[1:] = line.split()
-        main()
+        try:
+            main()
+        except SystemExit as end:
+            sys.stdout.flush()
+            os._exit(end.code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     print(f"{line} => {code}", file=sys.stderr, flush=True)
 """
@@ -43,16 +47,9 @@ def commands(group: Any, *before: str) -> Iterator[str]:
 def test_is_said_by_every_command(tmp_path: Path) -> None:
     names = [*commands(typer.main.get_command(app)), "models", "run x.yaml", "serve --port 0", "show latest"]
     (tmp_path / "gone").mkdir()
-    finished = subprocess.run(
-        [sys.executable, "-P", "-c", EACH],
-        cwd=tmp_path / "gone",
-        env=clean_environment(),
-        input="\n".join([*names, "run --help"]),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = finished.stderr
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with start_geval(cwd=tmp_path / "gone", code=EACH, text=True, **pipes) as process:
+        said = process.communicate("\n".join([*names, "run --help"]))[1]
     assert {line for line in said.splitlines() if " => " in line} == {
         *(f"{name} => 2" for name in names),
         "run --help => 0",

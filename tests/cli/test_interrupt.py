@@ -291,16 +291,9 @@ def test_a_run_in_which_something_computes_without_end_ends_after_a_signal(proje
         "import os\ndef listen(*_):\n    os.kill(os.getpid(), 15)\n    while True: pass\n", encoding="utf-8"
     )
     code = f"{busy}import busy\nrun.Screen.listen = busy.listen\nfrom geval_cli.cli.main import main\nmain()"
-    process = subprocess.run(
-        [sys.executable, "-c", code, "run", "config.yaml"],
-        cwd=project,
-        env=clean_environment(PYTHONPATH=str(project)),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert process.returncode == 143
-    assert b"without end; finished cases are kept" in process.stderr
+    finished = run_geval("run", "config.yaml", cwd=project, code=code)
+    assert finished.code == 143
+    assert "without end; finished cases are kept" in finished.stderr
 
 
 def test_a_killed_process_leaves_every_finished_result(project: Path, runs: Runs) -> None:

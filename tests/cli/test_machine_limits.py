@@ -2,23 +2,28 @@
 
 import errno
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.geval_command import clean_environment
+from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer, chat_reply
 
 from geval_cli.engine.judge_output import internal_error
 from geval_cli.errors import MachineLimitError
 
+FEW_FILES = """\
+import resource
+from geval_cli.cli.main import main
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+main()
+"""
+
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
 @pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=" ".join)
 def test_with_few_open_files_fewer_requests_are_sent_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
-    import resource
-
     suite = {
         "prompts": ["{{ x }}"],
         "providers": ["openai:m"],
@@ -27,17 +32,13 @@ def test_with_few_open_files_fewer_requests_are_sent_at_once(tmp_path: Path, wor
     }
     (tmp_path / "c.json").write_text(json.dumps(suite), encoding="utf-8")
     with LoopbackServer(respond=lambda *_: chat_reply("fine", delay_s=0.1)) as server:
-        ended = subprocess.run(
-            [sys.executable, "-m", "geval_cli", "run", "c.json", "--home", "home", "-j", "150", *words],
-            cwd=tmp_path,
-            env=clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-test"),
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+        env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-test")
+        options = ("--home", "home", "-j", "150", *words)
+        # The limit is read once in a process; workers are processes of their own.
+        ended = run_geval(
+            "run", "c.json", *options, cwd=tmp_path, env=env, code=FEW_FILES, is_loaded_anew=not words
         )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.code == 0, ended.stdout + ended.stderr
     assert "150 passed" in ended.stdout
     assert "only 20 of 150 requests are sent at once" in " ".join(ended.stderr.split())
 

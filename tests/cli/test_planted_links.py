@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from contextlib import nullcontext
 from itertools import cycle
@@ -366,7 +364,6 @@ def test_the_wall_is_not_opened_for_what_a_link_means(checkout: Path) -> None:
     """In a process of its own: where threads run already, no wall is put up."""
     write_config(checkout, "c.json", [])
     (checkout / "out").symlink_to(checkout.parent / "outside")
-    words = [sys.executable, "-c", NO_WALL, str(checkout)]
-    ended = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
+    ended = run_geval(str(checkout), cwd=checkout, code=NO_WALL)
+    assert ended.code == 0, ended.stderr
     assert "is a link" in ended.stdout

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.geval_command import clean_environment, run_geval
+from support.geval_command import Finished, clean_environment, run_geval
 from support.read_only import read_only_command
 
 from geval_cli.cli.cache import print_stats
@@ -46,28 +46,19 @@ def results_of(project: Path) -> list[str]:
     return [case["status"] for case in document["results"]]
 
 
-def run_with_room(project: Path, limit_bytes: int, *options: str) -> "subprocess.CompletedProcess[str]":
+def run_with_room(project: Path, limit_bytes: int, *options: str) -> Finished:
     """A run in a process none of whose files may grow beyond a limit, as on a disk that is nearly full."""
     limited = (
-        f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}));"
-        f"sys.argv = ['geval', 'run', 'config.yaml', '-j', '1', *{options!r}];"
-        "runpy.run_module('geval_cli', run_name='__main__')"
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}));"
+        "from geval_cli.cli.main import main; main()"
     )
-    return subprocess.run(
-        [sys.executable, "-c", limited],
-        cwd=project,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_geval("run", "config.yaml", "-j", "1", *options, cwd=project, code=limited)
 
 
 @NEEDS_LIMITS
 def test_a_disk_that_fills_up_costs_no_result(project: Path) -> None:
     finished = run_with_room(project, 110_000, "-o", "out.json")
-    assert finished.returncode == 0, finished.stderr
+    assert finished.code == 0, finished.stderr
     assert f"{TESTS} passed" in finished.stdout
     assert "not all of this run is stored" in " ".join(finished.stdout.split())
     assert "(partly stored: geval show" in " ".join(finished.stdout.split())
@@ -77,7 +68,7 @@ def test_a_disk_that_fills_up_costs_no_result(project: Path) -> None:
 @NEEDS_LIMITS
 def test_a_disk_that_is_full_from_the_beginning_costs_no_result_either(project: Path) -> None:
     finished = run_with_room(project, 0)
-    assert finished.returncode == 0, finished.stderr
+    assert finished.code == 0, finished.stderr
     assert f"{TESTS} passed" in finished.stdout
     assert "not stored, so it cannot be shown again" in finished.stdout
     assert finished.stderr.count("in memory until it ends") == 2
@@ -87,7 +78,7 @@ def test_a_disk_that_is_full_from_the_beginning_costs_no_result_either(project: 
 @NEEDS_LIMITS
 def test_results_that_no_disk_takes_are_shown_and_the_advice_is_one_that_helps(project: Path) -> None:
     finished = run_with_room(project, 0, "-o", "out.json")
-    assert finished.returncode == 3
+    assert finished.code == 3
     assert f"{TESTS} passed" in finished.stdout
     assert "cannot write out.json" in finished.stderr
     assert "this run is not stored either" in finished.stderr
@@ -97,7 +88,7 @@ def test_results_that_no_disk_takes_are_shown_and_the_advice_is_one_that_helps(p
 @NEEDS_LIMITS
 def test_no_run_is_gone_on_with_where_nothing_can_be_stored(project: Path) -> None:
     finished = run_with_room(project, 0, "--resume")
-    assert finished.returncode == 2
+    assert finished.code == 2
     assert "because its results cannot be stored" in finished.stderr
     assert "passed" not in finished.stdout
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 import pytest
 from msgspec.structs import replace
 from support.axe import violations
-from support.browser import Visit, open_window, serve, visit, watch
+from support.browser import PHONE, SCREEN, Visit, open_window, serve, visit, watch
 from support.realistic_runs import COLUMNS, Shape, realistic_report, realistic_results
 from support.sample_columns import ranked_report
 from support.sample_columns import report_of as report_of_columns
@@ -57,13 +57,27 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Any) -> Iterator[Any]:
+    """A window for all tests of the module."""
+    with open_window(browser) as page:
+        yield page
+
+
 @contextmanager
-def opened(browser: Any, path: Path, report: RunReport, **context: Any) -> Iterator[Visit]:
+def opened(tab: Any, path: Path, report: RunReport) -> Iterator[Visit]:
     file = path / "run.html"
     write_results_file(file, report)
-    with visit(browser, f"file://{file}", **context) as found:
-        found.page.goto(f"file://{file}")
+    with shown(tab, file) as found:
         yield found
+
+
+@contextmanager
+def shown(tab: Any, file: Path) -> Iterator[Visit]:
+    with watch(tab, f"file://{file}") as found:
+        tab.goto(f"file://{file}")
+        yield found
+        tab.evaluate("localStorage.clear(); sessionStorage.clear()")
 
 
 def report_of(*cases: CaseResult) -> RunReport:
@@ -90,8 +104,8 @@ def table_under(page: Any, heading: str) -> list[list[str]]:
     ]
 
 
-def test_summary_and_matrix(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, tmp_path, make_report()) as found:
+def test_summary_and_matrix(tab: Any, tmp_path: Path) -> None:
+    with opened(tab, tmp_path, make_report()) as found:
         page = found.page
         assert page.locator(".verdict-rate").inner_text() == "86 %"
         assert "0.51 to 1.00" in page.locator(".summary").inner_text()
@@ -103,8 +117,8 @@ def test_summary_and_matrix(browser: Any, tmp_path: Path) -> None:
         )
 
 
-def test_columns_side_by_side(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, tmp_path, report_of_columns()) as found:
+def test_columns_side_by_side(tab: Any, tmp_path: Path) -> None:
+    with opened(tab, tmp_path, report_of_columns()) as found:
         rows = table_under(found.page, "Columns, best first")
         heads = [" ".join(text.split()) for text in found.page.locator("thead .cell-head").all_inner_texts()]
     assert rows[0][:3] == ["Column", "Pass rate [95 %]", "Against the baseline"]
@@ -121,8 +135,8 @@ def test_columns_side_by_side(browser: Any, tmp_path: Path) -> None:
     assert heads[2] == f"thorough gpt-4o-mini 66 % [51–76] {means} n 40 · $0.013 · 1.4 s"  # noqa: RUF001
 
 
-def test_rankings(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, tmp_path, ranked_report()) as found:
+def test_rankings(tab: Any, tmp_path: Path) -> None:
+    with opened(tab, tmp_path, ranked_report()) as found:
         rows = table_under(found.page, "Ranking")
         notes = found.page.locator("section", has=found.page.get_by_role("heading", name="Ranking"))
         said = notes.locator("p").all_inner_texts()
@@ -135,8 +149,8 @@ def test_rankings(browser: Any, tmp_path: Path) -> None:
     ]
 
 
-def test_a_case_with_its_judgement(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, tmp_path, make_report()) as found:
+def test_a_case_with_its_judgement(tab: Any, tmp_path: Path) -> None:
+    with opened(tab, tmp_path, make_report()) as found:
         page = found.page
         page.locator("a.cell.is-failed").click()
         drawer = page.get_by_role("dialog")
@@ -151,8 +165,8 @@ def test_a_case_with_its_judgement(browser: Any, tmp_path: Path) -> None:
         assert drawer.locator(".steps li").first.inner_text() == STEPS[0]
 
 
-def test_filters_and_order(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, tmp_path, make_report()) as found:
+def test_filters_and_order(tab: Any, tmp_path: Path) -> None:
+    with opened(tab, tmp_path, make_report()) as found:
         page, said = found.page, found.page.locator("[data-found]")
         page.locator("[data-search]").fill("DAYS forty")
         page.wait_for_url("**#q=DAYS+forty")
@@ -176,8 +190,8 @@ def test_filters_and_order(browser: Any, tmp_path: Path) -> None:
         assert page.get_by_label("Metric").input_value() == "consistency"
 
 
-def test_by_keyboard_alone(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, tmp_path, make_report()) as found:
+def test_by_keyboard_alone(tab: Any, tmp_path: Path) -> None:
+    with opened(tab, tmp_path, make_report()) as found:
         page = found.page
         for key in ("j", "l", "j", "ArrowLeft", "Enter"):
             page.keyboard.press(key)
@@ -192,16 +206,10 @@ def test_by_keyboard_alone(browser: Any, tmp_path: Path) -> None:
         assert page.evaluate("document.activeElement.name") == "q"
 
 
-@pytest.fixture(scope="module")
-def window(browser: Any) -> Iterator[Any]:
-    with open_window(browser) as page:
-        yield page
-
-
 @pytest.mark.parametrize(
     "text", HOSTILE, ids=["script", "image", "comment", "controls", "scripts", "long", "blank"]
 )
-def test_what_a_model_says_is_text(window: Any, tmp_path: Path, text: str) -> None:
+def test_what_a_model_says_is_text(tab: Any, tmp_path: Path, text: str) -> None:
     judged = make_judged(
         Status.FAILED, 0.1, reason=text, metric=text[:40], detail={"evaluation_steps": [text], "judge": text}
     )
@@ -210,7 +218,7 @@ def test_what_a_model_says_is_text(window: Any, tmp_path: Path, text: str) -> No
     )
     file = tmp_path / "run.html"
     write_results_file(file, report_of(case))
-    with watch(window, f"file://{file}") as found:
+    with watch(tab, f"file://{file}") as found:
         page = found.page
         page.goto(f"file://{file}")
         page.locator("[data-cell]").click()
@@ -223,9 +231,10 @@ def test_what_a_model_says_is_text(window: Any, tmp_path: Path, text: str) -> No
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_narrow_and_dark(browser: Any, tmp_path: Path) -> None:
-    window = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
-    with opened(browser, tmp_path, realistic_report(Shape(tests=3)), **window) as found:
+def test_narrow_and_dark(tab: Any, tmp_path: Path) -> None:
+    tab.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    tab.emulate_media(color_scheme="dark")
+    with opened(tab, tmp_path, realistic_report(Shape(tests=3))) as found:
         page = found.page
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         top = page.locator("[data-matrix]").evaluate("element => element.getBoundingClientRect().top")
@@ -236,10 +245,12 @@ def test_narrow_and_dark(browser: Any, tmp_path: Path) -> None:
         dark = page.evaluate(background)
         page.get_by_role("button", name="Use the light theme").click()
         assert page.evaluate(background) != dark
+    tab.set_viewport_size({"width": SCREEN[0], "height": SCREEN[1]})
+    tab.emulate_media(color_scheme="light")
 
 
-def test_assistive_technology_can_use_it(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, tmp_path, realistic_report(Shape(tests=2, columns=COLUMNS[:3]))) as found:
+def test_assistive_technology_can_use_it(tab: Any, tmp_path: Path) -> None:
+    with opened(tab, tmp_path, realistic_report(Shape(tests=2, columns=COLUMNS[:3]))) as found:
         page = found.page
         page.locator("[data-shown], [data-matrix][role=grid]").first.wait_for()
         assert violations(page) == []
@@ -259,8 +270,8 @@ def test_without_scripts_the_summary_and_the_first_results_are_there(browser: An
         assert page.get_by_text("Without JavaScript this page shows").is_visible()
 
 
-def test_links_into_the_file_work(browser: Any, written: Path) -> None:
-    with visit(browser, f"file://{written}") as found:
+def test_links_into_the_file_work(tab: Any, written: Path) -> None:
+    with shown(tab, written) as found:
         page = found.page
         page.goto(f"file://{written}#case=27.1.4")
         page.get_by_role("dialog").get_by_role("heading", name="#28.2").wait_for()
@@ -311,7 +322,7 @@ SENSELESS = "status=none&low=x&test=x&repeats=sometimes&column=-1&label_low=1e99
 """A server passes over all of it."""
 
 
-def test_the_file_chooses_what_a_server_chooses(browser: Any, tmp_path: Path) -> None:
+def test_the_file_chooses_what_a_server_chooses(tab: Any, tmp_path: Path) -> None:
     odd = ("Die Straße <policy> &", "ΣΊΣΥΦΟΣ", "die MASSE", "kapı, İZMİR", "kapi")  # noqa: RUF001
     shape = Shape(tests=21, columns=COLUMNS[:4])
     results = list(realistic_results(shape))
@@ -332,7 +343,7 @@ def test_the_file_chooses_what_a_server_chooses(browser: Any, tmp_path: Path) ->
             runs.add(report.run.id, result).result()
         expected = {query: _places(runs, report.run.id, query, labels) for query in QUERIES}
     found = {}
-    with opened(browser, tmp_path, report) as window:
+    with opened(tab, tmp_path, report) as window:
         page = window.page
         for query in QUERIES:
             page.goto(page.url.partition("#")[0] + f"#{query}")
@@ -380,9 +391,9 @@ def _places(runs: RunStore, run_id: str, query: str, labels: Mapping[str, float]
     return [[f"{test + 1}", len({column for _, column in json.loads(matching)})] for test, matching in places]
 
 
-def test_thousands_of_cases_are_paged(browser: Any, tmp_path: Path) -> None:
+def test_thousands_of_cases_are_paged(tab: Any, tmp_path: Path) -> None:
     cases = [make_case(number, vars={"n": number}, output="") for number in range(EXPORTED_MAX + 50)]
-    with opened(browser, tmp_path, report_of(*cases)) as found:
+    with opened(tab, tmp_path, report_of(*cases)) as found:
         page = found.page
         assert page.locator("tbody .test").count() == 50
         page.get_by_role("link", name="Next").click()
@@ -396,18 +407,16 @@ def test_thousands_of_cases_are_paged(browser: Any, tmp_path: Path) -> None:
         assert page.locator(".export code").inner_text() == f"geval show {RUN.id} -o results.csv"
 
 
-def test_the_script_writes_shares_as_geval_does(browser: Any) -> None:
+def test_the_script_writes_shares_as_geval_does(tab: Any) -> None:
     [function] = re.findall(r"^function percentOf.*?^}", asset("report.js"), re.MULTILINE | re.DOTALL)
     counts = [
         (part, whole)
         for whole in (1, 3, 8, 250, 1_001, 2_500, 100_000)
         for part in sorted({0, 1, whole // 3, whole - 1, whole})
     ]
-    page = browser.new_page()
-    shown = page.evaluate(
+    shown = tab.evaluate(
         f"counts => {{ {function}\nreturn counts.map(([part, whole]) => percentOf(part, whole)); }}", counts
     )
-    page.close()
     assert shown == [format_percentage(part, whole) for part, whole in counts]
 
 
@@ -430,9 +439,9 @@ def test_the_config_is_not_in_the_page(tmp_path: Path) -> None:
     assert "only for us" not in file.read_text("utf-8") + json.dumps(chunks_of(file))
 
 
-def test_a_run_without_results(browser: Any, tmp_path: Path) -> None:
+def test_a_run_without_results(tab: Any, tmp_path: Path) -> None:
     report = make_report(results=lambda: iter(()), summary=RunSummary())
-    with opened(browser, tmp_path, report) as found:
+    with opened(tab, tmp_path, report) as found:
         assert found.page.locator("[data-found]").inner_text() == "0 tests"
         assert found.page.get_by_text("This run ended before its first case was finished").is_visible()
 
@@ -444,14 +453,13 @@ def test_a_run_without_results(browser: Any, tmp_path: Path) -> None:
         ("data-exported>", "The cases in this file are damaged and cannot be exported."),
     ],
 )
-def test_a_file_that_was_damaged_says_so(browser: Any, tmp_path: Path, part: str, said: str) -> None:
+def test_a_file_that_was_damaged_says_so(tab: Any, tmp_path: Path, part: str, said: str) -> None:
     file = tmp_path / "run.html"
     write_results_file(file, make_report())
     text = file.read_text("utf-8")
     place = text.index(part) + 200
     file.write_text(text[:place] + text[place + 100 :], "utf-8")
-    with visit(browser, f"file://{file}") as found:
-        found.page.goto(f"file://{file}")
+    with shown(tab, file) as found:
         if part == "data-exported>":
             found.page.locator("[data-export=csv]").click()
         found.page.get_by_text(said).wait_for()
@@ -492,7 +500,7 @@ def formulas() -> Iterator[CaseResult]:
         )
 
 
-def test_the_file_exports_what_a_server_exports(browser: Any, tmp_path: Path) -> None:
+def test_the_file_exports_what_a_server_exports(tab: Any, tmp_path: Path) -> None:
     shape = Shape(tests=4, columns=COLUMNS[:4])
     report = realistic_report(shape)
     with closing(RunStore.open(tmp_path / ".geval")) as runs:
@@ -509,7 +517,7 @@ def test_the_file_exports_what_a_server_exports(browser: Any, tmp_path: Path) ->
         for query, kind in kinds:
             with urllib.request.urlopen(f"{address}/runs/{report.run.id}/results.{kind}?{query}") as answer:
                 servers[query, kind] = answer.read()
-    with visit(browser, f"file://{tmp_path}/run.html") as window:
+    with shown(tab, tmp_path / "run.html") as window:
         page = window.page
         for query, kind in kinds:
             page.goto(f"file://{tmp_path}/run.html#{query}")

@@ -4,9 +4,9 @@ import tempfile
 from itertools import product
 from pathlib import Path
 
-from support.browser import open_browser, serve, visit
+from support.browser import PHONE, SCREEN, open_browser, serve, visit
 from support.realistic_runs import Shape
-from support.site_views import PHONE, SCREEN, barriers, store_site
+from support.site_views import barriers, store_site
 
 _THEMES, _SIZES = ("light", "dark"), (SCREEN, PHONE)
 

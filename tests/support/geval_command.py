@@ -71,15 +71,21 @@ def run_geval(
     *args: str,
     cwd: Path,
     env: Mapping[str, str] | None = None,
+    code: str | None = None,
     timeout_s: float = 120,
     streams: Mapping[str, int] | None = None,
     is_loaded_anew: bool = False,
 ) -> Finished:
-    """Run `geval ARGS` in `cwd` and wait for it. With `streams`, its `stdout` or `stderr` is that open file."""
+    """Run `geval ARGS`, or `python -c CODE ARGS`, in `cwd` and wait for it.
+
+    With `streams`, its `stdout` or `stderr` is that open file.
+    """
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     options = {**pipes, **(streams or {})}
     return _finished(
-        start_geval(*args, cwd=cwd, env=env, is_loaded_anew=is_loaded_anew, **options), cwd, timeout_s
+        start_geval(*args, cwd=cwd, env=env, code=code, is_loaded_anew=is_loaded_anew, **options),
+        cwd,
+        timeout_s,
     )
 
 

@@ -14,8 +14,6 @@ from support.stored_runs import store_hostile_run
 from geval_cli.records import RunStatus
 from geval_cli.store.runs import RunStore
 
-SCREEN, PHONE = (1440, 900), (390, 844)
-
 OPEN_DETAILS = """
 document.querySelectorAll('details:not([data-charts-section])').forEach((item) => { item.open = true; });
 """

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.browser import Visit, forget, open_window, watch
+from support.browser import Visit, open_window, visit_in
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +17,5 @@ def page(browser: Any) -> Iterator[Any]:
 @pytest.fixture
 def window(site: Any, page: Any) -> Iterator[Visit]:
     """The page of a module before the server of its `site`; afterwards nothing is left in the browser."""
-    with watch(page, site.address) as found:
+    with visit_in(page, site.address) as found:
         yield found
-        forget(found)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from support.axe import violations
-from support.browser import Visit, open_window, press_tab_until, serve
+from support.browser import PHONE, SCREEN, Visit, open_window, press_tab_until, serve
 from support.realistic_runs import COLUMNS, Shape
-from support.site_views import PHONE, SCREEN, View, barriers, store_site
+from support.site_views import View, barriers, store_site
 from support.web_server import all_routes
 
 NO_PAGES = {
@@ -26,7 +26,7 @@ SIGHTS = {("light", PHONE): (), ("dark", SCREEN): ("color-contrast",)}
 """A page is loaded once. Of the rules, only that of contrast depends on the theme."""
 
 
-SHORTER = {"docs": "document.querySelectorAll('.docs-part:nth-child(n+5)').forEach((item) => item.remove());"}
+SHORTER = {"docs": "document.querySelectorAll('.docs-part:nth-child(n+3)').forEach((item) => item.remove());"}
 """What is taken from pages that say the same many times over; the rules take as long as there are elements."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.axe import violations
-from support.browser import Visit, open_window, serve, visit, watch
+from support.browser import Visit, open_window, serve, visit_in, watch
 from support.geval_command import clean_environment, start_geval
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.stored_runs import write_config
@@ -92,12 +92,10 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def test_page_fills_as_results_come_and_is_never_loaded_anew(
-    browser: Any, tmp_path: Path, model: Model
-) -> None:
+def test_page_fills_as_results_come_and_is_never_loaded_anew(page: Any, tmp_path: Path, model: Model) -> None:
     write_suite(tmp_path)
     model.server.hold()
-    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit(browser, address) as window:
+    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit_in(page, address) as window:
         page = window.page
         start(window)
         page.evaluate("window.isMarked = true")
@@ -115,10 +113,10 @@ def test_page_fills_as_results_come_and_is_never_loaded_anew(
         page.get_by_role("dialog").get_by_role("heading", name="#2").wait_for()
 
 
-def test_reload_and_a_second_tab_show_the_same_run(browser: Any, tmp_path: Path, model: Model) -> None:
+def test_reload_and_a_second_tab_show_the_same_run(page: Any, tmp_path: Path, model: Model) -> None:
     write_suite(tmp_path)
     model.server.hold()
-    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit(browser, address) as window:
+    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit_in(page, address) as window:
         run = start(window)
         window.page.reload()
         progress(window.page, "0 of 4 done").wait_for()
@@ -127,17 +125,17 @@ def test_reload_and_a_second_tab_show_the_same_run(browser: Any, tmp_path: Path,
         progress(second, "0 of 4 done").wait_for()
         assert violations(second) == []
         model.server.release()
-        for page in (second, window.page):
-            page.bring_to_front()
-            page.locator('[data-run-status="completed"]').wait_for()
+        for tab in (second, window.page):
+            tab.bring_to_front()
+            tab.locator('[data-run-status="completed"]').wait_for()
             assert page.locator("[data-cell].is-failed").count() == 1
         second.close()
 
 
-def test_stop_and_resume_by_keyboard(browser: Any, tmp_path: Path, model: Model) -> None:
+def test_stop_and_resume_by_keyboard(page: Any, tmp_path: Path, model: Model) -> None:
     write_suite(tmp_path)
     model.server.hold()
-    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit(browser, address) as window:
+    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit_in(page, address) as window:
         page = window.page
         run = start(window)
         page.get_by_role("button", name="Stop").focus()
@@ -182,11 +180,11 @@ def test_killed_server_is_told_and_the_next_one_offers_to_resume(
             assert page.locator("[data-cell]").count() == 4
 
 
-def test_run_of_another_process_has_no_stop_button(browser: Any, tmp_path: Path, model: Model) -> None:
+def test_run_of_another_process_has_no_stop_button(page: Any, tmp_path: Path, model: Model) -> None:
     write_suite(tmp_path)
     model.server.hold()
     environ = clean_environment(**judge_environ(model.server))
-    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit(browser, address) as window:
+    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit_in(page, address) as window:
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = start_geval("run", "suite.json", cwd=tmp_path, env=environ, **quiet)
         try:
@@ -210,10 +208,10 @@ def in_menu(page: Any, name: str) -> Any:
     return page.get_by_role("button", name=name)
 
 
-def test_errors_are_done_again(browser: Any, tmp_path: Path, model: Model) -> None:
+def test_errors_are_done_again(page: Any, tmp_path: Path, model: Model) -> None:
     write_suite(tmp_path)
     model.errs = True
-    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit(browser, address) as window:
+    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit_in(page, address) as window:
         start(window)
         window.page.locator("[data-cell].is-error").wait_for()
         model.errs = False
@@ -222,9 +220,9 @@ def test_errors_are_done_again(browser: Any, tmp_path: Path, model: Model) -> No
         assert window.page.locator("[data-cell].is-error").count() == 0
 
 
-def test_run_again_while_one_is_under_way_asks_first(browser: Any, tmp_path: Path, model: Model) -> None:
+def test_run_again_while_one_is_under_way_asks_first(page: Any, tmp_path: Path, model: Model) -> None:
     write_suite(tmp_path)
-    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit(browser, address) as window:
+    with serve(tmp_path, environ=judge_environ(model.server)) as address, visit_in(page, address) as window:
         page = window.page
         first = start(window)
         page.locator('[data-run-status="completed"]').wait_for()
@@ -250,9 +248,9 @@ def test_run_again_while_one_is_under_way_asks_first(browser: Any, tmp_path: Pat
         window.complaints.clear()  # the browser tells of the refusals
 
 
-def test_name_and_tags_by_keyboard(browser: Any, tmp_path: Path) -> None:
+def test_name_and_tags_by_keyboard(page: Any, tmp_path: Path) -> None:
     write_config(tmp_path, "echo.json", [{"vars": {"x": "a"}}])
-    with serve(tmp_path) as address, visit(browser, address) as window:
+    with serve(tmp_path) as address, visit_in(page, address) as window:
         page = window.page
         start(window, "echo.json")
         page.locator('[data-run-status="completed"]').wait_for()
@@ -279,9 +277,9 @@ def test_name_and_tags_by_keyboard(browser: Any, tmp_path: Path) -> None:
         page.keyboard.press("Escape")
 
 
-def test_delete_asks_first(browser: Any, tmp_path: Path) -> None:
+def test_delete_asks_first(page: Any, tmp_path: Path) -> None:
     write_config(tmp_path, "echo.json", [{"vars": {"x": "a"}}])
-    with serve(tmp_path) as address, visit(browser, address) as window:
+    with serve(tmp_path) as address, visit_in(page, address) as window:
         page = window.page
         start(window, "echo.json")
         page.locator('[data-run-status="completed"]').wait_for()
@@ -304,9 +302,9 @@ def test_delete_asks_first(browser: Any, tmp_path: Path) -> None:
     runs.close()
 
 
-def test_interrupted_run_of_a_lost_suite_says_so(browser: Any, tmp_path: Path) -> None:
+def test_interrupted_run_of_a_lost_suite_says_so(page: Any, tmp_path: Path) -> None:
     config = write_config(tmp_path, "echo.json", [{"vars": {"x": "a"}}])
-    with serve(tmp_path) as address, visit(browser, address) as window:
+    with serve(tmp_path) as address, visit_in(page, address) as window:
         start(window, "echo.json")
         window.page.locator('[data-run-status="completed"]').wait_for()
         config.unlink()

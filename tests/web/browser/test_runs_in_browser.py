@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.browser import Visit, serve, visit
+from support.browser import PHONE, Visit, serve, visit, visit_in
 from support.sample_run import RUN, make_case
 from support.stored_runs import (
     HOSTILE,
@@ -268,7 +268,7 @@ PLACES = """
 """
 
 
-def test_each_line_of_an_output_has_its_own_direction(browser: Any, tmp_path: Path) -> None:
+def test_each_line_of_an_output_has_its_own_direction(page: Any, tmp_path: Path) -> None:
     """An answer in Hebrew with a step in English: its number stands before it, also where two runs are compared."""
     tests = [{"description": "steps", "assert": [{"type": "contains", "value": "parcels"}]}]
     before, after = (
@@ -277,7 +277,7 @@ def test_each_line_of_an_output_has_its_own_direction(browser: Any, tmp_path: Pa
         )
         for word in ("orders", "parcels")
     )
-    with serve(tmp_path) as address, visit(browser, address) as window:
+    with serve(tmp_path) as address, visit_in(page, address) as window:
         window.go(f"/runs/{after}/results/0/0/0")
         places = [window.page.locator(".is-output").evaluate(PLACES)]
         window.go(f"/compare?before={before}&after={after}")
@@ -286,9 +286,9 @@ def test_each_line_of_an_output_has_its_own_direction(browser: Any, tmp_path: Pa
     assert all(number < word for number, word in places)
 
 
-def test_theme_follows_the_system_until_it_is_chosen(browser: Any, site: Site) -> None:
+def test_theme_follows_the_system_until_it_is_chosen(page: Any, site: Site) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
-    with visit(browser, site.address, color_scheme="dark") as window:
+    with visit_in(page, site.address, color_scheme="dark") as window:
         window.go()
         before = window.page.evaluate(background)
         window.page.get_by_role("button", name="Use the light theme").click()
@@ -324,9 +324,9 @@ _CONTRAST = """
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read(browser: Any, site: Site, scheme: str) -> None:
+def test_text_can_be_read(page: Any, site: Site, scheme: str) -> None:
     """Every text has a contrast of at least 4.5 to 1 to its ground."""
-    with visit(browser, site.address, color_scheme=scheme) as window:
+    with visit_in(page, site.address, color_scheme=scheme) as window:
         for path in (
             "/",
             f"/runs/{site.before}",
@@ -337,8 +337,8 @@ def test_text_can_be_read(browser: Any, site: Site, scheme: str) -> None:
             assert window.page.evaluate(_CONTRAST) == []
 
 
-def test_small_screens_never_scroll_sideways(browser: Any, site: Site) -> None:
-    with visit(browser, site.address, viewport={"width": 390, "height": 844}) as window:
+def test_small_screens_never_scroll_sideways(page: Any, site: Site) -> None:
+    with visit_in(page, site.address, viewport=PHONE) as window:
         for path in (
             "/",
             f"/runs/{site.hostile}",
@@ -413,7 +413,7 @@ def test_run_under_way_elsewhere_comes_to_its_end(browser: Any, tmp_path: Path) 
         assert statuses(window) == ["Passed 0.88"]
 
 
-def test_progress_of_a_run_under_way(browser: Any, tmp_path: Path) -> None:
+def test_progress_of_a_run_under_way(page: Any, tmp_path: Path) -> None:
     ten_minutes = 600_000
     replies = [
         {"match": "item 5", "reply": "no"},
@@ -424,7 +424,7 @@ def test_progress_of_a_run_under_way(browser: Any, tmp_path: Path) -> None:
     check = [{"type": "contains", "value": "yes"}]
     tests = [{"vars": {"x": f"item {number}"}, "assert": check} for number in range(8)]
     write_config(tmp_path, "config.json", tests, providers=[model])
-    with serve(tmp_path) as address, visit(browser, address) as window:
+    with serve(tmp_path) as address, visit_in(page, address) as window:
         page = window.page
         answer = page.request.post(f"{address}/api/runs", data={"config": "config.json"})
         run = answer.json()["id"]

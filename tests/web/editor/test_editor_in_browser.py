@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.axe import violations
-from support.browser import Visit, visit
+from support.browser import Visit, visit_in
 from support.editor_page import SUITE, field, open_editor, open_test, save, text_of, wait_for_state, yaml_of
 
 
@@ -287,9 +287,9 @@ class TestList:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_narrow_window_needs_no_sideways_scrolling_and_has_no_barriers(
-    site: Any, folder: Path, browser: Any, theme: str
+    site: Any, folder: Path, page: Any, theme: str
 ) -> None:
-    with visit(browser, site.address, viewport={"width": 360, "height": 800}, color_scheme=theme) as window:
+    with visit_in(page, site.address, viewport=(360, 800), color_scheme=theme) as window:
         open_editor(window)
         open_test(window, 1)
         assert window.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
