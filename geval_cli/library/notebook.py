@@ -1,6 +1,5 @@
 """How far a run has come, in a line of a notebook's cell that is drawn anew while it runs."""
 
-import html
 import sys
 import time
 from types import TracebackType
@@ -57,11 +56,11 @@ class NotebookProgress:
         self._handle.update(self._content(), raw=True)
 
     def _content(self) -> dict[str, str]:
-        from geval_cli.report.sanitize import sanitize
+        from geval_cli.report.sanitize import html_text, sanitize
 
         state, now_s = self._state, time.monotonic()
         parts = [f"{state.done:,}/{state.total:,}", state.counts_text(), state.elapsed_text(now_s)]
         parts += [text for text in (state.eta_text(now_s), state.calls_text()) if text]
         lines = [" · ".join(parts), *(f"note: {sanitize(text)}" for text in self._notes)]
         bar = f'<progress max="{max(state.total, 1)}" value="{state.done}"></progress> '
-        return {"text/plain": "\n".join(lines), "text/html": bar + "<br>".join(map(html.escape, lines))}
+        return {"text/plain": "\n".join(lines), "text/html": bar + "<br>".join(map(html_text, lines))}

@@ -81,9 +81,7 @@ def _cell(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    import html
-
-    from geval_cli.report.sanitize import sanitized_lines
+    from geval_cli.report.sanitize import html_text
 
     if value is None:
         return ""
@@ -91,4 +89,4 @@ def _shown(value: Any) -> str:
         return f"{value:.4g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     shown = text if len(text) <= _TEXT_SHOWN else f"{text[: _TEXT_SHOWN - 1]}…"
-    return html.escape("\n".join(sanitized_lines(shown)))
+    return html_text(shown)

@@ -720,7 +720,7 @@ def _drift(a: RunRecord, b: RunRecord, rows: Sequence[ComparedRow]) -> dict[str,
     """Return whether the judge or the outputs moved; None unless both runs had anchors judged."""
     if a.anchors is None or b.anchors is None:
         return None
-    differs = any(row.verdict in {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE} for row in rows)
+    differs = any(row.verdict.is_clear for row in rows)
     found: dict[str, JsonValue] | None = extra("drift").between_runs(a, b, differs=differs)
     return found
 
@@ -876,7 +876,6 @@ def _flip(before: ComparedCase, after: CaseResult) -> Flip:
     return Flip(title, case_number(after), before.status, after.status, name, reason)
 
 
-_SHOWN = frozenset({DifferenceVerdict.BETTER, DifferenceVerdict.WORSE})
 _RowKey = tuple[int, Measure]
 """The index of the later run's column, and what is measured."""
 
@@ -953,7 +952,7 @@ def headline(
     lowest, highest = by_change[0], by_change[-1]
     worst = next((row for row in by_change if row.verdict is DifferenceVerdict.WORSE), None)
     best = next((row for row in reversed(by_change) if row.verdict is DifferenceVerdict.BETTER), None)
-    together = overall if overall is not None and overall.verdict in _SHOWN else None
+    together = overall if overall is not None and overall.verdict.is_clear else None
     overall_change = "" if together is None else RowWords(together).moved(quoted, several=False)
     tests = plural(paired, "test")
 

@@ -370,7 +370,7 @@ def print_baseline_in_short(comparison: JsonValue, console: Console, run: str) -
     print_hanging(Text(), Text(one_line(with_signs(sentence, signs), 2_000), style=style), console, indent=1)
     for text in found.warnings:
         print_hanging(Text("warning  ", style="yellow"), Text(text, style="yellow"), console, indent=1)
-    moved = [row for row in found.rows if row.verdict in {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE}]
+    moved = [row for row in found.rows if row.verdict.is_clear]
     moved = moved or [row for row in found.rows if is_rate(row) and row.delta.differing]
     moved.sort(key=lambda row: -abs(row.delta.value or 0.0))
     if len(found.rows) > 1 and moved:

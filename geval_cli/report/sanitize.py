@@ -1,6 +1,7 @@
 """Untrusted text made harmless and visible: no control sequence, bidi override, hidden character or markup."""
 
 import hashlib
+import html
 import json
 import re
 import shlex
@@ -52,6 +53,12 @@ def code_span(text: str) -> str:
     fence = "`" * (longest_run(text) + 1)
     space = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{space}{text}{space}{fence}"
+
+
+def html_text(text: str) -> str:
+    """Return a text as it stands in HTML and SVG, in elements and in attributes; line breaks stay."""
+    plain = text.isascii() and text.isprintable()  # drawings are made of thousands of short names
+    return html.escape(text if plain else "\n".join(sanitized_lines(text)))
 
 
 def figures_in_markdown(text: str) -> str:

@@ -45,6 +45,11 @@ class DifferenceVerdict(StrEnum):
     EQUIVALENT = "equivalent"
     IDENTICAL = "identical"
 
+    @property
+    def is_clear(self) -> bool:
+        """Return whether a difference was shown."""
+        return self in (DifferenceVerdict.BETTER, DifferenceVerdict.WORSE)
+
 
 class PairedTest(Struct, frozen=True):
     """The comparison of paired values.

@@ -114,9 +114,8 @@ def _leader(report: RunReport) -> str:
 def _changes(found: RunComparison, base: str) -> str:
     """Return the pass rate of each column, and every other figure that is decided, as a table."""
     several = len(found.columns) > 1
-    decided = {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE}
     rows = [row for row in found.rows if is_rate(row)]
-    rows += [row for row in found.rows if not is_rate(row) and row.verdict in decided]
+    rows += [row for row in found.rows if not is_rate(row) and row.verdict.is_clear]
     rows.sort(key=lambda row: row.verdict is not DifferenceVerdict.WORSE)
     cells = []
     for row in rows[:_COLUMNS_SHOWN]:
@@ -130,7 +129,7 @@ def _changes(found: RunComparison, base: str) -> str:
                     text.replace(" ", "\u00a0")
                     for text in (words.before, words.after, words.change, words.interval)
                 ),
-                f"**{row.verdict.value}**" if row.verdict in decided else row.verdict.value,
+                f"**{row.verdict.value}**" if row.verdict.is_clear else row.verdict.value,
             )
         )
     if not cells:

@@ -3,7 +3,6 @@
 A page has plots and needs no network. Each section begins with a sentence; its tables are the evidence.
 """
 
-import html
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ from geval_cli.report.console import make_console, print_hanging, print_rows
 from geval_cli.report.html.environment import asset
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
+from geval_cli.report.sanitize import code_span, html_text, markdown_table, one_line, sanitize
 from geval_cli.statistics.estimate import CarryOver
 from geval_cli.statistics.intervals import Estimate
 
@@ -301,36 +300,33 @@ def _page(document: ReportDocument) -> Iterator[str]:
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
     yield '<meta name="viewport" content="width=device-width">\n'
-    yield f"<title>{_text(document.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-    yield f"<h1>{_text(document.title)}</h1>\n"
+    yield f"<title>{html_text(document.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+    yield f"<h1>{html_text(document.title)}</h1>\n"
     if document.answer is not None:
-        yield f"<p><strong>{document.answer(_text)}</strong></p>\n"
+        yield f"<p><strong>{document.answer(html_text)}</strong></p>\n"
     if document.about is not None:
-        yield f"<p>{document.about(_text)}</p>\n"
+        yield f"<p>{document.about(html_text)}</p>\n"
     for section in _in_files(document):
-        yield f"<h2>{_text(section.heading)}</h2>\n"
+        yield f"<h2>{html_text(section.heading)}</h2>\n"
         if section.lead is not None:
-            yield f"<p><strong>{section.lead(_text)}</strong></p>\n"
+            yield f"<p><strong>{section.lead(html_text)}</strong></p>\n"
         if section.plots:
             yield f'<div class="charts">{"".join(map(_figure, section.plots))}</div>\n'
         for table in section.tables:
             yield from _html_table(table)
         for text in (*section.texts, *section.notes):
-            yield f"<p>{_text(text)}</p>\n"
+            yield f"<p>{html_text(text)}</p>\n"
     yield "</body>\n</html>\n"
 
 
 def _figure(chart: Chart) -> str:
-    said = f'<h3 class="chart-title">{_text(chart.title)}</h3><p class="chart-said">{_text(chart.description)}</p>'
-    return f'<figure class="chart"><figcaption>{said}</figcaption>{chart.markup}</figure>\n'
+    title, said = html_text(chart.title), html_text(chart.description)
+    caption = f'<h3 class="chart-title">{title}</h3><p class="chart-said">{said}</p>'
+    return f'<figure class="chart"><figcaption>{caption}</figcaption>{chart.markup}</figure>\n'
 
 
 def _html_table(table: Table) -> Iterator[str]:
-    yield f"<table><tr>{''.join(f'<th>{_text(name)}</th>' for name in table.header)}</tr>\n"
+    yield f"<table><tr>{''.join(f'<th>{html_text(name)}</th>' for name in table.header)}</tr>\n"
     for row in table.rows:
-        yield f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>\n"
+        yield f"<tr>{''.join(f'<td>{html_text(cell)}</td>' for cell in row)}</tr>\n"
     yield "</table>\n"
-
-
-def _text(text: str) -> str:
-    return html.escape(sanitize(text))

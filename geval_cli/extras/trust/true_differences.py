@@ -481,7 +481,7 @@ def _decided(row: CorrectedRow, p: float) -> CorrectedRow:
     """Return a row with what is shown, by the p-value adjusted for all rows."""
     verdict = verdict_of(row.corrected.value or 0.0, p, row.margin, row.margin_interval)
     signs = SignAgreement.UNCLEAR
-    if verdict in {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE} and row.judge_p <= SIGNIFICANCE:
+    if verdict.is_clear and row.judge_p <= SIGNIFICANCE:
         is_better = (row.judge.value or 0.0) > 0
         signs = (
             SignAgreement.SAME if is_better == (verdict is DifferenceVerdict.BETTER) else SignAgreement.OTHER
@@ -631,7 +631,7 @@ def _sentence(rows: Sequence[CorrectedRow], quote: Quote) -> str:
     said = _of_row(oddest, quote, several=len({row.column for row in rows}) > 1)
     if len(rows) == 1:
         return said
-    shown = sum(row.verdict in {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE} for row in rows)
+    shown = sum(row.verdict.is_clear for row in rows)
     other = sum(row.signs is SignAgreement.OTHER for row in rows)
     turned = f", {other} of them against the judge" if other else ""
     return f"Human labels show {shown} of {len(rows)} differences{turned}. {said}"

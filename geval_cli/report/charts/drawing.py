@@ -4,7 +4,6 @@ Every text is escaped here and every colour is a class of `charts.css`, so a dra
 strict content security policy and follows the theme. Lengths are pixels of the drawing, `WIDTH` across.
 """
 
-import html
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -12,7 +11,7 @@ from msgspec import Struct
 from rich.cells import cell_len, chop_cells
 
 from geval_cli.numbers import fixed, plural, trimmed
-from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.report.sanitize import html_text, one_line
 
 WIDTH = 360.0
 """Of a drawing that stands beside others; a phone shows it at nearly its own size."""
@@ -169,7 +168,7 @@ def _round_step(least: float) -> float:
 
 def escape(text: str) -> str:
     """Return a text as it stands in markup and in attributes."""
-    return html.escape(one_line(text, _TITLE_CELLS))
+    return html_text(one_line(text, _TITLE_CELLS))
 
 
 def element(name: str, *content: str, **attributes: str | float | None) -> str:
@@ -187,7 +186,7 @@ def element(name: str, *content: str, **attributes: str | float | None) -> str:
 
 def _value(value: str | float) -> str:
     if isinstance(value, str):
-        return html.escape(sanitize(value))
+        return html_text(value)
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
 
@@ -199,7 +198,7 @@ def text(
     shown = said if room is None else one_line(said, max(int(room / _CELL), 1))
     title = element("title", escape(said)) if shown != one_line(said, _TITLE_CELLS) else ""
     names = f"chart-text {kind}".strip()
-    return element("text", html.escape(shown), title, x=x, y=y, class_=names, text_anchor=anchor)
+    return element("text", html_text(shown), title, x=x, y=y, class_=names, text_anchor=anchor)
 
 
 def wrapped(said: str, room: float) -> list[str]:

@@ -14,7 +14,6 @@ from geval_cli.report.charts.figures import DUST
 from geval_cli.report.comparison import ComparedRow, RowWords, is_rate
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.intervals import Interval
-from geval_cli.statistics.paired import DifferenceVerdict
 
 DOTS_MAX = 400
 """Pairs that are drawn one by one; of more, those of equal places are counted and drawn together."""
@@ -219,7 +218,7 @@ def difference_intervals(
     title = f"Mean differences: {one_line(what, svg.NAME_WIDTH)}"
     if not rows:
         return Chart(name, title, "Nothing was judged in both runs.")
-    decided = sum(row.verdict in _DECIDED for row in rows)
+    decided = sum(row.verdict.is_clear for row in rows)
     said = f"Clear differences, corrected for everything compared: {decided:,} of {len(rows):,}."
     said += svg.left_out(len(rows), ROWS_MAX, "difference")
     shown = rows[:ROWS_MAX]
@@ -253,7 +252,6 @@ def difference_intervals(
     return Chart(name, title, said, figures, end, [axis, zero, *drawn, kinds])
 
 
-_DECIDED = frozenset({DifferenceVerdict.BETTER, DifferenceVerdict.WORSE})
 _VERDICTS = (
     ("chart-bar is-better", "better"),
     ("chart-bar is-worse", "worse"),
@@ -264,7 +262,7 @@ _VERDICTS = (
 def _interval_row(place: NamedRow, scale: AxisScale, row: ComparedRow, name: str, href: str | None) -> str:
     words = RowWords(row)
     said = f"{words.change} {words.interval}".strip()
-    kind = f"is-{row.verdict}" if row.verdict in _DECIDED else ""
+    kind = f"is-{row.verdict}" if row.verdict.is_clear else ""
     middle = place.last_line + 24
     texts = place.name() + svg.text(svg.RIGHT, place.top + 13, said, anchor="end", kind="is-strong")
     parts = []
