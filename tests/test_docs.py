@@ -102,12 +102,12 @@ def options_not_named(text: str) -> dict[str, list[list[str]]]:
     """The options of each command that a text names in none of their spellings; hidden ones need no page."""
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
+    named = set(re.findall(r"[\w-]+", text))
     found: dict[str, list[list[str]]] = {}
     for name, command in commands(root, "geval"):
         for option in command.params:
             words = [word for word in (*option.opts, *option.secondary_opts) if word.startswith("-")]
-            is_named = any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text) for word in words)
-            if words and not is_named and not getattr(option, "hidden", False):
+            if words and named.isdisjoint(words) and not getattr(option, "hidden", False):
                 found.setdefault(name, []).append(words)
     return found
 

@@ -203,7 +203,11 @@ def empty_environment(folder: Path) -> Path:
             if not (site / top).exists():
                 (site / top).symlink_to(Path(str(package.locate_file(top))))
     pip = (sys.executable, "-m", "pip", "--python", str(folder / "env" / "bin" / "python"))
-    subprocess.run((*pip, "install", "--no-index", "--quiet", str(wheel)), check=True, capture_output=True)
+    subprocess.run(
+        (*pip, "install", "--no-index", "--no-compile", "--quiet", str(wheel)),
+        check=True,
+        capture_output=True,
+    )
     return folder / "env"
 
 

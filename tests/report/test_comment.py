@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from support.geval_command import clean_environment, run_geval
@@ -335,9 +335,12 @@ def marks_outside_code(text: str, status: Status = Status.FAILED) -> list[str]:
     return re.findall(r"[@<\[\]#!]", re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", no_blocks))
 
 
+@settings(max_examples=40)
 @given(
     st.text()
-    | st.sampled_from(["@team", "![x](http://a)", "</details>", "```\n# big", "a`b``c", "| x |", "<!-- -->"])
+    | st.sampled_from(
+        ["@team", "![x](http://a)", "</details>", "```\n# big", "a`b``c", "a`<b>`", "| x |", "<!-- -->"]
+    )
 )
 def test_nothing_that_a_model_says_is_markup_in_a_comment(text: str) -> None:
     assert marks_outside_code(text) == marks_outside_code("plain")

@@ -116,7 +116,7 @@ hostile = st.text(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50)
 @given(text=hostile, other=hostile, width=st.sampled_from([80, 200]), verbose=st.booleans())
 def test_no_text_from_outside_reaches_the_terminal_as_a_command(
     text: str, other: str, width: int, verbose: bool

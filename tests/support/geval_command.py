@@ -32,6 +32,8 @@ _VOLATILE = (
 _READ_WHILE_LOADING = ("PYTHON", "LC_", "LANG", "TYPER_", "PYDANTIC_")
 """How the names of variables begin that decide how Python and libraries are loaded."""
 
+_OF_WEB = ("fastapi", "fastapi.responses", "jinja2", "markdown_it", "starlette.staticfiles", "uvicorn")
+_OF_SERVERS = {"mcp": ("mcp.server",), "serve": _OF_WEB, "view": _OF_WEB}
 _ABOUT_TRUST = ("agree", "calibrate", "improve", "probe")
 
 
@@ -147,10 +149,10 @@ def _finished(process: "subprocess.Popen[bytes]", cwd: Path, timeout_s: float) -
 def _server_for(args: Sequence[str]) -> ForkServer:
     """Commands about trust have one of their own: what they compute with takes longer to load than all else.
 
-    So has `geval mcp`.
+    So have the servers.
     """
-    if args and args[0] == "mcp":
-        return fork_server(*sorted(clean_environment().items()), libraries=("mcp.server",))
+    if args and args[0] in _OF_SERVERS:
+        return fork_server(*sorted(clean_environment().items()), libraries=_OF_SERVERS[args[0]])
     if args and args[0] in _ABOUT_TRUST:
         one_thread = clean_environment(OPENBLAS_NUM_THREADS="1")  # a process with several must not fork
         return fork_server(*sorted(one_thread.items()), libraries=("scipy.stats",))
