@@ -380,7 +380,7 @@ def test_memory_does_not_grow_with_the_tests() -> None:
         return found
 
     peak(50)
-    assert peak(2_000) < peak(100) + 20_000
+    assert peak(800) < peak(100) + 10_000
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def replies(draw):
     return draw(st.sampled_from(["\n\n", "\n", " "])).join(lines), rating
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(replies())
 @example(("Final score: 4 out of 10. Minor errors prevent it from a perfect score of 10.", 4))
 def test_no_distractor_is_ever_taken_for_the_verdict(made):
@@ -295,7 +295,7 @@ def test_no_distractor_is_ever_taken_for_the_verdict(made):
     assert rating_or_none(reply, {"range": [0, 10]}) in (rating, None)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(DISTRACTORS), min_size=1, max_size=3), st.integers(0, 10))
 def test_distractors_alone_are_no_verdict(distractors, number):
     reply = "\n".join(line.format(number) for line in distractors)

@@ -386,7 +386,7 @@ TEXTS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     synthetic_judges(),
     st.integers(0, len(BEFORE) - 1),
@@ -441,7 +441,7 @@ def test_one_token_ratings_give_the_judges_own_expectation(weights, chosen, lead
     assert found.mean() == pytest.approx(mean, abs=1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -79,7 +79,7 @@ def count_answers(server: LoopbackServer) -> int:
     return sum("Say" in prompt_text(request.json)[:3] for request in server.requests)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     budget=st.integers(0, 60),
     concurrency=st.sampled_from([1, 2, 5, 20]),

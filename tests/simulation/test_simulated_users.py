@@ -526,7 +526,7 @@ def test_the_user_sees_its_goal_its_profile_and_the_talk_and_nothing_else(produc
                 }
             ],
         }
-        for number in range(30)
+        for number in range(5)
     ]
     done = {"type": "regex", "value": f"{SECRETS['done']} {{{{ hidden }}}}"}
     suite = {
@@ -558,7 +558,7 @@ def test_the_user_sees_its_goal_its_profile_and_the_talk_and_nothing_else(produc
     with server_of(user, answer) as server:
         found = product.run(suite, server)
     bodies = [request for request in server.requests if request.json["model"] == "user"]
-    assert len(bodies) >= 500
+    assert len(bodies) >= 100
     leaks = [
         (name, text) for request in bodies for name, text in SECRETS.items() if text.encode() in request.body
     ]

@@ -138,7 +138,7 @@ def passed_on(config: Path, folder: Path) -> Path:
     return imported
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(SUITES)
 def test_a_round_trip_loses_nothing(suite: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as name:

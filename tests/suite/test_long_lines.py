@@ -57,7 +57,7 @@ def test_the_cost_grows_with_the_length_of_a_line_and_not_with_its_square(
 
 
 def _grows_slowly(work: Callable[[int], Callable[[], object]]) -> bool:
-    small, large = (_processor_time(work(count)) for count in (250, 250 * _GROWTH))
+    small, large = (_processor_time(work(count)) for count in (120, 120 * _GROWTH))
     return large < max(small, 0.002) * _MOST
 
 
