@@ -22,7 +22,6 @@ from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, check_output_paths, open_results_file
 from geval_cli.report.report import RunReport
-from geval_cli.runs import lasting
 from geval_cli.runs.evaluate import exit_code, run_evaluation
 from geval_cli.runs.event_loop import TERM_GRACE_S, run_async
 from geval_cli.runs.prepare import prepare
@@ -176,8 +175,7 @@ def run_configs(
         traces = _open_traces(requests, stack)  # before the variables that it reads are taken away
         if traces is not None:
             requests = [replace(request, has_collector=traces.is_heard) for request in requests]
-        with lasting():
-            prepared = prepare_all(requests)
+        prepared = prepare_all(requests)
         if wall is not None:
             wall.narrow(prepared, frozenset() if traces is None else traces.ports)
         raise_again()
