@@ -1,5 +1,6 @@
 """Add up the cost of a run's calls, whether or not a result came of them."""
 
+import operator
 import time
 from collections.abc import Callable, Mapping
 
@@ -51,11 +52,11 @@ class Spending(Struct):
     @property
     def total(self) -> dict[Role, Usage]:
         """All that was spent on the run so far."""
-        return combined(combined(self.before, self.carried, _sum), self._called, _sum)
+        return combined(combined(self.before, self.carried, operator.add), self._called, operator.add)
 
     def with_results(self, usage: UsageByRole) -> dict[Role, Usage]:
         """Return the cost of a run whose results add up to `usage`: cases that were cut short cost something too."""
-        return combined(combined(usage, self.carried, _sum), self.total, larger)
+        return combined(combined(usage, self.carried, operator.add), self.total, larger)
 
 
 def combined(
@@ -93,7 +94,3 @@ def beyond(total: Usage, part: Usage) -> Usage:
         0.0 if part.cost_usd is None else cost_usd,
         max(total.batched_requests - part.batched_requests, 0),
     )
-
-
-def _sum(first: Usage, second: Usage) -> Usage:
-    return first + second
