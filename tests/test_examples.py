@@ -3,15 +3,13 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from support.geval_command import clean_environment, run_geval
+from support.geval_command import clean_environment, run_geval, run_pytest
 from support.loopback import LoopbackServer, Reply, chat_reply
 
 from geval_cli.judge.dimensions import DIMENSIONS
@@ -134,19 +132,10 @@ def test_the_starter_config_is_written_once_and_is_valid(tmp_path: Path) -> None
 
 def test_the_pytest_example_passes_without_a_key_and_without_the_network(tmp_path: Path) -> None:
     folder = shutil.copytree(EXAMPLES.parent / "pytest", tmp_path / "pytest")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "geval_cli.extras.pytest_plugin",
-        ".",
-        "support.geval.yaml",
-    ]
+    words = ("-q", "-p", "geval_cli.extras.pytest_plugin", ".", "support.geval.yaml")
     env = clean_environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-    finished = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert (finished.returncode, "6 passed" in finished.stdout) == (0, True), finished.stdout
+    finished = run_pytest(*words, cwd=folder, env=env)
+    assert (finished.code, "6 passed" in finished.stdout) == (0, True), finished.stdout
     suite = folder / "support.geval.yaml"
     schema = json.loads((EXAMPLES / "gevalconfig.schema.json").read_text(encoding="utf-8"))
     Draft202012Validator(schema).validate(read_yaml(suite.read_text(encoding="utf-8"), suite.name).value)

@@ -32,8 +32,12 @@ _MIN_TESTS = 5
 _SEED = 20_240_607
 _LOW, _HIGH = 0.025, 0.975
 _MAX_STEPS = 100
-_EXACT, _NEAR = 1e-12, 1e-7
-"""The last step of theta for ratings that are shown, and for those that only make an interval."""
+_EXACT, _NEAR = 1e-12, 1e-4
+"""The last step of theta for ratings that are shown, and for those that only make an interval.
+
+Newton's steps end as squares: after one of 1e-4 about 1e-8 is missing.
+"""
+_ALIKE = 1e-7
 _HALVINGS = 40
 _FEW_TRIALS = 20
 _DRAWS_WORTH_A_BINOMIAL = 30
@@ -257,7 +261,7 @@ def _binomial(random: Random, trials: int, probability: float) -> int:
 
 def _percentiles(values: list[float]) -> Interval | None:
     ordered = sorted(values)
-    if ordered[-1] - ordered[0] < _NEAR:  # all tests went alike, which says nothing about further ones
+    if ordered[-1] - ordered[0] < _ALIKE:  # all tests went alike, which says nothing about further ones
         return None
     return _points(_quantile(ordered, _LOW)), _points(_quantile(ordered, _HIGH))
 
