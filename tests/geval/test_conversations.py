@@ -547,8 +547,8 @@ def test_reports_show_the_conversation(product: Product) -> None:
     assert table.splitlines()[0].endswith('"conversation"')
     assert "assistant: Answer two." in page
     assert "turns   user: Hello?" in found.stdout
-    assert "rating  1 in 0 to 10 (mean of the answers, single rating)" in found.stdout
-    assert "answers 0.10, 0.10, 0.10" in found.stdout
+    shown = " ".join(found.stdout.split())
+    assert "rating 1 in 0 to 10 (mean of the answers, single rating) · answers 0.10, 0.10, 0.10" in shown
     assert "Hello? / And then? / At last?" in found.stdout
 
 

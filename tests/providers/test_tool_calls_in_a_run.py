@@ -111,7 +111,7 @@ def test_an_answer_of_text_and_tool_calls_is_judged_by_both_and_shown_with_both(
         assert (row["output"], json.loads(row["tool_calls"])) == (SAID, [CHAT_CALL])
         shown = geval(tmp_path, "show", "latest", "--case", "1").stdout
         assert SAID in shown
-        assert 'calls {"id": "c1"' in shown
+        assert f"calls {CHAT_CALL['function']['name']} {{" in shown
         again = geval(tmp_path, "judge", "latest", "-o", "again.json")
         assert again.code == 0, again.stdout + again.stderr
         [result] = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))["results"]
