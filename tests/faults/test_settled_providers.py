@@ -7,7 +7,7 @@ from support.judge_server import judge_sensibly
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.product import Finished, Product
 
-TESTS, PARALLEL = 20, 3
+TESTS, PARALLEL = 10, 3
 UNKNOWN = {
     "chat": (
         "openai:nope",
