@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -83,39 +84,49 @@ def geval(folder: Path, *words: str) -> Finished:
     return run_geval(*words, cwd=folder, env=clean_environment(**keys))
 
 
-def write(folder: Path, server: LoopbackServer, model: str, assertions: list[Mapping[str, Any]]) -> None:
-    base_url = server.url if model.startswith(("anthropic", "google")) else server.base_url
-    config = {"base_url": base_url, "tools": TOOLS, "max_retries": 0}
+def write(
+    folder: Path, servers: Mapping[str, LoopbackServer], assertions: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write a config that calls models at these servers."""
+    providers = []
+    for model, server in servers.items():
+        base_url = server.url if model.startswith(("anthropic", "google")) else server.base_url
+        config = {"base_url": base_url, "tools": TOOLS, "max_retries": 0}
+        providers.append({"id": model, "config": config})
     suite = {
         "prompts": ["Weather in {{ city }}?"],
-        "providers": [{"id": model, "config": config}],
+        "providers": providers,
         "tests": [{"vars": {"city": "Zürich"}, "assert": assertions}],
     }
     (folder / "c.yaml").write_text(yaml.safe_dump(suite, allow_unicode=True), encoding="utf-8")
 
 
-@pytest.mark.parametrize("model", BODIES)
-def test_an_answer_of_text_and_tool_calls_is_judged_by_both_and_shown_with_both(
-    model: str, tmp_path: Path
-) -> None:
-    with LoopbackServer(respond=lambda *_: Reply(body=BODIES[model])) as server:
-        write(tmp_path, server, model, ASSERTIONS)
+def test_an_answer_of_text_and_tool_calls_is_judged_by_both_and_shown_with_both(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        servers = {
+            model: stack.enter_context(LoopbackServer(respond=lambda *_, body=body: Reply(body=body)))
+            for model, body in BODIES.items()
+        }
+        write(tmp_path, servers, ASSERTIONS)
         for _ in range(2):  # the second time from the cache
             done = geval(tmp_path, "run", "c.yaml", "-o", "r.json", "-o", "r.csv", "-o", "r.md")
             assert done.code == 0, done.stdout + done.stderr
-            [result] = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"]
-            assert (result["output"], result["tool_calls"]) == (SAID, [CHAT_CALL])
-        assert result["cached"]
-        assert len(server.requests) == 1
-        [row] = csv.DictReader((tmp_path / "r.csv").read_text(encoding="utf-8-sig").splitlines())
-        assert (row["output"], json.loads(row["tool_calls"])) == (SAID, [CHAT_CALL])
-        shown = geval(tmp_path, "show", "latest", "--case", "1").stdout
+            results = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"]
+            found = {result["provider"]["id"]: (result["output"], result["tool_calls"]) for result in results}
+            assert found == dict.fromkeys(BODIES, (SAID, [CHAT_CALL]))
+        assert all(result["cached"] for result in results)
+        assert [len(server.requests) for server in servers.values()] == [1] * len(BODIES)
+        rows = [*csv.DictReader((tmp_path / "r.csv").read_text(encoding="utf-8-sig").splitlines())]
+        assert len(rows) == len(BODIES)
+        for row in rows:
+            assert (row["output"], json.loads(row["tool_calls"])) == (SAID, [CHAT_CALL])
+        shown = geval(tmp_path, "show", "latest", "--case", "1", "-v").stdout
         assert SAID in shown
-        assert f"calls {CHAT_CALL['function']['name']} {{" in shown
+        assert shown.count('calls weather {"city": "Zürich"}') == len(BODIES)
         again = geval(tmp_path, "judge", "latest", "-o", "again.json")
         assert again.code == 0, again.stdout + again.stderr
-        [result] = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))["results"]
-        assert result["tool_calls"] == [CHAT_CALL]
+        results = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))["results"]
+        assert [result["tool_calls"] for result in results] == [[CHAT_CALL]] * len(BODIES)
 
 
 DECLARED = {
@@ -157,7 +168,7 @@ def test_calls_alone_are_checked_against_the_tools_as_their_api_declares_them(
         call = {"functionCall": {"name": "weather", "args": {"city": city}}}
         body["candidates"][0]["content"]["parts"] = [call]
     with LoopbackServer(respond=lambda *_: Reply(body=body)) as server:
-        write(tmp_path, server, model, [{"type": "is-valid-openai-tools-call"}])
+        write(tmp_path, {model: server}, [{"type": "is-valid-openai-tools-call"}])
         suite = yaml.safe_load((tmp_path / "c.yaml").read_text(encoding="utf-8"))
         suite["providers"][0]["config"]["tools"] = DECLARED[model]
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(suite, allow_unicode=True), encoding="utf-8")
@@ -176,7 +187,7 @@ def test_a_call_that_does_not_fit_fails_although_the_text_is_right(tmp_path: Pat
     body = json.loads(json.dumps(BODIES["openai:m"]))
     body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] = '{"town": 1}'
     with LoopbackServer(respond=lambda *_: Reply(body=body)) as server:
-        write(tmp_path, server, "openai:m", [{"type": "is-valid-openai-tools-call"}])
+        write(tmp_path, {"openai:m": server}, [{"type": "is-valid-openai-tools-call"}])
         done = geval(tmp_path, "run", "c.yaml", "-o", "r.json")
         assert done.code == 1
         [result] = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"]
@@ -186,7 +197,7 @@ def test_a_call_that_does_not_fit_fails_although_the_text_is_right(tmp_path: Pat
 def test_an_answer_that_broke_off_is_an_error_and_not_kept(tmp_path: Path) -> None:
     broken = {"choices": [{"message": {"content": "It is"}, "finish_reason": "insufficient_system_resource"}]}
     with LoopbackServer(respond=lambda *_: Reply(body=broken)) as server:
-        write(tmp_path, server, "openai:m", [{"type": "not-contains", "value": "sunny"}])
+        write(tmp_path, {"openai:m": server}, [{"type": "not-contains", "value": "sunny"}])
         for asked in (1, 2):
             done = geval(tmp_path, "run", "c.yaml", "-o", "r.json")
             assert done.code == 3, done.stdout
