@@ -1,10 +1,8 @@
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.geval_command import run_geval
 from support.verdicts import judged, problems
 
 from geval_cli.records import Status
@@ -54,11 +52,8 @@ def test_libraries_may_be_wanted_by_several_at_once() -> None:
         "    return await asyncio.gather(*calls)\n"
         "assert min(asyncio.run(main())) > 0.9\n"
     )
-    tests = Path(__file__).parents[1]
-    command = [sys.executable, "-c", code]
-    environ = {**os.environ, "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_geval(cwd=Path(__file__).parents[1], code=code)
+    assert done.code == 0, done.stderr
 
 
 def test_meteor_knows_stems_and_punishes_scatter() -> None:
