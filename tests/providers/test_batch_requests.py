@@ -5,9 +5,11 @@ import io
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from aiohttp import web
 from support.batch_server import BatchServer
 from support.batch_vendors import VENDORS
@@ -16,7 +18,8 @@ from support.calls import provider
 from geval_cli.errors import ProviderRequestError
 from geval_cli.providers.wire import google_batches
 from geval_cli.providers.wire.batch_api import FileNotReadyError
-from geval_cli.providers.wire.batching import BatchingProvider, batch_api
+from geval_cli.providers.wire.batching import batch_api
+from geval_cli.providers.wire.openai_batches import OpenAIBatches
 
 LABEL = "0123456789abcdef"
 KEY = "a" * 64
@@ -139,7 +142,6 @@ async def ours(vendor: str, url: str) -> None:
     model = provider(
         f"{vendor}:m", config | ({"batch_deployment": "global-batch"} if vendor == "azure" else {})
     )
-    assert isinstance(model, BatchingProvider)
     api = batch_api(model)
     assert api is not None
     body = json.dumps(BODIES.get(vendor, CHAT)).encode()
@@ -252,3 +254,21 @@ def test_a_file_goes_to_no_other_host_than_googles_api_does() -> None:
     ):
         asyncio.run(ours("google", f"http://127.0.0.1:{server.port}/google"))
     assert server.log == ["upload"]
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy", "trusted"),
+    [("https://h.test/v1", "", 1), ("http://h.test/v1", "", 0), ("http://h.test/v1", "https://p.test", 1)],
+)
+def test_certificates_are_read_where_tls_is_spoken(
+    url: str, proxy: str, trusted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(ca))
+    for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "http_proxy", "https_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca))
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    api = batch_api(provider("openai:m", {"base_url": url, "api_key": "sk-0123456789", "batch": "openai"}))
+    assert isinstance(api, OpenAIBatches)
+    assert api._trust().cert_store_stats()["x509_ca"] == trusted
