@@ -418,3 +418,17 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UsageError, match="extra `server`") as caught:
         serve(options(tmp_path))
     assert install_hint("server") in caught.value.hint
+
+
+def test_a_folder_is_served_with_its_own_runs_from_anywhere(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "suites", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (folder / "c.yaml").write_text("prompts: [Hello.]\nproviders: [echo]\ntests: [{}]\n", encoding="utf-8")
+    assert run_geval("run", "c.yaml", cwd=folder).code == 0
+
+    with serving(elsewhere, "--no-token", str(folder)) as (_, url):
+        for path in ("/runs/latest", "/"):
+            with urllib.request.urlopen(url + path, timeout=60) as answer:
+                assert (answer.status, b"c.yaml" in answer.read()) == (200, True), path
+    assert not (elsewhere / ".geval").exists()
