@@ -276,7 +276,7 @@ def test_a_server_of_strangers_configs_keeps_its_state_elsewhere(
     def home(named: Path | None) -> Path | None:
         return _home(ServeOptions(port=0, home=named))
 
-    assert home(None) is None
+    assert home(None) == tmp_path / "served" / ".geval"
     monkeypatch.setenv("GEVAL_UNTRUSTED", "1")
     assert home(None) == tmp_path / "state" / "geval" / "untrusted"
     assert home(Path("mine")) == Path("mine")
