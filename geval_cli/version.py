@@ -13,7 +13,7 @@ def install_hint(extra: str) -> str:
     address = _git_address()
     if address is None:
         return f'in your clone of geval: pip install ".[{extra}]"'
-    return f'as geval itself was: {_installer()} "geval-cli[{extra}] @ {address}"'
+    return "as geval itself was: " + _installing(f'"geval-cli[{extra}] @ {address}"')
 
 
 def _git_address() -> str | None:
@@ -31,11 +31,11 @@ def _git_address() -> str | None:
     return f"{kind}+{urlunsplit(url._replace(netloc=url.netloc.rpartition('@')[2]))}"
 
 
-def _installer() -> str:
-    """Return the command that changes the environment in which this geval runs."""
+def _installing(wanted: str) -> str:
+    """Return the command that puts `wanted` into the environment in which this geval runs."""
     around = sys.prefix.replace("\\", "/").split("/")
     if "pipx" in around:
-        return "pipx install --force"
+        return f"pipx install --force {wanted}"
     if "uv" in around:
-        return "uv tool install --force" if "tools" in around else "uvx --from"
-    return "pip install"
+        return f"uv tool install --force {wanted}" if "tools" in around else f"uvx --from {wanted} geval"
+    return f"pip install {wanted}"

@@ -475,7 +475,7 @@ WANTED = '"geval-cli[js] @ git+https://host.example/geval"'
         (FROM_GIT, "/venv", f"as geval itself was: pip install {WANTED}"),
         (FROM_GIT, "/root/.local/share/pipx/venvs/geval-cli", f"as geval itself was: pipx install --force {WANTED}"),
         (FROM_GIT, "/root/.local/share/uv/tools/geval-cli", f"as geval itself was: uv tool install --force {WANTED}"),
-        (FROM_GIT, "/root/.cache/uv/archive-v0/x", f"as geval itself was: uvx --from {WANTED}"),
+        (FROM_GIT, "/root/.cache/uv/archive-v0/x", f"as geval itself was: uvx --from {WANTED} geval"),
     ],
 )  # fmt: skip
 def test_an_extra_is_installed_as_geval_itself_was(
