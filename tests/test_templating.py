@@ -164,3 +164,38 @@ def test_a_template_of_names_alone_is_filled_as_jinja_fills_it(
             return f"error: {error.message}"
 
     assert rendered(str) == rendered(ATextOfAnotherType)
+
+
+DEEP = {
+    "parentheses": ("(", "x", ")"),
+    "lists": ("[", "x", "]"),
+    "negations": ("not ", "x", ""),
+    "signs": ("-", "1", ""),
+    "sums": ("x + ", "x", ""),
+    "joined": ("x ~ ", "x", ""),
+    "filters": ("", "x", " | upper"),
+    "attributes": ("", "x", ".a"),
+    "calls": ("range(", "1", ")"),
+    "conditions": (" }}{% if x %}{{ ", "x", " }}{% endif %}{{ "),
+    "loops": (" }}{% for y in [1] %}{{ ", "x", " }}{% endfor %}{{ "),
+}
+
+
+@pytest.mark.parametrize(
+    "templates", [Templates(), NunjucksTemplates(PROMPTFOO_RULES)], ids=["own", "nunjucks"]
+)
+@pytest.mark.parametrize("shape", DEEP)
+def test_a_template_that_python_cannot_compile_is_an_error_of_the_config(
+    templates: Templates, shape: str
+) -> None:
+    """Python refuses it in different ways, by how deep it is."""
+    before, inside, after = DEEP[shape]
+    refused = 0
+    for depth in (30, 90, 210, 500, 2_000):
+        text = f"{{{{ {before * depth}{inside}{after * depth} }}}}".replace("{{  }}", "")
+        for use in (templates.check, lambda text: templates.render(text, {"x": "a"})):
+            try:
+                use(text)
+            except TemplateError as error:
+                refused += "nested too deeply" in error.message
+    assert refused or shape == "joined"  # which Jinja2 keeps in one list, however long it is

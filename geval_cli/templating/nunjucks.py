@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from typing import Any
 
 from jinja2 import Template, Undefined, nodes
-from jinja2.exceptions import TemplateError as JinjaError
 from jinja2.exceptions import UndefinedError
 from jinja2.sandbox import MAX_RANGE
 
@@ -254,7 +253,4 @@ class _NunjucksEnvironment(LimitedEnvironment):
         return self.undefined(obj=obj, name=name) if found is UNDEFINED else found
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        try:
-            return parse_nunjucks(self, source, name, filename)
-        except RecursionError as error:
-            raise JinjaError("nested too deeply") from error
+        return parse_nunjucks(self, source, name, filename)

@@ -86,12 +86,11 @@ class Templates:
         """
         if "{" not in text or not any(mark in text for mark in TEMPLATE_MARKS):
             return text
-        found = self._template(text)
-        if (filled := found.filled(variables)) is not None:
-            return filled
         counting = begin_counting()
         try:
-            return self._rendered(found.template, variables)
+            found = self._template(text)
+            filled = found.filled(variables)
+            return self._rendered(found.template, variables) if filled is None else filled
         except UndefinedError as error:
             raise self._undefined(error, variables) from error
         except SecurityError as error:
@@ -140,6 +139,13 @@ class Templates:
                 hint=_closing(said, text)
                 or "put {% raw %}...{% endraw %} around text that is not a template",
             ) from error
+        except (
+            SyntaxError,
+            RecursionError,
+            MemoryError,
+        ) as error:  # of Python, which Jinja2 makes templates into
+            hint = "make it simpler, or build the text outside the template and pass it in as a variable"
+            raise TemplateError("the template is nested too deeply, or too long", hint=hint) from error
 
 
 class _Compiled:
