@@ -83,9 +83,8 @@ class _Sums(Struct):
             self.borderline.add(result.test_index, float(any(marks)))
         for usage in result.usage.values():
             self.usage += usage
-        if (
-            result.latency_ms and not result.cached
-        ):  # what the cache answers says nothing about the model's pace
+        # What the cache answers, or a call that failed, says nothing about the model's pace.
+        if result.latency_ms and not result.cached and result.error is None:
             self.latencies.add(result.latency_ms)
             self.latency.add(result.latency_ms)
 

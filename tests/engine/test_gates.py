@@ -7,7 +7,7 @@ from support.specs import TEMPLATES, case
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.gates import GateSubjects, errors_are_gated, judge_gates, passed_gate
-from geval_cli.records import AssertionResult, CaseResult, GateResult, Role, Status, Usage
+from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, GateResult, Role, Status, Usage
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.statistics.quantiles import Quantiles
@@ -118,11 +118,15 @@ def test_cost_counts_answers_and_judging_and_an_unknown_price_is_no_pass() -> No
     )
 
 
-def test_latency_leaves_out_what_the_cache_answered() -> None:
+def test_latency_leaves_out_what_the_cache_answered_and_calls_that_failed() -> None:
     results = [make_case(number, latency_ms=100.0 * (number + 1)) for number in range(10)]
     cached = [make_case(number, latency_ms=90_000.0, cached=True) for number in range(10, 20)]
 
-    assert result_of("latency.p95 <= 1010", [*results, *cached]).status is Status.PASSED
+    error = ErrorInfo("ProviderTimeoutError", "no answer within 60 s")
+    failed = [
+        make_case(number, status=Status.ERROR, latency_ms=60_000.0, error=error) for number in range(20, 30)
+    ]
+    assert result_of("latency.p95 <= 1010", [*results, *cached, *failed]).status is Status.PASSED
     assert result_of("latency.p50 <= 510", results).actual == pytest.approx(500, rel=0.01)
     assert result_of("latency.mean <= 550", results).status is Status.PASSED
 
