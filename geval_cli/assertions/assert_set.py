@@ -43,11 +43,11 @@ class AssertSet(Assertion):
 def _reason(results: tuple[AssertionResult, ...], score: float | None, threshold: float | None) -> str:
     errored = [result for result in results if result.status is Status.ERROR]
     failed = [result for result in results if result.status is Status.FAILED and result.weight]
+    if failed and threshold is None:
+        return f"{failed[0].type}: {failed[0].reason or 'failed'}"
     if errored:
         return f"{len(errored)} of {len(results)} assertions in the set could not be judged"
     if threshold is not None and score is not None:
         own = format_score_beside(score, threshold)
         return f"the score of the set is {own}; the threshold is {format_threshold(threshold)}"
-    if failed:
-        return f"{failed[0].type}: {failed[0].reason or 'failed'}"
     return f"all {len(results)} assertions in the set pass"

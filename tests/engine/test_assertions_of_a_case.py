@@ -50,6 +50,12 @@ def test_a_member_that_cannot_be_judged_makes_the_set_an_error_without_a_score()
     assert result.named_scores == {}
 
 
+def test_a_set_that_failed_says_what_failed_though_another_member_could_not_be_judged() -> None:
+    group = assertion("assert-set", assertions=(assertion("cost", threshold=1), contains("bye")))
+    [found] = run("hello", [group]).assertions
+    assert (found.status, found.reason) == (Status.FAILED, 'contains: the output does not contain "bye"')
+
+
 def test_a_negated_set_and_a_human_among_others() -> None:
     group = assertion("not-assert-set", assertions=(contains("bye"),))
     result = run("hello", [group, assertion("human", value="is it kind?")])
