@@ -24,6 +24,7 @@ from geval_cli.report.case_view import (
     failures_text,
     margin_below,
     output_text,
+    whole_reason,
 )
 from geval_cli.report.console import print_hanging
 from geval_cli.report.report import RunReport
@@ -196,6 +197,7 @@ class CasePrinter:
             self._print_trace(result.trace)
         for end in view.ends:
             self._print_block("ended", [end], indent=3, style="yellow" if "finish reason" in end else "")
+        self._print_clipped("reason", whole_reason(result), indent=3)
         passed = []
         for item in view.assertions:
             if shown.is_verbose or item.assertion.status in PROBLEMS:

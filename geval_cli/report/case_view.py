@@ -59,8 +59,8 @@ def case_number(result: CaseResult) -> str:
 
 
 def assertion_name(item: AssertionResult) -> str:
-    """Return an assertion's type, and its metric where it has one."""
-    return f"{item.type} {item.metric}" if item.metric else item.type
+    """Return an assertion's type, and its metric where it has one of another name."""
+    return item.type if item.metric in (None, "", item.type) else f"{item.type} {item.metric}"
 
 
 def score_text(item: AssertionResult) -> str:
@@ -120,7 +120,15 @@ def case_reason(result: CaseResult) -> str:
     if result.status is Status.PASSED:
         return ""
     deciding = failed_assertions(result) if result.status is Status.FAILED else result.assertions
-    return next(filter(None, (_reason_of(item, result.status) for item in deciding)), "")
+    told = (_reason_of(item, result.status) for item in deciding)
+    return next(filter(None, told), "") or whole_reason(result)
+
+
+def whole_reason(result: CaseResult) -> str:
+    """Return why a case failed of which no assertion did, in which the test's own threshold decides; "" for others."""
+    if result.status is not Status.FAILED or result.score is None or failed_assertions(result):
+        return ""
+    return "the weighted score is below the test's threshold"
 
 
 def _reason_of(item: AssertionResult, status: Status) -> str:
@@ -725,15 +733,16 @@ def failures_text(results: Sequence[CaseResult]) -> str:
     if len(named) > _WHY_NAMED:
         parts.append(f"{len(named) - _WHY_NAMED:,} more")
     if not parts:
-        errors = (error for result in results for error in _errors(result))
+        errors = (error for result in results for error in errors_of(result))
         parts = [one_line(error.message, 120) for error in errors][:1]
-    return ", ".join(parts)
+    return ", ".join(parts) or next(filter(None, map(whole_reason, results)), "")
 
 
-def _errors(result: CaseResult) -> Iterator[ErrorInfo]:
+def errors_of(result: CaseResult) -> Iterator[ErrorInfo]:
+    """Yield the errors of a case: its own, then those of its assertions, also within sets."""
     if result.error is not None:
         yield result.error
-    yield from (item.error for item in result.assertions if item.error is not None)
+    yield from (item.error for item, _ in with_members(result.assertions) if item.error is not None)
 
 
 class ShownCriterion(Struct, frozen=True):

@@ -52,6 +52,7 @@ METRICS_MAX = 6
 """Metrics that have a place in the table; all of them are among the differences, and in the JSON."""
 DIFFERENCES_MAX = 30
 _WORST_CASES_SHOWN = 4
+_OTHERS_NAMED = 8
 MEANS_MAX = 60
 PASS_RATE = "pass rate"
 _PASS_RATE_KEY = "pass_rate"
@@ -251,7 +252,9 @@ def print_columns(report: RunReport, console: Console) -> None:
             print_hanging(Text("    "), Text(line), console, indent=1)
         console.print()
     most = 1 if len(columns) > MANY_COLUMNS else _WORST_CASES_SHOWN
-    hidden = ", ".join(one_line(name, _NAME_WIDTH) for name in metric_names(columns)[shape.metrics :])
+    others = [one_line(name, _NAME_WIDTH) for name in metric_names(columns)[shape.metrics :]]
+    more = [] if len(others) <= _OTHERS_NAMED else [f"{len(others) - _OTHERS_NAMED:,} more"]
+    hidden = ", ".join([*others[:_OTHERS_NAMED], *more])
     lines = (
         (f"also measured, see -v: {hidden}" if hidden else "", "dim"),
         (_worst_cases(columns, [fitted_title(title, 30, signs) for title in titles], ranked, most), "dim"),
@@ -563,8 +566,8 @@ def _chances(columns: Sequence[ColumnSummary]) -> Iterator[tuple[str, Callable[[
 
 
 def metric_names(columns: Sequence[ColumnSummary]) -> list[str]:
-    """Return the metrics that have a place in the table, in the order of their names."""
-    return sorted({name for column in columns for name in column.metrics})[:METRICS_MAX]
+    """Return the metrics of all columns by name; the first `METRICS_MAX` have a place in the table."""
+    return sorted({name for column in columns for name in column.metrics})
 
 
 def _chance(by_k: Mapping[str, Stat], tries: int) -> str:

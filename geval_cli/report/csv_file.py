@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from geval_cli.events import RunEvent
 from geval_cli.judge.conversation import said
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
-from geval_cli.report.case_view import assertion_name, why_otherwise
+from geval_cli.report.case_view import assertion_name, whole_reason, why_otherwise
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import value_text
@@ -180,7 +180,12 @@ def _fixed_cells(result: CaseResult) -> Iterator[str]:
 
 
 def reasons_of(result: CaseResult) -> Iterator[str]:
-    """Yield a line for each assertion that failed or was not judged where that decides, those within sets included."""
+    """Yield a line for each assertion that failed or was not judged where that decides, those within sets included.
+
+    The first says so where the test's own threshold decided.
+    """
+    if whole := whole_reason(result):
+        yield whole
     told = {Status.FAILED, Status.ERROR, result.status} - {Status.PASSED}
     yield from _reasons(result.assertions, told)
 

@@ -17,11 +17,13 @@ from geval_cli.report.case_view import (
     PROBLEMS,
     case_number,
     case_title,
+    errors_of,
     failed_assertions,
     failure_figure,
     failure_text,
     margin_below,
     output_text,
+    whole_reason,
 )
 from geval_cli.report.console import print_hanging
 from geval_cli.report.report import RunReport
@@ -162,7 +164,7 @@ class Failures(Struct):
     def _count(self, result: CaseResult) -> FailureGroup | None:
         """Count the result in its groups; return the group that it is shown in, None for one that needs no group."""
         own: FailureGroup | None = None
-        for name, status, score in _grouped_by(result, self.by):
+        for name, status, score, decides in _grouped_by(result, self.by):
             group = self._groups.get(name)
             if group is None:
                 if len(self._groups) >= _GROUPS_MAX:
@@ -172,32 +174,34 @@ class Failures(Struct):
                         name, is_reason=self.by is GroupBy.REASON or name == _WHOLE
                     )
             group.add(status, score)
-            if own is None and status in PROBLEMS:
+            if own is None and decides:
                 own = group
         return own
 
 
-def _grouped_by(result: CaseResult, by: GroupBy) -> Iterator[tuple[str, Status, float | None]]:
-    """Yield the group of each thing that was judged of a result, its status and its score."""
+def _grouped_by(result: CaseResult, by: GroupBy) -> Iterator[tuple[str, Status, float | None, bool]]:
+    """Yield the group of each thing that was judged of a result, its status, its score and whether it decides the case.
+
+    An assertion of weight 0 and a judge's error beside a failure decide nothing.
+    """
+    is_problem = result.status in PROBLEMS
+    has_decided = result.error is not None
     if result.error is not None:
-        yield (
-            result.error.type if by is GroupBy.ASSERTION else _normalised(result.error.message),
-            Status.ERROR,
-            None,
-        )
+        name = result.error.type if by is GroupBy.ASSERTION else _normalised(result.error.message)
+        yield name, Status.ERROR, None, is_problem
     for item in result.assertions:
+        decides = (
+            is_problem and item.status is result.status and (bool(item.weight) or item.status is Status.ERROR)
+        )
+        has_decided = has_decided or decides
         if by is GroupBy.ASSERTION:
-            yield item.metric or item.type, item.status, item.score
+            yield item.metric or item.type, item.status, item.score, decides
         elif item.status in PROBLEMS:
             why = item.error.message if item.error is not None else item.reason
-            yield (
-                f"{item.metric or item.type}: {_normalised(why or 'no reason given')}",
-                item.status,
-                item.score,
-            )
-    parts = (item.status for item in result.assertions)
-    if result.status in PROBLEMS and result.error is None and PROBLEMS.isdisjoint(parts):
-        yield _WHOLE, result.status, result.score  # its own threshold decides, or what is compared
+            name = f"{item.metric or item.type}: {_normalised(why or 'no reason given')}"
+            yield name, item.status, item.score, decides
+    if is_problem and not has_decided:
+        yield _WHOLE, result.status, result.score, True  # its own threshold decides, or what is compared
 
 
 def _normalised(reason: str) -> str:
@@ -322,7 +326,7 @@ class FailedTests(Struct):
             self._add_failed(new)
 
     def _add_error(self, result: CaseResult) -> None:
-        error = result.error or next((item.error for item in result.assertions if item.error), None)
+        error = next(errors_of(result), None)
         if error is None:
             return
         key = _normalised(error.message)
@@ -494,7 +498,7 @@ def _failed_test(result: CaseResult) -> FailedTest:
     ]
     if not failed:  # its own threshold decides, or what is compared
         scored = "" if result.score is None else format_score(result.score)
-        items = [FailedAssertion(_WHOLE, scored, scored, "", None)]
+        items = [FailedAssertion(_WHOLE, scored, scored, whole_reason(result), None)]
     return FailedTest(
         index=result.test_index,
         number=f"#{result.test_index + 1}",

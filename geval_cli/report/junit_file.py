@@ -18,6 +18,7 @@ from geval_cli.report.case_view import (
     case_title,
     failure_text,
     output_text,
+    whole_reason,
 )
 from geval_cli.report.columns import run_sentence
 from geval_cli.report.report import RunReport
@@ -124,7 +125,9 @@ def _outcome(result: CaseResult) -> str:
             return ""
     kind = "failure" if result.status is Status.FAILED else "error"
     view = CaseView(result)
-    first = next((shown for shown in view.problems if shown.assertion.status is result.status), None)
+    is_whole = bool(whole_reason(result))  # what only measures failed nothing
+    told = () if is_whole else view.problems
+    first = next((shown for shown in told if shown.assertion.status is result.status), None)
     attributes = {"message": _message(result, first), "type": _type(result, first)}
     text = "\n".join(_details(view))
     return f"<{kind}{_attributes(attributes)}>{_text(text)}</{kind}>\n"
@@ -143,7 +146,7 @@ def _message(result: CaseResult, first: AssertionView | None) -> str:
     if result.error is not None:
         return one_line(result.error.message, _MESSAGE_WIDTH)
     if first is None:
-        return "the weighted score is below the test's threshold"
+        return whole_reason(result) or f"the case is marked as {result.status.value}"
     return one_line(f"{_named(first.assertion)}: {first.said or first.assertion.status}", _MESSAGE_WIDTH)
 
 
@@ -155,10 +158,12 @@ def _details(view: CaseView) -> Iterator[str]:
     result = view.result
     if result.error is not None:
         yield from _clipped(f"{result.error.message}\n{result.error.hint}")
+    if whole := whole_reason(result):
+        yield whole
     for shown in view.problems:
         item = shown.assertion
         place = f" at {item.location}" if item.location else ""
-        yield from sanitized_lines(_named(item) + place)
+        yield from sanitized_lines(", ".join([_named(item), *shown.remarks]) + place)
         yield from _clipped(shown.said or item.status.value)
         yield from (
             f"{'met' if part.is_met else 'missed'}: {part.line}" for part in JudgeVerdict(item.detail).items

@@ -31,11 +31,13 @@ from geval_cli.report.case_view import (
     case_title,
     failure_text,
     output_text,
+    whole_reason,
 )
 from geval_cli.report.columns import (
     DIFFERENCE_HEADER,
     DIFFERENCES_MAX,
     MEANS_HEADER,
+    METRICS_MAX,
     PASS_RATE,
     baseline_number,
     cost_note,
@@ -195,7 +197,7 @@ def _columns(report: RunReport, picked: _Picked) -> str:
     figures = report.summary.columns
     if len(figures) != len(rows):  # a run under way has none yet
         return markdown_table(header, rows)
-    metrics = metric_names(figures)
+    metrics = metric_names(figures)[:METRICS_MAX]
     names = [code_span(one_line(name, 40)) for name in metrics]
     whole = [
         (*row[:-1], share_text(column.pass_rate), *_figures(column, metrics))
@@ -307,6 +309,8 @@ def _case(result: CaseResult, report: RunReport) -> str:
     lines, view = [title], CaseView(result)
     if result.error is not None:
         lines.append(f"- {code_span(result.error.type)}: {code_span(one_line(result.error.message, 500))}")
+    if whole := whole_reason(result):
+        lines.append(f"- {whole}")
     for shown in view.problems:
         lines.extend(_assertion_lines(shown))
     if result.output is not None or result.turns:
@@ -328,7 +332,7 @@ def _assertion_lines(shown: AssertionView) -> Iterator[str]:
     )
     reason = f": {code_span(one_line(said, 700))}" if said else ""
     score = figures_in_markdown(failure_text(item))
-    yield f"- {name}{score and f' {score}'}{reason}"
+    yield f"- {', '.join([f'{name} {score}'.rstrip(), *shown.remarks])}{reason}"
     for part in JudgeVerdict(item.detail).items:
         mark = MARKS[Status.PASSED if part.is_met else Status.FAILED]
         yield f"  - {mark} {code_span(part.line)}"

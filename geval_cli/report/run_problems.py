@@ -10,7 +10,7 @@ from geval_cli.errors import Location, Problem, ProblemFormat, Severity
 from geval_cli.events import RunEvent
 from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
-from geval_cli.report.case_view import assertion_name, case_number, case_title, failure_text
+from geval_cli.report.case_view import assertion_name, case_number, case_title, failure_text, whole_reason
 from geval_cli.report.columns import run_sentence
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.report.report import RunReport
@@ -107,11 +107,16 @@ def run_problems(report: RunReport) -> Iterator[Problem]:
 
 
 def _failures(result: CaseResult, report: RunReport) -> Iterator[tuple[Status, str, str, str]]:
-    """Yield status, place, name and text of what did not pass; reasons differ, so names merge the cases of a place."""
+    """Yield status, place, name and text of what did not pass; reasons differ, so names merge the cases of a place.
+
+    What failed in a case that its test's threshold lets pass is none.
+    """
     if result.error is not None:
         kind = result.error.type
         yield Status.ERROR, report.run.config_path, kind, f"{kind}: {result.error.message}"
-    for item in result.assertions:
+    if whole := whole_reason(result):
+        yield Status.FAILED, report.run.config_path, whole, whole
+    for item in result.assertions if result.status is not Status.PASSED else ():
         if item.status not in _SEVERITIES or (item.status is Status.FAILED and not item.weight):
             continue
         name = assertion_name(item)

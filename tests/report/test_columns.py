@@ -363,3 +363,14 @@ def test_columns_of_which_most_cases_are_errors_are_not_compared(
     text = leader_text(columns, "abc"[: len(columns)])
     assert said in text if said else "can't compare" not in text
     assert not any(2 * sum(counts[place][2:]) > sum(counts[place]) for place in leading(columns))
+
+
+def test_every_metric_without_a_place_is_named_or_counted() -> None:
+    def line(count: int) -> str:
+        metrics = {f"m{number:02}": FIGURES[0].metrics["clarity"] for number in range(count)}
+        columns = tuple(replace(column, metrics=metrics) for column in FIGURES)
+        text = " ".join(printed(200, report=report_of(columns)).split())
+        return text.partition("also measured, see -v: ")[2].partition(" pass rate if")[0]
+
+    assert line(7).startswith("m06")
+    assert line(20).startswith("m06, m07, m08, m09, m10, m11, m12, m13, 6 more")

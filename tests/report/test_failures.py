@@ -10,6 +10,7 @@ from support.sample_columns import FIGURES
 from support.sample_run import COLUMNS, STEPS, SUMMARY, console_of, make_case, make_judged, make_report
 
 from geval_cli.records import INTERNAL_ERROR, CaseResult, Column, ErrorInfo, Status
+from geval_cli.report.case_view import case_sentence
 from geval_cli.report.failures import FailedTests, Failures, GroupBy, print_failures
 from geval_cli.report.terminal import print_report
 
@@ -212,6 +213,30 @@ def test_a_case_that_only_its_own_threshold_fails_has_a_group() -> None:
     assert grouped(*(failed(number, assertions=(passed,)) for number in range(2))) == [
         "the test as a whole: 2 cases"
     ]
+
+
+@pytest.mark.parametrize("by", GroupBy)
+def test_a_case_is_in_the_group_of_what_decided_it(by: GroupBy) -> None:
+    measured = make_judged(Status.FAILED, 0.0, metric="length", weight=0, reason="long")
+    broken = make_judged(Status.ERROR, None, metric="tone", error=ErrorInfo("JudgeParseError", "no rating"))
+    wrong = make_judged(Status.FAILED, 0.1, metric="right", reason="wrong")
+    cases = [failed(assertions=(measured, broken, wrong)), failed(1, assertions=(measured,))]
+    failures = Failures(by=by)
+    for case in cases:
+        failures.add(case)
+    owners = {group.name: group.cases for group, _ in failures.groups() if group.cases}
+    assert owners == {"right" if by is GroupBy.ASSERTION else "right: wrong": 1, "the test as a whole": 1}
+
+
+def test_an_error_within_a_set_is_told() -> None:
+    inner = make_judged(Status.ERROR, None, error=ErrorInfo("JudgeParseError", "no rating in the reply"))
+    judged = make_judged(Status.ERROR, None, type="assert-set", reason="1 of 1", assertions=(inner,))
+    case = make_case(0, status=Status.ERROR, assertions=(judged,))
+    errors, stream = FailedTests(), io.StringIO()
+    errors.add(case)
+    errors.print_errors(make_report(), console_of(stream, 100), "")
+    assert "1 × no rating in the reply  #1" in stream.getvalue()  # noqa: RUF001
+    assert case_sentence([case]).endswith("has no verdict: no rating in the reply")
 
 
 def test_of_many_groups_the_first_case_of_each_is_shown_and_few_are_kept() -> None:

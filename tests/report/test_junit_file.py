@@ -50,7 +50,7 @@ def test_a_failure_says_the_judges_reason(tmp_path: Path) -> None:
     assert isinstance(failure, junitparser.Failure)
     assert failure.type == "contains"
     assert failure.message == 'contains: the output does not contain "28 days"'
-    assert "contains at examples/configs/vacation.yaml:24:9" in failure.text
+    assert "contains, weight 2 at examples/configs/vacation.yaml:24:9" in failure.text
     assert "g-eval consistency 0.49996 < 0.50 at " in failure.text
     assert "The answer claims forty days" in failure.text
     assert "You get 40 days." in failure.text

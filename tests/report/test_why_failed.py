@@ -2,6 +2,7 @@
 
 import io
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from geval_cli.records import (
 )
 from geval_cli.report.case_text import UNCUT, CasePrinter, ShownCase, print_test
 from geval_cli.report.case_view import AssertionView, CaseView, case_sentence, score_text
-from geval_cli.report.failures import FailedTests
+from geval_cli.report.failures import FailedTests, Failures, print_failures
 from geval_cli.report.html.environment import make_environment
 from geval_cli.report.html.matrix import cell_of
 from geval_cli.report.html.run_view import run_values
@@ -38,6 +39,7 @@ MISSING: dict[str, Any] = {
         {"item": "Is short", "required": False, "met": True, "score": 1},
     ]
 }
+BELOW = "the weighted score is below the test's threshold"
 ROWS: list[tuple[AssertionResult, str]] = [
     (make_judged(F, 0.4, detail=MISSING, threshold=0.4), "0.40, a required item is missing"),
     (make_judged(F, 0.3, detail=MISSING, threshold=0.4), "0.30 < 0.40"),
@@ -129,7 +131,8 @@ def test_every_place_names_the_assertion_that_failed_a_case_by_most(tmp_path: Pa
     ("status", "items", "reason"),
     [
         (P, (make_judged(F, 0.0, weight=0, reason="only measured"),), ""),
-        (F, (), ""),
+        (F, (), BELOW),
+        (F, (make_judged(P, 0.5), make_judged(F, 0.0, weight=0, reason="only measured")), BELOW),
         (
             Status.ERROR,
             (
@@ -167,6 +170,57 @@ def test_the_reason_of_a_case_is_that_of_what_decided_it(
     status: Status, items: tuple[AssertionResult, ...], reason: str
 ) -> None:
     assert cell_of([make_case(0, COLUMNS[0], status, assertions=items)]).reason == reason
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [".md", ".junit.xml", ".csv", ".html", ".sarif", ".codequality.json", "list", "case", "in short"],
+)
+def test_where_only_the_tests_own_threshold_fails_a_case_every_format_says_so(
+    ending: str, tmp_path: Path
+) -> None:
+    measured = make_judged(F, 0.0, weight=0, reason="only measured", metric="length", type="contains")
+    case = make_case(0, COLUMNS[0], F, score=0.6, assertions=(make_judged(P, 0.6), measured))
+    report = make_report(results=lambda: iter([case]), summary=RunSummary(total=1, failed=1))
+    stream = io.StringIO()
+    console = console_of(stream, 200)
+    if ending == "list":
+        failures = Failures()
+        failures.add(case)
+        print_failures(failures, report, console)
+    elif ending == "case":
+        print_test([case], report, console, is_verbose=False)
+    elif ending == "in short":
+        failed = FailedTests()
+        failed.add(case)
+        failed.print(report, console, "")
+    else:
+        write_results_file(tmp_path / f"r{ending}", report)
+        stream.write(unescape((tmp_path / f"r{ending}").read_text(encoding="utf-8")))
+    text = stream.getvalue().replace("\\u0027", "'")
+    assert BELOW in text
+    if ending == ".junit.xml":
+        assert f'<failure message="{BELOW}" type="threshold">' in text
+    assert "only measured" not in text or ending not in {".sarif", ".codequality.json", "in short"}
+
+
+@pytest.mark.parametrize("ending", [".sarif", ".codequality.json"])
+def test_what_failed_in_a_case_that_passed_is_no_problem(ending: str, tmp_path: Path) -> None:
+    case = make_case(0, COLUMNS[0], P, score=0.6, assertions=(make_judged(F, 0.2), make_judged(P, 1.0)))
+    write_results_file(tmp_path / f"r{ending}", make_report(results=lambda: iter([case])))
+    assert "consistency" not in (tmp_path / f"r{ending}").read_text(encoding="utf-8")
+
+
+def test_a_name_is_not_said_twice(tmp_path: Path) -> None:
+    case = make_case(0, COLUMNS[0], F, assertions=(make_judged(F, 0.2, type="g-eval", metric="g-eval"),))
+    stream = io.StringIO()
+    report = make_report(results=lambda: iter([case]))
+    print_test([case], report, console_of(stream, 200), is_verbose=True)
+    for ending in (".md", ".junit.xml", ".csv", ".html", ".sarif"):
+        write_results_file(tmp_path / f"r{ending}", report)
+        text = re.sub("<[^>]*>", "", (tmp_path / f"r{ending}").read_text(encoding="utf-8"))
+        stream.write(text)
+    assert not re.search(r"g-eval\s+g-eval", stream.getvalue())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,14 @@ from typing import Any
 
 from geval_cli.numbers import format_share
 from geval_cli.records import CaseResult, JsonValue, Message, Usage
-from geval_cli.report.case_view import CaseView, JudgeVerdict, calls_of, conversation_of, has_fallback
+from geval_cli.report.case_view import (
+    CaseView,
+    JudgeVerdict,
+    calls_of,
+    conversation_of,
+    has_fallback,
+    whole_reason,
+)
 from geval_cli.report.charts import drawing as svg
 from geval_cli.report.charts.drawing import Chart
 from geval_cli.report.html.environment import shown_text
@@ -111,6 +118,7 @@ def case_values(
     return {
         "case": result,
         "view": view,
+        "whole_reason": whole_reason(result),
         "ends_with_output": bool(result.turns) and result.turns[-1].content == result.output,
         "title": title,
         "siblings": row if len(row) > 1 else (),
