@@ -4,6 +4,7 @@ Jinja2's sandbox keeps templates away from Python, and bounds `range`. The rest 
 rounds of loops together with calls of macros, and the numbers by which texts are stretched.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextvars import ContextVar, Token
@@ -11,6 +12,7 @@ from functools import wraps
 from typing import Any
 
 from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import TemplateRuntimeError
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
 from jinja2.visitor import NodeTransformer
@@ -96,9 +98,20 @@ def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Call
     }
 
 
+class _FiniteCode(CodeGenerator):
+    """Jinja2 writes the number 1e999 as the unknown name `inf`."""
+
+    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:
+        if node.value == math.inf:
+            self.write("1e999")
+        else:
+            super().visit_Const(node, frame)
+
+
 class LimitedEnvironment(ImmutableSandboxedEnvironment):
     """Jinja2's sandbox with limits."""
 
+    code_generator_class = _FiniteCode
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     rounds = staticmethod(rounds)
