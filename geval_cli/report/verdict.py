@@ -1,5 +1,6 @@
 """The look of verdicts: marks, words and styles, and the tables of gates, flaky tests and derived metrics."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -15,7 +16,6 @@ from geval_cli.numbers import (
     format_share,
     format_share_beside,
     plural,
-    share_of_percentage,
 )
 from geval_cli.records import (
     NO_ERRORS_NOTE,
@@ -32,6 +32,7 @@ from geval_cli.report.case_view import case_score, failed_assertions, failure_fi
 from geval_cli.report.console import is_unicode, print_hanging, print_rows
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.suite.gates import EQUIVALENCE, GATE
 
 STYLES = {
     Status.PASSED: "green",
@@ -102,6 +103,7 @@ def print_rankings(report: RunReport, console: Console) -> None:
 
 DERIVED_HEADER = ("derived metric", "of", "value")
 EVERYTHING = "all cases"
+_OF_BASELINE = ("baseline", "proven")
 _ROWS_MAX = 60
 
 
@@ -267,15 +269,21 @@ def gate_value(gate: GateResult) -> str:
         return "none"
     if gate.gate.startswith("latency."):
         return f"{gate.actual:,.1f} ms"
-    if gate.gate.rstrip().endswith("%"):
-        limit = share_of_percentage(gate.gate.split()[-1])
-        return format_share(gate.actual) if limit is None else format_share_beside(gate.actual, limit)
-    if gate.actual.is_integer() and "." not in gate.gate.split()[-1]:
-        return f"{gate.actual:,.0f}"
-    try:
-        return format_score_beside(gate.actual, float(gate.gate.split()[-1]))
-    except ValueError:
+    either_way = EQUIVALENCE.match(gate.gate)
+    written = either_way or GATE.match(gate.gate)
+    if written is None:
         return format_score(gate.actual)
+    is_difference = gate.gate.rstrip().endswith(_OF_BASELINE)
+    limit = float(written["limit"]) / (100 if written["percent"] else 1)
+    if either_way:
+        limit = math.copysign(limit, gate.actual)
+    sign = "+" if is_difference and gate.actual > 0 else ""
+    if written["percent"]:
+        share = format_share_beside(gate.actual, limit)
+        return f"{sign}{share.removesuffix(' %')} pts" if is_difference else share
+    if gate.actual.is_integer() and "." not in written["limit"]:
+        return f"{sign}{gate.actual:,.0f}"
+    return f"{sign}{format_score_beside(gate.actual, limit)}"
 
 
 def print_flaky(report: RunReport, console: Console) -> None:

@@ -244,10 +244,10 @@ def _certainty(gate: Gate, test: PairedTest, bounds: tuple[float, float] | None)
         return f"{counted}, no interval"
     low, high = bounds
     if gate.is_equivalence:
-        return f"{counted}, 90 % interval {low:+.3f} to {high:+.3f}"
+        return f"{counted}, 90 % interval {gate.said(low)} to {gate.said(high)}"
     level = 100 * (1 - SIGNIFICANCE / gate.family)
     shared = f", 5 % shared by {gate.family} gates" if gate.family > 1 else ""
-    return f"{counted}, one-sided {level:.3g} % bounds {low:+.3f} and {high:+.3f}{shared}"
+    return f"{counted}, one-sided {level:.3g} % bounds {gate.said(low)} and {gate.said(high)}{shared}"
 
 
 def _need(gate: Gate, test: PairedTest, level: float) -> str:

@@ -160,6 +160,10 @@ class Gate(Condition):
         """Return whether it is about what people would say of all outputs."""
         return self.statistic in TRUE_FIGURES
 
+    def said(self, difference: float) -> str:
+        """Return a difference in the form that the limit is written in: `-0.048`, or `-4.8 pts`."""
+        return f"{100 * difference:+.1f} pts" if self.is_share else f"{difference:+.3f}"
+
     @property
     def breaks_on_a_shown_drop(self) -> bool:
         """Return whether it holds until the opposite is shown, so that chance breaks it in some runs."""

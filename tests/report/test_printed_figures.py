@@ -145,6 +145,14 @@ def test_what_all_commands_print() -> None:
         ("failures <= 3", 1234.0, "1,234"),
         ("tone.mean >= 0.7", 0.664999, "0.66"),
         ("tone.mean >= 0.7", 0.6985, "0.699"),
+        ("pass_rate.delta >= -5% vs baseline", -0.0512, "-5.1 pts"),
+        ("pass_rate.delta[area=a b] >= -5 % vs baseline proven", 0.2, "+20 pts"),
+        ("pass_rate equivalent within 5% vs baseline", 0.0501, "+5.01 pts"),
+        ("tone.delta >= -0.02 vs baseline", -0.0204, "-0.0204"),
+        ("tone.delta >= -0.02 vs baseline proven", 0.1, "+0.10"),
+        ("tone equivalent within 0.05 vs baseline", -0.0502, "-0.0502"),
+        ("tone.delta >= 0 vs baseline", 0.0, "0"),
+        ("written by another geval", 0.25, "0.25"),
     ],
 )
 def test_the_value_of_a_gate(gate: str, actual: float, text: str) -> None:

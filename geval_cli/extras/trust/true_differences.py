@@ -430,7 +430,7 @@ def _judged(gate: Gate, labels: LabelFile | None, earlier: EarlierRun | None, la
     shared = f", 5 % shared by {gate.family} gates" if gate.family > 1 else ""
     note = (
         f"{_counted(found.design, true.clusters)}, one-sided {100 * (1 - SIGNIFICANCE / gate.family):.3g} % bounds"
-        f" {bounds[0]:+.3f} and {bounds[1]:+.3f}{shared}; the judge alone says {judge.delta:+.3f}"
+        f" {gate.said(bounds[0])} and {gate.said(bounds[1])}{shared}; the judge alone says {gate.said(judge.delta)}"
     )
     if gate.holds(best) and not gate.holds(worst):
         note = f"undecided, more labels would tell: {note}"
