@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest, ModelGradedAssertion, each_assertion
 from geval_cli.assertions.graded.judges import judges_of
-from geval_cli.engine.aggregate import Notices, Tally, derive, derive_by_column, flaky_tests
+from geval_cli.engine.aggregate import Notices, Tally, derive, derive_by_column
 from geval_cli.engine.columns import with_columns
 from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.gates import judge_gates
 from geval_cli.engine.plan import DoneCases, Job
-from geval_cli.engine.rankings import RankingSums
 from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import BudgetError, ConfigError, ExitCode, PendingError, StoppedError, StoreError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFinished, RunStarted
@@ -46,6 +45,7 @@ from geval_cli.records import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, compared_with, gates_of, judge_differences, open_baseline
+from geval_cli.runs.import_run import with_figures
 from geval_cli.runs.prepare import asks_for_money
 from geval_cli.runs.record import begun_run, ended_run, is_dirty, origin_of
 from geval_cli.runs.requests import PreparedRun
@@ -542,18 +542,16 @@ def with_verdicts(
     named = prepared.suite.baseline
     try:
         # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
-        has_clusters = prepared.plan.repeats > 1 or len(columns) > 1
-        label = None if named is None else named.name
-        ranking = RankingSums(columns)
-        passing = ranking.passing(results())
         margins = prepared.suite.margins.with_given(prepared.request.margins)
-        summary = with_columns(
-            summary, columns, passing, baseline=label, has_clusters=has_clusters, margins=margins
+        summary = with_figures(
+            summary,
+            columns,
+            results,
+            baseline=None if named is None else named.name,
+            has_clusters=prepared.plan.repeats > 1 or len(columns) > 1,
+            has_repeats=prepared.plan.repeats > 1,
+            margins=margins,
         )
-        summary = ranking.with_rankings(summary)
-        if prepared.plan.repeats > 1:
-            flaky, count = flaky_tests(results())
-            summary = replace(summary, flaky=flaky, flaky_count=count)
         if prepared.suite.derived_metrics:
             by_column = derive_by_column(prepared.suite.derived_metrics, results(), columns=len(columns))
             summary = replace(summary, derived_by_column=by_column)

@@ -11,7 +11,9 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import Tally, with_clustered_intervals
+from geval_cli.engine.aggregate import Tally, flaky_tests
+from geval_cli.engine.columns import margins_of, with_columns
+from geval_cli.engine.rankings import RankingSums
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.json_codec import decode_json
 from geval_cli.plugins import extras_of
@@ -43,6 +45,7 @@ from geval_cli.source.parquet import (
     read_shape,
 )
 from geval_cli.source.secrets import mask_config, mask_text
+from geval_cli.statistics.paired import Margins
 from geval_cli.store.runs import LATEST, RunOrigin, RunStore, new_run_id, time_now
 from geval_cli.version import __version__
 
@@ -181,21 +184,16 @@ def store_run(imported: ImportedRun, runs: RunStore) -> RunRecord:
     run = imported.run
     if _is_stored(run.id, runs):
         raise UsageError(f"run {run.id} is stored here already", hint=f"`geval show {run.id}` shows it")
-    tally = Tally()
-    for result in imported.results:
-        tally.add(result)
-    summary = tally.summary()
-    if tally.has_clusters:
-        summary = with_clustered_intervals(summary, imported.results)
+    summary = summarized(run, lambda: iter(imported.results))
     if imported.summary is not None:
         said = imported.summary
         summary = replace(
             summary,
             gates=said.gates,
-            flaky=said.flaky,
-            flaky_count=said.flaky_count,
             derived=said.derived,
             derived_by_column=said.derived_by_column,
+            baseline=said.baseline,
+            early_stop=said.early_stop,
         )
     options = {"options": {"--dialect": imported.dialect}} if imported.dialect else {}
     runs.begin(run, RunOrigin(run.config_path, len(imported.results), options))
@@ -204,6 +202,46 @@ def store_run(imported: ImportedRun, runs: RunStore) -> RunRecord:
         future.result()
     runs.finish(run, summary)
     return run
+
+
+def summarized(run: RunRecord, results: Callable[[], Iterator[CaseResult]]) -> RunSummary:
+    """Return the counts and figures of results that have no summary; it goes through them several times."""
+    tally, has_repeats = Tally(), False
+    for result in results():
+        tally.add(result)
+        has_repeats = has_repeats or result.repeat_index > 0
+    return with_figures(
+        tally.summary(),
+        run.columns,
+        results,
+        baseline=run.config.get("baseline") if isinstance(run.config, dict) else None,
+        has_clusters=tally.has_clusters,
+        has_repeats=has_repeats,
+        margins=margins_of(run),
+    )
+
+
+def with_figures(
+    summary: RunSummary,
+    columns: tuple[Column, ...],
+    results: Callable[[], Iterator[CaseResult]],
+    *,
+    baseline: str | None,
+    has_clusters: bool,
+    has_repeats: bool,
+    margins: Margins,
+) -> RunSummary:
+    """Return a summary with the figures and ranks of its columns, and its flaky tests."""
+    ranking = RankingSums(columns)
+    passing = ranking.passing(results())
+    summary = with_columns(
+        summary, columns, passing, baseline=baseline, has_clusters=has_clusters, margins=margins
+    )
+    summary = ranking.with_rankings(summary)
+    if has_repeats:
+        flaky, count = flaky_tests(results())
+        summary = replace(summary, flaky=flaky, flaky_count=count)
+    return summary
 
 
 def _is_stored(run_id: str, runs: RunStore) -> bool:

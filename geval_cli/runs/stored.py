@@ -13,8 +13,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import Tally
-from geval_cli.engine.columns import margins_of, with_columns
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.plugins import extra
@@ -31,7 +29,7 @@ from geval_cli.records import (
     RunSummary,
 )
 from geval_cli.report.report import HumanLabels, RunReport
-from geval_cli.runs.import_run import ToldTests, newer_version, parquet_head, read_importable
+from geval_cli.runs.import_run import ToldTests, newer_version, parquet_head, read_importable, summarized
 from geval_cli.runs.spending import combined, larger
 from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.files import MAX_CONFIG_BYTES
@@ -154,22 +152,6 @@ def kept_labels_of(runs: RunStore, run_id: str) -> HumanLabels | None:
     labelled = runs.pages().cases(run_id, {label.case_id for label in kept})
     found: HumanLabels = extra("human labels").beside_judge(labelled.values(), kept)
     return found
-
-
-def summarized(run: RunRecord, results: Callable[[], Iterator[CaseResult]]) -> RunSummary:
-    """Return the counts of results that have no summary; it goes through them twice."""
-    tally = Tally()
-    for result in results():
-        tally.add(result)
-    baseline = run.config.get("baseline") if isinstance(run.config, dict) else None
-    return with_columns(
-        tally.summary(),
-        run.columns,
-        results(),
-        baseline=baseline,
-        has_clusters=tally.has_clusters,
-        margins=margins_of(run),
-    )
 
 
 def _as_whole(report: RunReport, path: Path) -> RunReport:

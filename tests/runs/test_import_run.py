@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.loopback import LoopbackServer, chat_reply
 from support.product import Product
+from support.realistic_runs import COLUMNS, Shape, realistic_report
 
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import Role, Status
 from geval_cli.report.output import write_results_file
 from geval_cli.runs.import_run import read_importable, store_run
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.stored import load_report, named_report
 from geval_cli.store.runs import RunStore
 
 _ENDINGS = ("json", "jsonl", "parquet")
@@ -337,6 +339,26 @@ def test_a_run_goes_out_and_comes_in_again_and_can_be_judged(
         assert judged.verdict["status"] == "failed"
         again = other.command(server, "import", "run", str(file), writes_results=False)
         assert again.code == (0 if ending == "jsonl" else 2)  # lines have no id of their own
+
+
+@pytest.mark.parametrize("ending", _ENDINGS)
+def test_a_run_from_a_file_has_the_figures_of_the_run(tmp_path: Path, ending: str) -> None:
+    report = realistic_report(Shape(tests=12, columns=COLUMNS[:3]))
+    said = {"baseline": {"kind": "compare", "error": "no test in both"}, "derived": {"twice": 1.5}}
+    report = replace(report, summary=replace(report.summary, **said))
+    path = tmp_path / f"r.{ending}"
+    write_results_file(path, report)
+    with RunStore.open_in_memory() as runs:
+        imported = store_run(read_importable(path), runs)
+        found = [load_report(runs, imported.id).summary, named_report(str(path), runs).summary]
+    counted = ("passed", "pass_interval", "columns", "rankings", "order_consistency", "flaky", "flaky_count")
+    told = () if ending == "jsonl" else ("gates", "baseline", "derived", "derived_by_column", "early_stop")
+    for summary in found:
+        for name in (*counted, *told):
+            assert getattr(summary, name) == getattr(report.summary, name), name
+    assert report.summary.rankings
+    assert report.summary.flaky_count
+    assert report.summary.gates
 
 
 def test_outputs_of_promptfoo_can_be_judged_by_a_config(
