@@ -107,6 +107,10 @@ class Traced:
                 taken.append(f"{ROOT}/{test}")
         return taken
 
+    def limit_s(self, tests: Sequence[str]) -> float:
+        """Return how long a test of these may take with a mistake, so that one that hangs ends soon."""
+        return TIMES * max(self.seconds.get(test.removeprefix(f"{ROOT}/"), 0.0) for test in tests) + SLACK_S
+
     def _cost_s(self, tests: Sequence[str]) -> float:
         return sum(self.seconds.get(test, 0.0) for test in tests)
 
@@ -145,12 +149,13 @@ class Worker:
     folder: Path
     process: "subprocess.Popen[str]"
 
-    def test(self, tests: Sequence[str], limit_s: float) -> tuple[int, float]:
-        """Return pytest's exit code and the seconds that it took."""
+    def test(self, tests: Sequence[str], limit_s: float, *, each_s: float = 180) -> tuple[int, float]:
+        """Return pytest's exit code and the seconds that it took; a test that takes more than `each_s` fails."""
         arguments = ["-x", "-q", "-n", "0", "--no-header", "--tb=short", "-p", "no:cacheprovider"]
         # The libraries are loaded before pytest can rewrite assertions in those that are plugins of it.
         arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
         arguments += [f"--rootdir={ROOT}", f"--basetemp={self.folder / 'tmp'}", "--hypothesis-seed=0"]
+        arguments += [f"--timeout={each_s}"]
         order = {
             "arguments": arguments + list(tests),
             "copy": str(self.folder / "copy"),
@@ -254,7 +259,7 @@ def _try_module(
             if stop.is_set():
                 return
             with worker.with_text(module, mutant.text, number):
-                is_noticed = _is_noticed(worker, module, some)
+                is_noticed = _is_noticed(worker, module, some, traced.limit_s(some))
             tally.made += 1
             if is_noticed:
                 tally.killed += 1
@@ -279,8 +284,8 @@ def _check_steady(worker: Worker, module: str, tests: Sequence[str]) -> None:
     raise SystemExit(f"{module}: its tests fail as it is ({code})\n{worker.output.read_text()[-3000:]}")
 
 
-def _is_noticed(worker: Worker, module: str, tests: Sequence[str]) -> bool:
-    code, _ = worker.test(tests, MOST_S * TIMES + SLACK_S)
+def _is_noticed(worker: Worker, module: str, tests: Sequence[str], each_s: float) -> bool:
+    code, _ = worker.test(tests, MOST_S * TIMES + SLACK_S, each_s=each_s)
     if code not in {0, FAILED, NOT_COLLECTED, TIMED_OUT}:
         raise SystemExit(f"{module}: pytest ended with {code}\n{worker.output.read_text()[-3000:]}")
     return code != 0
