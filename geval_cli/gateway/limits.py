@@ -54,8 +54,6 @@ class Pace(Struct):
 
     def of(self, limits: ProviderLimits) -> ProviderLimits:
         """Return this process's part of `limits`."""
-        if self.processes == 1:
-            return limits
         return replace(
             limits,
             max_concurrency=self.part(limits.max_concurrency),
@@ -152,7 +150,7 @@ class AdaptiveSlots:
         if outcome is CallOutcome.OVERLOAD and ticket == self._halvings:
             self._allowed = max(1.0, min(self._allowed, self._taken) / 2)
             self._halvings += 1
-        elif outcome is CallOutcome.CLEAN and self._allowed < self._most:
+        elif outcome is CallOutcome.CLEAN:
             self._allowed = min(self._most, self._allowed + self._step / self._allowed)
         self._taken -= 1
         self._admit_next()
@@ -166,7 +164,7 @@ class AdaptiveSlots:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it had its slot already
+            if not turn.cancelled():  # it had its slot already
                 self._taken -= 1
             self._waiting.leave(turn)
             self._admit_next()
@@ -307,7 +305,7 @@ class _Line:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if not turn.cancelled():  # it was the first already
                 self.leave()
             self._turns.leave(turn)
             raise
@@ -382,11 +380,11 @@ class Limits:
         check_budget: Callable[[], None],
         runtime: Runtime,
         max_concurrency: int | None,
-        pace: Pace | None = None,
-        cases: OpenCases | None = None,
-        check_judges: Callable[[OpenCase], None] = lambda case: None,
+        pace: Pace,
+        cases: OpenCases,
+        check_judges: Callable[[OpenCase], None],
     ) -> None:
-        self._pace = pace or Pace()
+        self._pace = pace
         self._cases = cases
         self._check_judges = check_judges
         self._pauses = pauses
@@ -408,7 +406,7 @@ class Limits:
                 admission = await self._admit(queue, call.provider, estimate, case)
             finally:
                 queue.line.leave()
-            if admission is None and case is not None and self._cases is not None:
+            if admission is None and case is not None:
                 # Outside the line: the calls that finish other cases pass there.
                 await self._cases.begin(case)
                 self._check_judges(case)
@@ -442,7 +440,7 @@ class Limits:
     def _case_to_begin(self, call: ModelCall) -> OpenCase | None:
         """Return the case that the call would begin; None for one that goes before those that begin any."""
         case = OPEN_CASE.get()
-        if self._cases is None or case is None or case.is_begun:
+        if case is None or case.is_begun:
             return None
         if call.request.role is not Role.JUDGE:
             return case
@@ -482,7 +480,7 @@ class Limits:
     def _begins_at_once(self, case: OpenCase | None, queue: _AdmissionQueue, ticket: int) -> bool:
         """Begin the case of a call that has its slots; without room for it they are given back."""
         try:
-            may_begin = case is None or self._cases is None or self._cases.begin_at_once(case)
+            may_begin = case is None or self._cases.begin_at_once(case)
         except BaseException:
             queue.slots.release(ticket)
             raise

@@ -126,7 +126,7 @@ class SingleFlight:
             return await waiter
         except asyncio.CancelledError:
             flight.waiters.remove(waiter)
-            if waiter.done() and not waiter.cancelled():
+            if not waiter.cancelled():
                 waiter.exception()  # it came too late for this caller; asyncio is not to warn of it
             if not flight.waiters and not flight.task.done():
                 # Out of the table at once: a new caller must not join a flight that is being cancelled.

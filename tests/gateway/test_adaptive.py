@@ -8,7 +8,7 @@ from geval_cli.errors import (
     ProviderRequestError,
     ProviderUnavailableError,
 )
-from geval_cli.gateway.limits import AdaptiveSlots, CallOutcome
+from geval_cli.gateway.limits import AdaptiveSlots, CallOutcome, Pace
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse
 
@@ -109,9 +109,36 @@ def test_a_cancelled_waiter_takes_no_slot_with_it(cancelled_at):
             slots.release(ticket)
             waiting[0].cancel()
         slots.release(await waiting[1])
-        return await slots.acquire()
+        assert waiting[0].cancelled()
+        return slots.take(), slots.take()
 
-    assert asyncio.run(main()) == 0
+    assert asyncio.run(main()) == (0, None)
+
+
+def test_a_share_of_less_than_one_slot_is_one():
+    slots = AdaptiveSlots(2, Pace(processes=9, share=0.25))
+    assert [slots.take(), slots.take()] == [0, None]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_share_that_grows_is_given_to_those_who_still_wait(is_cancelled):
+    async def main():
+        pace = Pace(processes=2, share=0.25)
+        slots = AdaptiveSlots(4, pace)
+        ticket = await slots.acquire()
+        waiting = asyncio.ensure_future(slots.acquire())
+        await asyncio.sleep(0)
+        if is_cancelled:
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        pace.share = 0.5
+        if not is_cancelled:
+            assert slots.take() is None
+            slots.release(ticket)
+            await waiting
+        return [slots.take(), slots.take()]
+
+    assert asyncio.run(main()) == [0, None]
 
 
 def crowded_server(world, *, capacity):

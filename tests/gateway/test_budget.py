@@ -13,10 +13,10 @@ from geval_cli.errors import (
     ProviderUnavailableError,
 )
 from geval_cli.gateway.budget import Budget, BudgetLayer, _Price
-from geval_cli.gateway.call import ModelCall, ServerKey, Wire
+from geval_cli.gateway.call import OPEN_CASE, ModelCall, OpenCase, ServerKey, Wire
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.providers.base import ProviderLimits
-from geval_cli.records import Choice, ModelResponse, Role, Usage
+from geval_cli.records import Choice, ModelResponse, Purpose, Role, Usage
 
 
 def ask_many(world, provider, budget, requests, **options):
@@ -395,3 +395,30 @@ def test_a_request_beyond_the_budget_does_not_leave_and_is_not_counted():
     with pytest.raises(BudgetError):
         budget.take_request()
     assert budget.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "cost_usd"),
+    [
+        (costing(0.25), 0.75),
+        (costing(None), 0.75),  # what was set aside for it
+        (lambda _: ProviderTimeoutError("late", provider_id="fake"), 0.75),
+        (lambda _: ProviderUnavailableError("down", provider_id="fake"), 0.5),
+    ],
+    ids=["as told", "untold", "too late", "not answered"],
+)
+def test_a_case_is_charged_what_it_took_but_not_the_steps_that_serve_others(world, answer, cost_usd):
+    case = OpenCase()
+    servers = [costing(0.25), costing(0.25), costing(0.25), answer]
+    purposes = [Purpose.ANSWER, Purpose.STEPS, Purpose.ANSWER, Purpose.ANSWER]
+
+    async def body():
+        provider = FakeProvider(lambda _: servers.pop(0)(None), limits=ProviderLimits(max_retries=0))
+        gateway = world.gateway(policy=CallPolicy(Budget(max_cost_usd=9.0)))
+        OPEN_CASE.set(case)
+        for number, purpose in enumerate(purposes):
+            call = gateway.complete(provider, ask(str(number), purpose=purpose))
+            await asyncio.gather(call, return_exceptions=True)
+
+    world.time.run(body())
+    assert case.cost_usd == cost_usd

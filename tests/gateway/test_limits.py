@@ -5,10 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_provider import FakeProvider, ask
 
-from geval_cli.errors import ProviderRateLimitError, ProviderRequestError, ProviderTimeoutError
+from geval_cli.errors import (
+    BudgetError,
+    ProviderAuthError,
+    ProviderRateLimitError,
+    ProviderRequestError,
+    ProviderTimeoutError,
+)
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import OPEN_CASE, OpenCase
+from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.gateway.limits import Pace, Window
 from geval_cli.providers.base import ProviderLimits
-from geval_cli.records import Choice, ModelResponse, Usage
+from geval_cli.records import Choice, ModelResponse, Role, Usage
 
 
 def complete_all(world, jobs, **options):
@@ -235,7 +244,8 @@ def test_a_correction_after_the_span_changes_nothing():
     taken = window.take(10, 0.0)
     assert window.wait_s(1, 61.0) == 0
     window.correct(taken, 1000)
-    assert window.wait_s(10, 61.0) == 0
+    window.take(1, 61.0)
+    assert window.wait_s(9, 61.0) == 0
 
 
 def test_a_cap_below_one_spreads_single_requests():
@@ -304,3 +314,135 @@ def test_four_characters_are_taken_for_a_token_until_the_server_says_more(world,
 
     world.time.run(body())
     assert world.time.now == pytest.approx(ends_at, abs=1)
+
+
+def test_an_answer_that_does_not_say_what_it_took_is_taken_as_estimated(world):
+    answers = [Usage(), Usage(input_tokens=50), Usage()]
+    provider = FakeProvider(
+        lambda _: ModelResponse((Choice("x"),), usage=answers.pop()),
+        limits=ProviderLimits(tokens_per_minute=100),
+    )
+
+    async def body():
+        gateway = world.gateway()
+        ends = []
+        for text in "abc":
+            await gateway.complete(provider, ask(text * 200))
+            ends.append(world.time.now)
+        return ends
+
+    assert world.time.run(body()) == pytest.approx([1000, 1000, 1061], abs=1)
+
+
+# -- calls on behalf of cases ---------------------------------------------------------------------------------------
+
+
+class Cases:
+    """Calls on behalf of cases through one gateway, and when each of them was sent."""
+
+    def __init__(self, world, provider=None, **options):
+        self.world, self.sent = world, []
+        self.gateway = world.gateway(**options)
+        self.provider = provider or FakeProvider()
+
+    async def call(self, case, text, **fields):
+        OPEN_CASE.set(case)
+        await self.gateway.complete(self.provider, ask(text, **fields))
+        self.sent.append((text[:9].strip(), self.world.time.now))
+
+    async def start(self, case, text, **fields):
+        """Let a call go as far as it comes at this moment."""
+        task = asyncio.create_task(self.call(case, text, **fields))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return task
+
+
+def judged():
+    return OpenCase(is_judged=True)
+
+
+@pytest.mark.parametrize("is_answer_at_hand", [False, True])
+def test_a_case_waits_until_one_of_those_that_are_open_is_whole(world, is_answer_at_hand):
+    first, second, third = judged(), judged(), judged()
+
+    async def body():
+        calls = Cases(world, max_concurrency=2)
+        role = Role.JUDGE if is_answer_at_hand else Role.GENERATION
+        await asyncio.gather(calls.call(first, "1", role=role), calls.call(second, "2", role=role))
+        waiting = await calls.start(third, "3")
+        begun = first.is_begun, second.is_begun, third.is_begun
+        await calls.call(first, "1 is judged", role=Role.JUDGE)
+        assert not waiting.done()
+        calls.gateway.cases.close(second)
+        await waiting
+        return begun, [name for name, _ in calls.sent]
+
+    assert world.time.run(body()) == ((True, True, False), ["1", "2", "1 is judg", "3"])
+
+
+def test_a_case_whose_judges_were_refused_while_it_waited_is_not_answered(world):
+    def refuse(_):
+        return ProviderAuthError("refused", provider_id="fake")
+
+    judge = FakeProvider(refuse, model="judge")
+    first = judged()
+    second = OpenCase(is_judged=True, judges=lambda: [[judge]])
+
+    async def body():
+        calls = Cases(world, max_concurrency=1)
+        await calls.call(first, "1")
+        waiting = await calls.start(second, "2")
+        with pytest.raises(ProviderAuthError):
+            await calls.gateway.complete(judge, ask("judge it"))
+        calls.gateway.cases.close(first)
+        with pytest.raises(ProviderAuthError):
+            await waiting
+        return calls.sent
+
+    assert world.time.run(body()) == [("1", 1000)]
+
+
+def test_a_case_that_the_budget_does_not_pay_for_takes_no_slot(world):
+    async def body():
+        calls = Cases(world, max_concurrency=1, policy=CallPolicy(Budget(max_requests=2)))
+        with pytest.raises(BudgetError):
+            await asyncio.create_task(calls.call(OpenCase(judge_calls=2), "case"))
+        await calls.call(None, "other")
+        return calls.sent
+
+    assert world.time.run(body()) == [("other", 1000)]
+
+
+def test_what_is_left_of_a_minute_goes_to_cases_that_are_begun(world):
+    """A long question waits for the minute to end, and others behind it, but none that finishes a case."""
+    begun = judged()
+
+    async def body():
+        calls = Cases(world, FakeProvider(spending, limits=ProviderLimits(tokens_per_minute=100)))
+        await calls.call(begun, "answer".ljust(200))
+        waiting = [await calls.start(judged(), text) for text in ("long".ljust(400), "behind".ljust(40))]
+        await calls.call(begun, "verdict".ljust(200))
+        await asyncio.gather(*waiting)
+        return calls.sent
+
+    def spending(request):
+        return ModelResponse((Choice("x"),), usage=Usage(input_tokens=len(request.messages[0].content) // 4))
+
+    sent = world.time.run(body())
+    assert [name for name, _ in sent] == ["answer", "verdict", "long", "behind"]
+    assert sent[1][1] == 1000
+    assert sent[2][1] >= 1060
+
+
+def test_each_overload_is_counted_for_all_processes_of_a_run(world):
+    pace = Pace(processes=2)
+    errors = [
+        ProviderRateLimitError("too many", provider_id="f", status=429),
+        ProviderRequestError("bad", provider_id="f", status=400),
+        ProviderRateLimitError("too many", provider_id="f", status=429),
+    ]
+    provider = FakeProvider(lambda _: errors.pop(), limits=ProviderLimits(max_retries=0))
+    for text in "abc":
+        complete_all(world, [(provider, ask(text))], policy=CallPolicy(pace=pace))
+    assert pace.overloads == 2

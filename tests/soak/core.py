@@ -48,10 +48,35 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "_LONGEST_SLEEP_S = 2.0",
     ): "how often a wait is looked at again decides nothing",
     (
-        "geval_cli/gateway/single_flight.py",
-        "if waiter.done() and not waiter.cancelled():",
-        "if (not waiter.cancelled()):",
-    ): "who is cancelled while waiting cancels the future that it waits for",
+        "geval_cli/gateway/limits.py",
+        "_NEVER_HALVED = 0  # the ticket of the slots that all servers share: only a server's own shrink",
+        "_NEVER_HALVED = 1  # the ticket of the slots that all servers share: only a server's own shrink",
+    ): "only an overload looks at the ticket, and these slots are told of none",
+    (
+        "geval_cli/gateway/limits.py",
+        "share: float = 1.0",
+        "share: float = 2.0",
+    ): "no more slots than the cap are given out, whatever the share",
+    (
+        "geval_cli/gateway/limits.py",
+        "self._halvings += 1",
+        "self._halvings += 2",
+    ): "a ticket is only compared with the number, and none is like an earlier one either way",
+    (
+        "geval_cli/gateway/limits.py",
+        "return self._has_first and (not goes_before or self._turns.is_behind(goes_before=True))",
+        "return (not goes_before or self._turns.is_behind(goes_before=True))",
+    ): "a line in which nobody stands lets everyone in at once; it is only quicker not to ask it",
+    (
+        "geval_cli/judge/weighing.py",
+        "ratings = dict.fromkeys([*(round(low + index * score_step, 10) for index in range(count)), high])",
+        "ratings = dict.fromkeys([*(round(low + index * score_step, 11) for index in range(count)), high])",
+    ): "what floats add to a sum is far smaller than either",
+    (
+        "geval_cli/judge/estimate.py",
+        "return max(1, math.ceil(round(metric.min_valid * requested, 9)))",
+        "return max(1, math.ceil(round(metric.min_valid * requested, (8))))",
+    ): "what floats add to a product is far smaller than either",
     (
         "geval_cli/gateway/single_flight.py",
         "if not flight.waiters and not flight.task.done():",
