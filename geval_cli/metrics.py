@@ -5,13 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from geval_cli.patterns import compile_later
-from geval_cli.records import AssertionResult
+from geval_cli.records import AssertionResult, Status
 
 _LONGEST = 40
 _NAMES_KEPT = 1024
 _NAMELESS = "g-eval"
 _TAKEN = {"latency": "latency-score"}
 """Names that mean something else in a gate, where `latency.mean` is that of the run, and the ones used instead."""
+_WORST_FIRST = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
 _ASCII_WORD = compile_later(r"[a-z0-9]+")
 _APOSTROPHE = compile_later(r"(?<=\w)['\u2019](?=\w)")
 
@@ -76,6 +77,24 @@ def _measured(
         if result.metric is not None and result.score is not None and not own <= outer:
             yield result.metric, weight * result.weight, result.score
         yield from _measured(result.assertions, weight * result.weight, outer | own if counted else outer)
+
+
+def metric_status(assertions: Iterable[AssertionResult], metric: str) -> Status | None:
+    """Return the worst status of the assertions of a metric within one case, members of sets included.
+
+    A failure is worse than an error. Parts of an assertion do not count for its own metric once more. None where no
+    assertion has the metric.
+    """
+    statuses = set(_statuses(assertions, metric))
+    return next((status for status in _WORST_FIRST if status in statuses), None)
+
+
+def _statuses(assertions: Iterable[AssertionResult], metric: str) -> Iterator[Status]:
+    for result in assertions:
+        if result.metric == metric:
+            yield result.status
+        else:
+            yield from _statuses(result.assertions, metric)
 
 
 def with_members(

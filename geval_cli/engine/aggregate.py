@@ -10,7 +10,9 @@ import math
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
 from itertools import groupby
+from keyword import iskeyword
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -18,6 +20,7 @@ from msgspec.structs import replace
 from geval_cli.errors import Problem
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.metrics import with_members
+from geval_cli.patterns import compile_later
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -42,20 +45,33 @@ _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mod: operator.mod,
     ast.Pow: math.pow,
 }
-_FUNCTIONS: dict[str, Callable[..., float]] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "exp": math.exp,
-    "floor": math.floor,
-    "log": math.log,
-    "log10": math.log10,
-    "log2": math.log2,
-    "max": max,
-    "min": min,
-    "pow": math.pow,
-    "round": round,
-    "sqrt": math.sqrt,
+
+
+def _rounded(value: float, digits: float = 0) -> float:
+    """Round a half away from zero, as people and promptfoo's formulas do."""
+    if digits not in range(16):
+        raise ValueError("the digits to round to are a whole number from 0 to 15")
+    return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-int(digits)), ROUND_HALF_UP))
+
+
+_NAME = compile_later(r"[^\W\d]\w*")
+_KEYWORD = "__keyword"
+_ANY_NUMBER = 1_000
+_FUNCTIONS: dict[str, tuple[Callable[..., float], int, int]] = {
+    "abs": (abs, 1, 1),
+    "ceil": (math.ceil, 1, 1),
+    "exp": (math.exp, 1, 1),
+    "floor": (math.floor, 1, 1),
+    "log": (math.log, 1, 2),
+    "log10": (math.log10, 1, 1),
+    "log2": (math.log2, 1, 1),
+    "max": (lambda *values: max(values), 1, _ANY_NUMBER),
+    "min": (lambda *values: min(values), 1, _ANY_NUMBER),
+    "pow": (math.pow, 2, 2),
+    "round": (_rounded, 1, 2),
+    "sqrt": (math.sqrt, 1, 1),
 }
+"""Each function with the least and the most arguments that it takes."""
 _NOTICES_MAX = 100
 FLAKY_MAX = 100
 """So many flaky tests are named; all are counted."""
@@ -123,14 +139,32 @@ def _formula_problem(formula: str) -> str:
 def _value_of(formula: str, values: Mapping[str, float]) -> float | None:
     try:
         value = float(_compute(_parse(formula), values))
-    except (LookupError, ArithmeticError, ValueError, TypeError, SyntaxError):
+    except (LookupError, ArithmeticError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
     return value if math.isfinite(value) else None
 
 
+def names_in_formula(formula: str) -> set[str]:
+    """Return the names that a formula has in place of numbers; none of one that cannot be read."""
+    if _formula_problem(formula):
+        return set()
+    nodes = list(ast.walk(_parse(formula)))
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    names = [node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called]
+    return {name.removesuffix(_KEYWORD) for name in names}
+
+
 def _parse(formula: str) -> ast.expr:
     # `^` is the power in such formulas; in Python it would be something else.
-    return ast.parse(formula.strip().replace("^", "**"), mode="eval").body
+    text = formula.strip().replace("^", "**")
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        # A metric may be called `pass` or `class`, which no name in Python can be.
+        renamed = _NAME.sub(lambda name: name[0] + _KEYWORD if iskeyword(name[0]) else name[0], text)
+        if renamed == text:
+            raise
+        return ast.parse(renamed, mode="eval").body
 
 
 def _check(node: ast.expr) -> None:
@@ -147,6 +181,13 @@ def _check(node: ast.expr) -> None:
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
             for argument in arguments:
                 _check(argument)
+            _, least, most = _FUNCTIONS[name]
+            if not least <= len(arguments) <= most:
+                wanted = (
+                    {1: "one argument", 2: "two arguments"}[least] if least == most else "one argument or two"
+                )
+                wanted = "an argument" if most == _ANY_NUMBER else wanted
+                raise ValueError(f"`{name}` takes {wanted}, not {len(arguments)}")
         case ast.Call(func=ast.Name(id=name)):
             raise ValueError(f"unknown function `{name}`; use one of {', '.join(_FUNCTIONS)}")
         case _:
@@ -158,7 +199,7 @@ def _compute(node: ast.expr, values: Mapping[str, float]) -> float:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return float(value)
         case ast.Name(id=name):
-            return values[name]
+            return values[name.removesuffix(_KEYWORD)]
         case ast.BinOp(left=left, op=sign, right=right):
             return _BINARY[type(sign)](_compute(left, values), _compute(right, values))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -166,7 +207,7 @@ def _compute(node: ast.expr, values: Mapping[str, float]) -> float:
         case ast.UnaryOp(operand=operand):
             return _compute(operand, values)
         case ast.Call(func=ast.Name(id=name), args=arguments):
-            return _FUNCTIONS[name](*(_compute(argument, values) for argument in arguments))
+            return _FUNCTIONS[name][0](*(_compute(argument, values) for argument in arguments))
     raise ValueError("no arithmetic")
 
 

@@ -216,7 +216,7 @@ def check_plan(
         findings.add(problem, "")
     totals, lenient = _Totals(is_serial=any(map(uses_conversation, plan.suite.prompts))), templates.lenient()
     suite = plan.suite
-    subjects = GateSubjects(suite.gates, suite.margins, suite.margin_place)
+    subjects = GateSubjects(suite.gates, suite.margins, suite.margin_place, suite.derived_metrics)
     asked, likely = _AskedTheSame(suite.prompts), LikelyMistakes(plan)
     try:
         # One pass for everything: tests may come from a large file, and are never held together.

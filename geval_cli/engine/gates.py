@@ -6,10 +6,11 @@ from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.assertions.metric_names import metric_name
+from geval_cli.engine.aggregate import COUNT, names_in_formula
 from geval_cli.engine.columns import PASS_RATE
 from geval_cli.engine.evaluation_modes import evaluation_of
 from geval_cli.errors import Problem
-from geval_cli.metrics import with_members
+from geval_cli.metrics import metric_status, with_members
 from geval_cli.numbers import errors_failed, format_interval, format_share, format_share_interval
 from geval_cli.records import NO_ERRORS_NOTE, CaseResult, GateResult, JsonValue, Status, Usage
 from geval_cli.source.problems import did_you_mean, hint_among
@@ -18,7 +19,7 @@ from geval_cli.specs.base import PromptSpec
 from geval_cli.statistics.intervals import ClusteredMean, RunningMean
 from geval_cli.statistics.paired import NO_MARGINS, Margins
 from geval_cli.statistics.quantiles import Quantiles
-from geval_cli.suite.gates import Gate, Statistic
+from geval_cli.suite.gates import DerivedMetric, Gate, Statistic
 from geval_cli.templating import Templates
 
 _QUANTILES = {Statistic.LATENCY_P50: 0.5, Statistic.LATENCY_P95: 0.95, Statistic.LATENCY_P99: 0.99}
@@ -90,13 +91,11 @@ class _Sums(Struct):
 
     def _add_metric(self, result: CaseResult, metric: str) -> None:
         """Count the assertions of the metric as one: it is as bad as the worst of them."""
-        statuses = {item.status for item in result.assertions if item.metric == metric}
         if metric in result.named_scores:
             self.scores.add(result.test_index, result.named_scores[metric])
-        for status in (Status.FAILED, Status.ERROR, Status.PASSED):
-            if status in statuses:
-                self._count(status, result)
-                return
+        status = metric_status(result.assertions, metric)
+        if status not in {None, Status.NOT_EVALUATED}:
+            self._count(status, result)
 
     def _count(self, status: Status, result: CaseResult) -> None:
         self.cases += 1
@@ -169,11 +168,12 @@ _LATENCY = "latency"
 
 
 class GateSubjects(Struct):
-    """The metrics and tags that the tests of a suite have, for gates and margins to be checked before paying."""
+    """The metrics and tags of a suite's tests, which gates, margins and formulas name: checked before paying."""
 
     gates: Sequence[Gate]
     margins: Margins = NO_MARGINS
     margin_place: SourcePath = field(default_factory=SourcePath.nowhere)
+    derived: Sequence[DerivedMetric] = ()
     metrics: set[str] = field(default_factory=set)
     metadata: dict[str, set[str]] = field(default_factory=dict)
     fitting: set[int] = field(default_factory=set)
@@ -183,7 +183,7 @@ class GateSubjects(Struct):
 
     def note(self, test: MergedTest, prompts: Iterable[PromptSpec], templates: Templates) -> None:
         """Take in what one test has, and what the modes of `prompts` add to it."""
-        if not self.gates and not self.margins.by_name:
+        if not self.gates and not self.margins.by_name and not self.derived:
             return
         self.names_may_come |= test.promptfoo.assert_scoring_function is not None
         evaluations = (evaluation_of(prompt, test) for prompt in prompts)
@@ -197,7 +197,8 @@ class GateSubjects(Struct):
 
     def note_metrics(self, spec: Assertion, test: MergedTest, templates: Templates) -> None:
         """Take in the metrics of an assertion and its members."""
-        self.names_may_come |= spec.base_type in _NAMES_SCORES
+        is_of_others = not type(spec).__module__.startswith("geval_cli.")
+        self.names_may_come |= is_of_others or spec.base_type in _NAMES_SCORES
         name = metric_name(spec, test, templates)
         if name is not None:
             self.metrics.add(name)
@@ -207,7 +208,7 @@ class GateSubjects(Struct):
             self.note_metrics(member, test, templates)
 
     def unknown_metrics(self, may_be: Callable[[str], bool] = lambda _: False) -> Iterator[Problem]:
-        """Yield one for each gate and margin on a metric that no assertion has, and that none `may_be`."""
+        """Yield one for each gate, margin and formula on a metric that no assertion has, and that none `may_be`."""
         if self.names_may_come:
             return
         named = [
@@ -220,9 +221,26 @@ class GateSubjects(Struct):
             for gate in self.gates
             if gate.metric is not None
         ]
+        before = {COUNT}
+        for item in self.derived:
+            names = sorted(names_in_formula(item.value) - before)
+            named += [
+                (name, f"the derived metric `{item.name}`", item.place.value("value")) for name in names
+            ]
+            before.add(item.name)
         for name, what, where in named:
             if name not in self.metrics and not may_be(name):
                 known = hint_among(name, sorted(self.metrics)) or f"add `metric: {name}` to an assertion"
+                hyphenated = next(
+                    (metric for metric in sorted(self.metrics) if name in metric.split("-")), None
+                )
+                is_formula = what.startswith("the derived")
+                if name in before and is_formula:
+                    known = f"a formula can use derived metrics above it: move `{name}` up"
+                elif name in before:
+                    known = "gate on a metric of an assertion: a derived metric can have no gate"
+                elif hyphenated is not None and is_formula:
+                    known = f"a hyphen is a minus sign here: name the metric `{hyphenated.replace('-', '_')}`"
                 yield Problem(f"no assertion has the metric `{name}` of {what}", where, known)
 
     def problems(self) -> Iterator[Problem]:

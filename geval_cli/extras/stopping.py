@@ -17,6 +17,7 @@ from geval_cli.engine.content_keys import key_of
 from geval_cli.engine.gates import is_tagged
 from geval_cli.engine.plan import DoneCases, Plan
 from geval_cli.errors import Problem
+from geval_cli.metrics import metric_status
 from geval_cli.numbers import fixed, plural, trimmed
 from geval_cli.records import (
     AssertionResult,
@@ -108,17 +109,15 @@ def _bounds_of_gate(gate: Gate, result: CaseResult) -> _Bounds | None:
         if gate.statistic is Statistic.MEAN:
             return None if result.score is None else (result.score, result.score)
         return _bounds_of_verdict(result.status)
-    statuses = {item.status for item in result.assertions if item.metric == gate.metric}
+    status = metric_status(result.assertions, gate.metric)
     if gate.statistic is Statistic.MEAN:
         score = result.named_scores.get(gate.metric)
         if score is not None:
             return score, score
-    else:
-        for status in (Status.FAILED, Status.ERROR, Status.PASSED):
-            if status in statuses:
-                return _bounds_of_verdict(status)
+    elif status is not None:
+        return _bounds_of_verdict(status)
     # Without an answer nothing was judged, by whatever metric.
-    return (0.0, 1.0) if Status.ERROR in statuses or (result.error and not statuses) else None
+    return (0.0, 1.0) if status is Status.ERROR or (result.error and status is None) else None
 
 
 def _bounds_of_verdict(status: Status) -> _Bounds | None:

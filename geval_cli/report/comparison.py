@@ -277,14 +277,20 @@ def without_rivals(result: CaseResult) -> CaseResult:
     if len(own) == len(result.assertions):
         return result
     verdict = verdict_of(own, None)
-    # A case that passed by a threshold of its test passed, whatever its assertions say one by one.
-    passed = result.status is Status.PASSED and verdict.status is Status.FAILED
+    # A threshold of the test decides the case, whatever the assertions say one by one: by it a case has passed although
+    # one of them failed, or failed although all of them passed.
+    status = verdict.status
+    if result.status is Status.PASSED and status is Status.FAILED:
+        status = Status.PASSED
+    elif result.status is Status.FAILED and status is Status.PASSED:
+        has_lost = any(item.status is Status.FAILED for item in result.assertions if is_by_rivals(item))
+        status = status if has_lost else Status.FAILED
     metrics = {item.metric for item, _ in with_members(own)}
     gone = {item.metric for item in result.assertions if is_by_rivals(item)} - metrics
     return replace(
         result,
         assertions=own,
-        status=Status.PASSED if passed else verdict.status,
+        status=status,
         score=verdict.score,
         named_scores={name: score for name, score in result.named_scores.items() if name not in gone},
     )

@@ -88,6 +88,7 @@ EQUIVALENCE = compile_later(
     r"(?P<limit>\+?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?\s+vs\s+baseline\s*\Z"
 )
 """A gate that holds where the difference from the baseline is shown to be at most the limit, in either direction."""
+_CALLED = compile_later(r"(?P<figure>\w+)\((?P<metric>[^()]+)\)\Z")
 _DELTA_FORM = (
     "write it like `fluency.delta >= -0.02 vs baseline`, with ` proven` at the end if it must be proven"
 )
@@ -253,7 +254,10 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
             known = [f"{metric.strip(_QUOTES) or 'METRIC'}.{name}" for name in _OF_METRICS]
             hint = hint_among(subject, known, everything="docs/reference/gates-and-filters.md")
         else:
+            called = _CALLED.match(subject)
             near = did_you_mean(subject, _OF_RUNS)
+            if called is not None and called["figure"] in _OF_METRICS:
+                near = f"{called['metric']}.{called['figure']}"
             hint = f"did you mean `{near}`?" if near else f"for the mean of a metric, write `{subject}.mean`"
         return Problem(f"unknown figure `{subject}`", place.value(), hint)
     metric, statistic = named

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import check_formulas, derive, derive_by_column
+from geval_cli.engine.aggregate import check_formulas, derive, derive_by_column, names_in_formula
 from geval_cli.record_reading import run_summary_from_json
 from geval_cli.records import (
     CaseResult,
@@ -58,6 +58,14 @@ def value_of(formula: str) -> float | None:
         ("2 * APE * x / (APE + x)", 3.0),
         ("sqrt(max(APE, x, 9))", 3.0),
         ("round(x / 4)", 2.0),
+        ("round(APE + 0.5)", 3.0),
+        ("round(-APE - 0.5)", -3.0),
+        ("round(2.675, 2)", 2.68),
+        ("round(x / 9, 2)", 0.67),
+        ("round(x, 0.5)", None),
+        ("max(x)", 6.0),
+        ("min(x, APE, -1, 9)", -1.0),
+        ("log(8, 2)", 3.0),
         ("APE / 0", None),
         ("none + 1", None),
         ("unheard_of", None),
@@ -68,11 +76,19 @@ def value_of(formula: str) -> float | None:
         ("(-1) ^ 1001", -1.0),
         ("pow(10, 1000)", None),
         ("(-8) ^ 0.5", None),
-        ("sqrt(1, 2)", None),
     ],
 )
 def test_values(formula: str, value: float | None) -> None:
     assert value_of(formula) == (None if value is None else pytest.approx(value))
+
+
+@pytest.mark.parametrize("name", ["pass", "class", "is", "in", "not", "lambda", "sûreté", "Klasse_2"])
+def test_a_metric_may_have_any_word_for_its_name(name: str) -> None:
+    summary = RunSummary(total=4, metrics={name: MetricSummary(0.5, 4, 0)})
+    metric = DerivedMetric(name="m", value=f"2*{name}/(__count+{name})")
+    assert list(check_formulas([metric])) == []
+    assert derive([metric], summary)["m"] == pytest.approx(4 / 6)
+    assert names_in_formula(metric.value) == {name, "__count"}
 
 
 def test_a_later_metric_may_use_an_earlier_one() -> None:
@@ -98,6 +114,10 @@ def test_a_later_metric_may_use_an_earlier_one() -> None:
         "min(*x)",
         "True",
         "f(1)",
+        "sqrt(1, 2)",
+        "max()",
+        "pow(2)",
+        "round(1, 2, 3)",
     ],
 )
 def test_what_is_no_arithmetic_is_a_problem_and_never_computed(formula: str) -> None:
@@ -139,6 +159,10 @@ def test_the_values_of_columns_survive_being_stored() -> None:
         ("1 +", "invalid syntax"),
         ("median(x)", "unknown function `median`; use one of abs, ceil, "),
         ("x if y else 1", "`x if y else 1` is not arithmetic"),
+        ("abs(x, 2)", "`abs` takes one argument, not 2"),
+        ("pow(x)", "`pow` takes two arguments, not 1"),
+        ("round()", "`round` takes one argument or two, not 0"),
+        ("max()", "`max` takes an argument, not 0"),
     ],
 )
 def test_a_formula_that_cannot_be_computed_is_told_with_what_is_wrong(formula: str, why: str) -> None:

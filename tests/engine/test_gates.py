@@ -64,6 +64,27 @@ def test_gates_on_what_was_judged(text: str, status: Status, actual: float) -> N
     assert (found.status, found.actual) == (status, pytest.approx(actual))
 
 
+def in_sets(result: CaseResult, depth: int) -> CaseResult:
+    """The same case, whose assertions are members of sets that hold sets."""
+    members = result.assertions
+    for _ in range(depth):
+        members = (replace(make_judged(Status.PASSED, 1.0, metric="whole"), assertions=members),)
+    return replace(result, assertions=members)
+
+
+@pytest.mark.parametrize("figure", ["mean >= 0.75", "pass_rate >= 75%", "pass_rate >= 80%", "errors <= 1"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_gate_counts_members_of_sets_as_it_counts_assertions(figure: str, depth: int) -> None:
+    text = f"coherence.{figure}"
+    assert result_of(text, [in_sets(result, depth) for result in ALL]) == result_of(text, ALL)
+
+
+def test_parts_of_an_assertion_do_not_count_for_its_own_metric_again() -> None:
+    part = make_judged(Status.FAILED, 0.0, metric="coherence")
+    whole = [replace(item, assertions=(replace(item.assertions[0], assertions=(part,)),)) for item in PASSED]
+    assert result_of("coherence.pass_rate >= 1", whole).status is Status.PASSED
+
+
 @pytest.mark.parametrize(
     ("text", "results", "note"),
     [

@@ -33,6 +33,7 @@ from geval_cli.report.comparison import (
     compare,
     comparison_from_json,
     comparison_to_json,
+    without_rivals,
 )
 from geval_cli.report.comparison_text import (
     baseline_of,
@@ -720,6 +721,33 @@ def test_what_rivals_in_the_run_decide_is_not_compared_between_runs() -> None:
         for item in run(0.9, Status.PASSED)
     ]
     assert "preferred" in {name for row in compared(own, own).rows for name in (row.metric, *row.same)}
+
+
+@pytest.mark.parametrize(
+    ("own", "status", "won", "expected"),
+    [
+        (
+            Status.PASSED,
+            Status.FAILED,
+            Status.PASSED,
+            Status.FAILED,
+        ),  # too little for the threshold of its test
+        (Status.PASSED, Status.FAILED, Status.FAILED, Status.PASSED),
+        (Status.PASSED, Status.PASSED, Status.PASSED, Status.PASSED),
+        (Status.FAILED, Status.PASSED, Status.PASSED, Status.PASSED),  # enough for it
+        (Status.FAILED, Status.FAILED, Status.PASSED, Status.FAILED),
+        (Status.ERROR, Status.ERROR, Status.PASSED, Status.ERROR),
+    ],
+)
+def test_without_its_rivals_a_case_has_the_verdict_that_the_threshold_of_its_test_gave(
+    own: Status, status: Status, won: Status, expected: Status
+) -> None:
+    (case,) = rated(1, "tone")
+    assertions = (
+        AssertionResult("g-eval", "tone", own, 0.6, threshold=0.5),
+        AssertionResult("select-best", None, won, float(won is Status.PASSED)),
+    )
+    assert without_rivals(replace(case, status=status, assertions=assertions)).status is expected
 
 
 def headline_of(*changes: tuple[str, float], margin: float | None = None) -> RunComparison:

@@ -1,5 +1,6 @@
 """What the config alone shows is told before anything is sent: gates on nothing, shares, suites that check nothing."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,46 @@ def test_a_gate_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     assert (found[0].message, found[0].hint[:7]) == ("unknown figure `speed`", "for the")
 
 
+@pytest.mark.parametrize(
+    ("formulas", "message", "hint"),
+    [
+        (
+            ["ton / __count"],
+            "no assertion has the metric `ton` of the derived metric `d0`",
+            "did you mean `tone`?",
+        ),
+        (
+            ["tone + d1", "tone"],
+            "no assertion has the metric `d1` of the derived metric `d0`",
+            "a formula can use derived metrics above it: move `d1` up",
+        ),
+        (
+            ["is - kind"],
+            "no assertion has the metric `is` of the derived metric `d0`",
+            "a hyphen is a minus sign here: name the metric `is_kind`",
+        ),
+    ],
+)
+def test_a_formula_with_a_metric_that_the_config_lacks_is_a_problem(
+    tmp_path: Path, formulas: list[str], message: str, hint: str
+) -> None:
+    named = SUITE.replace(
+        "value: hell,", "value: hell, metric: is-kind}\n      - {type: contains, value: hell,"
+    )
+    derived = [{"name": f"d{index}", "value": formula} for index, formula in enumerate(formulas)]
+    found = problems_of(tmp_path, f"{named}derivedMetrics: {json.dumps(derived)}\n")
+    assert (found[0].message, found[0].hint) == (message, hint)
+    assert found[0].location is not None
+    assert found[0].location.line == named.count("\n") + 1
+
+
+def test_a_formula_may_name_metrics_of_members_earlier_formulas_and_what_code_names(tmp_path: Path) -> None:
+    formulas = '[{name: a, value: "(tone + hellos) / __count"}, {name: b, value: "round(a, 2)"}]'
+    assert problems_of(tmp_path, f"{SUITE}derivedMetrics: {formulas}\n") == ()
+    coded = SUITE.replace("value: hell,", "value: hell}\n      - {type: python, value: 'True',")
+    assert problems_of(tmp_path, f'{coded}derivedMetrics: [{{name: a, value: "from_code * 2"}}]\n') == ()
+
+
 def test_a_gate_between_runs_on_what_rivals_decide_is_a_problem(tmp_path: Path) -> None:
     """A share of pairs won says how an output does against the others of its run, which are others in another run."""
     (tmp_path / "judge.yaml").write_text("- {default: '{}'}", encoding="utf-8")
@@ -97,6 +138,12 @@ def test_a_gate_between_runs_on_what_rivals_decide_is_a_problem(tmp_path: Path) 
     ("gate", "message", "hint"),
     [
         ("ton.mean >= 0.5", "no assertion has the metric `ton`", "did you mean `tone`?"),
+        ("mean(tone) >= 0.5", "unknown figure `mean(tone)`", "did you mean `tone.mean`?"),
+        (
+            "f1.mean >= 0.5",
+            "no assertion has the metric `f1`",
+            "gate on a metric of an assertion: a derived metric can have no gate",
+        ),
         ("style.errors <= 1", "no assertion has the metric `style`", "use one of: hellos, tone"),
         ("pass_rate[aera=billing] >= 0.5", "no test has the metadata", "did you mean `area`?"),
         ("pass_rate[area=biling] >= 0.5", "no test has the metadata", "did you mean `billing`?"),
@@ -106,7 +153,8 @@ def test_a_gate_between_runs_on_what_rivals_decide_is_a_problem(tmp_path: Path) 
 def test_a_gate_on_what_the_config_lacks_is_a_problem(
     tmp_path: Path, gate: str, message: str, hint: str
 ) -> None:
-    (found,) = problems_of(tmp_path, f"{SUITE}gates: ['{gate}']\n")
+    derived = "derivedMetrics: [{name: f1, value: 2 * tone}]\n"
+    (found,) = problems_of(tmp_path, f"{SUITE}gates: ['{gate}']\n{derived}")
 
     assert (found.severity, found.hint) == (Severity.ERROR, hint)
     assert found.message.startswith(message)
