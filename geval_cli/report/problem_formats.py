@@ -139,7 +139,7 @@ def _github_lines(items: Sequence[_Placed]) -> Iterator[str]:
             listed = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
             yield f"::{severity} {listed}::{_message(item.text)}"
         if len(of_kind) > len(shown):
-            text = f"{plural(len(of_kind) - len(shown), 'more place')} with the same problem, see the log"
+            text = f"{plural(len(of_kind) - len(shown), 'more problem')} of this kind, see the log"
             yield f"::{severity} title={_property(of_kind[0].rule.title)}::{_message(text)}"
 
 

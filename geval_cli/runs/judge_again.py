@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from geval_cli.assertions.rating_keys import JUDGED_FROM, RATING_KEY
 from geval_cli.engine.content_keys import key_of
 from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
-from geval_cli.errors import GevalError, Problem, UsageError
+from geval_cli.errors import ConfigError, GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.conversation import ASSISTANT, USER
 from geval_cli.judge.memory import LockedSteps
@@ -94,8 +94,10 @@ def judging_request(
         return RunRequest(config, environ, judged=source, **values)
     path = _path_of(source)
     request = RunRequest(path, environ, judged=source, **values)
-    if path.is_file() and source.parts and _parts_of(request) == dict(source.parts):
-        return request
+    if path.is_file() and source.parts:
+        with suppress(ConfigError):  # what cannot be read any more does not say what it said then
+            if _parts_of(request) == dict(source.parts):
+                return request
     if not isinstance(source.run.config, dict) or not source.run.config:
         hint = f"pass one: geval judge {source.run.id} CONFIG"
         raise UsageError(f"run {source.run.id} has no config", hint=hint)

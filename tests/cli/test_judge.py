@@ -327,11 +327,14 @@ def test_a_metric_that_is_not_there_is_a_problem_before_anything_is_asked(
     assert "polit`" not in says or "did you mean `polite`?" in again.stderr
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
 def test_a_config_that_was_edited_is_judged_as_the_run_had_it(
-    product: Product, server: LoopbackServer, models: Models
+    product: Product, server: LoopbackServer, models: Models, is_broken: bool
 ) -> None:
     first = product.run(config(), server)
-    product.write(config("something", "else"))
+    written = product.write(config("something", "else"))
+    if is_broken:
+        written.write_text("tests: [", encoding="utf-8")
     models.asked.clear()
 
     again = product.command(server, "judge", "latest", *_empty_cache(product))

@@ -86,7 +86,7 @@ def test_as_many_as_github_shows_and_a_last_one_that_counts_the_rest() -> None:
     lines = lines_of(*cases)
 
     assert len(lines) == ANNOTATIONS_MAX
-    assert lines[-1] == "::error title=geval%3A failed::16 more places with the same problem, see the log"
+    assert lines[-1] == "::error title=geval%3A failed::16 more problems of this kind, see the log"
 
 
 @pytest.mark.parametrize("text", ["a\n::error::b", "100%\r\n", "::set-output name=x::y"])
