@@ -80,6 +80,7 @@ def test_code_without_a_verdict_is_an_error(tmp_path: Path) -> None:
         (js("[1]"), "returned a list"),
         (js("output.length"), "not between 0 and 1"),
         (js("0 / 0"), "returned NaN"),
+        (py("float('inf')"), "returned an infinite number"),
         (js("process.env.HOME"), "process is not available"),
         (js("({pass: 'yes'})"), "wrong type"),
         (py("import os; os._exit(1)"), "ended its process"),

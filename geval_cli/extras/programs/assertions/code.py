@@ -92,7 +92,8 @@ async def call_code(
         hint = "fix the code"
         raise CodeRaisedError(f"the code raised: {error}", detail=error.detail, hint=hint) from error
     if isinstance(result, float) and not math.isfinite(result):
-        raise CodeRaisedError("the code returned NaN", hint="look for a division by zero")
+        returned = "NaN" if math.isnan(result) else "an infinite number"
+        raise CodeRaisedError(f"the code returned {returned}", hint="look for a division by zero")
     return result
 
 
