@@ -208,6 +208,17 @@ def test_leaderboard_has_the_best_first_and_the_same_figures_in_words() -> None:
     assert [item.get("href") for item in parse(chart).iter(f"{SVG}a")] == ["?2&&&", "?0&&&", "?1&&&"]
 
 
+def test_columns_with_equal_pass_rates_have_the_order_of_the_table() -> None:
+    means = {"low": 0.2, "high": 0.8, "middle": 0.5}
+    columns = [
+        replace(column(name, 0.5), metrics={"tone": MetricStat(mean, None, 3, 3)})
+        for name, mean in means.items()
+    ]
+    chart = leaderboard(columns, link)
+    assert chart.figures is not None
+    assert [row[0] for row in chart.figures.rows] == ["high", "middle", "low"]
+
+
 def test_equal_figures_have_no_best() -> None:
     columns = (column("a"), column("b"))
     assert leaderboard(columns, link).description == "All 2 columns: 50 % [40–60]."

@@ -11,7 +11,7 @@ from geval_cli.records import ColumnSummary, Stat
 from geval_cli.report.charts import drawing as svg
 from geval_cli.report.charts.drawing import AxisScale, Chart, FigureTable, Links, MarkFilter, NamedRow
 from geval_cli.report.charts.figures import BINS, FURTHER_MAX, SCORE, Histogram, RunFigures, Spread, Verdicts
-from geval_cli.report.columns import PASS_RATE, mean_text, share_text
+from geval_cli.report.columns import PASS_RATE, mean_text, ranking, share_text
 from geval_cli.report.sanitize import one_line
 
 _HEAT_LEVELS = 5
@@ -310,11 +310,7 @@ def _spread_row(
 
 def leaderboard(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     """Return the pass rates with their intervals, the best first; columns without one stand last."""
-    ranked = sorted(
-        enumerate(columns),
-        key=lambda item: -math.inf if item[1].pass_rate.value is None else item[1].pass_rate.value,
-        reverse=True,
-    )
+    ranked = [(place, columns[place]) for place in ranking(columns)]
     figures = FigureTable(
         ("column", "pass rate [95 %]", "judged", "tests"),
         tuple(
