@@ -317,7 +317,7 @@ def _case(result: CaseResult, report: RunReport) -> str:
         lines.append(_block(output_text(result)))
     lines += [f"{code_span(end)}\n" for end in view.ends]
     for name, text in view.test_texts.items():
-        lines += [f"{name.capitalize()}:", "", _block(text)]
+        lines += ["", f"{name.capitalize()}:", _block(text)]
     return "\n".join(lines) + "\n"
 
 

@@ -125,9 +125,7 @@ def _check_turn(turn: TurnSpec, number: int, place: SourcePath, reading: LoadCon
     if turn.user is not None:
         for name in ("role", "content", "tool_calls", "tool_call_id"):
             if getattr(turn, name):
-                reading.report(
-                    f"turn {number} has `user` and `{name}`", place.key(name), f"write {_TWO_FORMS}"
-                )
+                reading.report(f"turn {number} has `user` and `{name}`", place.key(name), _TWO_FORMS)
                 return
         if not turn.user.strip():
             reading.report(
@@ -135,7 +133,7 @@ def _check_turn(turn: TurnSpec, number: int, place: SourcePath, reading: LoadCon
             )
         return
     if turn.role is None:
-        reading.report(f"turn {number} does not say who speaks", place.value(), f"write {_TWO_FORMS}")
+        reading.report(f"turn {number} does not say who speaks", place.value(), _TWO_FORMS)
     elif turn.tool_calls and turn.role != ASSISTANT:
         hint = "only an assistant can call tools"
         reading.report(
@@ -162,7 +160,7 @@ def _check_whole(turns: Sequence[TurnSpec], fields: Fields, place: SourcePath, r
     played = [turn.user is not None for turn in turns]
     if any(played) and not all(played):
         at = place.child(played.index(not played[0])).value()
-        reading.report("`turns` mixes recorded turns with `user` turns to play", at, f"write {_TWO_FORMS}")
+        reading.report("`turns` mixes recorded turns with `user` turns to play", at, _TWO_FORMS)
         return
     last = turns[-1]
     if not all(played) and last.role in {"system", "developer"}:

@@ -506,6 +506,7 @@ def test_mistakes_are_told_before_anything_is_sent(
     assert finished.code == 2
     assert message in finished.stderr
     assert re.search(r"config\.yaml:\d+:\d+", finished.stderr)
+    assert not re.search(r"\b(write|use|add) (write|use|add)\b", finished.stderr)  # of a hint made of two
 
 
 def test_over_needs_turns_and_providers_without_turns_need_prompts(product: Product) -> None:
