@@ -65,13 +65,9 @@ _KEYS = frozenset(spellings(TestSpec)) - {_VARS}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DEFAULT_FUNCTION = "generate_tests"
 _MAKE_FILE = "have the program write its tests to a .jsonl file and use that"
-
-
 MOST_KEPT = 5000
 KEPT_BYTES = 1 << 18
 """A file of at most so many bytes is held; in memory its tests take several times as much."""
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class RowSource(Protocol):
@@ -462,7 +458,7 @@ class JsonLinesRows(Struct, frozen=True):
                     if len(raw) > MAX_LINE_BYTES:
                         return
                     if any(mark.encode() in raw for mark in (ENV_MARK, FILE_PREFIX)):
-                        row = self._read_line(raw, 0, 0, reading)
+                        row = self._read_line(raw.removeprefix(_BYTE_ORDER_MARK), 0, 0, reading)
                         if row is not None:
                             yield row[0]
         except OSError:

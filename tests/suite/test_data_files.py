@@ -485,13 +485,18 @@ def test_a_run_is_identified_by_every_file_and_row(tmp_path: Path) -> None:
                 f"question\n{word}\n" + ("file://doc.txt\n" if name == "one.csv" else ""), "utf-8"
             )
 
-    files = ["one.csv", "data/two.csv", "t.py", "t.xlsx", "prompts/a.txt", "doc.txt"]
+    files = ["one.csv", "data/two.csv", "t.py", "t.xlsx", "prompts/a.txt", "doc.txt", "beside_lines.txt"]
+    line = '{"question": "file://beside_lines.txt"}\n'
+    (tmp_path / "lines.jsonl").write_text(line, encoding="utf-8-sig")  # as some editors save it
     for name in files:
         write(name, "before")
     content = {
         **ECHO,
         "prompts": ["file://prompts/*.txt"],
-        "tests": ["file://one.csv", "file://data/*.csv", "file://t.py", "file://t.xlsx#Sheet"],
+        "tests": [
+            *("file://one.csv", "file://data/*.csv", "file://t.py", "file://t.xlsx#Sheet"),
+            "file://lines.jsonl",
+        ],
     }
 
     def digest() -> str:
