@@ -1,8 +1,17 @@
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from geval_cli.errors import Problem
+from geval_cli.extras.trust.calibrated import FileCalibrations
+from geval_cli.records import JsonValue
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.env import EnvValues
+from geval_cli.source.files import SourceFiles
 from geval_cli.source.source_map import SourcePath
-from geval_cli.suite.gates import Comparison, Gate, Statistic, corrected, parse_gate
+from geval_cli.suite.gates import Comparison, Gate, Statistic, corrected, parse_gate, read_gates
+from geval_cli.suite.validation import LoadContext
 
 
 @pytest.mark.parametrize(
@@ -167,3 +176,85 @@ def test_a_gate_compares_to_nine_decimals(
 ) -> None:
     gate = Gate("", Statistic.PASS_RATE, comparison, limit)
     assert gate.holds(value) is holds
+
+
+@pytest.mark.parametrize(
+    ("comparison", "worst_and_best"),
+    [(">=", (0.2, 0.9)), (">", (0.2, 0.9)), ("<=", (0.9, 0.2)), ("<", (0.9, 0.2))],
+)
+def test_an_interval_is_worst_at_the_end_that_breaks_the_gate(
+    comparison: Comparison, worst_and_best: tuple[float, float]
+) -> None:
+    gate = Gate("", Statistic.PASS_RATE, comparison, 0.5)
+    assert gate.worst_and_best(0.2, 0.9) == worst_and_best
+    worst, best = worst_and_best
+    assert (gate.holds(worst), gate.holds(best)) == (False, True)
+
+
+@pytest.mark.parametrize("statistic", Statistic)
+def test_what_a_gate_needs_is_told_by_its_figure(statistic: Statistic) -> None:
+    is_of_two_runs, needs_labels = "delta" in statistic.value, statistic.value.startswith("true_")
+    forms: list[dict[str, Any]] = [{}, {"is_proven": True}, {"is_equivalence": True}]
+    for form in forms:
+        gate = Gate("", statistic, ">=", 0, **form)
+        assert gate.needs_baseline is is_of_two_runs
+        assert gate.needs_labels is needs_labels
+        assert gate.breaks_on_a_shown_drop is (is_of_two_runs and not form)
+
+
+NOT_CALIBRATED = "there is no calibration, so the gate `borderline <= 20%` cannot be checked"
+
+
+@pytest.mark.parametrize(
+    ("calibrations", "problems"),
+    [
+        (None, [NOT_CALIBRATED]),
+        (FileCalibrations({}), [NOT_CALIBRATED]),
+        (FileCalibrations({}, is_broken=True), []),
+        (FileCalibrations({"tone": None}), []),  # type: ignore[dict-item]
+    ],
+    ids=["none", "empty", "broken", "some"],
+)
+def test_a_gate_on_borderline_outputs_needs_a_calibration(
+    calibrations: FileCalibrations | None, problems: list[str]
+) -> None:
+    found, said = read(["borderline <= 20%", "pass_rate >= 0.5"], calibrations)
+    assert said == problems
+    assert found == (["pass_rate >= 0.5"] if problems else ["borderline <= 20%", "pass_rate >= 0.5"])
+
+
+@pytest.mark.parametrize(
+    ("value", "problems"),
+    [
+        (
+            ["pass_rate >= 0.5", "no gate", 0.7, {"pass_rate": 0.5}],
+            ["this is not a gate", *["a gate must be text"] * 2],
+        ),
+        ("pass_rate >= 0.5", ["`gates` must be a list, found "]),
+        (0.5, ["`gates` must be a list, found "]),
+        ({"conditions": "pass_rate >= 0.5"}, ["conditions"]),
+        ({"correction": "bonferroni"}, []),
+    ],
+)
+def test_each_gate_that_cannot_be_read_is_a_problem_of_its_own(value: JsonValue, problems: list[str]) -> None:
+    _, said = read(value)
+    assert len(said) == len(problems)
+    assert all(part in message for part, message in zip(problems, said, strict=True))
+
+
+@pytest.mark.parametrize(("correction", "families"), [("bonferroni", [2, 2, 1]), ("none", [1, 1, 1])])
+def test_gates_on_differences_share_the_chance_of_a_false_alarm_unless_told_otherwise(
+    correction: str, families: list[int]
+) -> None:
+    texts: list[JsonValue] = ["a.delta >= 0 vs baseline", "b.delta >= 0 vs baseline", "a.mean >= 0.5"]
+    reading = LoadContext(SourceFiles(Path(), TRUSTED), EnvValues({}))
+    gates = read_gates({"conditions": texts, "correction": correction}, SourcePath.nowhere(), reading)
+    assert [gate.family for gate in gates] == families
+    assert reading.problems == []
+
+
+def read(value: JsonValue, calibrations: FileCalibrations | None = None) -> tuple[list[str], list[str]]:
+    """The gates that are read of the config's `gates`, and what is said of the others."""
+    reading = LoadContext(SourceFiles(Path(), TRUSTED), EnvValues({}), calibrations=calibrations)
+    gates = read_gates(value, SourcePath.nowhere(), reading)
+    return [gate.text for gate in gates], [problem.message for problem in reading.problems]
