@@ -88,7 +88,7 @@ class SingleFlight:
     twice as many turns of the event loop for every request of a run.
     """
 
-    def __init__(self, *, is_for_one_run: bool = False) -> None:
+    def __init__(self, *, is_for_one_run: bool) -> None:
         self._is_counted = not is_for_one_run
         self._flights: dict[tuple[str, ...], _Flight] = {}
         self._tasks: set[_Task] = set()
@@ -126,8 +126,6 @@ class SingleFlight:
             return await waiter
         except asyncio.CancelledError:
             flight.waiters.remove(waiter)
-            if not waiter.cancelled():
-                waiter.exception()  # it came too late for this caller; asyncio is not to warn of it
             if not flight.waiters and not flight.task.done():
                 # Out of the table at once: a new caller must not join a flight that is being cancelled.
                 self._take_from_table(flight, keys)

@@ -1,11 +1,14 @@
 import asyncio
+import gc
 
 import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderRequestError, StoppedError
 from geval_cli.gateway.cache import choice_keys
+from geval_cli.gateway.call import ModelCall, Runtime, ServerKey, Wire
 from geval_cli.gateway.gateway import CallPolicy, Gateway
+from geval_cli.gateway.single_flight import Claimed, SingleFlight
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.claims import Claims
@@ -117,6 +120,7 @@ def test_closing_stops_what_is_under_way(world):
         task = asyncio.create_task(gateway.complete(provider, ask()))
         await asyncio.sleep(0.001)
         await gateway.aclose()
+        assert provider.on_the_wire == 0
         await gateway.aclose()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -217,3 +221,146 @@ def test_a_run_that_is_to_stop_does_not_wait_for_the_answer_of_another(tmp_path)
         return provider.requests
 
     assert asyncio.run(body()) == []
+
+
+def call_with(*keys, timeout_s=2.0, **fields):
+    provider = FakeProvider(limits=ProviderLimits(timeout_s=timeout_s))
+    return ModelCall(provider, ask(), ServerKey("fake", "", "fake-1"), keys, **fields)
+
+
+KEYS = ("a" * 32, "b" * 32)
+
+
+@pytest.fixture
+def claims(tmp_path):
+    """The claims of a cache, as everybody who shares it has them."""
+    opened = Claims(tmp_path)
+    yield opened
+    opened.close()
+
+
+def claimed(world, claims):
+    return Claimed(claims, runtime=Runtime(clock=world.time.clock, sleep=world.time.sleep), wire=Wire())
+
+
+def noting(claims, seen):
+    """Send a call, and note which keys are claimed meanwhile."""
+
+    async def send(call):
+        free = [key for key in KEYS if claims.take(key)]
+        for key in free:
+            claims.give_back(key)
+        seen.append([key for key in KEYS if key not in free])
+        return call.keys
+
+    return send
+
+
+@pytest.mark.parametrize(
+    ("call", "claimed_keys"),
+    [
+        (call_with(*KEYS), [KEYS[0]]),
+        (call_with(*KEYS, outlives_run=False), []),
+        (call_with(), []),
+        (call_with(outlives_run=False), []),
+    ],
+    ids=["kept for later runs", "kept for this run", "not kept", "neither"],
+)
+def test_a_claim_is_held_while_an_answer_is_asked_for_that_others_could_use(
+    world, claims, call, claimed_keys
+):
+    seen = []
+    assert world.time.run(claimed(world, claims)(call, noting(claims, seen))) == call.keys
+    assert seen == [claimed_keys]
+    assert world.time.slept == []
+    assert all(claims.take(key) for key in KEYS)
+
+
+def test_a_claim_that_is_given_back_is_taken_over_and_given_back_again(world, claims):
+    seen, layer = [], claimed(world, claims)
+
+    async def body():
+        assert claims.take(KEYS[0])
+        waiting = asyncio.create_task(layer(call_with(KEYS[0]), noting(claims, seen)))
+        await world.time.sleep(1.0)
+        assert seen == []
+        claims.give_back(KEYS[0])
+        await waiting
+
+    world.time.run(body())
+    assert seen == [[KEYS[0]]]
+    assert claims.take(KEYS[0])
+
+
+def test_a_claim_is_looked_at_ever_more_rarely_for_as_long_as_a_request_may_take(world, claims):
+    seen = []
+    assert claims.take(KEYS[0])
+    world.time.run(claimed(world, claims)(call_with(KEYS[0], timeout_s=1.0), noting(claims, seen)))
+    assert world.time.slept == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25, 0.25])
+    assert seen == [[KEYS[0]]]
+    assert not claims.take(KEYS[0])  # it is still that of its holder
+
+
+def test_each_claim_that_is_given_back_gives_those_who_wait_for_others_more_time(world, claims):
+    seen, ends, layer = [], {}, claimed(world, claims)
+
+    async def one(key):
+        await layer(call_with(key, timeout_s=2.0), noting(claims, seen))
+        ends[key] = world.time.now
+
+    async def body():
+        assert all(claims.take(key) for key in KEYS)
+        waiting = asyncio.gather(*map(one, KEYS))
+        await world.time.sleep(1.5)
+        claims.give_back(KEYS[0])
+        await waiting
+
+    world.time.run(body())
+    assert 1001.5 <= ends[KEYS[0]] <= 1001.8
+    assert 1003.5 <= ends[KEYS[1]] <= 1004.1
+
+
+@pytest.mark.parametrize(
+    "turns", [1, 2], ids=["before it is handed the error", "when it was handed the error"]
+)
+def test_one_who_is_cancelled_as_the_outcome_comes_takes_it_from_no_other(turns):
+    """Neither is the event loop told of an error that nobody looked at."""
+
+    async def body():
+        loop, layer, told = asyncio.get_running_loop(), SingleFlight(is_for_one_run=False), []
+        loop.set_exception_handler(lambda _, about: told.append(about["message"]))
+
+        def after(turns, action):
+            loop.call_soon(action if turns == 1 else lambda: after(turns - 1, action))
+
+        async def fail(_):
+            await asyncio.sleep(0)
+            after(turns, tasks[0].cancel)
+            raise ProviderRequestError("refused", provider_id="fake")
+
+        tasks = [asyncio.create_task(layer(call_with(*KEYS), fail)) for _ in range(3)]
+        await asyncio.wait(tasks, timeout=5)
+        found = [task.cancelled() or str(task.exception()) for task in tasks]
+        tasks.clear()
+        gc.collect()
+        return found, told
+
+    assert asyncio.run(body()) == ([True, "refused", "refused"], [])
+
+
+def test_nothing_is_left_of_calls_that_are_answered():
+    def tasks():
+        gc.collect()
+        return sum(isinstance(item, asyncio.Task) for item in gc.get_objects())
+
+    async def body():
+        layer, before = SingleFlight(is_for_one_run=False), tasks()
+
+        async def answer(call):
+            return call.keys
+
+        for number in range(9):
+            await layer(call_with(str(number)), answer)
+        return tasks() - before
+
+    assert asyncio.run(body()) == 0

@@ -38,7 +38,7 @@ SENDING = ("Retry", "CapabilityLayer", "Limits", "BudgetLayer", "Circuit")
 def test_the_layers_stand_in_one_list_outermost_first(policy, names):
     layers = build_stack(
         StackParts(
-            SingleFlight(),
+            SingleFlight(is_for_one_run=False),
             Answers(None, since=None, notice=lambda _: None),
             Circuit(Runtime().clock),
             OpenCases(Budget(), None),

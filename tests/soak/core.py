@@ -79,6 +79,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "what floats add to a product is far smaller than either",
     (
         "geval_cli/gateway/single_flight.py",
+        "while self._runtime.clock() - max(began, self._progress_at) < most_s:",
+        "while (self._runtime.clock() - max(began, self._progress_at) <= most_s):",
+    ): "no wait ends at that very moment",
+    (
+        "geval_cli/gateway/single_flight.py",
+        "self._progress_at = 0.0",
+        "self._progress_at = 1.0",
+    ): "a call begins later than either",
+    (
+        "geval_cli/gateway/single_flight.py",
         "if not flight.waiters and not flight.task.done():",
         "if (not flight.waiters):",
     ): "a task that is done cannot be cancelled, and leaves the table by itself",
