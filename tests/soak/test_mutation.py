@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from soak.core import CORE, EQUIVALENT
-from soak.mutants import LEAST, ROOMS, Worker, is_equivalent, sampled, started_worker
+from soak.mutants import FAILED, LEAST, ROOMS, Worker, is_equivalent, sampled, started_worker
 from soak.mutation import mutants
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +112,10 @@ def test_tests_run_against_the_copy_and_commands_that_they_start_too(tmp_path: P
         with worker.with_text("geval_cli/version.py", "raise ImportError\n", 1):
             assert worker.test([str(test)], 60)[0] != 0
         assert worker.test([str(test)], 60)[0] == 0
+        test.write_text("import time\n\ndef test_hang():\n    time.sleep(120)\n", encoding="utf-8")
+        code, seconds = worker.test([str(test)], 100, each_s=0.2)
+        assert code == FAILED
+        assert seconds < 100
     assert worker.process.poll() is not None
 
 
