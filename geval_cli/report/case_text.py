@@ -209,7 +209,8 @@ class CasePrinter:
     def _print_inputs(self, view: CaseView) -> None:
         """Print what went in, and what is known about the call."""
         result = view.result
-        self._print_block("prompt", sanitized_lines(result.prompt.rendered), indent=3)
+        if result.prompt.rendered:
+            self._print_block("prompt", sanitized_lines(result.prompt.rendered), indent=3)
         for name, text in view.test_texts.items():
             self._print_block("test", sanitized_lines(f"{name} = {text}"), indent=3)
         for name, value in result.vars.items():

@@ -42,8 +42,9 @@ _TOLD = frozenset(
     | {"rating", "score_range", "estimator", "coverage", "distribution", "judge", "source_from", "fallback"}
     | {"evaluation_steps", "criteria", "reason", "requested", "valid", CHECKLIST}
     | {"answers", "min", "over", "window", "p_pass", "borderline"}
+    | {"criterion_key", "criterion_parts", "rating_key"}
 )
-"""The keys of `detail` that have words of their own."""
+"""The keys of `detail` that have words of their own, and those that only programs compare."""
 
 _UNUSUAL_ENDS = {
     End.LENGTH: "a token limit cut the answer off",

@@ -18,12 +18,14 @@ from geval_cli.records import (
     ErrorInfo,
     MetricSummary,
     RankedColumn,
+    RenderedPrompt,
     RunSummary,
     Status,
 )
 from geval_cli.report.case_text import UNCUT, CasePrinter, ShownCase, print_test
 from geval_cli.report.case_view import AssertionView, CaseView, case_sentence, score_text
 from geval_cli.report.failures import FailedTests, Failures, print_failures
+from geval_cli.report.html.case_parts import case_values
 from geval_cli.report.html.environment import make_environment
 from geval_cli.report.html.matrix import cell_of
 from geval_cli.report.html.run_view import run_values
@@ -209,6 +211,24 @@ def test_what_failed_in_a_case_that_passed_is_no_problem(ending: str, tmp_path: 
     case = make_case(0, COLUMNS[0], P, score=0.6, assertions=(make_judged(F, 0.2), make_judged(P, 1.0)))
     write_results_file(tmp_path / f"r{ending}", make_report(results=lambda: iter([case])))
     assert "consistency" not in (tmp_path / f"r{ending}").read_text(encoding="utf-8")
+
+
+def test_everything_of_a_verdict_is_shown_but_what_only_programs_compare(tmp_path: Path) -> None:
+    hashes = {"criterion_key": "sha256:12", "rating_key": "sha256:34", "criterion_parts": {"judge": "56789"}}
+    items = (make_judged(F, 0.2, detail={**hashes, "prompt_version": "abc", "judge": "j"}),)
+    case = make_case(0, COLUMNS[0], F, assertions=items, prompt=RenderedPrompt("p", "p", ""))
+    stream = io.StringIO()
+    report = make_report(results=lambda: iter([case]))
+    print_test([case], report, console_of(stream, 200), is_verbose=True)
+    page = (
+        make_environment()
+        .get_template("case_detail.html")
+        .render(**case_values(case, [case], ""), case_link=str)
+    )
+    for text in (stream.getvalue(), page):
+        assert "prompt_version" in text
+        assert not [name for name in hashes if name in text]
+    assert "\n   prompt" not in stream.getvalue()  # there is none
 
 
 def test_a_name_is_not_said_twice(tmp_path: Path) -> None:
