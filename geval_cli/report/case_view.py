@@ -292,9 +292,9 @@ class AssertionView(Struct, frozen=True):
     def paid(self) -> list[str]:
         """The cost of the judge's calls and how long they took; nothing where none was made."""
         item = self.assertion
-        if not item.usage.requests and not item.usage.cached_requests:
-            return []
         if not item.usage.requests:
+            return []
+        if item.usage.cached_requests >= item.usage.requests:
             return ["from the cache"]
         cost = [] if not item.usage.cost_usd else [format_cost(item.usage.cost_usd)]
         return [*cost, *([format_duration(item.latency_ms)] if item.latency_ms else [])]

@@ -21,6 +21,7 @@ from geval_cli.records import (
     RenderedPrompt,
     RunSummary,
     Status,
+    Usage,
 )
 from geval_cli.report.case_text import UNCUT, CasePrinter, ShownCase, print_test
 from geval_cli.report.case_view import AssertionView, CaseView, case_sentence, score_text
@@ -211,6 +212,19 @@ def test_what_failed_in_a_case_that_passed_is_no_problem(ending: str, tmp_path: 
     case = make_case(0, COLUMNS[0], P, score=0.6, assertions=(make_judged(F, 0.2), make_judged(P, 1.0)))
     write_results_file(tmp_path / f"r{ending}", make_report(results=lambda: iter([case])))
     assert "consistency" not in (tmp_path / f"r{ending}").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("usage", "said"),
+    [
+        (Usage(), []),
+        (Usage(2, 900, 40, 0, 0.21), ["$0.21", "1.4 s"]),
+        (Usage(2, 900, 40, 1, 0.21), ["$0.21", "1.4 s"]),
+        (Usage(2, 0, 0, 2, 0.0), ["from the cache"]),  # nothing was waited for, nothing paid
+    ],
+)
+def test_what_a_judges_calls_cost(usage: Usage, said: list[str]) -> None:
+    assert AssertionView(make_judged(P, 0.9, usage=usage, latency_ms=1_400.0)).paid == said
 
 
 def test_everything_of_a_verdict_is_shown_but_what_only_programs_compare(tmp_path: Path) -> None:
