@@ -447,7 +447,7 @@ def _texts_of(
     named: list[tuple[JsonValue, SourcePath, tuple[str | int, ...]]]
     named = [(getattr(test, name), test.place, (name,)) for name in _TEXTS]
     named += [(value, test.place, ("vars", name)) for name, value in test.vars.items()]
-    for spec in test.assertions:
+    for spec in each_assertion(test.assertions):
         named += [(getattr(spec, name), spec.place, (name,)) for name in _text_keys(type(spec))]
     for value, place, keys in named:
         if isinstance(value, list | tuple):

@@ -56,6 +56,7 @@ def test_a_path_where_a_text_is_sent_is_a_problem(tmp_path: Path, text: str, pat
         f"vars: {{word: prompts/a.txt}}, {ASSERT}",
         f"vars: {{word: x}}, input: a.txt, {ASSERT}",
         "vars: {word: x}, assert: [{type: equals, value: a.txt}]",
+        "vars: {word: x}, assert: [{type: assert-set, assert: [{type: equals, value: a.txt}]}]",
     ],
 )
 def test_a_path_in_a_test_is_a_warning(tmp_path: Path, test: str) -> None:
