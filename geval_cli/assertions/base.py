@@ -570,7 +570,8 @@ class Tools(Struct, frozen=True):
 class CheckContext(Struct, frozen=True):
     """A test as it is known before anything is sent. `rendered_prompt` is None when it cannot be rendered.
 
-    `base_dir` is the config's folder, to which names of code files are relative.
+    `base_dir` is the config's folder, to which names of code files are relative. Without `knows_variables`, code or
+    earlier answers of the run add some.
     """
 
     test: MergedTest
@@ -580,6 +581,7 @@ class CheckContext(Struct, frozen=True):
     base_dir: Path = field(default_factory=Path)
     access: Access = TRUSTED
     defaults: JudgeDefaults = field(default_factory=JudgeDefaults)
+    knows_variables: bool = True
 
     @property
     def rules(self) -> DialectRules:
@@ -594,13 +596,17 @@ class CheckContext(Struct, frozen=True):
         *,
         variables: Mapping[str, JsonValue] | None = None,
     ) -> str | None:
-        """`text` rendered, with the test's variables unless others are given; None and a problem when that fails."""
+        """`text` rendered, with the test's variables unless others are given; None and a problem when that fails.
+
+        None also where it is not known yet what a template becomes.
+        """
         try:
-            return self.templates.render(text, self.test.variables if variables is None else variables)
+            rendered = self.templates.render(text, self.test.variables if variables is None else variables)
         except TemplateError as error:
             place = location() if callable(location) else location
             problems.append(template_problem(error, where=self.where, location=place))
             return None
+        return rendered if self.knows_variables or rendered == text else None
 
 
 class RowMember(Struct, frozen=True):

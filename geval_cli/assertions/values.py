@@ -46,13 +46,17 @@ def rendered_texts(
     return split_at_commas(text) if split else [text]
 
 
-def check_texts(value: JsonValue, place: SourcePath, context: CheckContext, problems: list[Problem]) -> None:
-    """Report the problems of rendering the texts of a `value`, whose position is `place`."""
+def check_texts(value: JsonValue, place: SourcePath, context: CheckContext, problems: list[Problem]) -> bool:
+    """Report the problems of rendering the texts of a `value`, whose position is `place`.
+
+    Return whether it is known what all of them become.
+    """
     if not isinstance(value, list | tuple):
-        context.render(as_text(value), place.value(), problems)
-        return
-    for index, item in enumerate(value):
-        context.render(as_text(item), place.value(index), problems)
+        return context.render(as_text(value), place.value(), problems) is not None
+    rendered = [
+        context.render(as_text(item), place.value(index), problems) for index, item in enumerate(value)
+    ]
+    return None not in rendered
 
 
 def split_at_commas(text: str) -> list[str]:

@@ -218,6 +218,7 @@ def check_plan(
     suite = plan.suite
     subjects = GateSubjects(suite.gates, suite.margins, suite.margin_place, suite.derived_metrics)
     asked, likely = _AskedTheSame(suite.prompts), LikelyMistakes(plan)
+    stores_answers = False
     try:
         # One pass for everything: tests may come from a large file, and are never held together.
         for written in plan.suite.tests:
@@ -237,7 +238,13 @@ def check_plan(
             asked.note(test)
             likely.note(written)
             where = describe_test(test)
-            for problem in _check_test(test, plan, seen_by, judges, is_complete=is_complete):
+            knows_variables = not (
+                stores_answers or written.transform_vars is not None or written.promptfoo.made_vars
+            )
+            stores_answers = stores_answers or is_order_bound(written)
+            for problem in _check_test(
+                test, plan, seen_by, judges, is_complete=is_complete, knows_variables=knows_variables
+            ):
                 findings.add(problem, where)
     except ConfigError as error:
         may_be = _names_in(text, plan, (*broken, *error.problems))
@@ -319,7 +326,13 @@ def describe_test(test: MergedTest) -> str:
 
 
 def _check_test(
-    test: MergedTest, plan: Plan, templates: Templates, judges: _Judges, *, is_complete: bool
+    test: MergedTest,
+    plan: Plan,
+    templates: Templates,
+    judges: _Judges,
+    *,
+    is_complete: bool,
+    knows_variables: bool,
 ) -> Iterator[Problem]:
     if is_complete:
         yield from _check_output(test, plan)
@@ -332,6 +345,7 @@ def _check_test(
         base_dir=plan.suite.base_dir,
         access=plan.suite.access,
         defaults=judges.defaults,
+        knows_variables=knows_variables,
     )
     yield from check_code(plan.suite, context, is_first=test.index == 0)
     answerers = {provider.id: provider for provider in (plan.answering(test, one) for one in plan.providers)}

@@ -2,6 +2,8 @@ import pytest
 from support.verdicts import judged, passes, problems
 
 from geval_cli.assertions.values import split_at_commas
+from geval_cli.errors import Severity
+from geval_cli.records import Status
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,33 @@ def test_nothing_to_look_for_is_a_problem() -> None:
     assert "nothing to look for" in problems("contains-all", value=())[0].message
     assert "nothing to look for" in problems("contains-any", value="{{x}}", vars={"x": ""})[0].message
     assert problems("contains-any", value=("a",)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "ends"),
+    [
+        *((kind, "", "passes") for kind in ("contains", "icontains", "starts-with", "ends-with", "regex")),
+        *((f"not-{kind}", "{{e}}", "fails") for kind in ("contains", "icontains", "starts-with", "regex")),
+        ("contains-any", ("a", ""), "passes"),
+        ("icontains-any", ("{{e}}", "a"), "passes"),
+        ("not-contains-any", "a,, b", "fails"),
+        ("contains-any", "a, b,", "passes"),
+        ("contains-all", ("a", ""), None),
+        ("contains-any", ("a", "{{x}}"), None),
+        ("contains", "{{x}}", None),
+        ("equals", "", None),
+        ("not-equals", "{{e}}", None),
+    ],
+)
+def test_a_text_that_every_output_has_is_pointed_out(kind: str, value: object, ends: str | None) -> None:
+    found = problems(kind, value=value, vars={"e": "", "x": "a"})
+    told = [(problem.severity, problem.message.split(" (")[0]) for problem in found]
+    assert told == ([(Severity.WARNING, f"{kind} always {ends}")] if ends else [])
+    if ends:
+        verdicts = {
+            judged(kind, output, value=value, vars={"e": "", "x": "a"}).status for output in ("", "z")
+        }
+        assert verdicts == {Status.PASSED if ends == "passes" else Status.FAILED}
 
 
 def test_an_undefined_name_in_one_of_the_texts_is_a_problem() -> None:

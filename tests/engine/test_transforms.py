@@ -9,7 +9,10 @@ from support.geval_command import run_geval
 from support.loopback import LoopbackServer, Reply, chat_reply
 from support.promptfoo import load
 
+from geval_cli.errors import ConfigError, Severity
 from geval_cli.extras.programs.assertions.code import written_assertion
+from geval_cli.runs.prepare import prepare
+from geval_cli.runs.requests import RunRequest
 
 
 def test_the_providers_transform_comes_before_the_tests_and_assertions_see_the_last(tmp_path: Path) -> None:
@@ -463,3 +466,54 @@ def test_an_assertions_transform_that_gives_nothing_is_an_error(
     content = {"dialect": "promptfoo", "prompts": ["Hi"], "providers": ["echo"], "tests": [test]}
     (row,) = rows_of(tmp_path, content)
     assert row["status"] == "error"
+
+
+FROM_LATER = [
+    {"type": "contains-all", "value": "{{made}}"},
+    {"type": "icontains-any", "value": ["{{made}}"]},
+    {"type": "contains", "value": "{{made}}"},
+    {"type": "word-count", "value": "{{number}}"},
+    {"type": "g-eval", "value": "{{made}}", "provider": "scripted:judge.yaml"},
+    {"type": "trajectory:goal-success", "value": "{{made}}", "provider": "scripted:judge.yaml"},
+    {"type": "webhook", "value": "{{url}}"},
+    {"type": "assert-set", "assert": [{"type": "contains-all", "value": "{{made}}"}]},
+]
+
+
+@pytest.mark.parametrize("assertion", FROM_LATER, ids=lambda item: item["type"])
+@pytest.mark.parametrize(
+    ("dialect", "source"),
+    [
+        ("geval", "transformVars"),
+        ("geval", "nothing"),
+        ("promptfoo", "transformVars"),
+        ("promptfoo", "a program"),
+        ("promptfoo", "an earlier answer"),
+        ("promptfoo", "nothing"),
+    ],
+)
+def test_what_only_the_run_makes_is_not_missed_before_it(
+    tmp_path: Path, dialect: str, assertion: dict[str, object], source: str
+) -> None:
+    """The same assertion is refused where nothing gives its variables."""
+    (tmp_path / "judge.yaml").write_text("- {default: '{}'}", encoding="utf-8")
+    (tmp_path / "made.py").write_text("def get_var(name, prompt, vars):\n    return {}\n", encoding="utf-8")
+    first: dict[str, object] = {"vars": {"word": "a"}}
+    test: dict[str, object] = {"vars": {"word": "b"}, "assert": [assertion]}
+    if source == "transformVars":
+        code = "({...vars, made: 'it is b', number: '3', url: 'http://127.0.0.1:9/x'})"
+        test["options"] = {"transformVars": code}
+    elif source == "a program":
+        test["vars"] = {"word": "b", **dict.fromkeys(("made", "number", "url"), "file://made.py")}
+    elif source == "an earlier answer":
+        first["options"] = {"storeOutputAs": "made"}
+    content = {"dialect": dialect, "prompts": ["{{word}}"], "providers": ["echo"], "tests": [first, test]}
+    (tmp_path / "c.json").write_text(json.dumps(content), encoding="utf-8")
+    try:
+        prepare(RunRequest(tmp_path / "c.json", {}))
+        problems = []
+    except ConfigError as error:
+        problems = [item.message for item in error.problems if item.severity is Severity.ERROR]
+    # In promptfoo's templates an unknown variable is an empty text, which these find, with a warning.
+    is_vacuous = dialect == "promptfoo" and assertion["type"] in {"contains", "icontains-any"}
+    assert bool(problems) is (source == "nothing" and not is_vacuous), problems

@@ -21,7 +21,7 @@ from geval_cli.assertions.values import (
     render_deep,
     rendered_texts,
 )
-from geval_cli.errors import Problem, Severity
+from geval_cli.errors import Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.specs.dialect import DialectRules
 from geval_cli.templating import TEMPLATE_MARKS, Templates
@@ -59,10 +59,14 @@ class TextListAssertion(Assertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return the problems of the expected texts: none is given, or a template is broken."""
         problems: list[Problem] = []
-        check_texts(self.value, self.place.child("value"), context, problems)
-        if not problems and not _expected_texts(self, context.test, context.templates):
+        if not check_texts(self.value, self.place.child("value"), context, problems):
+            return problems
+        expected, place = _expected_texts(self, context.test, context.templates), self.place.value("value")
+        if not expected:
             message = f"{self.base_type} has nothing to look for ({context.where})"
-            problems.append(Problem(message, self.place.value("value"), "list at least one text in `value`"))
+            problems.append(Problem(message, place, "list at least one text in `value`"))
+        elif "" in expected and self.base_type.endswith("-any"):
+            problems.append(_always(self, place, context))
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
@@ -81,6 +85,15 @@ class TextListAssertion(Assertion):
         if found:
             return Outcome.of(True, f"the output contains {listed(found)}{case}")
         return Outcome.of(False, f"the output contains none of {listed(expected)}{case}")
+
+
+def _always(spec: Assertion, place: Location | None, context: CheckContext) -> Problem:
+    """Return the warning that an assertion has an empty text to look for, so that it says nothing of any output."""
+    ends = "fails" if spec.is_negated else "passes"
+    message = (
+        f"{spec.type} always {ends} ({context.where}): every output has the empty text that it looks for"
+    )
+    return Problem(message, place, "give it a text, or leave it out", severity=Severity.WARNING)
 
 
 def _expected_texts(spec: TextListAssertion, test: MergedTest, templates: Templates) -> list[str]:
@@ -234,11 +247,13 @@ class TextAssertion(Assertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of one text assertion in one test: broken templates, a pattern that does not compile."""
         text = as_text(self.value)
-        if self.base_type != "regex" and not any(mark in text for mark in TEMPLATE_MARKS):
+        if text and self.base_type != "regex" and not any(mark in text for mark in TEMPLATE_MARKS):
             return []
         location = self.place.value("value")
         problems: list[Problem] = []
         value = context.render(text, location, problems)
+        if value == "":
+            return [_always(self, location, context)]
         if value is not None and self.base_type == "regex":
             if not _is_known(value, context.rules):
                 hint = (
