@@ -50,4 +50,9 @@ def _reason(results: tuple[AssertionResult, ...], score: float | None, threshold
     if threshold is not None and score is not None:
         own = format_score_beside(score, threshold)
         return f"the score of the set is {own}; the threshold is {format_threshold(threshold)}"
-    return f"all {len(results)} assertions in the set pass"
+    passed = sum(result.status is Status.PASSED for result in results)
+    if not passed:
+        return "no assertion in the set was evaluated"
+    if passed == len(results):
+        return f"all {passed} assertions in the set pass" if passed > 1 else "the assertion in the set passes"
+    return f"{passed} of {len(results)} assertions in the set pass, and the others decide nothing"

@@ -56,6 +56,31 @@ def test_a_set_that_failed_says_what_failed_though_another_member_could_not_be_j
     assert (found.status, found.reason) == (Status.FAILED, 'contains: the output does not contain "bye"')
 
 
+@pytest.mark.parametrize(
+    ("members", "status", "reason"),
+    [
+        ([contains("a"), contains("b")], Status.PASSED, "all 2 assertions in the set pass"),
+        ([contains("a")], Status.PASSED, "the assertion in the set passes"),
+        (
+            [contains("a"), contains("z", weight=0)],
+            Status.PASSED,
+            "1 of 2 assertions in the set pass, and the others decide nothing",
+        ),
+        (
+            [contains("a"), assertion("human")],
+            Status.PASSED,
+            "1 of 2 assertions in the set pass, and the others decide nothing",
+        ),
+        ([assertion("human")], Status.NOT_EVALUATED, "no assertion in the set was evaluated"),
+    ],
+)
+def test_a_set_says_how_many_of_its_members_passed(
+    members: list[object], status: Status, reason: str
+) -> None:
+    (found,) = run("a b", [assertion("assert-set", assertions=tuple(members))]).assertions
+    assert (found.status, found.reason) == (status, reason)
+
+
 def test_a_negated_set_and_a_human_among_others() -> None:
     group = assertion("not-assert-set", assertions=(contains("bye"),))
     result = run("hello", [group, assertion("human", value="is it kind?")])
