@@ -147,7 +147,7 @@ class BudgetLayer:
         *,
         check_provider: Callable[[Provider], None],
         wire: Wire,
-        note: Callable[[ModelCall], None] = lambda call: None,
+        note: Callable[[ModelCall], None],
     ) -> None:
         """Build the layer; `note` is told of each request that leaves."""
         self._budget = budget
@@ -201,10 +201,6 @@ class _Price(Struct):
         return each_usd * answers * max(1.0, characters / max(usual, 1.0))
 
 
-async def _begin_freely(case: OpenCase) -> None:
-    """Let any case begin."""
-
-
 class CostReservation:
     """A layer that keeps a bound on money with many requests under way, by reserving what each is expected to cost.
 
@@ -213,9 +209,7 @@ class CostReservation:
     took is charged what was reserved. It stands above the limits, so that a call that waits here holds no slot.
     """
 
-    def __init__(
-        self, budget: Budget, *, begin: Callable[[OpenCase], Awaitable[None]] = _begin_freely
-    ) -> None:
+    def __init__(self, budget: Budget, *, begin: Callable[[OpenCase], Awaitable[None]]) -> None:
         """Build the layer; `begin` waits until a case may begin, before any money is set aside for its answer."""
         self._budget = budget
         self._begin = begin

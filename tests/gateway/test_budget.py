@@ -11,11 +11,13 @@ from geval_cli.errors import (
     ProviderResponseError,
     ProviderTimeoutError,
     ProviderUnavailableError,
+    StoppedError,
 )
-from geval_cli.gateway.budget import Budget, BudgetLayer, _Price
+from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation, _Price
 from geval_cli.gateway.call import OPEN_CASE, ModelCall, OpenCase, ServerKey, Wire
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.providers.base import ProviderLimits
+from geval_cli.gateway.open_cases import OpenCases
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Purpose, Role, Usage
 
 
@@ -322,7 +324,7 @@ def test_a_refused_key_takes_nothing_of_the_budget_where_requests_leave():
         raise AssertionError("it must not leave")
 
     budget, provider = Budget(max_requests=1), FakeProvider()
-    layer = BudgetLayer(budget, check_provider=refuse, wire=Wire())
+    layer = BudgetLayer(budget, check_provider=refuse, wire=Wire(), note=lambda _: None)
     call = ModelCall(provider, ask(), ServerKey("fake", "", "fake-1"))
     with pytest.raises(ProviderAuthError):
         asyncio.run(layer(call, never))
@@ -422,3 +424,82 @@ def test_a_case_is_charged_what_it_took_but_not_the_steps_that_serve_others(worl
 
     world.time.run(body())
     assert case.cost_usd == cost_usd
+
+
+JUDGED = {"response_schema": {"properties": {"score": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_of_one_kind"),
+    [
+        ({}, {}, True),
+        ({"role": Role.JUDGE}, {}, False),
+        ({"samples": 2}, {}, False),
+        ({"samples": 2}, {"samples": 5}, True),
+        ({"want_logprobs": True}, {}, False),
+        ({"params": {"temperature": 0.5}}, {}, True),
+        ({"params": {"max_tokens": 9}}, {}, False),
+        ({"params": {"max_tokens": 9}}, {"params": {"max_tokens": 9}}, True),
+        ({"params": {"max_tokens": 9}}, {"params": {"max_tokens": 10}}, False),
+        ({"params": {"max_tokens": 9}}, {"params": {"max_completion_tokens": 9}}, True),
+        ({"params": {"max_completion_tokens": 9}}, {"params": {"max_completion_tokens": 10}}, False),
+        (JUDGED, JUDGED, True),
+        (JUDGED, {}, False),
+        (JUDGED, {"response_schema": {}}, False),
+        ({"response_schema": {}}, {}, True),
+    ],
+)
+def test_requests_of_one_kind_wait_for_the_price_of_the_first(world, one, other, are_of_one_kind):
+    layer, sent = CostReservation(Budget(max_cost_usd=9.0), begin=OpenCases(Budget(), None).begin), []
+
+    async def send(call):
+        sent.append(world.time.now)
+        await world.time.sleep(1)
+        return costing(0.1)(call)
+
+    async def body():
+        server = ServerKey("fake", "", "fake-1")
+        calls = [ModelCall(FakeProvider(), ask(**fields), server) for fields in (one, other)]
+        await asyncio.gather(*(layer(call, send) for call in calls))
+
+    world.time.run(body())
+    assert sent == [1000, 1001 if are_of_one_kind else 1000]
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "counts"), [("fake", (1, 1)), ("local", (1, 0)), ("echo", (0, 0)), ("scripted", (0, 0))]
+)
+def test_a_run_that_stops_waits_for_what_was_sent_and_knows_what_of_it_costs_money(kind, counts, is_answered):
+    provider, wire, noted, seen = FakeProvider(), Wire(), [], []
+    provider.identity = ProviderIdentity(kind, "m", "", {})
+    layer = BudgetLayer(Budget(), check_provider=lambda _: None, wire=wire, note=noted.append)
+    call = ModelCall(provider, ask(), ServerKey(kind, "", "m"))
+
+    async def send(_):
+        seen.append((wire.under_way, wire.paid))
+        if not is_answered:
+            raise ProviderTimeoutError("late", provider_id=kind)
+        return "answer"
+
+    async def body():
+        return await asyncio.gather(layer(call, send), return_exceptions=True)
+
+    [answer] = asyncio.run(body())
+    assert (answer == "answer") is is_answered
+    assert seen == [counts]
+    assert noted == [call]
+    assert (wire.under_way, wire.paid) == (0, 0)
+    wire.close()
+    with pytest.raises(StoppedError):
+        asyncio.run(layer(call, send))
+    assert len(seen) == 1
+
+
+def test_the_bound_on_money_is_kept_however_the_requests_before_ended(world):
+    """What was set aside for a request is given back once, whatever became of it; what is left is spent to the end."""
+    outcomes = [costing(0.1), costing(0.3), lambda _: ProviderRequestError("no", provider_id="fake")] * 9
+    provider = FakeProvider(slowly(world, lambda _: outcomes[len(provider.requests) - 1](None)))
+    budget = Budget(max_cost_usd=3.0)
+    ask_many(world, provider, budget, asks(60), max_concurrency=3)
+    assert 3.0 - 1e-6 <= budget.cost_usd < 3.4
