@@ -52,7 +52,7 @@ METRICS_MAX = 6
 """Metrics that have a place in the table; all of them are among the differences, and in the JSON."""
 DIFFERENCES_MAX = 30
 _WORST_CASES_SHOWN = 4
-_OTHERS_NAMED = 8
+_OTHERS_NAMED, _NAMES_SHOWN = 8, 6
 MEANS_MAX = 60
 PASS_RATE = "pass rate"
 _PASS_RATE_KEY = "pass_rate"
@@ -474,6 +474,8 @@ def _more(columns: Sequence[ColumnSummary], ranked: Sequence[int]) -> str:
 
 def _names(places: Sequence[int], titles: Sequence[str]) -> str:
     names = [titles[place] for place in places]
+    if len(names) > _NAMES_SHOWN:
+        names = [*names[: _NAMES_SHOWN - 1], f"{len(names) - _NAMES_SHOWN + 1:,} more"]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -46,6 +46,7 @@ from geval_cli.report.columns import (
     mean_cells,
     mean_text,
     metric_names,
+    ranking,
     run_means,
     share_text,
     tokens_text,
@@ -84,6 +85,9 @@ TEXT_MAX = 60_000
 _CASES_MAX, _ERRORS_MAX = 50, 10
 _TEXT_LINES, _TEXT_CHARACTERS = 12, 1_500
 _METRICS_MAX = 30
+_COLUMNS_MAX = 60
+_REST_ROOM = 1_000
+_TOO_LONG = "*What is too long for a comment is left out here.*\n"
 MARKS = {Status.PASSED: "✅", Status.FAILED: "❌", Status.ERROR: "⚠️", Status.NOT_EVALUATED: "➖"}  # noqa: RUF001
 
 
@@ -138,8 +142,15 @@ def _document(report: RunReport, picked: _Picked) -> str:
         _derived(report),
         _warnings(report),
     ]
-    text = "\n".join(section for section in sections if section)
     foot = _foot(report)
+    room, fitting = TEXT_MAX - len(foot) - _REST_ROOM, list[str]()
+    for section in filter(None, sections):
+        if len(section) < room:
+            fitting.append(section)
+            room -= len(section) + 1
+        elif fitting[-1:] != [_TOO_LONG]:
+            fitting.append(_TOO_LONG)
+    text = "\n".join(fitting)
     details = _details(report, picked, room=TEXT_MAX - len(text) - len(foot))
     return "\n".join(part for part in (text, details, foot) if part)
 
@@ -193,17 +204,21 @@ def _columns(report: RunReport, picked: _Picked) -> str:
     if len(report.columns) < 2:  # noqa: PLR2004 - one column would repeat the head
         return ""
     rows = [_column_row(column, picked) for column in report.columns]
+    hidden = len(rows) - _COLUMNS_MAX
+    more = f"\nand {plural(hidden, 'more column')}, none with a higher pass rate\n" if hidden > 0 else ""
     header = ("prompt and provider", "passed", "failed", "errors", "not evaluated", "pass rate")
     figures = report.summary.columns
     if len(figures) != len(rows):  # a run under way has none yet
-        return markdown_table(header, rows)
+        return markdown_table(header, rows[:_COLUMNS_MAX])
     metrics = metric_names(figures)[:METRICS_MAX]
     names = [code_span(one_line(name, 40)) for name in metrics]
     whole = [
         (*row[:-1], share_text(column.pass_rate), *_figures(column, metrics))
         for row, column in zip(rows, figures, strict=True)
     ]
-    table = markdown_table((*header, *names, "cost", "latency", "p95", "tokens", "verdict"), whole)
+    if more:
+        whole = [whole[place] for place in ranking(figures)[:_COLUMNS_MAX]]
+    table = markdown_table((*header, *names, "cost", "latency", "p95", "tokens", "verdict"), whole) + more
     note = cost_note(figures)
     return f"{table}\n{note}\n{_differences(report)}" if note else f"{table}{_differences(report)}"
 
@@ -262,7 +277,7 @@ def _rankings(summary: RunSummary) -> str:
     for name, entries in rankings_shown(summary):
         rows = [
             (f"{place}. {code_span(one_line(label, 60))}".removeprefix(". "), *figures)
-            for place, label, *figures in ranking_rows(entries)
+            for place, label, *figures in ranking_rows(entries[:_COLUMNS_MAX])
         ]
         note = ranking_note(summary, name)
         header = (f"ranking: {code_span(one_line(name, 40))}", *RANKING_HEADER)

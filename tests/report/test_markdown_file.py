@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sample_run import COLUMNS, make_case, make_judged, make_report
 
-from geval_cli.records import CaseResult, RunSummary, Status
+from geval_cli.engine.columns import with_columns
+from geval_cli.records import CaseResult, Column, RankedColumn, RunSummary, Status
 from geval_cli.report.markdown_file import TEXT_MAX
 from geval_cli.report.output import write_results_file
 
@@ -47,6 +48,28 @@ def test_a_page_fits_a_comment_and_says_what_it_leaves_out(tmp_path: Path) -> No
     assert TEXT_MAX // 2 < len(page) <= TEXT_MAX
     shown = page.count("❌ **#")
     assert f"{80 - shown:,} more are not shown here" in page
+
+
+def test_a_page_of_hundreds_of_columns_fits_a_comment(tmp_path: Path) -> None:
+    """The best of them are shown, and a sentence names only some of those that share the first place."""
+    names = [f"{'a long and telling name ' * 6}{number}" for number in range(400)]
+    columns = tuple(Column(index, name, name) for index, name in enumerate(names))
+    cases = [
+        make_case(test, column, Status.PASSED if column.index >= 100 or test else Status.FAILED)
+        for test in range(2)
+        for column in columns
+    ]
+    entries = tuple(RankedColumn(name, 1500.0, None, None, wins=1, ties=0, losses=1) for name in names)
+    summary = RunSummary(
+        800, passed=700, failed=100, rankings={f"ranked {number}": entries for number in range(12)}
+    )
+    summary = with_columns(summary, columns, cases, baseline=None, has_clusters=True)
+    page = page_of(tmp_path, *cases, columns=columns, summary=summary)
+    assert len(page) <= TEXT_MAX
+    assert "and 340 more columns, none with a higher pass rate" in page
+    assert "| 0 | 2 | 0 |" not in page  # those that fail are not among the best
+    assert "295 more have the highest pass rate" in page
+    assert "What is too long for a comment is left out here" in page
 
 
 @given(
