@@ -258,9 +258,9 @@ def _count(
 
 def _gates(item: RunListEntry, _: datetime, __: Path) -> Text:
     gates = item.counts.gates
-    held = sum(gate.status is Status.PASSED for gate in gates)
-    style = "" if held == len(gates) else STYLES[Status.FAILED]
-    return Text(f"{held} of {len(gates)}" if gates else "", style=style)
+    met = sum(gate.status is Status.PASSED for gate in gates)
+    style = "" if met == len(gates) else STYLES[Status.FAILED]
+    return Text(f"{met} of {len(gates)}" if gates else "", style=style)
 
 
 def _result(item: RunListEntry, _: datetime, __: Path) -> Text:

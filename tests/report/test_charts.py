@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF001 - names of columns are in several scripts
 
+import itertools
 import re
 import tracemalloc
 from collections.abc import Iterable
@@ -413,6 +414,19 @@ def point(
 def test_trends_are_sane(points: list[TrendPoint]) -> None:
     for is_share in (False, True):
         check(trend("trend-1", "tone", points, is_share=is_share))
+
+
+@pytest.mark.parametrize("count", [*range(1, 13), 30])
+def test_days_under_a_trend_do_not_overlap(count: int) -> None:
+    days = [f"2026-11-{number + 1:02}" for number in range(count)]
+    chart = trend("trend-1", "tone", [point(0.5, when=f"{day}T08:30:00+00:00") for day in days])
+    spans = []
+    for item in parse(chart).iter(f"{SVG}text"):
+        if item.text in days:
+            right = float(item.attrib["x"]) + (0 if item.attrib["text-anchor"] == "end" else 32)
+            spans.append((right - 64, right, item.text))  # as wide as ten digits in the chart's font
+    assert {days[0], days[-1]} <= {day for _, _, day in spans}
+    assert all(before[1] + 4 < after[0] for before, after in itertools.pairwise(spans))
 
 
 def test_shares_are_written_as_everywhere() -> None:

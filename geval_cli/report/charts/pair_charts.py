@@ -366,17 +366,25 @@ def _trend_dot(point: TrendPoint, x: float, y: float, said: str) -> str:
     return svg.mark(svg.dot(x, y, 4, kind) + svg.hit_area(x - 9, 22, 18, 148), label, href=point.href)
 
 
+_DAY_WIDTH = 72
+"""Room for a day under the axis, and between it and the next."""
+
+
 def _dates(points: Sequence[TrendPoint], wide: AxisScale) -> str:
-    """Return the days of at most four runs under the axis, each day once."""
+    """Return the days of at most four runs under the axis, each day once, and none over another."""
     parts = [svg.line(svg.LEFT, 170, svg.RIGHT, 170, "chart-axis")]
     last, days = len(points) - 1, set[str]()
+    free, end = 0.0, wide.at(last) - _DAY_WIDTH  # the last day ends below its run
     for place in sorted({round(last * share / 3) for share in range(4)}):
         x, day = wide.at(place), _day(points[place].when)[:10]
         parts.append(svg.line(x, 170, x, 174, "chart-axis"))
-        if day not in days:
-            anchor = "end" if place == last else "middle"
-            parts.append(svg.text(x, 186, day, kind="is-muted", anchor=anchor))
-        days.add(day)
+        has_room = place in {0, last} or free <= x - _DAY_WIDTH / 2 <= end - _DAY_WIDTH
+        if has_room and day not in days:
+            parts.append(
+                svg.text(x, 186, day, kind="is-muted", anchor="end" if place == last > 0 else "middle")
+            )
+            free = x + _DAY_WIDTH / 2
+            days.add(day)
     parts.append(
         svg.text(
             (svg.LEFT + svg.RIGHT) / 2,
