@@ -1092,7 +1092,10 @@ class DeltaWords(Struct, frozen=True):
             parts.append(f"detects {self.size(self.delta.mde)} or more (80 % power)")
         if detect and (count := self.delta.needed_tests) is not None:
             tests = "test" if count == 1 else "tests"
-            parts.append(f"{self.size(detect)} would need {estimated(count)} {tests}")
+            need = "would need"
+            if self.delta.mde is not None and self.delta.mde <= detect:  # fewer tests than there are
+                need = "need only" if self.is_share else "needs only"
+            parts.append(f"{self.size(detect)} {need} {estimated(count)} {tests}")
         return "; ".join(parts)
 
 

@@ -539,6 +539,18 @@ def test_a_test_that_is_needed_is_one(count: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mde", "is_share", "text"),
+    [
+        (0.03, False, "detects 0.03 or more (80 % power); 0.05 needs only about 16 tests"),
+        (0.05, True, "detects 5 points or more (80 % power); 5 points need only about 16 tests"),
+        (0.051, False, "detects 0.05 or more (80 % power); 0.05 would need about 16 tests"),
+    ],
+)
+def test_what_fewer_tests_would_detect_is_told_as_such(mde: float, is_share: bool, text: str) -> None:
+    assert DeltaWords(RowDelta(mde=mde, needed_tests=16), is_share=is_share).power(0.05) == text
+
+
+@pytest.mark.parametrize(
     ("count", "text"),
     [
         (7, "about 7"),
