@@ -246,8 +246,11 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
         )
         _print_line("derived", Text(dot.join(values)), console)
     if summary.flaky_count:
-        some = ", ".join(dict.fromkeys(f"#{test.test_index + 1}" for test in summary.flaky))
-        counted = f"{plural(summary.flaky_count, 'test')} passed in some repeats only"
+        numbers = [*dict.fromkeys(f"#{test.test_index + 1}" for test in summary.flaky)]
+        some = ", ".join(numbers)
+        # A test is counted in each column in which it is flaky, and here once, as far as they are known.
+        count = len(numbers) + summary.flaky_count - len(summary.flaky)
+        counted = f"{plural(count, 'test')} passed in some repeats only"
         room = min(40, max(console.width - _LABEL_WIDTH - len(f"{counted}:  (-v)") - 3, 20))
         text = f"{counted}: {one_line(some, room)} (-v)"
         _print_line("flaky", Text(text), console)

@@ -17,7 +17,7 @@ from support.sample_run import (
     results_of,
 )
 
-from geval_cli.records import Column, ErrorInfo, Status
+from geval_cli.records import Column, ErrorInfo, FlakyTest, RunSummary, Status
 from geval_cli.report.terminal import print_report
 
 Check = Callable[[str, str], None]
@@ -45,6 +45,18 @@ def test_piped_report(width: int, check_expected: Check) -> None:
 def test_report_on_a_terminal_without_colour(width: int, check_expected: Check) -> None:
     text = printed(width, stream=TerminalStream(), environ={"NO_COLOR": "1"})
     check_expected(f"terminal.{width}.txt", text)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(3, "2 tests passed in some repeats only: #1, #5"), (8, "7 tests passed in some repeats only: #1, #5")],
+)
+def test_a_test_that_is_flaky_in_several_columns_is_one_test(count: int, said: str) -> None:
+    flaky = tuple(
+        FlakyTest(test, column, None, 1, 2, None, None) for test, column in [(0, 0), (0, 1), (4, 0)]
+    )
+    summary = RunSummary(10, passed=5, failed=5, flaky=flaky, flaky_count=count)
+    assert said in printed(100, summary=summary)
 
 
 def test_report_on_a_terminal_in_colour(check_expected: Check) -> None:
