@@ -317,28 +317,26 @@ class Notices(Struct):
         if isinstance(event, Noticed):
             self.say(event.message)
         elif isinstance(event, ModelCalled) and event.dropped:
-            self._add_dropped(event)
+            # The gateway tells what a server does not take when the server says so; an answer from the
+            # cache is silent.
+            new = [name for name in event.dropped if (event.provider_id, name) not in self._left_out]
+            self._left_out.update((event.provider_id, name) for name in new)
+            if "temperature" in new:
+                self.say(
+                    f"{event.provider_id} does not accept `temperature` here: ratings and samples use the "
+                    "model's default instead of 0 and 1, so another run may rate differently"
+                )
+                new.remove("temperature")
+            if new and event.usage.cached_requests and event.usage.cached_requests == event.usage.requests:
+                names = ", ".join(f"`{name}`" for name in new)
+                self.say(
+                    f"{event.provider_id} does not accept {names}; its cached answers were generated without"
+                )
 
     def say(self, text: str) -> None:
         """Add a text of one's own."""
         if len(self._texts) < _NOTICES_MAX:
             self._texts[text] = None
-
-    def _add_dropped(self, event: ModelCalled) -> None:
-        """The gateway tells what a server does not take when the server says so; an answer from the cache is silent."""
-        new = [name for name in event.dropped if (event.provider_id, name) not in self._left_out]
-        self._left_out.update((event.provider_id, name) for name in new)
-        if "temperature" in new:
-            self.say(
-                f"{event.provider_id} does not accept `temperature` here: ratings and samples use the "
-                "model's default instead of 0 and 1, so another run may rate differently"
-            )
-            new.remove("temperature")
-        if new and event.usage.cached_requests and event.usage.cached_requests == event.usage.requests:
-            names = ", ".join(f"`{name}`" for name in new)
-            self.say(
-                f"{event.provider_id} does not accept {names}; its cached answers were generated without"
-            )
 
 
 class _Repeats(Struct):

@@ -151,7 +151,10 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             unanswered = Subject(
                 test, "", rendered.whole, job.repeat_index, rendered.system, provider=job.provider
             )
-            _prefetch(job, unanswered, context, prefetched)
+            # A bug shows again where the output is judged, and must not keep the model from being asked.
+            with suppress(Exception):
+                specs = assertions_of(job.prompt, job.test)
+                context.prefetcher.ask(specs, unanswered, context.tools, prefetched)
         if job.generates and job.test.tools is not None:
             caller = extra("tools").ToolCaller(job.id, test, job.repeat_index, context)
             answering = caller.generate
@@ -288,13 +291,6 @@ def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
     return job.provider if job.generates or stands_for_outputs else None
 
 
-def _prefetch(job: Job, unanswered: Subject, context: JobContext, prefetched: PrefetchedAnswers) -> None:
-    # A bug shows again where the output is judged, and must not keep the model from being asked.
-    with suppress(Exception):
-        specs = assertions_of(job.prompt, job.test)
-        context.prefetcher.ask(specs, unanswered, context.tools, prefetched)
-
-
 async def _answer(
     job: Job, test: MergedTest, rendered: Rendered, context: JobContext
 ) -> tuple[CaseResult, ModelResponse | None]:
@@ -376,7 +372,14 @@ async def _ask(job: Job, test: MergedTest, rendered: Rendered, context: JobConte
     if rules.prompts_spell_chats:
         form = prompt_form(job.provider)
         if form == "chat":
-            _check_chat(job, rendered)
+            # Refuse a chat that cannot be read: as one text of the user a model would answer it, and be
+            # judged for it.
+            mistake = "" if takes_text(job.provider) else chat_mistake(rendered.whole)
+            if mistake:
+                message = f"the prompt `{job.prompt.label}` starts like a chat, but cannot be read as one: {mistake}"
+                raise TemplateError(
+                    message, hint="write JSON with variables only inside strings, or `{{ name | dump }}`"
+                )
         messages, thinking = messages_for(form, rendered)
         if thinking is not None and job.provider.config.get("thinking") is None:
             params.setdefault("thinking", thinking)
@@ -401,16 +404,6 @@ async def _ask(job: Job, test: MergedTest, rendered: Rendered, context: JobConte
         added=added,
     )
     return await context.generate(job.provider, request)
-
-
-def _check_chat(job: Job, rendered: Rendered) -> None:
-    """Refuse a chat that cannot be read: as one text of the user a model would answer it, and be judged for it."""
-    mistake = "" if takes_text(job.provider) else chat_mistake(rendered.whole)
-    if mistake:
-        message = f"the prompt `{job.prompt.label}` starts like a chat, but cannot be read as one: {mistake}"
-        raise TemplateError(
-            message, hint="write JSON with variables only inside strings, or `{{ name | dump }}`"
-        )
 
 
 def _output_of(choice: Choice, provider: ProviderSpec) -> JsonValue:

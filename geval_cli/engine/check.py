@@ -95,7 +95,9 @@ class _Totals(Struct):
         self.without_turns += not test.is_conversation
         self.with_answers += test.ends_with_answer
         self.cases += plan.cases_of(test)
-        self.checks_nothing = self.checks_nothing and not _is_checked(test, plan)
+        self.checks_nothing = self.checks_nothing and not (
+            bool(test.assertions) or any(evaluation_of(prompt, test) for prompt in plan.suite.prompts)
+        )
         self.is_serial = self.is_serial or is_order_bound(test)
         self.tools = self.tools or (None if test.tools is None else test)
         self.is_in_rows = self.is_in_rows or any(spec.compares_outputs for spec in test.assertions)
@@ -105,7 +107,15 @@ class _Totals(Struct):
         if self.without_turns or not self.tests:
             yield from _check_silence(plan)
         elif self.with_answers == self.tests:
-            yield from _check_unasked(plan)
+            # Report providers that no test asks, since all bring their answers.
+            asked = next((provider for provider in plan.providers if provider.id != NO_PROVIDER.id), None)
+            if asked is not None:
+                yield Problem(
+                    "no provider is called: every test's `turns` end with an answer, which is judged",
+                    asked.place.value(),
+                    "remove the last turn to have a model answer",
+                    severity=Severity.WARNING,
+                )
 
 
 class _Judges(Struct):
@@ -476,10 +486,6 @@ def _text_keys(kind: type[Assertion]) -> tuple[str, ...]:
     return tuple(name for name in ("value", "transform", "context_transform") if name in kind.model_fields)
 
 
-def _is_checked(test: MergedTest, plan: Plan) -> bool:
-    return bool(test.assertions) or any(evaluation_of(prompt, test) for prompt in plan.suite.prompts)
-
-
 def _prompt_problem(
     error: TemplateError, prompt: PromptSpec, test: MergedTest, suite: LoadedSuite
 ) -> Problem:
@@ -504,18 +510,6 @@ def _check_silence(plan: Plan) -> Iterator[Problem]:
                 'add `prompts: ["{{ input }}"]`, or the prompts to send',
             )
             return
-
-
-def _check_unasked(plan: Plan) -> Iterator[Problem]:
-    """Report providers that no test asks, since all bring their answers."""
-    asked = next((provider for provider in plan.providers if provider.id != NO_PROVIDER.id), None)
-    if asked is not None:
-        yield Problem(
-            "no provider is called: every test's `turns` end with an answer, which is judged",
-            asked.place.value(),
-            "remove the last turn to have a model answer",
-            severity=Severity.WARNING,
-        )
 
 
 def _check_output(test: MergedTest, plan: Plan) -> Iterator[Problem]:

@@ -91,12 +91,11 @@ def _turns_said(test: MergedTest) -> list[JsonValue]:
     if test.plays_turns:
         return [[turn.role, turn.content] for turn in test.turns if turn.role == USER]
     before = test.turns[:-1] if test.ends_with_answer else test.turns
-    return [_turn_said(turn) for turn in before]
-
-
-def _turn_said(turn: Turn) -> list[JsonValue]:
-    further = [list(turn.tool_calls), turn.tool_call_id] if turn.tool_calls or turn.tool_call_id else []
-    return [turn.role, turn.content, *further]
+    found = []
+    for turn in before:
+        further = [list(turn.tool_calls), turn.tool_call_id] if turn.tool_calls or turn.tool_call_id else []
+        found.append([turn.role, turn.content, *further])
+    return found
 
 
 def _hash_said(marker: str) -> str:

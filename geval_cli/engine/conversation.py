@@ -140,7 +140,13 @@ async def hold_conversation(
         asked = replace(test, turns=(), user=None, input=last_words(new) or "")
         first, form = _parts_of_prompt(prompt, asked, templates, opaque)
         opening = first if opening is None else opening  # it was said once, whatever the user says later
-        rendered = _with_history(opening, form, held, new)
+        # The messages of a turn: those of the prompt, what was said before, and what is `new`.
+        added = [*map(_message, new)]
+        if form is not None and new[-1].role == USER:
+            added[-1] = form
+        shown = [*opening, *(message for message, _ in held.said), *added]
+        messages = (*opening, *(message for _, message in held.said), *added)
+        rendered = Rendered(messages, json.dumps(message_list(shown), ensure_ascii=False))
         held.note(new)
         held.sent = rendered.text
         try:
@@ -159,18 +165,6 @@ def _broken_off(held: Conversation, error: GevalError, test: MergedTest, who: st
         total = "" if test.user is not None else f" of {len(test.turns)}"
         held.failed_at = f"at turn {number}{total}{who}: "
     return held
-
-
-def _with_history(
-    opening: Sequence[Message], form: Message | None, held: Conversation, new: Sequence[Turn]
-) -> Rendered:
-    """Return the messages of a turn: those of the prompt, what was said before, and what is `new`."""
-    added = [*map(_message, new)]
-    if form is not None and new[-1].role == USER:
-        added[-1] = form
-    shown = [*opening, *(message for message, _ in held.said), *added]
-    messages = (*opening, *(message for _, message in held.said), *added)
-    return Rendered(messages, json.dumps(message_list(shown), ensure_ascii=False))
 
 
 def _parts_of_prompt(

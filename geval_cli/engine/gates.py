@@ -111,23 +111,26 @@ class _Sums(Struct):
         """Return the result of the gate."""
         actual, note = self._actual()
         if actual is None:
-            return GateResult(self.gate.text, Status.ERROR, None, self._nothing())
+            if self.gate.statistic is Statistic.BORDERLINE:
+                nothing = "no case has a score calibrated with enough labels"
+            elif self.gate.metric is not None:
+                nothing = f"no case has a score of {self.gate.metric}"
+            elif self.gate.tags and not self.cases:
+                nothing = "no case has these tags"
+            elif self.gate.statistic is Statistic.COST:
+                nothing = "a price is unknown"
+            else:
+                nothing = (
+                    "no answer was timed"
+                    if self.gate.statistic in _LATENCIES
+                    else "there is nothing to count"
+                )
+            return GateResult(self.gate.text, Status.ERROR, None, nothing)
         if self.gate.holds(actual):
             return GateResult(self.gate.text, Status.PASSED, actual, note)
         # Too many errors are no verdict on the answers.
         status = Status.ERROR if self.gate.statistic is Statistic.ERRORS else Status.FAILED
         return GateResult(self.gate.text, status, actual, note)
-
-    def _nothing(self) -> str:
-        if self.gate.statistic is Statistic.BORDERLINE:
-            return "no case has a score calibrated with enough labels"
-        if self.gate.metric is not None:
-            return f"no case has a score of {self.gate.metric}"
-        if self.gate.tags and not self.cases:
-            return "no case has these tags"
-        if self.gate.statistic is Statistic.COST:
-            return "a price is unknown"
-        return "no answer was timed" if self.gate.statistic in _LATENCIES else "there is nothing to count"
 
     def _actual(self) -> tuple[float | None, str]:
         """Return the value that is compared with the limit, and a note on how sure it is."""

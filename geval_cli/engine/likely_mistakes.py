@@ -95,7 +95,23 @@ class LikelyMistakes(Struct):
 
     def note(self, test: MergedTest) -> None:
         """Note the next test."""
-        self._note_unrendered(test)
+        named: list[tuple[tuple[str, ...], JsonValue]] = [
+            (("input",), test.input),
+            (("expected_output",), test.expected_output),
+            (("context",), test.context),
+        ]
+        if not self.plan.suite.rules.nested_variables:
+            named += [(("vars", name), value) for name, value in test.vars.items()]
+        for keys, value in named:
+            if not isinstance(value, str) or "{{" not in value:
+                continue
+            for match in _TAG.finditer(value):
+                word = _WORD.match((match[1] or "").strip())
+                if word is not None and word[0] in test.variables:
+                    key = ".".join(keys), match[0]
+                    place, at, count = self._unrendered.get(key, (test.place, keys, 0))
+                    if count or len(self._unrendered) < _NAMES_MAX:
+                        self._unrendered[key] = place, at, count + 1
         for spec in each_assertion(test.assertions):
             value = vars(spec).get("value")  # pydantic takes long to say that a type has no such field
             if isinstance(value, str):
@@ -122,7 +138,10 @@ class LikelyMistakes(Struct):
             elif name in self._unused:
                 self._unused[name].tests += 1
             elif len(self._unused) < _NAMES_MAX:
-                self._unused[name] = _Unused(test.place, _is_in_config(test, name), frozenset(test.vars))
+                # Whether a YAML file has the variable, and not a table of tests.
+                location = _location(test.place, ("vars", name))
+                is_in_config = location is not None and location.file.endswith((".yaml", ".yml"))
+                self._unused[name] = _Unused(test.place, is_in_config, frozenset(test.vars))
 
     @property
     def _all_tests(self) -> SuiteTests | None:
@@ -219,25 +238,6 @@ class LikelyMistakes(Struct):
         if len(value) > len("\u201c\u201d") and len(self._quoted) < _NAMES_MAX:
             self._quoted.setdefault(value, spec.place.value(*keys))
 
-    def _note_unrendered(self, test: MergedTest) -> None:
-        named: list[tuple[tuple[str, ...], JsonValue]] = [
-            (("input",), test.input),
-            (("expected_output",), test.expected_output),
-            (("context",), test.context),
-        ]
-        if not self.plan.suite.rules.nested_variables:
-            named += [(("vars", name), value) for name, value in test.vars.items()]
-        for keys, value in named:
-            if not isinstance(value, str) or "{{" not in value:
-                continue
-            for match in _TAG.finditer(value):
-                word = _WORD.match((match[1] or "").strip())
-                if word is not None and word[0] in test.variables:
-                    key = ".".join(keys), match[0]
-                    place, at, count = self._unrendered.get(key, (test.place, keys, 0))
-                    if count or len(self._unrendered) < _NAMES_MAX:
-                        self._unrendered[key] = place, at, count + 1
-
     def _read_test(self, test: MergedTest) -> None:
         # What tests share, each of them has: only the last one's is held, so that no other gets its identity.
         before, self._read_last = self._read_last, {}
@@ -271,7 +271,8 @@ class LikelyMistakes(Struct):
         if isinstance(value, str):
             if is_code:
                 self.sees_all = self.sees_all or value.startswith("file://")
-                self._read_code(value)
+                self._used.update(_WORD.findall(value))
+                self.sees_all = self.sees_all or _WHOLE_VARS.search(value) is not None
             elif "{" in value:
                 for tag in _TAG.findall(value):
                     self._read_tag("".join(tag))
@@ -291,10 +292,6 @@ class LikelyMistakes(Struct):
             self._tags.add(tag)
         self.sees_all = self.sees_all or "vars" in words
 
-    def _read_code(self, code: str) -> None:
-        self._used.update(_WORD.findall(code))
-        self.sees_all = self.sees_all or _WHOLE_VARS.search(code) is not None
-
 
 def _texts_of_prompt(prompt: PromptSpec) -> Iterator[str]:
     yield prompt.raw or ""
@@ -306,12 +303,6 @@ def _texts_of_prompt(prompt: PromptSpec) -> Iterator[str]:
 def _place_of(prompt: PromptSpec) -> Location | None:
     place = prompt.place
     return place.value("raw") or place.value("system") or place.value("messages") or place.value()
-
-
-def _is_in_config(test: MergedTest, name: str) -> bool:
-    """Return whether a YAML file has the variable, and not a table of tests."""
-    location = _location(test.place, ("vars", name))
-    return location is not None and location.file.endswith((".yaml", ".yml"))
 
 
 def _unused(names: Sequence[str], found: _Unused, place: Location | None, hint: str) -> Problem:

@@ -345,14 +345,12 @@ class Plan(Struct, frozen=True, dict=True):
         for repeat_index in range(self.repeats):
             for column, provider, prompt in columns:
                 answering = self.answering(test, provider)
-                job = Job(test, prompt, answering, repeat_index, column, self._label(provider))
+                # The column's label where the dialect names a row's provider by it, whoever answers.
+                is_named = self.suite.rules.labels_rows_by_column and provider.id != NO_PROVIDER.id
+                label = provider.title if is_named else ""
+                job = Job(test, prompt, answering, repeat_index, column, label)
                 if self.has_output is None or self.has_output(job):
                     yield job
-
-    def _label(self, provider: ProviderSpec) -> str:
-        """Return the column's label where the dialect names a row's provider by it, whoever answers."""
-        is_named = self.suite.rules.labels_rows_by_column and provider.id != NO_PROVIDER.id
-        return provider.title if is_named else ""
 
 
 def _is_only_name(spec: ProviderSpec) -> bool:
