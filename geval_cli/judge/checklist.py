@@ -189,18 +189,10 @@ async def _answers(question: _Question, metric: Metric, output: str, calls: Judg
     replies, chances = await calls.read(
         request, lambda choice: (found := question.read(choice), _chances(found, choice))
     )
-    return _weighed(question.items, replies, chances, output, must=metric.scoring == "logprobs")
-
-
-def _weighed(
-    items: tuple[ChecklistItem, ...],
-    replies: Sequence[ItemReply],
-    chances: Sequence[tuple[float, float]] | None,
-    output: str,
-    *,
-    must: bool,
-) -> _Answers:
-    """Return the answers weighed by their `chances`, as `_chances` returns them; with `must` all have to be settled."""
+    # The answers weighed by their `chances`, as `_chances` returns them; with `must` all have to be
+    # settled.
+    items = question.items
+    must = metric.scoring == "logprobs"
     settled = [number for number, (_, known) in enumerate(chances or (), 1) if known >= MIN_COVERAGE]
     if chances is not None and len(settled) == len(replies):
         checked = _checked(items, replies, output, [chance for chance, _ in chances])

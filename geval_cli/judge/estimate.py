@@ -234,7 +234,19 @@ async def _by_samples(
         if taken.is_lost(metric) or (decision is not None and decision.stops and taken.is_enough(metric)):
             break
     await taken.check(metric, calls)
-    return _of_samples(taken, None if decision is None else _stopped(taken, metric, decision))
+    early_stop = None if decision is None else _stopped(taken, metric, decision)
+    ratings = [reply.rating for reply in taken.replies]
+    mean = mean_of_samples(ratings)
+    return RatingEstimate(
+        rating=mean,
+        reason=taken.replies[nearest_to(ratings, mean)].reason,
+        estimator="samples",
+        read_from=dict(Counter(reply.read_from for reply in taken.replies)),
+        distribution=distribution_of(ratings),
+        valid=len(ratings),
+        requested=taken.requested,
+        early_stop=early_stop,
+    )
 
 
 def _sample_ends(metric: Metric) -> Iterable[int]:
@@ -260,21 +272,6 @@ async def take_samples(question: SampledQuestion[Reply], metric: Metric, calls: 
     await taken.add(request, question, metric, calls)
     await taken.check(metric, calls)
     return taken
-
-
-def _of_samples(taken: "Taken[ParsedReply]", early_stop: Mapping[str, JsonValue] | None) -> RatingEstimate:
-    ratings = [reply.rating for reply in taken.replies]
-    mean = mean_of_samples(ratings)
-    return RatingEstimate(
-        rating=mean,
-        reason=taken.replies[nearest_to(ratings, mean)].reason,
-        estimator="samples",
-        read_from=dict(Counter(reply.read_from for reply in taken.replies)),
-        distribution=distribution_of(ratings),
-        valid=len(ratings),
-        requested=taken.requested,
-        early_stop=early_stop,
-    )
 
 
 def _stop_rule(metric: Metric, stop_error: float) -> StopRule:
@@ -327,7 +324,13 @@ class Taken(Struct, Generic[Reply]):
         self.requested += count
         self.replies += replies
         self.problems += problems.values()
-        self._unread.append(_without_readable(request, response, problems))
+        # The request for the samples that cannot be read alone: what could be read is paid for and stays.
+        indexes = response.sample_indexes
+        if len(indexes) != len(response.choices):
+            without_readable = request
+        else:
+            without_readable = replace(request, sample_indexes=tuple(indexes[place] for place in problems))
+        self._unread.append(without_readable)
 
     def is_lost(self, metric: Metric) -> bool:
         """Return whether too few could be valid even if all that are left were."""
@@ -347,19 +350,16 @@ class Taken(Struct, Generic[Reply]):
         """
         if len(self.replies) < _least_valid(metric, self.requested):
             await calls.forget(*(request for request in self._unread if request.sample_indexes))
-            raise self._too_few(metric)
-
-    def _too_few(self, metric: Metric) -> JudgeError:
-        valid, problems = len(self.replies), self.problems
-        lost = self.requested - valid - len(problems)
-        parts = [
-            f"only {valid} of {self.requested} samples are valid, {format_share(metric.min_valid)} are needed"
-        ]
-        if problems:
-            parts.append(f"{len(problems)} could not be read, the first because {problems[0].message}")
-        if lost:
-            parts.append(f"{lost} never arrived")
-        return JudgeError("; ".join(parts), raw_text=problems[0].raw_text if problems else "")
+            valid, problems = len(self.replies), self.problems
+            lost = self.requested - valid - len(problems)
+            parts = [
+                f"only {valid} of {self.requested} samples are valid, {format_share(metric.min_valid)} are needed"
+            ]
+            if problems:
+                parts.append(f"{len(problems)} could not be read, the first because {problems[0].message}")
+            if lost:
+                parts.append(f"{lost} never arrived")
+            raise JudgeError("; ".join(parts), raw_text=problems[0].raw_text if problems else "")
 
 
 def _read_all(
@@ -375,14 +375,6 @@ def _read_all(
             note = " (a token limit cut it off)" if is_cut_off(choice) else ""
             problems[place] = JudgeError(f"{error.message}{note}", raw_text=error.raw_text)
     return replies, problems
-
-
-def _without_readable(request: ModelRequest, response: ModelResponse, unread: Iterable[int]) -> ModelRequest:
-    """Return the request for the samples that cannot be read alone: what could be read is paid for and stays."""
-    indexes = response.sample_indexes
-    if len(indexes) != len(response.choices):
-        return request
-    return replace(request, sample_indexes=tuple(indexes[place] for place in unread))
 
 
 def _weigh(question: RatingQuestion, choice: Choice) -> _Weighed:

@@ -1,6 +1,6 @@
 """From a metric and a case to a grade: steps, evaluation, decision, explanation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -112,7 +112,17 @@ async def grade(
     if len(criteria) == 1:
         return await _rate(metric, judgings, criteria[0])
     parts = await all_of(_rate(metric, judgings, criterion) for criterion in criteria)
-    return _joined(metric, parts, judge.label)
+    # The grade of a list of criteria: the mean of the scores, one threshold, the parts in the detail.
+    about = {
+        "criteria": metric.criteria,
+        "judge": judge.label,
+        "parts": [
+            {**part.detail, "status": part.status, "score": part.score, "reason": part.reason}
+            for part in parts
+        ],
+    }
+    reason = "\n\n".join(part.reason for part in parts if part.reason) or None
+    return mean_grade(metric, parts, about, reason=reason, steps=metric.evaluation_steps or ())
 
 
 async def _rate(metric: Metric, judgings: Mapping[int, "_Judging"], criterion: Criterion) -> Grade:
@@ -236,7 +246,26 @@ class _Judging(Struct, frozen=True):
         calls = JudgeCalls(self.judge, self.memory)
         steps = await self._steps(criterion, calls)
         if self.metric.joint:
-            question = await self._joint_question(criterion, steps, calls)
+            # The question that asks for all dimensions of the metric; it is the same for each of them.
+            # Later ratings depend on earlier ones, so the texts decide which dimension comes first.
+            asked = joint_criteria(self.metric)
+            first = rotation(self.shown.blocks, len(asked))
+            asked = asked[first:] + asked[:first]
+            others = [item for item in asked if item.label != criterion.label]
+            found = await all_of(self._steps(item, calls) for item in others)
+            steps_of = {
+                criterion.label: steps,
+                **dict(zip((item.label for item in others), found, strict=True)),
+            }
+            text = joint_text([(item, steps_of[item.label]) for item in asked], self.shown.blocks)
+            labels = tuple(item.label for item in asked)
+            question = RatingQuestion(
+                messages=user_message(text),
+                criterion=criterion,
+                repeat_index=self.case.repeat_index,
+                response_schema=_joint_schema(labels),
+                joint=labels,
+            )
         else:
             question = RatingQuestion(
                 messages=self._evaluate_messages(criterion, steps),
@@ -245,7 +274,12 @@ class _Judging(Struct, frozen=True):
                 response_schema=self._rating_schema(criterion),
             )
         estimate = await estimate_rating(question, self.metric, calls)
-        score = self._score(estimate)
+        if not self.metric.strict_mode:
+            score = normalise_rating(estimate.rating, self.metric.score_range)
+        elif estimate.estimator == "single":
+            score = 1.0 if estimate.rating == 1 else 0.0
+        else:
+            score = strict_score(estimate.distribution)
         if criterion.is_form:
             estimate = replace(estimate, reason=await self._reason(criterion, steps, estimate, score, calls))
         return graded(
@@ -257,29 +291,6 @@ class _Judging(Struct, frozen=True):
             latency_ms=calls.latency_ms,
             score_range=criterion.score_range,
             steps=steps,
-        )
-
-    async def _joint_question(
-        self, criterion: Criterion, steps: tuple[str, ...], calls: JudgeCalls
-    ) -> RatingQuestion:
-        """Return the question that asks for all dimensions of the metric; it is the same for each of them.
-
-        Later ratings depend on earlier ones, so the texts decide which dimension comes first.
-        """
-        asked = joint_criteria(self.metric)
-        first = rotation(self.shown.blocks, len(asked))
-        asked = asked[first:] + asked[:first]
-        others = [item for item in asked if item.label != criterion.label]
-        found = await all_of(self._steps(item, calls) for item in others)
-        steps_of = {criterion.label: steps, **dict(zip((item.label for item in others), found, strict=True))}
-        text = joint_text([(item, steps_of[item.label]) for item in asked], self.shown.blocks)
-        labels = tuple(item.label for item in asked)
-        return RatingQuestion(
-            messages=user_message(text),
-            criterion=criterion,
-            repeat_index=self.case.repeat_index,
-            response_schema=_joint_schema(labels),
-            joint=labels,
         )
 
     async def _steps(self, criterion: Criterion, calls: JudgeCalls) -> tuple[str, ...]:
@@ -324,13 +335,6 @@ class _Judging(Struct, frozen=True):
             return None
         is_whole = is_whole_scale(criterion.score_range, criterion.score_step)
         return _WHOLE_RATING_SCHEMA if is_whole else _RATING_SCHEMA
-
-    def _score(self, estimate: RatingEstimate) -> float:
-        if not self.metric.strict_mode:
-            return normalise_rating(estimate.rating, self.metric.score_range)
-        if estimate.estimator == "single":
-            return 1.0 if estimate.rating == 1 else 0.0
-        return strict_score(estimate.distribution)
 
     async def _reason(
         self,
@@ -425,7 +429,13 @@ def _mean_of_answers(metric: Metric, rated: Mapping[int, Grade]) -> Grade:
         "answers": answers,
     }
     steps = grades[0].evaluation_steps
-    return mean_grade(metric, grades, about, reason=_reason_of_answers(grades, lowest), steps=steps)
+    # What was said of the worst answer, and which one that is of how many.
+    said = grades[lowest].reason
+    if len(grades) == 1 or not said:
+        reason_of_answers = said
+    else:
+        reason_of_answers = f"answer {lowest + 1} of {len(grades)} is the lowest: {said}"
+    return mean_grade(metric, grades, about, reason=reason_of_answers, steps=steps)
 
 
 _SHARED_BY_ANSWERS = (
@@ -438,25 +448,3 @@ _SHARED_BY_ANSWERS = (
     "joint",
     "prompt_version",
 )
-
-
-def _reason_of_answers(grades: Sequence[Grade], lowest: int) -> str | None:
-    """Return what was said of the worst answer, and which one that is of how many."""
-    said = grades[lowest].reason
-    if len(grades) == 1 or not said:
-        return said
-    return f"answer {lowest + 1} of {len(grades)} is the lowest: {said}"
-
-
-def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:
-    """Return the grade of a list of criteria: the mean of the scores, one threshold, the parts in the detail."""
-    about = {
-        "criteria": metric.criteria,
-        "judge": judge_label,
-        "parts": [
-            {**part.detail, "status": part.status, "score": part.score, "reason": part.reason}
-            for part in parts
-        ],
-    }
-    reason = "\n\n".join(part.reason for part in parts if part.reason) or None
-    return mean_grade(metric, parts, about, reason=reason, steps=metric.evaluation_steps or ())

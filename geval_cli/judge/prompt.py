@@ -308,18 +308,17 @@ def _criterion_text(criterion: Criterion, steps: Sequence[str]) -> str:
     if steps:
         sections.append(f"Evaluation Steps:\n{numbered(steps)}")
     if criterion.rubric:
-        sections.append(_rubric_text(criterion))
+        title = "Rubric (for guidance)" if criterion.is_strict else "Rubric"
+        bands = sorted(criterion.rubric, key=lambda band: -band.high)
+        rubric_text = "\n".join(
+            [f"{title}:", *(f"- {_band_label(band)}: {band.description}" for band in bands)]
+        )
+        sections.append(rubric_text)
     if criterion.guidelines:
         sections.append("\n".join(["Guidelines:", *(f"- {text}" for text in criterion.guidelines)]))
     if criterion.examples:
         sections.append(_examples_text(criterion.examples))
     return "\n\n".join(sections)
-
-
-def _rubric_text(criterion: Criterion) -> str:
-    title = "Rubric (for guidance)" if criterion.is_strict else "Rubric"
-    bands = sorted(criterion.rubric, key=lambda band: -band.high)
-    return "\n".join([f"{title}:", *(f"- {_band_label(band)}: {band.description}" for band in bands)])
 
 
 def _examples_text(examples: Sequence[RatedExample]) -> str:

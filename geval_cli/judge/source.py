@@ -94,7 +94,16 @@ def with_all_answers(case: JudgedCase) -> JudgedCase:
 
 def resolve_source(case: JudgedCase) -> Source:
     """Return the source of a dimension, by the order of GEVAL.md, section 1, and the knowledge besides it."""
-    texts = [(name, as_text(value)) for name, value in _source_candidates(case) if not _is_blank(value)]
+    source_candidates = [
+        ("source", case.source),
+        ("turns", None if case.turns is None else transcript(case.turns, first=case.first_turn)),
+        *((f"vars.{name}", case.vars.get(name)) for name in _SOURCE_VARS),
+        ("retrieval_context", case.retrieval_context),
+        ("context", case.context),
+        *((f"vars.{name}", case.vars.get(name)) for name in _QUESTION_VARS),
+        ("prompt", case.rendered_prompt),
+    ]
+    texts = [(name, as_text(value)) for name, value in source_candidates if not _is_blank(value)]
     found_in, text = texts[0] if texts else ("prompt", "")
     context = [
         ("retrieval_context", case.retrieval_context),
@@ -186,18 +195,6 @@ def param_text(name: str, case: JudgedCase) -> str:
     if value is None and name != "actual_output":
         return ""
     return as_text(value) if name == "actual_output" or not _is_blank(value) else ""
-
-
-def _source_candidates(case: JudgedCase) -> list[tuple[str, JsonValue]]:
-    return [
-        ("source", case.source),
-        ("turns", None if case.turns is None else transcript(case.turns, first=case.first_turn)),
-        *((f"vars.{name}", case.vars.get(name)) for name in _SOURCE_VARS),
-        ("retrieval_context", case.retrieval_context),
-        ("context", case.context),
-        *((f"vars.{name}", case.vars.get(name)) for name in _QUESTION_VARS),
-        ("prompt", case.rendered_prompt),
-    ]
 
 
 def _is_blank(value: JsonValue) -> bool:

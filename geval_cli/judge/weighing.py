@@ -155,7 +155,10 @@ def weigh_by_logprobs(
     scale = Scale.of(score_range, score_step)
     if scale.rating(chosen) is None:
         # 7.5 on a scale of whole numbers: the ratings beside it are then 7.4 and 7.6.
-        scale = Scale.of(score_range, _step_of(text[start:end]))
+        # The value of the last digit of a spelled number: 0.1 for 7.5.
+        _, _, decimals = text[start:end].replace(",", ".").partition(".")
+        step = float(10 ** -len(decimals))
+        scale = Scale.of(score_range, step)
     walk = _Walk(scale, text[start:end], chosen)
     for item in path:
         if walk.ends_with(item, text[item.start : start]):
@@ -276,12 +279,6 @@ def _as_float(number: str) -> float | None:
         return float(number.replace("\u2212", "-").replace(",", "."))
     except ValueError:
         return None
-
-
-def _step_of(spelling: str) -> float:
-    """Return the value of the last digit of a spelled number: 0.1 for 7.5."""
-    _, _, decimals = spelling.replace(",", ".").partition(".")
-    return float(10 ** -len(decimals))
 
 
 def _spell(rating: float) -> str:

@@ -164,29 +164,6 @@ class _Reader:
             return self.read_array(depth), start, self.position
         if character in _QUOTES:
             return self._read_string(in_array=in_array)
-        return self._read_bare()
-
-    def _read_string(self, *, in_array: bool) -> tuple[str, int, int]:
-        start = self.position + 1
-        closing = _QUOTES[self.text[self.position]]
-        position = start
-        while True:
-            position = _find_unescaped(self.text, closing, position)
-            if position == -1:
-                self.position = len(self.text)
-                raise _Unreadable
-            if self._is_closing(position + 1, in_array=in_array):
-                break
-            position += 1
-        self.position = position + 1
-        return _unescape(self.text[start:position]), start, position
-
-    def _is_closing(self, after: int, *, in_array: bool) -> bool:
-        if in_array:
-            return bool(_AFTER_ITEM.match(self.text, after))
-        return bool(_AFTER_VALUE.match(self.text, after) or _NEXT_MEMBER.match(self.text, after))
-
-    def _read_bare(self) -> tuple[Value, int, int]:
         start = self.position
         match = (
             _DECIMAL_COMMA.match(self.text, start)
@@ -198,6 +175,28 @@ class _Reader:
         raw = match[0].rstrip()
         self.position = match.end()
         return _bare_value(raw), start, start + len(raw)
+
+    def _read_string(self, *, in_array: bool) -> tuple[str, int, int]:
+        start = self.position + 1
+        closing = _QUOTES[self.text[self.position]]
+        position = start
+        while True:
+            position = _find_unescaped(self.text, closing, position)
+            if position == -1:
+                self.position = len(self.text)
+                raise _Unreadable
+            after = position + 1
+            if in_array:
+                is_closing = bool(_AFTER_ITEM.match(self.text, after))
+            else:
+                is_closing = bool(
+                    _AFTER_VALUE.match(self.text, after) or _NEXT_MEMBER.match(self.text, after)
+                )
+            if is_closing:
+                break
+            position += 1
+        self.position = position + 1
+        return _unescape(self.text[start:position]), start, position
 
 
 def _find_unescaped(text: str, quote: str, start: int) -> int:

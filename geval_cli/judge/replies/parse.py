@@ -319,7 +319,13 @@ def _check_asides(rating: re.Match[str], value: float, score_range: ScoreRange, 
     for aside in filter(None, (label_scale, rating["span"])):
         span = _SPAN.fullmatch(aside)
         if span is not None:
-            _check_scale(float(span[1]), float(span[2]), score_range, text)
+            low = float(span[1])
+            high = float(span[2])
+            if (low, high) != tuple(score_range):
+                rated, asked = (" to ".join(map(format_number, ends)) for ends in ((low, high), score_range))
+                raise JudgeRangeError(
+                    f"the judge rated from {rated}, but should have been {asked}", raw_text=text
+                )
         elif (
             aside is label_scale
             or _QUALIFIES.search(aside)
@@ -328,12 +334,6 @@ def _check_asides(rating: re.Match[str], value: float, score_range: ScoreRange, 
             or re.search(contrary, aside)
         ):
             raise JudgeParseError("the judge's reply qualifies its score", raw_text=text)
-
-
-def _check_scale(low: float, high: float, score_range: ScoreRange, text: str) -> None:
-    if (low, high) != tuple(score_range):
-        rated, asked = (" to ".join(map(format_number, ends)) for ends in ((low, high), score_range))
-        raise JudgeRangeError(f"the judge rated from {rated}, but should have been {asked}", raw_text=text)
 
 
 def _check_range(value: float, top: str | None, score_range: ScoreRange, text: str) -> None:

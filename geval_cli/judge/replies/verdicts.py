@@ -505,15 +505,16 @@ def _item_reply(answer: JsonMember, holder: JsonObject | None) -> ItemReply | No
     ):
         return None
     quoted = None if holder is None else holder.last(*_EVIDENCE_KEYS)
-    evidence = "" if quoted is None or quoted.value is None else _quotation(quoted.value)
+    # Quoted words as one text; several of them with dots between.
+    if quoted is None or quoted.value is None:
+        evidence = ""
+    else:
+        value = quoted.value
+        if isinstance(value, list):
+            evidence = " ... ".join(item.strip() for item in value if isinstance(item, str) and item.strip())
+        else:
+            evidence = _spelled(value).strip()
     return ItemReply(claim, evidence, None if holder is None else reason_of(holder), answer.start, answer.end)
-
-
-def _quotation(value: Value) -> str:
-    """Return quoted words as one text; several of them with dots between."""
-    if isinstance(value, list):
-        return " ... ".join(item.strip() for item in value if isinstance(item, str) and item.strip())
-    return _spelled(value).strip()
 
 
 def _item_number(key: str, texts: Sequence[str]) -> int | None:
