@@ -219,7 +219,12 @@ class CostReservation:
         self._waiting: list[asyncio.Future[None]] = []
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
-        price = self._prices[_kind_of(call)]
+        request = call.request
+        limit = request.params.get("max_tokens", request.params.get("max_completion_tokens"))
+        keys = tuple((request.response_schema or {}).get("properties", ()))
+        is_sampled = len(request.sample_indexes) > 1
+        kind = _Kind(call.server, request.role, is_sampled, request.want_logprobs, str(limit), keys)
+        price = self._prices[kind]
         case = OPEN_CASE.get()
         if case is not None and call.request.role is not Role.JUDGE:
             await self._begin(case)
@@ -233,21 +238,18 @@ class CostReservation:
             self._pay_out(call, set_aside_usd)
             raise
         else:
-            self._pay(call, response, price, set_aside_usd)
+            cost_usd = response.usage.cost_usd
+            if cost_usd is not None:
+                characters = call.request.characters
+                price.learn(cost_usd, answers=max(1, len(response.choices)), characters=characters)
+                self._pay_out(call, cost_usd)
+            elif price.answers:
+                self._pay_out(call, set_aside_usd)
+            else:
+                self._budget.give_up(call.provider.label)
             return response
         finally:
             self._release(price, set_aside_usd)
-
-    def _pay(self, call: ModelCall, response: ModelResponse, price: _Price, set_aside_usd: float) -> None:
-        cost_usd = response.usage.cost_usd
-        if cost_usd is not None:
-            characters = call.request.characters
-            price.learn(cost_usd, answers=max(1, len(response.choices)), characters=characters)
-            self._pay_out(call, cost_usd)
-        elif price.answers:
-            self._pay_out(call, set_aside_usd)
-        else:
-            self._budget.give_up(call.provider.label)
 
     def _pay_out(self, call: ModelCall, cost_usd: float) -> None:
         self._budget.pay(cost_usd)
@@ -288,11 +290,3 @@ class CostReservation:
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-def _kind_of(call: ModelCall) -> _Kind:
-    request = call.request
-    limit = request.params.get("max_tokens", request.params.get("max_completion_tokens"))
-    keys = tuple((request.response_schema or {}).get("properties", ()))
-    is_sampled = len(request.sample_indexes) > 1
-    return _Kind(call.server, request.role, is_sampled, request.want_logprobs, str(limit), keys)

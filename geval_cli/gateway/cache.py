@@ -195,7 +195,8 @@ class Answers:
             try:
                 older = await self._store.get_many(missing, since=self._since)
             except StoreError as error:
-                self._give_up(error)
+                self._store = None
+                self._stop_writing(error)
                 return found
             self._memory.put(older)
             found.update(older)
@@ -222,10 +223,6 @@ class Answers:
                 await self._store.remove_many(call.keys)
             except StoreError as error:
                 self._stop_writing(error)
-
-    def _give_up(self, error: StoreError) -> None:
-        self._store = None
-        self._stop_writing(error)
 
     def _stop_writing(self, error: StoreError) -> None:
         if self._is_written:

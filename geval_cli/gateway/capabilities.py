@@ -96,7 +96,15 @@ class _Capabilities(Struct):
         params = dict(request.params)
         dropped: list[str] = []
         added = request.added
-        self._adapt_params(params, config, dropped)
+        for name in self.replaced:
+            value = params.get(name, config.get(name))
+            if value is not None:
+                params[name] = None
+                params[_REPLACED_BY[name]] = value
+        for name in sorted(self.left_out):
+            if params.get(name, config.get(name)) is not None:
+                params[name] = None
+                dropped.append(name)
         schema = request.response_schema
         if schema is not None and JSON_SCHEMA not in self.schema_forms:
             schema = None
@@ -111,39 +119,23 @@ class _Capabilities(Struct):
         adapted = replace(request, params=params, response_schema=schema, want_logprobs=wants, added=added)
         return adapted, tuple(dict.fromkeys(dropped))
 
-    def _adapt_params(
-        self, params: dict[str, JsonValue], config: Mapping[str, JsonValue], dropped: list[str]
-    ) -> None:
-        for name in self.replaced:
-            value = params.get(name, config.get(name))
-            if value is not None:
-                params[name] = None
-                params[_REPLACED_BY[name]] = value
-        for name in sorted(self.left_out):
-            if params.get(name, config.get(name)) is not None:
-                params[name] = None
-                dropped.append(name)
-
     def refuse(self, parameter: str, sent: ModelRequest) -> str:
         """Remember that `sent` was refused because of `parameter`, and return a sentence for the user."""
         if parameter in _REPLACED_BY and parameter not in self.replaced:
             self.replaced.add(parameter)
             return f"takes `{_REPLACED_BY[parameter]}` instead of `{parameter}`"
         if parameter == RESPONSE_FORMAT and (sent.response_schema or sent.params.get(RESPONSE_FORMAT)):
-            return self._refuse_schema_form(sent)
+            refused = JSON_SCHEMA if sent.response_schema else "json_object"
+            if refused in self.schema_forms:
+                self.schema_forms.remove(refused)
+            if self.schema_forms:
+                return "does not accept a JSON Schema; answers are requested as plain JSON"
+            return "does not accept a response format; only the prompt asks for JSON"
         if parameter in {LOGPROBS, "top_logprobs"}:
             self.left_out.update((LOGPROBS, "top_logprobs"))
             return "gives no token log-probabilities"
         self.left_out.add(parameter)
         return f"does not accept `{parameter}`, which is now left out"
-
-    def _refuse_schema_form(self, sent: ModelRequest) -> str:
-        refused = JSON_SCHEMA if sent.response_schema else "json_object"
-        if refused in self.schema_forms:
-            self.schema_forms.remove(refused)
-        if self.schema_forms:
-            return "does not accept a JSON Schema; answers are requested as plain JSON"
-        return "does not accept a response format; only the prompt asks for JSON"
 
 
 class CapabilityLayer:

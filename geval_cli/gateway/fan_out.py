@@ -73,24 +73,19 @@ class FanOut:
         gathered = _Gathered()
         claimed = await width.discovery.claim({_FEATURE}, patience_s=self._patience_s)
         if claimed:
-            await self._find_out(call, width, gathered, send_next)
+            known: frozenset[str] = frozenset()
+            try:
+                response = await self._send(call, width, send_next)
+                known = frozenset({_FEATURE})
+                if response is not None:
+                    gathered.parts.append(response)
+            finally:
+                width.discovery.settle({_FEATURE}, known=known)
         while missing := gathered.missing(wanted):
             await self._ask(call, width.chunks(missing), gathered, send_next)
         if not gathered.parts and gathered.error is not None:
             raise gathered.error
         return join(gathered.parts, wanted)
-
-    async def _find_out(
-        self, call: ModelCall, width: _Width, gathered: _Gathered, send_next: Handler
-    ) -> None:
-        known: frozenset[str] = frozenset()
-        try:
-            response = await self._send(call, width, send_next)
-            known = frozenset({_FEATURE})
-            if response is not None:
-                gathered.parts.append(response)
-        finally:
-            width.discovery.settle({_FEATURE}, known=known)
 
     async def _ask(
         self, call: ModelCall, chunks: Sequence[tuple[int, ...]], gathered: _Gathered, send_next: Handler

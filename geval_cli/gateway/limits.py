@@ -134,7 +134,15 @@ class AdaptiveSlots:
         """Wait for a slot, and return the ticket that `release` needs."""
         ticket = self.take(goes_before=goes_before)
         if ticket is None:
-            await self._wait_in_line(goes_before)
+            turn = self._waiting.enter(goes_before=goes_before)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it had its slot already
+                    self._taken -= 1
+                self._waiting.leave(turn)
+                self._admit_next()
+                raise
             ticket = self._halvings
         return ticket
 
@@ -158,17 +166,6 @@ class AdaptiveSlots:
     @property
     def _has_room(self) -> bool:
         return self._taken + 1 <= min(self._allowed, max(1.0, self._most * self._pace.share))
-
-    async def _wait_in_line(self, goes_before: bool) -> None:
-        turn = self._waiting.enter(goes_before=goes_before)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it had its slot already
-                self._taken -= 1
-            self._waiting.leave(turn)
-            self._admit_next()
-            raise
 
     def _admit_next(self) -> None:
         while self._has_room and self._waiting.call_next():
@@ -335,16 +332,14 @@ class _AdmissionQueue(Struct):
 
     def wait_s(self, tokens: float, now: float) -> float:
         by_requests = self.requests.wait_s(1, now) if self.requests else 0.0
-        by_tokens = self._by_tokens_s(tokens, now)
+        if self.tokens is None:
+            by_tokens = 0.0
+        elif self.weights.is_being_found_out:
+            by_tokens = _LOOK_AGAIN_S
+        else:
+            by_tokens = self.tokens.wait_s(self.weights.expected(tokens), now)
         by_spacing = self.spacing.wait_s(1, now) if self.spacing else 0.0
         return max(by_requests, by_tokens, by_spacing)
-
-    def _by_tokens_s(self, estimate: float, now: float) -> float:
-        if self.tokens is None:
-            return 0.0
-        if self.weights.is_being_found_out:
-            return _LOOK_AGAIN_S
-        return self.tokens.wait_s(self.weights.expected(estimate), now)
 
     def take_tokens(self, estimate: float, now: float) -> TakenAmount | None:
         if self.tokens is None:

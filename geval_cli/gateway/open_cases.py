@@ -128,16 +128,11 @@ class OpenCases:
         """
         self._budget.check()
         if not self._open:
-            self._check_payable(case)
+            if self._budget.begun_at != self._budget.requests and (lacking := self._lacking(case)):
+                raise BudgetError(lacking, hint=HINT)
             return True
         is_crowded = self._most is not None and self._weight > 0 and self._weight + case.weight > self._most
         return not (case.is_judged and is_crowded) and self._lacking(case) is None
-
-    def _check_payable(self, case: OpenCase) -> None:
-        if self._budget.begun_at == self._budget.requests:
-            return
-        if lacking := self._lacking(case):
-            raise BudgetError(lacking, hint=HINT)
 
     def _needed(self, case: OpenCase) -> int:
         """Return how many requests a case takes until it is whole."""

@@ -204,7 +204,15 @@ class Retry:
             state.gives_up_at = now + patience_s - waited_s
             return pause_s
         state.patience_s = patience_s
-        self._tell_of_giving_up(call, patience_s)
+        since = self._pauses.limited_since(call.server)
+        told = self._told[call.server]
+        if told.given_up_since != since:
+            told.given_up_since = since
+            at = self._runtime.time_of_day(self._runtime.clock())
+            self._notice(
+                f"{call.provider.label} was given up at {at}: it is rate-limiting, and geval waits at "
+                f"most {patience_s:g} s for that"
+            )
         self._pauses.give_up(server)
         return None
 
@@ -223,17 +231,6 @@ class Retry:
             self._notice(
                 f"{call.provider.label} is still rate-limiting and has not answered for {limited_s:.0f} "
                 f"s; geval gives up at {until}"
-            )
-
-    def _tell_of_giving_up(self, call: ModelCall, patience_s: float) -> None:
-        since = self._pauses.limited_since(call.server)
-        told = self._told[call.server]
-        if told.given_up_since != since:
-            told.given_up_since = since
-            at = self._runtime.time_of_day(self._runtime.clock())
-            self._notice(
-                f"{call.provider.label} was given up at {at}: it is rate-limiting, and geval waits at "
-                f"most {patience_s:g} s for that"
             )
 
 
