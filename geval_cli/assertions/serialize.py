@@ -11,7 +11,9 @@ from geval_cli.specs.base import JurySpec, ProviderSpec, Spec, spellings
 def serialize(spec: Spec) -> dict[str, JsonValue]:
     """Return the mapping that reads as an equal spec; keys that were not given are left out."""
     if isinstance(spec, RubricBandSpec):
-        return _band_form(spec)
+        if spec.low == spec.high:
+            return {"score": spec.low, "description": spec.description}
+        return {"score_range": [spec.low, spec.high], "expected_outcome": spec.description}
     given = [name for name in type(spec).model_fields if name in spec.model_fields_set and name != "place"]
     entries = {_first_spelling(type(spec))[name]: _plain(getattr(spec, name)) for name in given}
     if isinstance(spec, ProviderSpec) and spec.label == spec.public_id:
@@ -57,12 +59,6 @@ def _dimensions_form(parts: Sequence[GEvalFields]) -> dict[str, JsonValue]:
     form = {**serialize(parts[0]), "dimensions": entries, "threshold": shared}
     unsaid = {"dimension", "threshold"} if shared is None else {"dimension"}
     return {key: entry for key, entry in form.items() if key not in unsaid}
-
-
-def _band_form(band: RubricBandSpec) -> dict[str, JsonValue]:
-    if band.low == band.high:
-        return {"score": band.low, "description": band.description}
-    return {"score_range": [band.low, band.high], "expected_outcome": band.description}
 
 
 @cache

@@ -1,6 +1,6 @@
 """The steps of an agent before its answer: the trace that a test brings, else the tools that the answer calls."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from geval_cli.assertions.base import MergedTest, Subject
 from geval_cli.assertions.structured.called_tools import called_tools
@@ -82,15 +82,11 @@ def _steps_in_turns(turns: Sequence[Turn]) -> Iterator[TraceStep]:
     given = {turn.tool_call_id: turn.content for turn in turns if turn.tool_call_id is not None}
     for turn in turns:
         for call in turn.tool_calls:
-            step = _step_of_call(call)
+            found = next(called_steps([dict(call)]), None)
+            step = TraceStep(TOOL, str(call.get("name") or ""), call.get("args")) if found is None else found
             yield TraceStep(step.type, step.name, step.args, given.get(str(call.get("id"))))
         if not turn.tool_calls and turn.role == "assistant":
             yield from called_steps(turn.content)
-
-
-def _step_of_call(call: Mapping[str, JsonValue]) -> TraceStep:
-    found = next(called_steps([dict(call)]), None)
-    return TraceStep(TOOL, str(call.get("name") or ""), call.get("args")) if found is None else found
 
 
 def fits(name: str, pattern: str) -> bool:

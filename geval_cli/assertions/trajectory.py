@@ -142,7 +142,8 @@ class ToolUsedAssertion(TraceAssertion):
             wanted = render(self.value.wanted)
             count = sum(fits(step.name, wanted) for step in called)
             bounds = self.value if self.value.min is not None else self.value.model_copy(update={"min": 1})
-            reason = f"{wanted} was {_times_called(count)}; expected: {bounds.shown}. {_called(called)}"
+            times_called = {0: "never called", 1: "called once"}.get(count, f"called {count} times")
+            reason = f"{wanted} was {times_called}; expected: {bounds.shown}. {_called(called)}"
             return Outcome.of(bounds.holds(count), reason, count=count)
         wanted_names = [render(name) for name in _listed(self.value)]
         used = [name for name in wanted_names if any(fits(step.name, name) for step in called)]
@@ -467,10 +468,6 @@ def _named(steps: Sequence[TraceStep], pattern: str) -> list[TraceStep]:
 
 def _called(called: Sequence[TraceStep]) -> str:
     return f"Called: {shortened(', '.join(step.name for step in called)) or 'nothing'}"
-
-
-def _times_called(count: int) -> str:
-    return {0: "never called", 1: "called once"}.get(count, f"called {count} times")
 
 
 def _number(count: int, what: str) -> str:

@@ -125,7 +125,14 @@ class FactualityAssertion(ModelGradedAssertion):
         return replace(verdict, detail=rated.detail, latency_ms=rated.latency_ms)
 
     def _verdict(self, category: str, reason: str | None, test: MergedTest) -> Outcome:
-        score = _worth(category, weights_of(test))
+        weights = weights_of(test)
+        score = {
+            "A": weights.subset,
+            "B": weights.superset,
+            "C": weights.agree,
+            "D": weights.disagree,
+            "E": weights.differ_but_factual,
+        }[category]
         passed = score > 0 if self.threshold is None else passes(score, self.threshold)
         return Outcome(
             Status.PASSED if passed else Status.FAILED,
@@ -194,13 +201,3 @@ def _plain(name: str) -> str:
 def weights_of(test: MergedTest) -> FactualityWeightsSpec:
     """Return the score of each relation in a test."""
     return test.options.factuality or test.default_options.factuality or FactualityWeightsSpec()
-
-
-def _worth(category: str, weights: FactualityWeightsSpec) -> float:
-    return {
-        "A": weights.subset,
-        "B": weights.superset,
-        "C": weights.agree,
-        "D": weights.disagree,
-        "E": weights.differ_but_factual,
-    }[category]

@@ -260,16 +260,12 @@ def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase
     case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
     if turns := subject.conversation:
         case = replace(case, turns=turns)
-    if _shows_trace(spec, subject):
+    # Whether the steps that led to an output are looked for: they are named, or the test brings them.
+    if brings_trace(subject) or not _OF_TRACE.isdisjoint(spec.evaluation_params or ()):
         case = replace(case, trace=trace_of(subject), shows_trace=brings_trace(subject))
     if spec.source is None:
         return case
     return replace(case, source=tools.templates.render(spec.source, subject.test.variables))
-
-
-def _shows_trace(spec: GEvalFields, subject: Subject) -> bool:
-    """Return whether the steps that led to an output are looked for: they are named, or the test brings them."""
-    return brings_trace(subject) or not _OF_TRACE.isdisjoint(spec.evaluation_params or ())
 
 
 def _case_of(
@@ -336,7 +332,11 @@ def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: lis
         problems.append(Problem(message, spec.place.key("checklist"), hint))
     if owner is None:
         if spec.rubric_prompt is not None:
-            problems.append(_unused_prompt(spec))
+            message = "a rubricPrompt given as text does not apply to g-eval in promptfoo configs"
+            hint = "write `rubricPrompt: {evaluate: ...}`, optionally with `steps`"
+            place = spec.place.spelled("rubricPrompt", "rubric_prompt")
+            unused_prompt = Problem(message, place, hint, severity=Severity.WARNING)
+            problems.append(unused_prompt)
         return
     location = owner.place.spelled("rubricPrompt", "rubric_prompt")
     own = owner.rubric_prompt
@@ -357,13 +357,6 @@ def _owner_of_rubric_prompt(
     nearest = next((level for level in levels if level.rubric_prompt is not None), None)
     is_for_others = nearest is not None and isinstance(nearest.rubric_prompt, str)
     return nearest if templates.rules.geval_takes_text_prompt or not is_for_others else None
-
-
-def _unused_prompt(spec: GEvalFields) -> Problem:
-    message = "a rubricPrompt given as text does not apply to g-eval in promptfoo configs"
-    hint = "write `rubricPrompt: {evaluate: ...}`, optionally with `steps`"
-    place = spec.place.spelled("rubricPrompt", "rubric_prompt")
-    return Problem(message, place, hint, severity=Severity.WARNING)
 
 
 def _missing_params(spec: GEvalFields, context: CheckContext) -> tuple[str, ...]:
@@ -417,13 +410,10 @@ class LlmEvaluation(GEvalAssertion):
 
     def case(self, subject: Subject, tools: Tools) -> JudgedCase:
         """Return the parts of a test and its output that the judge sees, the prompt among them."""
-        return _with_prompt(super().case(subject, tools), subject)
-
-
-def _with_prompt(case: JudgedCase, subject: Subject) -> JudgedCase:
-    """Return the case with the prompt beside the input; a prompt that is all of the input is not shown twice."""
-    if subject.system is not None:
-        return replace(case, prompt=subject.system)
-    if case.input or case.vars.get("input"):
-        return replace(case, prompt=case.rendered_prompt)
-    return case
+        # The case with the prompt beside the input; a prompt that is all of the input is not shown twice.
+        case = super().case(subject, tools)
+        if subject.system is not None:
+            return replace(case, prompt=subject.system)
+        if case.input or case.vars.get("input"):
+            return replace(case, prompt=case.rendered_prompt)
+        return case

@@ -80,7 +80,14 @@ def verdict_of_jury(
     grades = [vote.grade for vote in votes if vote.grade is not None]
     needed = rules.min_judges or len(votes) // 2 + 1
     if len(grades) < needed:
-        raise _too_few(votes, len(grades), needed)
+        judged = len(grades)
+        first = next(vote for vote in votes if vote.error is not None)
+        assert first.error is not None
+        message = f"only {judged} of {len(votes)} judges gave a verdict; at least {needed} must"
+        raw = first.error.raw_text if isinstance(first.error, JudgeError) else ""
+        raise JudgeError(
+            f"{message}; {first.judge.title}: {first.error.message}", raw_text=raw, hint=first.error.hint
+        )
     scores = [grade.score for grade in grades]
     if rules.combine == "majority":
         majority = len(grades) // 2 + 1
@@ -91,7 +98,9 @@ def verdict_of_jury(
         score, threshold = _weighted(votes, weights), grades[0].threshold
     else:
         score, threshold = COMBINED_SCORES[rules.combine](scores), grades[0].threshold
-    shares = _shares(votes, weights)
+    # How much each judge counted, where judges have weights; else nothing.
+    known = [weight for weight in weights if weight is not None]
+    shares = heard_shares(known, _scores(votes)) if len(known) == len(votes) else []
     of_grades = [share for share, vote in zip(shares, votes, strict=False) if vote.grade is not None]
     items = _checklist_of_jury(grades, rules.combine, of_grades)
     status = Status.PASSED if passes(score, threshold) else Status.FAILED
@@ -143,12 +152,6 @@ def _scores(votes: Sequence[Vote]) -> list[float | None]:
     return [None if vote.grade is None else vote.grade.score for vote in votes]
 
 
-def _shares(votes: Sequence[Vote], weights: Sequence[JudgeWeight | None]) -> list[float]:
-    """Return how much each judge counted, where judges have weights; else nothing."""
-    known = [weight for weight in weights if weight is not None]
-    return heard_shares(known, _scores(votes)) if len(known) == len(votes) else []
-
-
 def _checklist_of_jury(
     grades: Sequence[Grade], combine: str, shares: Sequence[float]
 ) -> dict[str, JsonValue]:
@@ -184,16 +187,6 @@ def majority_again(rated: Outcome, threshold: float) -> Outcome:
     status = Status.PASSED if passes(score, least) else Status.FAILED
     detail = {**rated.detail, "jury": {**rated.detail["jury"], "threshold": threshold}}
     return replace(rated, status=status, score=score, threshold=least, detail=detail)
-
-
-def _too_few(votes: Sequence[Vote], judged: int, needed: int) -> JudgeError:
-    first = next(vote for vote in votes if vote.error is not None)
-    assert first.error is not None
-    message = f"only {judged} of {len(votes)} judges gave a verdict; at least {needed} must"
-    raw = first.error.raw_text if isinstance(first.error, JudgeError) else ""
-    return JudgeError(
-        f"{message}; {first.judge.title}: {first.error.message}", raw_text=raw, hint=first.error.hint
-    )
 
 
 def _reason(votes: Sequence[Vote], score: float) -> str:

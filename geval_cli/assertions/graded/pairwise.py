@@ -461,17 +461,15 @@ def _of_pair(error: GevalError, opponent: RowColumn | None) -> GevalError:
 
 def _reason(results: Sequence[PairResult]) -> str:
     """Return what came of the pairs, and the judge's words on the first of those that weigh most: lost, tied, won."""
-    parts = [_in_words(result) for result in results[:_OPPONENTS_NAMED]]
+    parts = []
+    for result in results[:_OPPONENTS_NAMED]:
+        why = "" if result.is_consistent else " (each order had a different winner)"
+        if not result.is_asked:
+            why = " (the same text)"
+        parts.append(f"{_WORDS[result.side]} {result.title}{why}")
     if len(results) > _OPPONENTS_NAMED:
         parts.append(f"and {len(results) - _OPPONENTS_NAMED} more pairs")
     told = min(results, key=lambda result: result.share)
     reason = told.shown_first.reason
     said = f"\nshown first, with {told.title} second: {shortened(reason, _REASON_LENGTH)}" if reason else ""
     return "; ".join(parts) + said
-
-
-def _in_words(result: PairResult) -> str:
-    why = "" if result.is_consistent else " (each order had a different winner)"
-    if not result.is_asked:
-        why = " (the same text)"
-    return f"{_WORDS[result.side]} {result.title}{why}"

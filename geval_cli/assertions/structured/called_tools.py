@@ -79,18 +79,14 @@ def _calls_of(value: JsonValue) -> Iterator[ToolCall]:
         for item in value:
             yield from _calls_of_item(item)
     elif isinstance(value, dict):
-        yield from _calls_of_message(value)
-
-
-def _calls_of_message(value: Mapping[str, JsonValue]) -> Iterator[ToolCall]:
-    live = value.get("toolCall")
-    for calls in (value.get("tool_calls"), live.get("functionCalls") if isinstance(live, dict) else None):
-        for item in calls if isinstance(calls, list) else ():
-            yield from _calls_of_item(item)
-    if value.get("type") in _FLAT_CALLS or "arguments" in value:
-        yield from _call_in(value)
-    yield from _call_in(value.get("functionCall"), is_sure=True)
-    yield from _call_in(value.get("function_call"), is_sure=True)
+        live = value.get("toolCall")
+        for calls in (value.get("tool_calls"), live.get("functionCalls") if isinstance(live, dict) else None):
+            for item in calls if isinstance(calls, list) else ():
+                yield from _calls_of_item(item)
+        if value.get("type") in _FLAT_CALLS or "arguments" in value:
+            yield from _call_in(value)
+        yield from _call_in(value.get("functionCall"), is_sure=True)
+        yield from _call_in(value.get("function_call"), is_sure=True)
 
 
 def _calls_of_item(item: JsonValue) -> Iterator[ToolCall]:

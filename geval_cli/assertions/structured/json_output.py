@@ -171,7 +171,10 @@ def _some_json(values: Iterator[JsonValue], schema: Schema | None) -> Outcome:
         count += 1
         errors = [] if schema is None else raw_schema_errors(value, schema)
         if not errors:
-            return Outcome.of(True, _found_reason(value, schema))
+            kind = "list" if isinstance(value, list) else "object"
+            fits = "" if schema is None else " that is valid against the schema"
+            found_reason = shortened(f"the output contains a JSON {kind}{fits}")
+            return Outcome.of(True, found_reason)
         if nearest is None or len(errors) < len(nearest):
             nearest = errors
     if nearest is None:
@@ -180,12 +183,6 @@ def _some_json(values: Iterator[JsonValue], schema: Schema | None) -> Outcome:
     is_not = "is not valid" if count == 1 else "is valid"
     reason = f"{which} {is_not} against the schema: {'; '.join(nearest[:5])}"
     return Outcome.of(False, reason, errors=list(nearest))
-
-
-def _found_reason(value: JsonValue, schema: Schema | None) -> str:
-    kind = "list" if isinstance(value, list) else "object"
-    fits = "" if schema is None else " that is valid against the schema"
-    return shortened(f"the output contains a JSON {kind}{fits}")
 
 
 def _schema_of(spec: IsJsonAssertion) -> dict[str, JsonValue] | bool | str | None:

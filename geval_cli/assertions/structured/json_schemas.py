@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import regex
-from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError
+from jsonschema import Draft202012Validator, FormatChecker, SchemaError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped] # jsonschema's own, without stubs
@@ -90,7 +90,7 @@ def raw_schema_errors(value: JsonValue, schema: Schema) -> list[str]:
             raise
         message = "the output, or the JSON Schema, is nested too deeply to be validated"
         raise UnjudgeableError(message, hint="limit the depth that the schema allows") from error
-    return [_described(error) for error in errors]
+    return [f"{error.json_path}: {shortened(error.message, _MESSAGE_SHOWN)}" for error in errors]
 
 
 async def schema_verdict(value: JsonValue, schema: Schema, **detail: JsonValue) -> Outcome:
@@ -146,12 +146,25 @@ def _reference_flaws(schema: Schema) -> Iterator[_Flaw]:
     seen: set[str] = set()
     while pending:
         part, scope = pending.pop()
-        for reference in _references(part.contents):
+        contents = part.contents
+        if not isinstance(contents, dict):
+            references = []
+        else:
+            references = [contents[name] for name in _REFERENCES if isinstance(contents.get(name), str)]
+        for reference in references:
             try:
                 scope.lookup(reference)
             except (Unresolvable, ValueError):
                 if reference not in seen:
-                    yield _unresolved(reference)
+                    if reference.startswith("#"):
+                        unresolved = _Flaw(
+                            f"the schema refers to `{reference}`, which it does not contain",
+                            "add it under $defs",
+                        )
+                    else:
+                        hint = "put the schema it names into this one, under $defs"
+                        unresolved = _Flaw(f"the schema refers to `{reference}`, which is not fetched", hint)
+                    yield unresolved
                 seen.add(reference)
         yield from _pattern_flaws(part.contents)
         for inner in part.subresources():
@@ -168,19 +181,6 @@ def _pattern_flaws(contents: JsonValue) -> Iterator[_Flaw]:
                 compiled(pattern)
         except regex.error as error:
             yield _Flaw(f"broken pattern `{shortened(pattern)}` in the schema: {error}", "fix the pattern")
-
-
-def _references(contents: JsonValue) -> list[str]:
-    if not isinstance(contents, dict):
-        return []
-    return [contents[name] for name in _REFERENCES if isinstance(contents.get(name), str)]
-
-
-def _unresolved(reference: str) -> _Flaw:
-    if reference.startswith("#"):
-        return _Flaw(f"the schema refers to `{reference}`, which it does not contain", "add it under $defs")
-    hint = "put the schema it names into this one, under $defs"
-    return _Flaw(f"the schema refers to `{reference}`, which is not fetched", hint)
 
 
 @lru_cache(maxsize=256)
@@ -236,7 +236,3 @@ def _limited_scope(module: str) -> dict[str, Any]:
         elif isinstance(value, ModuleType) and value.__name__.startswith("jsonschema._"):
             scope[name] = SimpleNamespace(**_limited_scope(value.__name__))
     return scope
-
-
-def _described(error: ValidationError) -> str:
-    return f"{error.json_path}: {shortened(error.message, _MESSAGE_SHOWN)}"

@@ -74,7 +74,9 @@ def every_json(text: str) -> Iterator[JsonValue]:
     except ValueError:
         whole = None
     if isinstance(whole, dict | list):
-        yield from _with_members(whole)
+        yield whole
+        if isinstance(whole, list):
+            yield from (item for item in whole if isinstance(item, dict))
         return
     for candidate in _fenced(text):
         if isinstance(candidate.value, list):
@@ -84,12 +86,6 @@ def every_json(text: str) -> Iterator[JsonValue]:
             yield candidate.value
         elif isinstance(candidate.value, list):
             yield from (item for item in candidate.value if isinstance(item, dict))
-
-
-def _with_members(value: JsonValue) -> Iterator[JsonValue]:
-    yield value
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
 
 
 def _fenced(text: str) -> Iterator[_Candidate]:

@@ -101,7 +101,15 @@ class HtmlAssertion(Assertion):
         if self.base_type == "contains-html":
             passed = page.has_known_element or page.has_pair
             return Outcome.of(passed, f"there is {'' if passed else 'no '}HTML in the output")
-        problem = _why_no_html(subject.text.strip(), page)
+        text = subject.text.strip()
+        if not text:
+            problem = "the output is empty"
+        elif _XML_DECLARATION.match(text):
+            problem = "the output is XML"
+        elif page.stray_text:
+            problem = f'the output has text outside any element: "{page.stray_text[:60]}"'
+        else:
+            problem = "" if page.has_known_element else "the output has no HTML element"
         return Outcome.of(not problem, problem or "the output is HTML")
 
 
@@ -110,16 +118,6 @@ def _page_of(text: str) -> _MarkupPage:
     page.feed(text)
     page.close()
     return page
-
-
-def _why_no_html(text: str, page: _MarkupPage) -> str:
-    if not text:
-        return "the output is empty"
-    if _XML_DECLARATION.match(text):
-        return "the output is XML"
-    if page.stray_text:
-        return f'the output has text outside any element: "{page.stray_text[:60]}"'
-    return "" if page.has_known_element else "the output has no HTML element"
 
 
 class _RefusedError(Exception):
@@ -191,7 +189,10 @@ class XmlAssertion(Assertion):
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Parse the output; the reason says where it is broken, or which elements are missing."""
-        required = _required(self, subject, tools)
+        if self.value is None:
+            required = []
+        else:
+            required = rendered_texts(_written(self), subject.test, tools.templates, split=True)
         if self.base_type == "contains-xml":
             paths = await asyncio.to_thread(
                 within, CHECK_TIMEOUT_S, "parsing the XML", _paths_in, subject.text
@@ -212,12 +213,6 @@ class XmlAssertion(Assertion):
         return Outcome.of(
             True, f"the output {does} XML" + (" with all required elements" if required else "")
         )
-
-
-def _required(spec: XmlAssertion, subject: Subject, tools: Tools) -> list[str]:
-    if spec.value is None:
-        return []
-    return rendered_texts(_written(spec), subject.test, tools.templates, split=True)
 
 
 def _written(spec: XmlAssertion) -> str | tuple[str, ...]:

@@ -101,7 +101,13 @@ class SqlAssertion(Assertion):
         dialect = _DIALECTS[rules.database_type.lower()]
         texts = [subject.text]
         if self.base_type == "contains-sql":
-            texts = _fenced(subject.text) or texts
+            languages = {"", "sql", *_DIALECTS}
+            fenced = [
+                match["content"]
+                for match in _FENCE.finditer(subject.text)
+                if match["language"].lower() in languages
+            ]
+            texts = fenced or texts
         sql_problem = import_module(_PARSING).sql_problem
         problems = await asyncio.to_thread(
             within,
@@ -113,8 +119,3 @@ class SqlAssertion(Assertion):
             does = "contains" if self.base_type == "contains-sql" else "is"
             return Outcome.of(True, f"the output {does} {rules.database_type} SQL")
         return Outcome.of(False, problems[0])
-
-
-def _fenced(text: str) -> list[str]:
-    languages = {"", "sql", *_DIALECTS}
-    return [match["content"] for match in _FENCE.finditer(text) if match["language"].lower() in languages]

@@ -58,7 +58,9 @@ def sql_problem(text: str, dialect: str, rules: "SqlRules") -> str:
     try:
         statements = [item for item in sqlglot.parse(text, dialect=dialect) if item]
     except (SqlglotError, RecursionError) as error:
-        return f"{what}: {_first_line(error)}"
+        lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
+        first_line = lines[0].rstrip(".") if lines else type(error).__name__
+        return f"{what}: {first_line}"
     if not statements:
         return f"{what}: there is no statement in it"
     if not all(isinstance(statement, _STATEMENTS) and _is_whole(statement) for statement in statements):
@@ -86,7 +88,7 @@ def _is_whole(statement: exp.Expr) -> bool:
 def _tables(statements: Sequence[exp.Expr]) -> Iterator[str]:
     """Yield every table that is used, as action::database::table."""
     for statement in statements:
-        written = _target(statement)
+        written = None if _action(statement) == "select" else statement.find(exp.Table)
         own_names = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
         for table in statement.find_all(exp.Table):
             if table.name and table.name.lower() not in own_names:
@@ -115,13 +117,6 @@ def _action(statement: exp.Expr) -> str:
     return next((name for kind, name in _ACTIONS if isinstance(statement, kind)), "select")
 
 
-def _target(statement: exp.Expr) -> exp.Expr | None:
-    """Return the table that a statement writes to."""
-    if _action(statement) == "select":
-        return None
-    return statement.find(exp.Table)
-
-
 def _strays(used: Iterator[str], allowed: Sequence[str]) -> list[str]:
     """Return the names used without permission. A rule is a pattern, or for short only the last name."""
     return [name for name in dict.fromkeys(used) if not any(_allows(rule, name) for rule in allowed)]
@@ -130,8 +125,3 @@ def _strays(used: Iterator[str], allowed: Sequence[str]) -> list[str]:
 def _allows(rule: str, name: str) -> bool:
     found = name if "::" in rule else name.rpartition("::")[2]
     return rule.lower() == found.lower() or is_whole(rule, found)
-
-
-def _first_line(error: Exception) -> str:
-    lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

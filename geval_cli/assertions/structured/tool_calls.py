@@ -98,7 +98,13 @@ class ToolCallAssertion(Assertion):
         known = await asyncio.to_thread(_functions, subject, keys)
         try:
             # What ran at the vendor is not for the config's functions to check.
-            beside = [call["function"] for call in map(_wire_call, _told_calls(subject)) if _is_to_run(call)]
+            # The calls that came with the answer; its text holds them in the words of its API.
+            response = subject.response
+            if response is not None and subject.output == response.text:
+                told_calls = response.tool_calls
+            else:
+                told_calls = subject.tool_calls
+            beside = [call["function"] for call in map(_wire_call, told_calls) if _is_to_run(call)]
             calls = beside or list(
                 _calls(_as_data(subject.output), is_tools="tools" in keys, is_function="functions" in keys)
             )
@@ -112,14 +118,6 @@ class ToolCallAssertion(Assertion):
                 return Outcome.of(False, problem)
         names = ", ".join(str(call["name"]) for call in calls)
         return Outcome.of(True, f"valid call of {shortened(names)}")
-
-
-def _told_calls(subject: Subject) -> Sequence[Mapping[str, JsonValue]]:
-    """Return the calls that came with the answer; its text holds them in the words of its API."""
-    response = subject.response
-    if response is not None and subject.output == response.text:
-        return response.tool_calls
-    return subject.tool_calls
 
 
 def _wire_call(call: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:

@@ -113,7 +113,18 @@ def _score(spec: TextMetricAssertion, output: str, references: Sequence[str]) ->
     if not output.strip():
         return 0.0
     if isinstance(spec, MeteorAssertion):
-        return _meteor(spec, output, references)
+        # METEOR with words and their stems. Synonyms would need a dictionary that has to be fetched.
+        meteor_score = _library("nltk.translate.meteor_score").meteor_score
+        words = [[word.rstrip(".") for word in reference.split()] for reference in references]
+        score = meteor_score(
+            words,
+            [word.rstrip(".") for word in output.split()],
+            wordnet=_NoDictionary(),
+            alpha=spec.alpha,
+            beta=spec.beta,
+            gamma=spec.gamma,
+        )
+        return float(score)
     return _METRICS[spec.base_type](output, references)
 
 
@@ -145,21 +156,6 @@ def _gleu(output: str, references: Sequence[str]) -> float:
     sentence_gleu = _library("nltk.translate.gleu_score").sentence_gleu
     words = [_bare_words(reference) for reference in references]
     return float(sentence_gleu(words, _bare_words(output)))
-
-
-def _meteor(spec: MeteorAssertion, output: str, references: Sequence[str]) -> float:
-    """METEOR with words and their stems. Synonyms would need a dictionary that has to be fetched."""
-    meteor_score = _library("nltk.translate.meteor_score").meteor_score
-    words = [[word.rstrip(".") for word in reference.split()] for reference in references]
-    score = meteor_score(
-        words,
-        [word.rstrip(".") for word in output.split()],
-        wordnet=_NoDictionary(),
-        alpha=spec.alpha,
-        beta=spec.beta,
-        gamma=spec.gamma,
-    )
-    return float(score)
 
 
 class _NoDictionary:

@@ -41,7 +41,7 @@ class WordCountAssertion(Assertion):
         if isinstance(self.value, str):
             place = self.place.value("value")
             text = context.render(self.value, place, problems)
-            if text is not None and not _is_count(text):
+            if text is not None and not text.strip().isdecimal():
                 hint = "write a whole number, or a mapping with `min` and `max`"
                 problems.append(
                     Problem(f'the `value` of word-count must be a whole number, found "{text}"', place, hint)
@@ -51,26 +51,17 @@ class WordCountAssertion(Assertion):
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Compare the number of words, split at white space, with the bounds."""
         count = len(subject.text.split())
-        low, high = _range(self, subject, tools)
+        if isinstance(self.value, WordRange):
+            low, high = self.value.min, self.value.max
+        else:
+            exactly = int(tools.templates.render(str(self.value), subject.test.variables))
+            low, high = exactly, exactly
         passed = (low is None or count >= low) and (high is None or count <= high)
         words = "1 word" if count == 1 else f"{count} words"
-        return Outcome.of(passed, f"the output has {words}; expected {_range_text(low, high)}", words=count)
-
-
-def _range(spec: WordCountAssertion, subject: Subject, tools: Tools) -> tuple[int | None, int | None]:
-    if isinstance(spec.value, WordRange):
-        return spec.value.min, spec.value.max
-    exactly = int(tools.templates.render(str(spec.value), subject.test.variables))
-    return exactly, exactly
-
-
-def _range_text(low: int | None, high: int | None) -> str:
-    if low == high:
-        return f"exactly {low}"
-    if low is None:
-        return f"at most {high}"
-    return f"at least {low}" if high is None else f"from {low} to {high}"
-
-
-def _is_count(text: str) -> bool:
-    return text.strip().isdecimal()
+        if low == high:
+            range_text = f"exactly {low}"
+        elif low is None:
+            range_text = f"at most {high}"
+        else:
+            range_text = f"at least {low}" if high is None else f"from {low} to {high}"
+        return Outcome.of(passed, f"the output has {words}; expected {range_text}", words=count)
