@@ -159,7 +159,17 @@ def read_text(
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError([_not_utf8(path, content, error.start, asked_at)]) from error
+        offset = error.start
+        looks = "it looks like UTF-16; " if content.startswith(_UTF16_MARKS) else ""
+        hint = f"{looks}save it as UTF-8"
+        message = f"`{path}` is not UTF-8 text: byte 0x{content[offset]:02X} at offset {offset}"
+        if asked_at is not None:
+            not_utf8 = Problem(message, asked_at, hint)
+        else:
+            before = content[:offset].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+            column = len(before) - (before.rfind("\n") + 1) + 1
+            not_utf8 = Problem(message, Location(str(path), before.count("\n") + 1, column, length=0), hint)
+        raise ConfigError([not_utf8]) from error
 
 
 def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Problem:
@@ -367,17 +377,6 @@ def _read_bytes(path: Path, access: Access, asked_at: Location | None, max_bytes
         hint = "put large test sets into a .jsonl file" if asked_at is None else "use a smaller file"
         raise ConfigError([Problem(f"`{path}` is larger than {limit}", asked_at, hint)])
     return content
-
-
-def _not_utf8(path: Path, content: bytes, offset: int, asked_at: Location | None) -> Problem:
-    looks = "it looks like UTF-16; " if content.startswith(_UTF16_MARKS) else ""
-    hint = f"{looks}save it as UTF-8"
-    message = f"`{path}` is not UTF-8 text: byte 0x{content[offset]:02X} at offset {offset}"
-    if asked_at is not None:
-        return Problem(message, asked_at, hint)
-    before = content[:offset].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    column = len(before) - (before.rfind("\n") + 1) + 1
-    return Problem(message, Location(str(path), before.count("\n") + 1, column, length=0), hint)
 
 
 def _missing_hint(path: Path, asked_at: Location | None) -> str:

@@ -115,7 +115,10 @@ def read_parquet(
     """
     with _opened(path, access, asked_at) as file:
         number = 0
-        for batch in file.iter_batches(_rows_at_once(file), columns=list(columns), use_threads=False):
+        footer = file.metadata
+        size = sum(footer.row_group(index).total_byte_size for index in range(footer.num_row_groups))
+        rows_at_once = int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * footer.num_rows // max(1, size))))
+        for batch in file.iter_batches(rows_at_once, columns=list(columns), use_threads=False):
             read = {name: _values_of(batch.column(name)) for name in columns}
             for offset in range(batch.num_rows):
                 number += 1
@@ -156,12 +159,6 @@ def _opened(path: Path, access: Access, asked_at: Location | None) -> Iterator[A
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
         hint = "write the file again; it may be truncated, encrypted or in another format"
         raise ConfigError([Problem(f"`{path}` cannot be read as Parquet: {why}", asked_at, hint)]) from error
-
-
-def _rows_at_once(file: Any) -> int:
-    footer = file.metadata
-    size = sum(footer.row_group(index).total_byte_size for index in range(footer.num_row_groups))
-    return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * footer.num_rows // max(1, size))))
 
 
 def _row(number: int, cells: dict[str, Any]) -> ParquetRow:

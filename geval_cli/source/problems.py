@@ -90,17 +90,14 @@ def _plain_cells(line: str) -> list[_Cell]:
     cells: list[_Cell] = []
     column = 0
     for character in line:
-        cell = _cell(character, column)
+        if character == "\t":
+            width = _TAB_WIDTH - column % _TAB_WIDTH
+            cell = _Cell(" " * width, width)
+        else:
+            cell = _cell_of(character)
         cells.append(cell)
         column += cell.width
     return cells
-
-
-def _cell(character: str, column: int) -> _Cell:
-    if character == "\t":
-        width = _TAB_WIDTH - column % _TAB_WIDTH
-        return _Cell(" " * width, width)
-    return _cell_of(character)
 
 
 @lru_cache(maxsize=1024)

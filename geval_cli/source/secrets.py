@@ -362,7 +362,12 @@ def _named_places(text: str) -> Iterator[tuple[int, int]]:
         if is_secret_name(flag["name"]) and not _is_reference(flag["value"]):
             yield flag.span("value")
     if "headers" in text:
-        yield from _headers_in(text)
+        # Values of headers that are written in one line: `headers: {X-Corp: ...}`.
+        for block in _HEADERS_BLOCK.finditer(text):
+            for pair in _HEADER_PAIR.finditer(text, *block.span("inside")):
+                is_plain = is_plain_header(pair["name"].strip("\"'"), pair["value"].strip("\"'"))
+                if not is_plain and not _is_reference(pair["value"]):
+                    yield pair.span("value")
     position = 0
     while match := _NAMED.search(text, position):
         position = match.end()
@@ -374,15 +379,6 @@ def _named_places(text: str) -> Iterator[tuple[int, int]]:
             position = value.end()
             if not _is_reference(value.group()):
                 yield value.span()
-
-
-def _headers_in(text: str) -> Iterator[tuple[int, int]]:
-    """Yield values of headers that are written in one line: `headers: {X-Corp: ...}`."""
-    for block in _HEADERS_BLOCK.finditer(text):
-        for pair in _HEADER_PAIR.finditer(text, *block.span("inside")):
-            is_plain = is_plain_header(pair["name"].strip("\"'"), pair["value"].strip("\"'"))
-            if not is_plain and not _is_reference(pair["value"]):
-                yield pair.span("value")
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

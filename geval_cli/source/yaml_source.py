@@ -411,17 +411,14 @@ class _Composer:
             children.append(node.span)
         elif isinstance(children, dict) and frame.key is not None:
             if frame.key_is_merge:
-                self._check_merge(node)
+                parts = node.value if isinstance(node.value, list) else [node.value]
+                if not all(isinstance(part, dict) for part in parts):
+                    self.report("`<<` needs a mapping or a list of mappings", node.span.start, node.span.end)
                 frame.merged = node
             else:
                 frame.entries[frame.key] = node.value
             children[frame.key] = KeySpan(frame.key_start, frame.key_end, node.span)
             frame.key = None
-
-    def _check_merge(self, node: _Node) -> None:
-        parts = node.value if isinstance(node.value, list) else [node.value]
-        if not all(isinstance(part, dict) for part in parts):
-            self.report("`<<` needs a mapping or a list of mappings", node.span.start, node.span.end)
 
 
 def _span(event: yaml.Event) -> tuple[int, int]:

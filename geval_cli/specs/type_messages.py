@@ -59,12 +59,22 @@ def mismatch_hint(annotation: Any, value: JsonValue) -> str:
     choices = [choice for base, _ in bases if get_origin(base) is Literal for choice in get_args(base)]
     kinds = {base for base, _ in bases}
     if isinstance(value, str):
-        return _hint_for_text(value, kinds, choices)
+        if choices:
+            near = did_you_mean(value, [str(choice) for choice in choices])
+            return f"did you mean `{near}`?" if near else ""
+        if bool in kinds and value.lower() in _YES | _NO:
+            return f"write `{'true' if value.lower() in _YES else 'false'}`"
+        if kinds & {int, float} and _is_number(value):
+            return "remove the quotes"
+        share = share_of_percentage(value) if float in kinds else None
+        return "" if share is None else f"write {share:g}"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if str in kinds:
             return "put quotes around it"
         if value > 1 and any(_is_share(base, limits) for base, limits in bases):
-            return _too_high_hint(value)
+            if percent_hint(value):
+                return f"scores run from 0 to 1: {percent_hint(value)} for {value:g} %"
+            return "scores run from 0 to 1; if you meant the rating scale: 7 of 10 is 0.7"
     if isinstance(value, bool) and str in kinds:
         return "put quotes around it"
     return ""
@@ -144,7 +154,8 @@ def _option_text(option: Any) -> str:
     base, limits = _unwrap(option)
     origin, arguments = get_origin(base), get_args(base)
     if origin is Literal:
-        return _choice_text(arguments)
+        named = [f"`{choice}`" for choice in arguments]
+        return named[0] if len(named) == 1 else f"one of {', '.join(named)}"
     if origin is dict or (isinstance(base, type) and issubclass(base, BaseModel)):
         return "a mapping"
     if origin in (tuple, list):
@@ -154,12 +165,14 @@ def _option_text(option: Any) -> str:
             )
         return _list_text(expected_text(arguments[0]))
     simple = _SIMPLE.get(base, "a value")
-    return simple + _bounds_text(limits)
-
-
-def _choice_text(choices: tuple[Any, ...]) -> str:
-    named = [f"`{choice}`" for choice in choices]
-    return named[0] if len(named) == 1 else f"one of {', '.join(named)}"
+    low, above, high = limits.get("minimum"), limits.get("exclusiveMinimum"), limits.get("maximum")
+    if low is not None:
+        bounds_text = f" from {low} to {high}" if high is not None else f" of at least {low}"
+    elif above is not None:
+        bounds_text = f" above {above}" + (f" and at most {high}" if high is not None else "")
+    else:
+        bounds_text = f" of at most {high}" if high is not None else ""
+    return simple + bounds_text
 
 
 def _list_text(item: str) -> str:
@@ -176,35 +189,8 @@ def _list_text(item: str) -> str:
     return "a list of " + re.sub("|".join(plurals), lambda found: plurals[found[0]], item)
 
 
-def _bounds_text(limits: dict[str, float]) -> str:
-    low, above, high = limits.get("minimum"), limits.get("exclusiveMinimum"), limits.get("maximum")
-    if low is not None:
-        return f" from {low} to {high}" if high is not None else f" of at least {low}"
-    if above is not None:
-        return f" above {above}" + (f" and at most {high}" if high is not None else "")
-    return f" of at most {high}" if high is not None else ""
-
-
 def _is_share(base: Any, limits: dict[str, float]) -> bool:
     return base is float and limits.get("minimum") == 0 and limits.get("maximum") == 1
-
-
-def _hint_for_text(value: str, kinds: set[Any], choices: list[Any]) -> str:
-    if choices:
-        near = did_you_mean(value, [str(choice) for choice in choices])
-        return f"did you mean `{near}`?" if near else ""
-    if bool in kinds and value.lower() in _YES | _NO:
-        return f"write `{'true' if value.lower() in _YES else 'false'}`"
-    if kinds & {int, float} and _is_number(value):
-        return "remove the quotes"
-    share = share_of_percentage(value) if float in kinds else None
-    return "" if share is None else f"write {share:g}"
-
-
-def _too_high_hint(share: float) -> str:
-    if percent_hint(share):
-        return f"scores run from 0 to 1: {percent_hint(share)} for {share:g} %"
-    return "scores run from 0 to 1; if you meant the rating scale: 7 of 10 is 0.7"
 
 
 def _is_number(text: str) -> bool:

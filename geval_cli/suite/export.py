@@ -95,7 +95,21 @@ def read_portable_suite(
         raise ConfigError(sort_problems(problems))
     content = written_out(_content(document.value, opened, tests))
     kept = [*files.kept, *_files_that_stay(content, document.place)]
-    return PortableSuite(content, tuple(sort_problems([*kept, *_secrets(content, document.place)])))
+    if _without_secrets(content) == ({**content, "env": None}, content.get("env")):
+        secrets = []
+    else:
+        hint = (
+            "name an environment variable instead (`api_key_env`): the exported file has `***` in its place"
+        )
+        secrets = [
+            Problem(
+                "the suite contains a key or a password",
+                document.place.value(),
+                hint,
+                severity=Severity.WARNING,
+            )
+        ]
+    return PortableSuite(content, tuple(sort_problems([*kept, *secrets])))
 
 
 def _files_that_stay(content: Mapping[str, JsonValue], place: SourcePath) -> Iterator[Problem]:
@@ -154,13 +168,6 @@ def _prompts(raw: JsonValue, prompts: tuple[PromptSpec, ...], base_dir: Path) ->
             {key: form[key] for key in form if key not in {"id", "label"} or key in written or is_named}
         )
     return forms
-
-
-def _secrets(content: Mapping[str, JsonValue], place: SourcePath) -> list[Problem]:
-    if _without_secrets(content) == ({**content, "env": None}, content.get("env")):
-        return []
-    hint = "name an environment variable instead (`api_key_env`): the exported file has `***` in its place"
-    return [Problem("the suite contains a key or a password", place.value(), hint, severity=Severity.WARNING)]
 
 
 def _without_secrets(content: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], JsonValue]:

@@ -99,8 +99,9 @@ class FlatColumns:
             if path[0] == "assert" and len(path) > 1:
                 checks.append((name, str(path[1]), value))
                 continue
-            if path in origins:
-                self._report_double(name, place)
+            if path in origins and name not in self._doubled:
+                self._doubled.add(name)
+                self._reading.report(f"`{name}` duplicates another column", place.key(name), "keep one")
             origins[path] = (*place.path, name)
             _put(test, path, value)
         _add_checks(test, checks, place, origins)
@@ -117,7 +118,12 @@ class FlatColumns:
             return None
         first, _, rest = name.partition(".")
         if rest and first == "assert":
-            return self._assertion_path(rest, location)
+            if rest.removeprefix("not-") in ASSERTION_TYPES:
+                return ("assert", rest)
+            near = nearest_type(rest)
+            hint = f"did you mean `assert.{near}`?" if near else "docs/assertions.md lists all types"
+            self._reading.report(f"there is no assertion type `{rest}`", location, hint)
+            return None
         if rest and first in _BELOW:
             return (first, rest)
         if name in _KEYS:
@@ -130,19 +136,6 @@ class FlatColumns:
             f"unknown key `{name}` in a test", location, f"did you mean `{near}`?", notes=notes
         )
         return None
-
-    def _assertion_path(self, kind: str, location: Location | None) -> KeyPath | None:
-        if kind.removeprefix("not-") in ASSERTION_TYPES:
-            return ("assert", kind)
-        near = nearest_type(kind)
-        hint = f"did you mean `assert.{near}`?" if near else "docs/assertions.md lists all types"
-        self._reading.report(f"there is no assertion type `{kind}`", location, hint)
-        return None
-
-    def _report_double(self, name: str, place: SourcePath) -> None:
-        if name not in self._doubled:
-            self._doubled.add(name)
-            self._reading.report(f"`{name}` duplicates another column", place.key(name), "keep one")
 
 
 def _put(test: dict[str, JsonValue], path: KeyPath, value: JsonValue) -> None:
@@ -263,7 +256,12 @@ class TableReader:
             return _scalar(text)
         if key in {"provider", "evaluation_schema", "evaluationSchema"} and text.lstrip().startswith("{"):
             return self._data(text, name, place)
-        return _texts(text) if "context" in key.lower() else text
+        # The list of texts that a cell of `context` is in JSON, else the text.
+        if "context" not in key.lower():
+            return text
+        found = _scalar(text) if text.lstrip().startswith("[") else text
+        is_texts = isinstance(found, list) and all(isinstance(item, str) for item in found)
+        return found if is_texts else text
 
     def _number(self, text: str, name: str, place: SourcePath) -> JsonValue:
         try:
@@ -306,10 +304,3 @@ def _scalar(text: str) -> JsonValue:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _texts(text: str) -> JsonValue:
-    """Return the list of texts that a cell of `context` is in JSON, else the text."""
-    found = _scalar(text) if text.lstrip().startswith("[") else text
-    is_texts = isinstance(found, list) and all(isinstance(item, str) for item in found)
-    return found if is_texts else text

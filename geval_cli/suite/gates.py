@@ -262,7 +262,16 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         return Problem(f"unknown figure `{subject}`", place.value(), hint)
     metric, statistic = named
     limit = float(match["limit"]) / (100 if percent else 1)
-    misfit = _misfit(text, statistic, limit, is_against=bool(match["against"]))
+    # The message and the hint for a gate whose figure and `vs baseline` do not go together.
+    is_against = bool(match["against"])
+    if statistic in DELTAS:
+        misfit = (
+            None if is_against else (f"the gate `{text}` does not say what it compares with", _DELTA_FORM)
+        )
+    elif is_against:
+        misfit = f"only `delta` can be compared with the baseline, not `{statistic}`", _DELTA_FORM
+    else:
+        misfit = (f"this is not a gate: `{text}`", _FORM) if limit < 0 else None
     if misfit:
         return Problem(misfit[0], place.value(), misfit[1])
     problem = _limit_problem(statistic, limit, is_share=bool(percent))
@@ -326,15 +335,6 @@ def _tags(text: str | None) -> tuple[tuple[str, str], ...] | None:
     if any(not name.strip() or not equals for name, equals, _ in pairs):
         return None
     return tuple((name.strip(), value.strip().strip("\"'")) for name, _, value in pairs)
-
-
-def _misfit(text: str, statistic: Statistic, limit: float, *, is_against: bool) -> tuple[str, str] | None:
-    """Return the message and the hint for a gate whose figure and `vs baseline` do not go together."""
-    if statistic in DELTAS:
-        return None if is_against else (f"the gate `{text}` does not say what it compares with", _DELTA_FORM)
-    if is_against:
-        return f"only `delta` can be compared with the baseline, not `{statistic}`", _DELTA_FORM
-    return (f"this is not a gate: `{text}`", _FORM) if limit < 0 else None
 
 
 def _limit_problem(statistic: Statistic, limit: float, *, is_share: bool) -> str | None:

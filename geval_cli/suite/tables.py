@@ -190,7 +190,18 @@ def csv_rows(
         hint = "save it as UTF-8; in Excel choose `CSV UTF-8`"
         raise ConfigError([Problem(f"`{path}` is not UTF-8 text", asked_at, hint)]) from error
     except csv.Error as error:
-        raise ConfigError([_broken_row(path, begin, error)]) from error
+        where = Location(str(path), begin, 1, length=0)
+        if "unexpected end of data" in str(error):
+            hint = 'close it; write a quote inside a quoted cell twice: ""'
+            broken_row = Problem("a quote in this row is never closed", where, hint)
+        elif "expected after" in str(error):
+            hint = 'write a quote inside a quoted cell twice: ""'
+            broken_row = Problem("there is text after a closing quote in this row", where, hint)
+        else:
+            broken_row = Problem(
+                f"this row cannot be read: {error}", where, "look for a quote that is not closed"
+            )
+        raise ConfigError([broken_row]) from error
 
 
 def _noted(lines: Iterator[str], taken: list[str]) -> Iterator[str]:
@@ -215,17 +226,6 @@ def guess_delimiter(header: str) -> str:
     """Return the delimiter that stands most often in a header outside of quotes; a comma when none does."""
     bare = _QUOTED.sub("", header)
     return max(_DELIMITERS, key=bare.count)
-
-
-def _broken_row(path: Path, line: int, error: csv.Error) -> Problem:
-    where = Location(str(path), line, 1, length=0)
-    if "unexpected end of data" in str(error):
-        hint = 'close it; write a quote inside a quoted cell twice: ""'
-        return Problem("a quote in this row is never closed", where, hint)
-    if "expected after" in str(error):
-        hint = 'write a quote inside a quoted cell twice: ""'
-        return Problem("there is text after a closing quote in this row", where, hint)
-    return Problem(f"this row cannot be read: {error}", where, "look for a quote that is not closed")
 
 
 def sheet_rows(

@@ -98,37 +98,33 @@ def read_rows(value: JsonValue, place: SourcePath, reading: LoadContext) -> RowS
     if is_file_reference(value) or is_address(value):
         return _joined(_sources(value, place.value(), reading))
     if isinstance(value, list):
-        return _list_rows(value, place, reading)
+        if not value:
+            reading.report("`tests` has no entries", place.value(), "add a test")
+        sources: list[RowSource] = []
+        held: list[tuple[JsonValue, SourcePath]] = []
+        for index, item in enumerate(value):
+            at = place.child(index)
+            if is_file_reference(item) or is_address(item):
+                sources += _of_held(held)
+                held = []
+                sources += _sources(item, at.value(), reading)
+            elif isinstance(item, dict) and "path" in item:
+                sources += _of_held(held)
+                held = []
+                sources += _renamed_sources(item, at, reading)
+            elif _is_bare(item, reading):
+                reading.report(
+                    f"a test must be a mapping, found the path `{item}`", at.value(), f"write file://{item}"
+                )
+            else:
+                held.append((item, at))
+        return _joined([*sources, *_of_held(held)])
     if value is not None:
         hint = "put `- ` before each test" if isinstance(value, dict) else "or a file: `file://tests.yaml`"
         if _is_bare(value, reading):
             hint = f"write file://{value}"
         reading.report(f"`tests` must be a list of tests, found {describe_value(value)}", place.value(), hint)
     return HeldRows((), ())
-
-
-def _list_rows(items: list[JsonValue], place: SourcePath, reading: LoadContext) -> RowSource:
-    if not items:
-        reading.report("`tests` has no entries", place.value(), "add a test")
-    sources: list[RowSource] = []
-    held: list[tuple[JsonValue, SourcePath]] = []
-    for index, item in enumerate(items):
-        at = place.child(index)
-        if is_file_reference(item) or is_address(item):
-            sources += _of_held(held)
-            held = []
-            sources += _sources(item, at.value(), reading)
-        elif isinstance(item, dict) and "path" in item:
-            sources += _of_held(held)
-            held = []
-            sources += _renamed_sources(item, at, reading)
-        elif _is_bare(item, reading):
-            reading.report(
-                f"a test must be a mapping, found the path `{item}`", at.value(), f"write file://{item}"
-            )
-        else:
-            held.append((item, at))
-    return _joined([*sources, *_of_held(held)])
 
 
 def _is_bare(value: JsonValue, reading: LoadContext) -> bool:

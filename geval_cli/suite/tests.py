@@ -174,7 +174,23 @@ def _load_texts(fields: Fields, reading: LoadContext) -> None:
         return
     for name in _TEXT_FIELDS:
         if name in fields.values:
-            _load_field(name, fields, reading)
+            value, place = fields.values[name], fields.child(name)
+            if isinstance(value, tuple):
+                fields.values[name] = tuple(
+                    _content(item, place.value(index), reading) if _names_content(item) else item
+                    for index, item in enumerate(value)
+                )
+                if any(
+                    text is None and item is not None
+                    for text, item in zip(fields.values[name], value, strict=True)
+                ):
+                    fields.drop(name)
+            elif _names_content(value):
+                text = _content(value, place.value(), reading)
+                if text is None:
+                    fields.drop(name)
+                else:
+                    fields.values[name] = text
     variables = fields.values.get("vars")
     if isinstance(variables, dict) and any(map(_names_content, variables.values())):
         at = fields.child("vars")
@@ -228,25 +244,6 @@ def _no_media(item: JsonValue, kind: str, location: Location | None) -> tuple[st
     return f"`{shown}` is not {what}", location, hint
 
 
-def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
-    value, place = fields.values[name], fields.child(name)
-    if isinstance(value, tuple):
-        fields.values[name] = tuple(
-            _content(item, place.value(index), reading) if _names_content(item) else item
-            for index, item in enumerate(value)
-        )
-        if any(
-            text is None and item is not None for text, item in zip(fields.values[name], value, strict=True)
-        ):
-            fields.drop(name)
-    elif _names_content(value):
-        text = _content(value, place.value(), reading)
-        if text is None:
-            fields.drop(name)
-        else:
-            fields.values[name] = text
-
-
 PROFILE = "profile"
 _SHOWN = 80
 
@@ -264,7 +261,13 @@ def profiled(test: MergedTest, profiles: Profiles | None) -> Iterator[MergedTest
     for number, profile in enumerate(profiles if is_multiplied and profiles else (test.user.profile,)):
         name = test.description
         if is_multiplied:
-            short = _short_profile(profile)
+            text = str(profile)
+            if isinstance(profile, Mapping):
+                named = profile.get("name")
+                text = (
+                    str(named) if named else ", ".join(f"{name} {value}" for name, value in profile.items())
+                )
+            short = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
             name = f"{name} ({short})" if name else short
         yield structs.replace(
             test,
@@ -273,15 +276,6 @@ def profiled(test: MergedTest, profiles: Profiles | None) -> Iterator[MergedTest
             vars=test.vars if profile is None else {PROFILE: profile, **test.vars},
             user=structs.replace(test.user, profile=profile),
         )
-
-
-def _short_profile(profile: JsonValue) -> str:
-    """Return the name of a profile, or what it says in short."""
-    text = str(profile)
-    if isinstance(profile, Mapping):
-        named = profile.get("name")
-        text = str(named) if named else ", ".join(f"{name} {value}" for name, value in profile.items())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 class SuiteTests(msgspec.Struct, frozen=True):

@@ -54,17 +54,19 @@ def read_trace(fields: Fields, reading: LoadContext) -> None:
         return
     steps = []
     for index, item in enumerate(value):
-        known = _said_of_step(item) if isinstance(item, dict) else item
+        # What is said of a step: what a tool was given or gave back may be null, and an empty error is
+        # none.
+        if isinstance(item, dict):
+            known = {
+                key: part
+                for key, part in item.items()
+                if part is not None and not (key == "error" and part == "")
+            }
+        else:
+            known = item
         steps.append(read_spec(TraceStepSpec, known, place.child(index), "a step of a trace", reading))
     if None not in steps:
         fields.values["trace"] = tuple(steps)
-
-
-def _said_of_step(written: Mapping[str, JsonValue]) -> JsonValue:
-    """Return what is said of a step: what a tool was given or gave back may be null, and an empty error is none."""
-    return {
-        key: part for key, part in written.items() if part is not None and not (key == "error" and part == "")
-    }
 
 
 def trace_of_spec(written: Sequence[TraceStepSpec] | None) -> tuple[TraceStep, ...] | None:
@@ -142,17 +144,15 @@ def _check_turn(turn: TurnSpec, number: int, place: SourcePath, reading: LoadCon
     elif turn.content is None and not turn.tool_calls:
         reading.report(f"turn {number} has no `content`", place.value(), "write what was said")
     for index, call in enumerate(turn.tool_calls):
-        if not _names_tool(call):
+        # Whether a call names a tool: itself, or, as APIs write it, in a mapping beside its id and its
+        # type.
+        parts = [call, *(part for part in call.values() if isinstance(part, Mapping))]
+        names = [part.get("name") for part in parts]
+        names_tool = any(isinstance(name, str) and name.strip() for name in names)
+        if not names_tool:
             at = place.child("tool_calls", index).value()
             hint = "write {name, args}, or the call as a chat API writes it"
             reading.report(f"a call in turn {number} has no tool name", at, hint)
-
-
-def _names_tool(call: Mapping[str, JsonValue]) -> bool:
-    """Return whether a call names a tool: itself, or, as APIs write it, in a mapping beside its id and its type."""
-    parts = [call, *(part for part in call.values() if isinstance(part, Mapping))]
-    names = [part.get("name") for part in parts]
-    return any(isinstance(name, str) and name.strip() for name in names)
 
 
 def _check_whole(turns: Sequence[TurnSpec], fields: Fields, place: SourcePath, reading: LoadContext) -> None:

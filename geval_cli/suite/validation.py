@@ -243,7 +243,16 @@ def read_fields(
             continue
         if name is None:
             near = did_you_mean(key, known) or next(iter({_MEANT.get(key)} & known.keys()), None)
-            unknown = _unknown_key(key, near, model, place.key(key), what)
+            location = place.key(key)
+            elsewhere = _home_of(key, model)
+            if issubclass(model, SuiteSpec) and key in _CALLED_HERE:
+                hint = _CALLED_HERE[key]
+            elif elsewhere and not (near or "").startswith(key):
+                hint = f"put it under {elsewhere}"
+            else:
+                hint = f"did you mean `{near}`?" if near else _STRAY_HINTS.get(model, "")
+            allowed = listing("allowed", key, preferred_spellings(model), "docs/reference/config-keys.md")
+            unknown = Problem(f"unknown key `{key}` in {what}", location, hint, () if hint else (allowed,))
             reading.problems.append(replace(unknown, severity=reading.rules.unknown_keys))
             if near is not None and reading.rules.unknown_keys is Severity.ERROR:
                 meant.setdefault(known[near], key)
@@ -270,7 +279,17 @@ def build_spec(model: type[SpecT], fields: Fields, reading: LoadContext) -> Spec
     try:
         return model.model_validate({**fields.values, "place": fields.place}, strict=True)
     except ValidationError as error:
-        for path in _error_paths(error, fields):
+        # The distinct paths that pydantic complains about; of a union's complaints the ones that reach
+        # deepest.
+        paths = [
+            _strip_union_tags(detail["loc"], fields.values) for detail in error.errors(include_url=False)
+        ]
+        error_paths = [
+            path
+            for path in dict.fromkeys(paths)
+            if not any(len(other) > len(path) and other[: len(path)] == path for other in paths)
+        ]
+        for path in error_paths:
             problem = _explain(model, fields, path)
             if problem is not None:
                 reading.problems.append(problem)
@@ -283,20 +302,6 @@ def read_spec(
     """`read_fields` and `build_spec` in one, for parts without short forms."""
     fields = read_fields(model, value, place, what, reading)
     return None if fields is None else build_spec(model, fields, reading)
-
-
-def _unknown_key(
-    key: str, near: str | None, model: type[Spec], location: Location | None, what: str
-) -> Problem:
-    elsewhere = _home_of(key, model)
-    if issubclass(model, SuiteSpec) and key in _CALLED_HERE:
-        hint = _CALLED_HERE[key]
-    elif elsewhere and not (near or "").startswith(key):
-        hint = f"put it under {elsewhere}"
-    else:
-        hint = f"did you mean `{near}`?" if near else _STRAY_HINTS.get(model, "")
-    allowed = listing("allowed", key, preferred_spellings(model), "docs/reference/config-keys.md")
-    return Problem(f"unknown key `{key}` in {what}", location, hint, () if hint else (allowed,))
 
 
 def _home_of(key: str, model: type[Spec]) -> str:
@@ -316,16 +321,6 @@ def _home_of(key: str, model: type[Spec]) -> str:
         if key in spellings(GEvalAssertion):
             return "an assertion of `assert`"
     return ""
-
-
-def _error_paths(error: ValidationError, fields: Fields) -> list[tuple[str | int, ...]]:
-    """Return the distinct paths that pydantic complains about; of a union's complaints the ones that reach deepest."""
-    paths = [_strip_union_tags(detail["loc"], fields.values) for detail in error.errors(include_url=False)]
-    return [
-        path
-        for path in dict.fromkeys(paths)
-        if not any(len(other) > len(path) and other[: len(path)] == path for other in paths)
-    ]
 
 
 def _strip_union_tags(loc: tuple[str | int, ...], values: JsonValue) -> tuple[str | int, ...]:

@@ -135,10 +135,7 @@ def js_number_of(value: Any) -> float:
         return 0
     if isinstance(value, Undefined | Mapping) or callable(value):
         return NAN
-    return _number_in(js_text(value).strip(JS_SPACE))
-
-
-def _number_in(text: str) -> float:
+    text = js_text(value).strip(JS_SPACE)
     if not text:
         return 0
     based = _BASED_NUMBER.fullmatch(text)

@@ -136,7 +136,18 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return "".join(texts)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        _check_operands(operator, left, right)
+        if operator == "*":
+            # A text times a number may be written either way round.
+            for value, count in ((left, right), (right, left)):
+                if isinstance(value, str | list | tuple) and isinstance(count, int):
+                    bounded(len(value) * count)
+            if isinstance(left, int) and isinstance(right, int):
+                _check_bits(left.bit_length() + right.bit_length())
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            # Computing `9**9**9` would never come back, so its size is estimated from the operands.
+            _check_bits(left.bit_length() * right)
+        elif operator == "%" and isinstance(left, str):
+            _check_stretching("format", (left, *(right if isinstance(right, tuple) else (right,))), {})
         result = super().call_binop(context, operator, left, right)
         if isinstance(result, str | list | tuple):
             bounded(len(result))
@@ -232,21 +243,6 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return limited
-
-
-def _check_operands(operator: str, left: Any, right: Any) -> None:
-    if operator == "*":
-        # A text times a number may be written either way round.
-        for value, count in ((left, right), (right, left)):
-            if isinstance(value, str | list | tuple) and isinstance(count, int):
-                bounded(len(value) * count)
-        if isinstance(left, int) and isinstance(right, int):
-            _check_bits(left.bit_length() + right.bit_length())
-    elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-        # Computing `9**9**9` would never come back, so its size is estimated from the operands.
-        _check_bits(left.bit_length() * right)
-    elif operator == "%" and isinstance(left, str):
-        _check_stretching("format", (left, *(right if isinstance(right, tuple) else (right,))), {})
 
 
 def _check_bits(count: int) -> None:
