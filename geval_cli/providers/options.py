@@ -268,17 +268,15 @@ def check_settings(
             if source.spec.config.get(name) is not None
         ]
     if others is Others.SENT:
-        problems += _wire_problems(source)
+        # A problem for each model parameter of the wrong type; with a warning it is sent all the same.
+        for name, value in source.spec.config.items():
+            kind = WIRE_SETTINGS.get(name)
+            if kind is not None and value is not None and not kind.is_valid(value):
+                message = f"`{name}` must be {kind.expected}, found {describe_value(value)}"
+                problems.append(
+                    source.problem(message, key=name, hint=_AS_IT_IS, severity=source.rules.odd_params)
+                )
     return problems
-
-
-def _wire_problems(source: ProviderSource) -> Iterator[Problem]:
-    """Yield a problem for each model parameter of the wrong type; with a warning it is sent all the same."""
-    for name, value in source.spec.config.items():
-        kind = WIRE_SETTINGS.get(name)
-        if kind is not None and value is not None and not kind.is_valid(value):
-            message = f"`{name}` must be {kind.expected}, found {describe_value(value)}"
-            yield source.problem(message, key=name, hint=_AS_IT_IS, severity=source.rules.odd_params)
 
 
 def _other_problems(

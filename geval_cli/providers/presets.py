@@ -120,7 +120,22 @@ def check(source: ProviderSource) -> list[Problem]:
     is_azure = preset_of(source).wire_format == "azure"
     further = {*changed, *(_PRINCIPAL_KEYS if is_azure else ())}
     problems = check_settings(source, ENDPOINT_KEYS, Others.SENT, further=further)
-    problems += _left_out(source, changed)
+    # A warning for each parameter of the config that promptfoo does not send, or changes.
+    for name, value in changed.items():
+        if name in _SENT_OTHERWISE:
+            continue
+        own = {spelling for key in ENDPOINT_KEYS for spelling in key.spellings}
+        known = sorted({*WIRE_SETTINGS, *own}, key=lambda word: (word.islower() != name.islower(), word))
+        near = None if name in WIRE_SETTINGS else did_you_mean(name, known)
+        hint = f"did you mean `{near}`?" if near else "put it under `passthrough` to send it unchanged"
+        if name == "delay":
+            hint = "put it next to `id` to pause between requests"
+        what = "is not sent to this model" if value is None else f"is sent as {json.dumps(value)}"
+        problems.append(
+            source.key_problem(
+                f"`{name}` {what}, as with promptfoo", key=name, hint=hint, severity=Severity.WARNING
+            )
+        )
     problems += check_certificate(source)
     problems += [*check_key_command(source), *_batch_problems(source)]
     problems += check_cloud_login(source, is_cloud=is_azure)
@@ -136,23 +151,6 @@ def check(source: ProviderSource) -> list[Problem]:
     else:
         problems += _mode_problems(source)
     return problems
-
-
-def _left_out(source: ProviderSource, changed: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a warning for each parameter of the config that promptfoo does not send, or changes."""
-    for name, value in changed.items():
-        if name in _SENT_OTHERWISE:
-            continue
-        own = {spelling for key in ENDPOINT_KEYS for spelling in key.spellings}
-        known = sorted({*WIRE_SETTINGS, *own}, key=lambda word: (word.islower() != name.islower(), word))
-        near = None if name in WIRE_SETTINGS else did_you_mean(name, known)
-        hint = f"did you mean `{near}`?" if near else "put it under `passthrough` to send it unchanged"
-        if name == "delay":
-            hint = "put it next to `id` to pause between requests"
-        what = "is not sent to this model" if value is None else f"is sent as {json.dumps(value)}"
-        yield source.key_problem(
-            f"`{name}` {what}, as with promptfoo", key=name, hint=hint, severity=Severity.WARNING
-        )
 
 
 _SENT_OTHERWISE = frozenset(
@@ -255,7 +253,16 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     key_header = _key_header(preset)
     model = _model_name(source)
     written_out = settings.get("api_endpoint")
-    call = _Call(model, _path_of(source), _api_version(source, settings))
+    kind = kind_of(source.spec.id)
+    if kind == CLASSIFICATION:
+        path = f"/models/{_model_name(source)}"
+    elif kind == EMBEDDING and source.kind == "cohere":
+        path = _COHERE_EMBED
+    else:
+        path = _PATHS.get(kind) or ("/responses" if speaks_responses(source) else "/chat/completions")
+    named = settings.get("api_version") or source.env.get("OPENAI_API_VERSION")
+    api_version = str(named or source.env.get("AZURE_API_VERSION") or AZURE_API_VERSION)
+    call = _Call(model, path, api_version)
     url = str(written_out) if written_out else _request_url(preset, base_url, call)
     is_listed = settings.get("price") == LIST_PRICE
     wire = wire_parameters(source.spec.config, ENDPOINT_KEYS)
@@ -408,26 +415,12 @@ def _own_headers(settings: Mapping[str, Any]) -> dict[str, str]:
     return {str(name).lower(): str(value) for name, value in settings.get("headers", {}).items()}
 
 
-def _api_version(source: ProviderSource, settings: Mapping[str, Any]) -> str:
-    named = settings.get("api_version") or source.env.get("OPENAI_API_VERSION")
-    return str(named or source.env.get("AZURE_API_VERSION") or AZURE_API_VERSION)
-
-
 class _Call(Struct, frozen=True):
     """An endpoint at an address: the `path` of an API, for a model, in a version of Azure's."""
 
     model: str
     path: str
     api_version: str
-
-
-def _path_of(source: ProviderSource) -> str:
-    kind = kind_of(source.spec.id)
-    if kind == CLASSIFICATION:
-        return f"/models/{_model_name(source)}"
-    if kind == EMBEDDING and source.kind == "cohere":
-        return _COHERE_EMBED
-    return _PATHS.get(kind) or ("/responses" if speaks_responses(source) else "/chat/completions")
 
 
 def _request_url(preset: Preset, base_url: str, call: _Call) -> str:

@@ -142,12 +142,18 @@ class _ScriptReader:
             self._report(
                 "the entry has no reply", place, None, "give it `reply`, `replies`, `calls` or `error`"
             )
+        value = item.get("latency_ms", 0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            self._report("`latency_ms` must be a number of at least 0", place, "latency_ms")
+            latency = 0.0
+        else:
+            latency = float(value)
         return ScriptEntry(
             item.get("match", ""),
             replies,
             logprobs=logprobs,
             error=error,
-            latency_ms=self._latency(item, place),
+            latency_ms=latency,
             calls=calls,
         )
 
@@ -212,13 +218,6 @@ class _ScriptReader:
             status, str(value.get("message", "scripted error")), None if wait is None else float(wait)
         )
 
-    def _latency(self, item: Mapping[str, Any], place: SourcePath) -> float:
-        value = item.get("latency_ms", 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            self._report("`latency_ms` must be a number of at least 0", place, "latency_ms")
-            return 0.0
-        return float(value)
-
 
 def _is_probability(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
@@ -266,7 +265,12 @@ class ScriptedProvider:
         if entry.error is not None:
             sent = {*request.params, *(("logprobs", "top_logprobs") if request.want_logprobs else ())}
             context = CallContext(self.id, sent_parameters=sent | {"n", "response_format"})
-            raise refusal_error(_http_reply(entry.error), context, now_s=0.0)
+            error = entry.error
+            headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+            http_reply = HttpResponse(
+                error.status, headers, json.dumps({"error": {"message": error.message}}).encode()
+            )
+            raise refusal_error(http_reply, context, now_s=0.0)
         return self._respond(entry, request, prompt)
 
     async def aclose(self) -> None:
@@ -329,11 +333,6 @@ def _path(source: ProviderSource) -> Path:
 
 def _shown_path(source: ProviderSource) -> str:
     return source.name.removeprefix("file://")
-
-
-def _http_reply(error: ScriptedError) -> HttpResponse:
-    headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
-    return HttpResponse(error.status, headers, json.dumps({"error": {"message": error.message}}).encode())
 
 
 def _token_logprobs(text: str, probabilities: Mapping[str, float]) -> tuple[TokenLogprob, ...]:

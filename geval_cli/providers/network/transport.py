@@ -93,9 +93,33 @@ def connection_error(
         hint = f"install what reads br and zstd {install_hint('compression')}; or have the server send gzip"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, NoProxyError | ProxyRefusalError):
-        return _proxy_error(error, context, parse_proxy(proxy or "").origin)
+        name = parse_proxy(proxy or "").origin
+        if isinstance(error, NoProxyError):
+            return _unavailable(
+                f"the proxy {name} cannot be reached: {_reason(error, context)}", context, _PROXY_HINT
+            )
+        if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            message = f"the proxy {name} requires a user name and password"
+            hint = "put them into the proxy's URL: http://USER:PASSWORD@HOST:PORT"
+            return ProviderRequestError(
+                message, provider_id=context.provider_id, status=error.status, hint=hint
+            )
+        said = f"answered {error}" if error.status else f"refuses: {_reason(error, context)}"
+        return _unavailable(f"the proxy {name} {said}", context, _PROXY_HINT)
     if isinstance(error, TlsError | NoConnectionError):
-        return _unreachable(error, call, context)
+        origin, reason = public_origin(call.url), _reason(error, context)
+        if isinstance(error, CertificateError):
+            message = f"the TLS certificate of {origin} could not be verified: {reason}"
+            hint = missing_bundle(os.environ) or _CERTIFICATES_HINT
+            return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
+        if isinstance(error, TlsError):
+            message = f"TLS handshake with {origin} failed: {reason}"
+            hint = "check `base_url`: the port may speak http://, or a proxy may be in between"
+            return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
+        hint = "is the server running?" if is_loopback(call.url) else "check the network and `base_url`"
+        if os.strerror(errno.EMFILE) in reason:
+            hint = "run with a lower -j, or raise the limit of open files (`ulimit -n`)"
+        return _unavailable(f"{origin} cannot be reached: {reason}", context, hint)
     return _unavailable(
         f"{origin} {_WHAT_BROKE.get(type(error), 'dropped the connection')}",
         context,
@@ -109,35 +133,6 @@ def _shown(url: str) -> str:
         return "" if "@" in url else f" ({public_url(url)})"
     except ValueError:
         return ""
-
-
-def _unreachable(error: HttpFailure, call: HttpCall, context: CallContext) -> ProviderError:
-    origin, reason = public_origin(call.url), _reason(error, context)
-    if isinstance(error, CertificateError):
-        message = f"the TLS certificate of {origin} could not be verified: {reason}"
-        hint = missing_bundle(os.environ) or _CERTIFICATES_HINT
-        return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
-    if isinstance(error, TlsError):
-        message = f"TLS handshake with {origin} failed: {reason}"
-        hint = "check `base_url`: the port may speak http://, or a proxy may be in between"
-        return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
-    hint = "is the server running?" if is_loopback(call.url) else "check the network and `base_url`"
-    if os.strerror(errno.EMFILE) in reason:
-        hint = "run with a lower -j, or raise the limit of open files (`ulimit -n`)"
-    return _unavailable(f"{origin} cannot be reached: {reason}", context, hint)
-
-
-def _proxy_error(error: NoProxyError | ProxyRefusalError, context: CallContext, name: str) -> ProviderError:
-    if isinstance(error, NoProxyError):
-        return _unavailable(
-            f"the proxy {name} cannot be reached: {_reason(error, context)}", context, _PROXY_HINT
-        )
-    if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-        message = f"the proxy {name} requires a user name and password"
-        hint = "put them into the proxy's URL: http://USER:PASSWORD@HOST:PORT"
-        return ProviderRequestError(message, provider_id=context.provider_id, status=error.status, hint=hint)
-    said = f"answered {error}" if error.status else f"refuses: {_reason(error, context)}"
-    return _unavailable(f"the proxy {name} {said}", context, _PROXY_HINT)
 
 
 def _unavailable(message: str, context: CallContext, hint: str) -> ProviderUnavailableError:

@@ -116,7 +116,23 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     stop = settings.pop("stop", None)
     if stop is not None:
         payload["stop_sequences"] = [stop] if isinstance(stop, str) else stop
-    output = _output_config(endpoint, request, settings)
+    # The form and the effort of the answer, which other APIs ask for by other names.
+    found: dict[str, Any] = {}
+    written = settings.pop("response_format", None)
+    for name in ("reasoning_effort", "effort"):
+        effort = settings.pop(name, None)
+        if effort is not None:
+            _refuse(endpoint, name, effort_mistake(effort))
+            found["effort"] = effort
+    if written is not None:
+        _refuse(endpoint, "response_format", format_mistake(written))
+    schema = schema_of(written)
+    if schema is None and written is None and takes_schema(endpoint.model):
+        schema = request.response_schema
+    if schema is not None:
+        found["format"] = {"type": "json_schema", "schema": schema}
+    own = settings.pop("output_config", None)
+    output = found if own is None else {**found, **own} if isinstance(own, dict) else own
     if output:
         payload["output_config"] = output
     if request.tools:
@@ -161,30 +177,6 @@ def _default_limit(endpoint: Endpoint, settings: Mapping[str, Any]) -> int:
     return DEFAULT_MAX_TOKENS + (THINKING_TOKENS if thinks else 0)
 
 
-def _output_config(endpoint: Endpoint, request: ModelRequest, settings: dict[str, Any]) -> Any:
-    """Return the form and the effort of the answer, which other APIs ask for by other names.
-
-    Raises:
-        ProviderRequestError: this API has no such form or effort.
-    """
-    found: dict[str, Any] = {}
-    written = settings.pop("response_format", None)
-    for name in ("reasoning_effort", "effort"):
-        effort = settings.pop(name, None)
-        if effort is not None:
-            _refuse(endpoint, name, effort_mistake(effort))
-            found["effort"] = effort
-    if written is not None:
-        _refuse(endpoint, "response_format", format_mistake(written))
-    schema = schema_of(written)
-    if schema is None and written is None and takes_schema(endpoint.model):
-        schema = request.response_schema
-    if schema is not None:
-        found["format"] = {"type": "json_schema", "schema": schema}
-    own = settings.pop("output_config", None)
-    return found if own is None else {**found, **own} if isinstance(own, dict) else own
-
-
 def _refuse(endpoint: Endpoint, name: str, mistake: str) -> None:
     if mistake:
         what, _, hint = mistake.partition("; ")
@@ -206,7 +198,23 @@ def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[s
     for item in messages:
         if item.role in _INSTRUCTION_ROLES:
             continue
-        written = _wire_message(item)
+        # A message in this API's words; calls of tools and their results are blocks of content here.
+        calls = item.further.get("tool_calls")
+        if item.role == "assistant" and isinstance(calls, list):
+            said = content_text(item.content)
+            blocks: list[Any] = [{"type": "text", "text": said}] if said else []
+            written = {"role": "assistant", "content": [*blocks, *map(_tool_use, calls)]}
+        elif item.role == "tool":
+            result = {
+                "type": "tool_result",
+                "tool_use_id": item.further.get("tool_call_id"),
+                "content": item.content,
+            }
+            if item.further.get(TOOL_ERROR):
+                result["is_error"] = True
+            written = {"role": "user", "content": [result]}
+        else:
+            written = {"role": item.role, "content": item.content}
         if item.role == "tool" and answers_call:  # the results of one answer's calls belong in one message
             others[-1]["content"] += written["content"]
         else:
@@ -215,25 +223,6 @@ def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[s
     if not others:
         return "", [{"role": "user", "content": "\n\n".join(instructions)}]
     return "\n\n".join(instructions), others
-
-
-def _wire_message(message: Message) -> dict[str, Any]:
-    """Return a message in this API's words; calls of tools and their results are blocks of content here."""
-    calls = message.further.get("tool_calls")
-    if message.role == "assistant" and isinstance(calls, list):
-        said = content_text(message.content)
-        blocks: list[Any] = [{"type": "text", "text": said}] if said else []
-        return {"role": "assistant", "content": [*blocks, *map(_tool_use, calls)]}
-    if message.role == "tool":
-        result = {
-            "type": "tool_result",
-            "tool_use_id": message.further.get("tool_call_id"),
-            "content": message.content,
-        }
-        if message.further.get(TOOL_ERROR):
-            result["is_error"] = True
-        return {"role": "user", "content": [result]}
-    return {"role": message.role, "content": message.content}
 
 
 def _tool_use(call: Any) -> dict[str, Any]:

@@ -127,22 +127,20 @@ def _remote(item: Mapping[str, Any]) -> RemoteBatch:
     said = item.get("request_counts")
     counts = {name: whole(said.get(name)) for name in _COUNTS} if isinstance(said, dict) else {}
     done = sum(count for name, count in counts.items() if name != "processing")
+    if item.get("processing_status") != "ended":
+        state = RemoteState.RUNNING
+    elif counts.get("canceled") or item.get("cancel_initiated_at"):
+        state = RemoteState.CANCELLED
+    else:
+        state = RemoteState.EXPIRED if counts.get("expired") else RemoteState.COMPLETED
     return RemoteBatch(
         id=item["id"],
-        state=_state(item, counts),
+        state=state,
         total=sum(counts.values()),
         answered=done,
         expires_at=moment(item.get("expires_at")),
         results=(item["id"],),
     )
-
-
-def _state(item: Mapping[str, Any], counts: Mapping[str, int]) -> RemoteState:
-    if item.get("processing_status") != "ended":
-        return RemoteState.RUNNING
-    if counts.get("canceled") or item.get("cancel_initiated_at"):
-        return RemoteState.CANCELLED
-    return RemoteState.EXPIRED if counts.get("expired") else RemoteState.COMPLETED
 
 
 def _line(text: bytes) -> BatchLine:

@@ -71,14 +71,43 @@ class GoogleProvider(EndpointProvider):
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
         choice = _choice(received, is_judge=request.role is not Role.GENERATION)
         if request.tools:  # all parts go back, thoughts and their signatures where they stand
-            choice = structs.replace(choice, message=_said_message(received.body))
+            candidates = [item for item in received.body.get("candidates") or () if isinstance(item, dict)]
+            first = min(candidates, key=lambda item: place_of(item.get("index")), default={})
+            content = first.get("content")
+            parts = content.get("parts") if isinstance(content, dict) else None
+            said_message = Message("model", None, {"parts": parts}) if parts else None
+            choice = structs.replace(choice, message=said_message)
         return (choice,)
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
         return ("n",) if len(request.sample_indexes) > 1 else ()
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
-        return _usage(body)
+        counted = body.get("usageMetadata")
+        if not isinstance(counted, dict):
+            return None
+        named = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+        written: list[Any] = [count for count in named if count is not None]
+        # What tools of Google's gave back was read, too.
+        asked: list[Any] = [
+            count
+            for name in ("promptTokenCount", "toolUsePromptTokenCount")
+            if (count := counted.get(name)) is not None
+        ]
+        heard = [
+            item.get("tokenCount")
+            for item in counted.get("promptTokensDetails") or ()
+            if isinstance(item, dict) and item.get("modality") == "AUDIO"
+        ]
+        usage = {
+            "prompt_tokens": _sum(asked),
+            "completion_tokens": _sum(written),
+            "prompt_tokens_details": {
+                "cached_tokens": counted.get("cachedContentTokenCount"),
+                "audio_tokens": _sum(heard) if heard else None,
+            },
+        }
+        return read_chat_usage({"usage": usage, "model": body.get("modelVersion")})
 
     def _new_batches(self) -> BatchApi | None:
         return GoogleBatches(self._endpoint, self._transport) if self._endpoint.batch else None
@@ -94,7 +123,13 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
         name: value for name, value in {**endpoint.wire, **request.params}.items() if value is not None
     }
     instruction = settings.pop("systemInstruction", None) or settings.pop("system_instruction", None)
-    shape = _shape(request, settings.pop("response_format", None))
+    written = settings.pop("response_format", None)
+    schema = request.response_schema if written is None else schema_of(written)
+    if schema is not None:
+        shape = {"responseMimeType": "application/json", "responseJsonSchema": schema}
+    else:
+        kind = written.get("type") if isinstance(written, dict) else None
+        shape = {"responseMimeType": "application/json"} if kind in ("json_object", "json_schema") else {}
     logprobs = _logprobs(request, settings, most_alternatives)
     effort = settings.pop("reasoning_effort", None)
     thinking = {} if effort is None else {"thinkingConfig": _thinking(endpoint, effort)}
@@ -120,15 +155,6 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
     if generation:
         payload["generationConfig"] = generation
     return payload
-
-
-def _shape(request: ModelRequest, written: Any) -> dict[str, Any]:
-    """Return the parameters that make the answer JSON, if requested."""
-    schema = request.response_schema if written is None else schema_of(written)
-    if schema is not None:
-        return {"responseMimeType": "application/json", "responseJsonSchema": schema}
-    kind = written.get("type") if isinstance(written, dict) else None
-    return {"responseMimeType": "application/json"} if kind in ("json_object", "json_schema") else {}
 
 
 def _logprobs(request: ModelRequest, settings: dict[str, Any], most_alternatives: int) -> dict[str, Any]:
@@ -170,7 +196,19 @@ def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, lis
         if item.role in _INSTRUCTION_ROLES:
             continue
         called.update(_calls_of(item))
-        parts = _parts_of(item, called)
+        # The parts of a message; calls of tools and their results are parts here.
+        calls = item.further.get("tool_calls")
+        if item.role == "tool" and item.content is not None:
+            call_id = item.further.get("tool_call_id")
+            name, has_id = called.get(str(call_id), ("tool", False))
+            key = "error" if item.further.get(TOOL_ERROR) else "result"
+            known = {"id": call_id} if has_id else {}
+            parts = [{"functionResponse": {**known, "name": name, "response": {key: item.content}}}]
+        elif item.role not in _MODEL_ROLES or not isinstance(calls, list):
+            parts = _parts(_written(item))
+        else:
+            said = _parts(item.content) if item.content else []
+            parts = [*said, *map(_function_call, calls)]
         if item.role == "tool" and answers_call:  # the results of one answer's calls belong in one message
             others[-1]["parts"] += parts
         else:
@@ -195,21 +233,6 @@ def _calls_of(message: Message) -> Iterator[tuple[str, tuple[str, bool]]]:
     for number, part in enumerate(calls):
         call = part["functionCall"]
         yield call.get("id") or made_call_id(number), (call["name"], bool(call.get("id")))
-
-
-def _parts_of(message: Message, called: Mapping[str, tuple[str, bool]]) -> list[dict[str, Any]]:
-    """Return the parts of a message; calls of tools and their results are parts here."""
-    calls = message.further.get("tool_calls")
-    if message.role == "tool" and message.content is not None:
-        call_id = message.further.get("tool_call_id")
-        name, has_id = called.get(str(call_id), ("tool", False))
-        key = "error" if message.further.get(TOOL_ERROR) else "result"
-        known = {"id": call_id} if has_id else {}
-        return [{"functionResponse": {**known, "name": name, "response": {key: message.content}}}]
-    if message.role not in _MODEL_ROLES or not isinstance(calls, list):
-        return _parts(_written(message))
-    said = _parts(message.content) if message.content else []
-    return [*said, *map(_function_call, calls)]
 
 
 def _function_call(call: Any) -> dict[str, Any]:
@@ -243,14 +266,6 @@ def _parts(content: Any) -> list[dict[str, Any]]:
         {"text": part["text"]} if isinstance(part, dict) and part.get("type") == "text" else part
         for part in parts
     ]
-
-
-def _said_message(body: Mapping[str, Any]) -> Message | None:
-    candidates = [item for item in body.get("candidates") or () if isinstance(item, dict)]
-    first = min(candidates, key=lambda item: place_of(item.get("index")), default={})
-    content = first.get("content")
-    parts = content.get("parts") if isinstance(content, dict) else None
-    return Message("model", None, {"parts": parts}) if parts else None
 
 
 # The first value of the enum, which some servers write for none.
@@ -358,35 +373,6 @@ def _as_token(entry: Any) -> dict[str, Any]:
     if not isinstance(entry, dict):
         return {}
     return {"token": entry.get("token"), "logprob": entry.get("logProbability", 0)}
-
-
-def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
-    """Tokens, thoughts counted as written, under this API's own names."""
-    counted = body.get("usageMetadata")
-    if not isinstance(counted, dict):
-        return None
-    named = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
-    written: list[Any] = [count for count in named if count is not None]
-    # What tools of Google's gave back was read, too.
-    asked: list[Any] = [
-        count
-        for name in ("promptTokenCount", "toolUsePromptTokenCount")
-        if (count := counted.get(name)) is not None
-    ]
-    heard = [
-        item.get("tokenCount")
-        for item in counted.get("promptTokensDetails") or ()
-        if isinstance(item, dict) and item.get("modality") == "AUDIO"
-    ]
-    usage = {
-        "prompt_tokens": _sum(asked),
-        "completion_tokens": _sum(written),
-        "prompt_tokens_details": {
-            "cached_tokens": counted.get("cachedContentTokenCount"),
-            "audio_tokens": _sum(heard) if heard else None,
-        },
-    }
-    return read_chat_usage({"usage": usage, "model": body.get("modelVersion")})
 
 
 def _sum(counts: list[Any]) -> Any:

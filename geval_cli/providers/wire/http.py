@@ -11,7 +11,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.network.addresses import split_url
-from geval_cli.providers.network.messages import HttpCall, HttpResponse, Signer
+from geval_cli.providers.network.messages import HttpCall, Signer
 from geval_cli.providers.network.tls import ClientCertificate, certificate_of, check_certificate
 from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.options import (
@@ -49,7 +49,7 @@ from geval_cli.providers.wire.token_usage import (
     reported_cost_usd,
     reported_usage,
 )
-from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
+from geval_cli.records import ModelRequest, ModelResponse, Usage
 from geval_cli.templating import Templates, templates_of
 from geval_cli.templating.js_text import js_json
 
@@ -175,7 +175,19 @@ class HttpProvider:
         dropped = (("logprobs",) if lacks_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
         )
-        usage = self._usage(reply, choice, call)
+        # Tokens as `transformResponse` reports them, else as far as the API counts them as chat completions
+        # do.
+        body = json_of(reply)
+        tokens = reported_usage(choice.reported.get("tokenUsage"))
+        if tokens is None and isinstance(body, dict):
+            tokens = read_chat_usage(body)
+        tokens = believed(tokens, Exchange((call.url, call.body), (choice.text,)))
+        counted = tokens or TokenUsage()
+        price = self._settings.price
+        cost = None if price is None else price.cost_usd(tokens)
+        if "cost" in choice.reported:
+            cost = reported_cost_usd(choice.reported["cost"])
+        usage = Usage(1, counted.input_tokens, counted.output_tokens, cost_usd=cost)
         said = settings.secrets.hide_echo(choice)
         return ModelResponse((said,), usage, reply.latency_ms, dropped=dropped)
 
@@ -195,20 +207,6 @@ class HttpProvider:
             if not isinstance(error, LookupError):
                 hint = getattr(error, "hint", "") or "see the templates in the provider's config"
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
-
-    def _usage(self, reply: HttpResponse, choice: Choice, call: HttpCall) -> Usage:
-        """Tokens as `transformResponse` reports them, else as far as the API counts them as chat completions do."""
-        body = json_of(reply)
-        tokens = reported_usage(choice.reported.get("tokenUsage"))
-        if tokens is None and isinstance(body, dict):
-            tokens = read_chat_usage(body)
-        tokens = believed(tokens, Exchange((call.url, call.body), (choice.text,)))
-        counted = tokens or TokenUsage()
-        price = self._settings.price
-        cost = None if price is None else price.cost_usd(tokens)
-        if "cost" in choice.reported:
-            cost = reported_cost_usd(choice.reported["cost"])
-        return Usage(1, counted.input_tokens, counted.output_tokens, cost_usd=cost)
 
 
 def check(source: ProviderSource) -> list[Problem]:

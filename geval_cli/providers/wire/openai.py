@@ -100,7 +100,16 @@ class ResponsesProvider(EndpointProvider):
         return ("n",) if len(request.sample_indexes) > 1 else ()
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
-        return _usage(body)
+        # Tokens, which this API counts as the chat API does, under other names.
+        counted = body.get("usage")
+        if not isinstance(counted, dict):
+            return None
+        usage = {
+            "prompt_tokens": counted.get("input_tokens"),
+            "completion_tokens": counted.get("output_tokens"),
+            "prompt_tokens_details": counted.get("input_tokens_details"),
+        }
+        return read_chat_usage({**body, "usage": usage})
 
     def _new_batches(self) -> BatchApi | None:
         return _batches(self._endpoint)
@@ -137,7 +146,10 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
             "schema": schema,
         }
     if isinstance(written, dict):
-        payload["text"] = {"format": _text_format(written), **(payload.get("text") or {})}
+        # A `response_format` as this API writes it, with the schema's own keys beside the type.
+        inner = written.get("json_schema")
+        text_format = {"type": written.get("type"), **inner} if isinstance(inner, dict) else dict(written)
+        payload["text"] = {"format": text_format, **(payload.get("text") or {})}
     effort = payload.pop("reasoning_effort", None)
     if effort is not None:
         payload["reasoning"] = {"effort": effort, **(payload.get("reasoning") or {})}
@@ -194,12 +206,6 @@ def _input_part(part: Any) -> Any:
     if part.get("type") == "image_url" and isinstance(image, dict):
         return {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail", "auto")}
     return part
-
-
-def _text_format(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `response_format` as this API writes it, with the schema's own keys beside the type."""
-    inner = written.get("json_schema")
-    return {"type": written.get("type"), **inner} if isinstance(inner, dict) else dict(written)
 
 
 def _choice(received: Received) -> Choice:
@@ -308,19 +314,6 @@ def _tool_calls(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield tool_call(name, given, call_id, _OURS_TO_RUN.get(kind, kind))
 
 
-def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
-    """Tokens, which this API counts as the chat API does, under other names."""
-    counted = body.get("usage")
-    if not isinstance(counted, dict):
-        return None
-    usage = {
-        "prompt_tokens": counted.get("input_tokens"),
-        "completion_tokens": counted.get("output_tokens"),
-        "prompt_tokens_details": counted.get("input_tokens_details"),
-    }
-    return read_chat_usage({**body, "usage": usage})
-
-
 class EmbeddingProvider(EndpointProvider):
     """A model that turns the last user message into a vector."""
 
@@ -331,15 +324,12 @@ class EmbeddingProvider(EndpointProvider):
         return {"model": self._endpoint.model, "input": text, **self._endpoint.wire}
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
-        return (Choice(json.dumps(_vector(received), separators=(",", ":"))),)
-
-
-def _vector(received: Received) -> list[float]:
-    body = received.body
-    entries = body.get("data") if isinstance(body, dict) else None
-    found = [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
-    first = min(found, key=lambda item: place_of(item.get("index")), default=None)
-    return _numbers(first.get("embedding") if first is not None else None, received)
+        body = received.body
+        entries = body.get("data") if isinstance(body, dict) else None
+        found = [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
+        first = min(found, key=lambda item: place_of(item.get("index")), default=None)
+        vector = _numbers(first.get("embedding") if first is not None else None, received)
+        return (Choice(json.dumps(vector, separators=(",", ":"))),)
 
 
 def _numbers(vector: Any, received: Received) -> list[float]:
@@ -426,20 +416,17 @@ class ClassificationProvider(EndpointProvider):
         return payload
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
-        return (Choice(json.dumps(_scores(received), ensure_ascii=False)),)
+        # The scores by label; servers send a list of them, or a list for each text.
+        entries = received.body
+        if isinstance(entries, list) and entries and isinstance(entries[0], list):
+            entries = entries[0]
+        if not isinstance(entries, list) or not entries or not all(map(_is_score, entries)):
+            raise received.refuse("an answer without label scores")
+        scores = {entry["label"]: float(entry["score"]) for entry in entries}
+        return (Choice(json.dumps(scores, ensure_ascii=False)),)
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
         return None  # such servers count none
-
-
-def _scores(received: Received) -> dict[str, float]:
-    """Return the scores by label; servers send a list of them, or a list for each text."""
-    entries = received.body
-    if isinstance(entries, list) and entries and isinstance(entries[0], list):
-        entries = entries[0]
-    if not isinstance(entries, list) or not entries or not all(map(_is_score, entries)):
-        raise received.refuse("an answer without label scores")
-    return {entry["label"]: float(entry["score"]) for entry in entries}
 
 
 def _is_score(entry: Any) -> bool:
@@ -492,7 +479,9 @@ class OpenAICompatibleProvider(EndpointProvider):
             "messages": chat_messages(with_parts_of(request, _media_part)),
         }
         if request.response_schema is not None:
-            payload["response_format"] = _response_format(request.response_schema)
+            schema = request.response_schema
+            named = {"name": "answer", "strict": is_strict_safe(schema), "schema": schema}
+            payload["response_format"] = {"type": "json_schema", "json_schema": named}
         payload.update(self._endpoint.wire)
         for name in _TOKEN_LIMITS:
             if request.params.get(name) is not None:
@@ -554,8 +543,3 @@ def _media_part(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str
         return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
     detail = {"detail": part["detail"]} if "detail" in part else {}
     return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}", **detail}}
-
-
-def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
-    named = {"name": "answer", "strict": is_strict_safe(schema), "schema": schema}
-    return {"type": "json_schema", "json_schema": named}

@@ -140,7 +140,9 @@ class OpenAIBatches:
                 if found.label == batch_id:
                     return [found]
                 # A batch keeps the name of its file, also where it keeps no name of ours.
-                if file_id in _input_files(item):
+                files = item.get("input_files")
+                input_files = [item.get("input_file_id"), *(files if isinstance(files, list) else ())]
+                if file_id in input_files:
                     of_file.append(replace(found, label=batch_id))
             page = self.next_page(page, said, items)
         return of_file
@@ -369,11 +371,6 @@ def is_batch(item: Any) -> bool:
 
 def _is_list(found: Any) -> bool:
     return isinstance(found, list) or (isinstance(found, dict) and isinstance(found.get("data"), list))
-
-
-def _input_files(item: Mapping[str, Any]) -> list[Any]:
-    files = item.get("input_files")
-    return [item.get("input_file_id"), *(files if isinstance(files, list) else ())]
 
 
 def _line(text: bytes) -> BatchLine:

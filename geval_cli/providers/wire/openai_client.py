@@ -35,7 +35,21 @@ class ClientProvider(OpenAICompatibleProvider):
     """
 
     def __init__(self, asked: ClientModel, number: int) -> None:
-        endpoint = _endpoint_of(asked)
+        client, model = asked.client, asked.model
+        url = str(client.base_url)
+        is_azure = "Azure" in type(client).__name__
+        name = f"{'azure' if is_azure else 'openai'}:{model}"
+        endpoint = Endpoint(
+            id=name,
+            label=name,
+            kind="openai",
+            model=model,
+            url=url,
+            secrets=Secrets(_secrets_of(client)),
+            key_source=_KEY_SOURCE,
+            limits=ProviderLimits(max_concurrency=None if is_async_client(client) else _THREADS),
+            price=price_of({}, url=url, model=model),
+        )
         super().__init__(endpoint, ClientTransport(asked.client))
         identity = endpoint.identity
         # Of two clients for the same address, each may be another user.
@@ -131,24 +145,6 @@ class ClientTransport(Transport):
 def build(asked: ClientModel, number: int) -> ClientProvider:
     """Return the provider for a user's client, the `number`-th in its event loop."""
     return ClientProvider(asked, number)
-
-
-def _endpoint_of(asked: ClientModel) -> Endpoint:
-    client, model = asked.client, asked.model
-    url = str(client.base_url)
-    is_azure = "Azure" in type(client).__name__
-    name = f"{'azure' if is_azure else 'openai'}:{model}"
-    return Endpoint(
-        id=name,
-        label=name,
-        kind="openai",
-        model=model,
-        url=url,
-        secrets=Secrets(_secrets_of(client)),
-        key_source=_KEY_SOURCE,
-        limits=ProviderLimits(max_concurrency=None if is_async_client(client) else _THREADS),
-        price=price_of({}, url=url, model=model),
-    )
 
 
 def _secrets_of(client: Any) -> list[str | None]:

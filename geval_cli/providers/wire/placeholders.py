@@ -135,16 +135,14 @@ def follow_path(value: Any, steps: tuple[PathStep, ...]) -> Any:
         LookupError: the path leads nowhere; the text names the step.
     """
     for step in steps:
-        if not _has_step(value, step):
+        if isinstance(step, int):
+            has_step = isinstance(value, list) and -len(value) <= step < len(value)
+        else:
+            has_step = isinstance(value, dict) and step in value
+        if not has_step:
             raise LookupError(f"there is no {step!r} in it")
         value = value[step]
     return value
-
-
-def _has_step(value: Any, step: PathStep) -> bool:
-    if isinstance(step, int):
-        return isinstance(value, list) and -len(value) <= step < len(value)
-    return isinstance(value, dict) and step in value
 
 
 def is_path(written: str) -> bool:
@@ -211,7 +209,14 @@ class HttpTemplates(Struct, frozen=True):
         own = _OWN_PLACE.fullmatch(template)
         if own is not None and own[1].partition(".")[0] not in self.request.variables:
             return Places(self.request).fill(template)
-        return _as_data(self.text(template))
+        text = self.text(template)
+        if not text.lstrip().startswith(("{", "[")):
+            return text
+        try:
+            found: JsonValue = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        return found
 
     def json_text(self, template: str) -> str:
         """JSON text with the values in it; where they break it, once more with their quotes and line breaks escaped.
@@ -261,16 +266,6 @@ def _texts(template: Any) -> Iterator[str]:
             yield from _texts(item)
     elif isinstance(template, str):
         yield template
-
-
-def _as_data(text: str) -> JsonValue:
-    if not text.lstrip().startswith(("{", "[")):
-        return text
-    try:
-        found: JsonValue = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return found
 
 
 def _compact(text: str) -> str | None:

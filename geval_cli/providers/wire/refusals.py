@@ -107,20 +107,18 @@ def _reset_wait(value: str, now_s: float) -> float | None:
     number = read_number(value)
     if number is None:
         duration = duration_s(value)
-        return _seconds_until_iso(value, now_s) if duration is None else duration
+        if duration is not None:
+            return duration
+        try:
+            moment = datetime.fromisoformat(value)
+            return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now_s)
+        except (ValueError, OverflowError):
+            return None
     if number >= _EPOCH_MILLISECONDS_FROM:
         return max(0.0, number / 1000 - now_s)
     if number >= _EPOCH_SECONDS_FROM:
         return max(0.0, number - now_s)
     return max(0.0, number)
-
-
-def _seconds_until_iso(value: str, now_s: float) -> float | None:
-    try:
-        moment = datetime.fromisoformat(value)
-        return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now_s)
-    except (ValueError, OverflowError):
-        return None
 
 
 CLOUD_CREDENTIALS = "default credentials"
@@ -245,7 +243,15 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
     ):
         return _auth_error(reply, context, is_out_of_money=False)
     if _is_unknown_model(reply.status, codes, words, context):
-        return _unknown_model_error(reply, context)
+        similar = similar_model(context.provider_id, context.model)
+        guess = f"did you mean `{similar}`? " if similar else ""
+        return UnknownModelError(
+            _message_at(reply, context),
+            provider_id=context.provider_id,
+            status=reply.status,
+            body=context.secrets.excerpt(reply.text),
+            hint=f"{guess}check the model's name and `base_url`; no further request was sent to it",
+        )
     # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
     if reply.status == HTTPStatus.TOO_MANY_REQUESTS and not _TOO_LARGE.search(words):
         return ProviderRateLimitError(
@@ -256,7 +262,14 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
             body=context.secrets.excerpt(text),
         )
     if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _PASSING_STATUSES:
-        return _unavailable_error(reply, context, now_s)
+        error = ProviderUnavailableError(
+            _message(reply, context),
+            provider_id=context.provider_id,
+            status=reply.status,
+            body=context.secrets.excerpt(reply.text),
+        )
+        error.retry_after_s = retry_after_s(reply, now_s=now_s)
+        return error
     return _request_error(reply, context)
 
 
@@ -369,18 +382,6 @@ def _is_unknown_model(status: int, codes: str, words: str, context: CallContext)
     return bool((is_named or len(words) < _SHORT) and _NO_MODEL.search(words))
 
 
-def _unknown_model_error(reply: HttpResponse, context: CallContext) -> UnknownModelError:
-    similar = similar_model(context.provider_id, context.model)
-    guess = f"did you mean `{similar}`? " if similar else ""
-    return UnknownModelError(
-        _message_at(reply, context),
-        provider_id=context.provider_id,
-        status=reply.status,
-        body=context.secrets.excerpt(reply.text),
-        hint=f"{guess}check the model's name and `base_url`; no further request was sent to it",
-    )
-
-
 def _is_renamed(parameter: str, words: str, context: CallContext) -> bool:
     """Return whether a server wants a limit that the user wrote, under its newer name: that is no other setting."""
     newer = "max_completion_tokens"
@@ -401,17 +402,6 @@ def _written_error(reply: HttpResponse, context: CallContext, parameter: str) ->
         body=context.secrets.excerpt(reply.text),
         hint=f"leave `{parameter}` out, or use a value that this model accepts",
     )
-
-
-def _unavailable_error(reply: HttpResponse, context: CallContext, now_s: float) -> ProviderUnavailableError:
-    error = ProviderUnavailableError(
-        _message(reply, context),
-        provider_id=context.provider_id,
-        status=reply.status,
-        body=context.secrets.excerpt(reply.text),
-    )
-    error.retry_after_s = retry_after_s(reply, now_s=now_s)
-    return error
 
 
 def _request_error(reply: HttpResponse, context: CallContext) -> ProviderRequestError:
