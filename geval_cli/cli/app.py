@@ -589,7 +589,10 @@ def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
         UsageError: there is no such command.
     """
     if words and words[0] == "import" and "import" in commands:
-        return _with_kind_of_import(words)
+        # The words with `suite` after `import`, where no kind is written.
+        verb, *rest = words
+        is_written = bool(rest) and rest[0] in (*_IMPORTED, "-h", "--help")
+        return list(words) if is_written else [verb, "suite", *rest]
     if not words or words[0].startswith("-") or words[0] in commands:
         return list(words)
     verb, *rest = words
@@ -618,10 +621,3 @@ def _without_config_option(words: Sequence[str]) -> Iterator[str]:
             yield value
         elif word not in _CONFIG_OPTIONS:
             yield word
-
-
-def _with_kind_of_import(words: Sequence[str]) -> list[str]:
-    """Return the words with `suite` after `import`, where no kind is written."""
-    verb, *rest = words
-    is_written = bool(rest) and rest[0] in (*_IMPORTED, "-h", "--help")
-    return list(words) if is_written else [verb, "suite", *rest]

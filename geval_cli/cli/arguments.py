@@ -345,10 +345,6 @@ def check_options(options: RunOptions) -> None:
     if options.resume_latest and options.resume_from is not None:
         hint = "use --resume for the latest unfinished run of the config, --resume-from RUN for a certain run"
         raise UsageError("--resume and --resume-from cannot be combined", hint=hint)
-    _check_batches(options)
-
-
-def _check_batches(options: RunOptions) -> None:
     is_batched = options.batch or options.batch_judge
     if is_batched and options.is_offline:
         raise UsageError(

@@ -41,7 +41,21 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
         ConfigError: a file cannot be written in the format that its name asks for.
         OutputError: a file cannot be written.
     """
-    _check(given)
+    if given.adjust not in ADJUSTMENTS:
+        raise UsageError(f"unknown method --adjust {given.adjust}", hint="use holm or bh")
+    if not 0 < given.detect <= 1:
+        hint = "give the smallest difference in scores that matters to you, for example 0.05"
+        raise UsageError(f"--detect {given.detect:g} must be above 0 and at most 1", hint=hint)
+    problems = []
+    for path in given.outputs:
+        problem = check_output_path(path)
+        if path.suffix.lower() not in _ENDINGS:
+            hint = f"use a name that ends in one of: {', '.join(_ENDINGS)}"
+            problem = Problem(f"cannot write a comparison to {path}", hint=hint)
+        if problem is not None:
+            problems.append(problem)
+    if problems:
+        raise ConfigError(problems)
     options = ComparisonOptions(
         given.detect, given.adjust, given.columns, given.cluster, given_margins=given.margins
     )
@@ -87,24 +101,6 @@ def _options_again(given: CompareOptions) -> Iterator[str]:
         if field.name not in {"outputs", "is_verbose"} and value != field.default:
             for item in value if isinstance(value, tuple) else (value,):
                 yield from (option.name,) if item is True else (option.name, str(item))
-
-
-def _check(given: CompareOptions) -> None:
-    if given.adjust not in ADJUSTMENTS:
-        raise UsageError(f"unknown method --adjust {given.adjust}", hint="use holm or bh")
-    if not 0 < given.detect <= 1:
-        hint = "give the smallest difference in scores that matters to you, for example 0.05"
-        raise UsageError(f"--detect {given.detect:g} must be above 0 and at most 1", hint=hint)
-    problems = []
-    for path in given.outputs:
-        problem = check_output_path(path)
-        if path.suffix.lower() not in _ENDINGS:
-            hint = f"use a name that ends in one of: {', '.join(_ENDINGS)}"
-            problem = Problem(f"cannot write a comparison to {path}", hint=hint)
-        if problem is not None:
-            problems.append(problem)
-    if problems:
-        raise ConfigError(problems)
 
 
 def _json(found: RunComparison, corrected: Any) -> str:

@@ -52,16 +52,6 @@ def main() -> "NoReturn":
     sys.exit(_code_with_lost_output(code))
 
 
-def _distrust_links_here() -> None:
-    """Write through no link of this folder's, whatever the command, where every config is a stranger's."""
-    from geval_cli.report.safe_file import distrust_links
-    from geval_cli.runs.requests import is_untrusted
-    from geval_cli.store.home import current_folder
-
-    if is_untrusted(os.environ):
-        distrust_links([current_folder()])
-
-
 def _interrupted(stop: KeyboardInterrupt) -> int:
     from geval_cli.errors import ExitCode, TerminatedError
 
@@ -89,9 +79,21 @@ def _run_command() -> int:
     shows_tracebacks = DEBUG in sys.argv
     sys.argv[1:] = [_SPELT.get(word, word) for word in sys.argv[1:] if word != DEBUG]
     try:
-        _check_folder()
+        # Raise UsageError where the current folder is gone, before a command stumbles over that in its own
+        # way.
+        if not _HELP & {*sys.argv[1:]} and sys.argv[1:]:
+            from geval_cli.store.home import current_folder
+
+            current_folder()
         if os.environ.get("GEVAL_UNTRUSTED"):
-            _distrust_links_here()
+            # Write through no link of this folder's, whatever the command, where every config is a
+            # stranger's.
+            from geval_cli.report.safe_file import distrust_links
+            from geval_cli.runs.requests import is_untrusted
+            from geval_cli.store.home import current_folder
+
+            if is_untrusted(os.environ):
+                distrust_links([current_folder()])
         sys.argv[1:] = as_typed(sys.argv[1:], names_of_commands())
         if sys.argv[1:2] != ["run"]:  # which has more to load
             raise_again()
@@ -117,14 +119,6 @@ def _print_traceback() -> None:
     import traceback
 
     traceback.print_exc()
-
-
-def _check_folder() -> None:
-    """Raise UsageError where the current folder is gone, before a command stumbles over that in its own way."""
-    if not _HELP & {*sys.argv[1:]} and sys.argv[1:]:
-        from geval_cli.store.home import current_folder
-
-        current_folder()
 
 
 def _code_with_lost_output(code: int | str | None) -> int | str | None:

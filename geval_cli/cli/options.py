@@ -490,7 +490,15 @@ class GroupedCommand(TyperCommand):
             if record is not None:
                 written, text = record
                 rows = sections.setdefault(_heading(param), [])
-                rows.append((_without_type(written), _in_words(text)))
+                # An option or argument as it is written, with `N`, `FILE` or `TEXT` where click names a
+                # Python type.
+                found = _TYPE.search(written)
+                if found is None:
+                    without_type = written
+                else:
+                    kind = next((word for part, word in _VALUES.items() if part in found[1]), "TEXT")
+                    without_type = _TYPE.sub(f" {kind}" if written.startswith("-") else "", written)
+                rows.append((without_type, _in_words(text)))
         for heading in sorted(sections, key=lambda name: name == OptionGroup.OPTIONS):
             with formatter.section(bold(heading)):
                 formatter.write_dl(sections[heading])
@@ -519,15 +527,6 @@ _BRACKETS = compile_later(r"\[\[(\w+)\](\.\.\.)?\](?:\.\.\.)?")
 _TYPE = compile_later(r" ?<([^<>]*)>")
 _RANGE = compile_later(r"(\d+)<=x<=(\d+)")
 _AT_LEAST = compile_later(r"\[x>=(\d+)\]|x>=(\d+)")
-
-
-def _without_type(written: str) -> str:
-    """Return an option or argument as it is written, with `N`, `FILE` or `TEXT` where click names a Python type."""
-    found = _TYPE.search(written)
-    if found is None:
-        return written
-    kind = next((word for part, word in _VALUES.items() if part in found[1]), "TEXT")
-    return _TYPE.sub(f" {kind}" if written.startswith("-") else "", written)
 
 
 _VALUES = {"int": "N", "float": "X", "path": "FILE", "Path": "FILE"}

@@ -99,8 +99,14 @@ def _may_remove(
     chosen: Sequence[RunOutline], damaged: Sequence[str], told: _Told, given: RemoveOptions
 ) -> bool:
     """List what would go and ask, unless the user is sure; what is not confirmed is left."""
-    if not given.as_json and not given.is_sure:
-        _list(chosen)
+    if not given.as_json and not given.is_sure and chosen:
+        console = make_console(sys.stdout, environ=os.environ)
+        listed = [RunListEntry(item.run, item.counts, item.config_file) for item in chosen[:_LISTED]]
+        would = f"{plural(len(chosen), 'run')} would be removed, with all results"
+        print_runs(listed, console, now=datetime.now().astimezone(), folder=Path.cwd(), sentence=would)
+        if len(chosen) > _LISTED:
+            sys.stdout.write(f" and {plural(len(chosen) - _LISTED, 'more run')}\n")
+        sys.stdout.flush()
     if given.is_sure or _confirmed(len(chosen) + len(damaged), len(told.orphans), as_json=given.as_json):
         return True
     run_ids = (*(item.run.id for item in chosen), *damaged)
@@ -149,18 +155,6 @@ def _age_s(run: RunRecord, now: datetime) -> float:
         return (now - datetime.fromisoformat(run.started_at)).total_seconds()
     except (ValueError, TypeError):
         return 0.0
-
-
-def _list(chosen: Sequence[RunOutline]) -> None:
-    if not chosen:
-        return
-    console = make_console(sys.stdout, environ=os.environ)
-    listed = [RunListEntry(item.run, item.counts, item.config_file) for item in chosen[:_LISTED]]
-    would = f"{plural(len(chosen), 'run')} would be removed, with all results"
-    print_runs(listed, console, now=datetime.now().astimezone(), folder=Path.cwd(), sentence=would)
-    if len(chosen) > _LISTED:
-        sys.stdout.write(f" and {plural(len(chosen) - _LISTED, 'more run')}\n")
-    sys.stdout.flush()
 
 
 def _confirmed(count: int, labelled: int, *, as_json: bool) -> bool:

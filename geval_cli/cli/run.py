@@ -113,20 +113,17 @@ class Screen:
         self._timer.cancel()
         early, self._early = self._early, None
         with suppress(OSError, ValueError):
-            self._make_display()
+            from geval_cli.report.console import make_console
+            from geval_cli.report.progress import make_progress
+            from geval_cli.report.request_log import RequestLines
+
+            console = make_console(sys.stderr, environ=os.environ)
+            if self._lists_requests:
+                self._lines = RequestLines(console)
+            self._progress = make_progress(console, is_shown=self._shows_progress, stopping=self._stopping)
+            self._progress.__enter__()
         for event in early:
             self.listen(event)
-
-    def _make_display(self) -> None:
-        from geval_cli.report.console import make_console
-        from geval_cli.report.progress import make_progress
-        from geval_cli.report.request_log import RequestLines
-
-        console = make_console(sys.stderr, environ=os.environ)
-        if self._lists_requests:
-            self._lines = RequestLines(console)
-        self._progress = make_progress(console, is_shown=self._shows_progress, stopping=self._stopping)
-        self._progress.__enter__()
 
 
 class RunDisplay(Struct, frozen=True):
@@ -338,7 +335,10 @@ def _run_one(
     problems = list(_finish(files, report))
     problems += _print_results(report, [] if problems else outputs, display, state)
     if "GITHUB_ACTIONS" in os.environ:
-        _print_annotations(report)
+        from geval_cli.report.problem_formats import Origin
+        from geval_cli.report.run_problems import annotations, run_problems
+
+        sys.stdout.write(annotations(run_problems(report), os.environ, origin=Origin.RUN))
     print_problems(problems)
     code = exit_code(report, stop.reason)
     return max(code, ExitCode.NOT_JUDGED, key=_RANK.index) if problems else code
@@ -380,13 +380,6 @@ def _run_before(report: RunReport, state: State) -> str:
         return ""
     names = [stored.run.id for stored in state.runs.runs(limit=2)]
     return "latest~1" if names == [report.run.id, earlier] else earlier
-
-
-def _print_annotations(report: RunReport) -> None:
-    from geval_cli.report.problem_formats import Origin
-    from geval_cli.report.run_problems import annotations, run_problems
-
-    sys.stdout.write(annotations(run_problems(report), os.environ, origin=Origin.RUN))
 
 
 async def _run_with_display(

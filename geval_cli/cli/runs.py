@@ -153,7 +153,16 @@ def show_run(
     with open_report(name, home, os.environ) as (report, warnings):
         print_warnings(warnings)
         if choice.case is not None and next(choice.results(report), None) is None:
-            raise _no_case(choice, report)
+            numbers = {result.test_index + 1 for result in report.results()}
+            if not numbers:
+                no_case = UsageError(
+                    f"run {report.run.id} has no results", hint="list the stored runs with `geval list`"
+                )
+            else:
+                few = f"use a test from {min(numbers)} to {max(numbers)}; 3.2 is the second repeat of test 3"
+                what = "case" if not choice.wanted else f"{' or '.join(sorted(choice.wanted))} case"
+                no_case = UsageError(f"run {report.run.id} has no {what} {choice.case}", hint=few)
+            raise no_case
         for path in outputs:
             write_results_file(path, report)
         if as_json:
@@ -203,14 +212,3 @@ def _print(
             f"\n no {' or '.join(word for status, word in PLURALS.items() if status in choice.wanted)}"
         )
     print_answer(report, console, written=written, name=name, home=home)
-
-
-def _no_case(choice: ShowChoice, report: RunReport) -> UsageError:
-    numbers = {result.test_index + 1 for result in report.results()}
-    if not numbers:
-        return UsageError(
-            f"run {report.run.id} has no results", hint="list the stored runs with `geval list`"
-        )
-    few = f"use a test from {min(numbers)} to {max(numbers)}; 3.2 is the second repeat of test 3"
-    what = "case" if not choice.wanted else f"{' or '.join(sorted(choice.wanted))} case"
-    return UsageError(f"run {report.run.id} has no {what} {choice.case}", hint=few)

@@ -133,11 +133,23 @@ class Wall(Struct):
         """
         if not any(request.is_untrusted for request in requests) or self.is_up:
             return
-        why_not = _why_not(requests)
+        if landlock_version() == 0:
+            why_not = "it has no Landlock (added in Linux 5.13)"
+        elif any(_has_own_program(request) for request in requests):
+            why_not = (
+                "the judge that you chose may be a program, which needs more access than a stranger's config"
+            )
+        elif threading.active_count() > 1:
+            why_not = "threads are already running"
+        else:
+            why_not = ""
         if why_not:
             self._do_without(why_not)
             return
-        temporary = _own_temporary_folder()
+        # A temporary folder that holds nobody else's files; it goes with the process.
+        temporary = make_temporary_folder()
+        atexit.register(remove_folder, temporary)
+        tempfile.tempdir = str(temporary)
         with ExitStack() as stack:
             allowed = Allowed(
                 readable=(*_own_files(), *_named_files(requests)),
@@ -235,24 +247,6 @@ def ports_of(prepared: Iterable[PreparedRun]) -> frozenset[int] | None:
         ports |= run.ports
     ports |= {port for url in getproxies().values() if (port := port_of(url))}
     return frozenset(ports)
-
-
-def _own_temporary_folder() -> Path:
-    """Return a temporary folder that holds nobody else's files; it goes with the process."""
-    folder = make_temporary_folder()
-    atexit.register(remove_folder, folder)
-    tempfile.tempdir = str(folder)
-    return folder
-
-
-def _why_not(requests: Sequence[RunRequest]) -> str:
-    if landlock_version() == 0:
-        return "it has no Landlock (added in Linux 5.13)"
-    if any(_has_own_program(request) for request in requests):
-        return "the judge that you chose may be a program, which needs more access than a stranger's config"
-    if threading.active_count() > 1:
-        return "threads are already running"
-    return ""
 
 
 def _has_own_program(request: RunRequest) -> bool:

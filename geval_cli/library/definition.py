@@ -1,7 +1,7 @@
 """From the arguments of `GEval` to a metric and its judge, by the rules that a config file is checked by."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -177,7 +177,9 @@ def _read_spec(arguments: Mapping[str, Any], reading: LoadContext) -> GEvalField
     if not (isinstance(name, str) and name.strip()):
         message = f"`name` must be a non-empty string, found {describe_value(name)}"
         reading.problems.append(Problem(message))
-    for text in _listed(given.get("criteria")):
+    value = given.get("criteria")
+    listed = value if isinstance(value, list) else [value]
+    for text in listed:
         if is_file_reference(text):
             reading.problems.append(Problem("`criteria` is a file reference", hint="pass its text instead"))
             return None
@@ -213,7 +215,9 @@ def _read_judge(
         return client_model(model, problems)
     written = provider_form(model)
     if written is None:
-        message = f"`model` must be a string, a pair of strings, a mapping or a judge, found {_shown(model)}"
+        known = isinstance(model, str | int | float | list | dict)
+        shown = describe_value(model) if known else f"an object of the class {type(model).__name__}"
+        message = f"`model` must be a string, a pair of strings, a mapping or a judge, found {shown}"
         problems.append(Problem(message, hint='for example "openai:gpt-4.1"'))
         return None
     reading = _new_reading()
@@ -253,15 +257,6 @@ def provider_form(model: Model | None) -> JsonValue:
 def is_judge(model: object) -> TypeGuard[Judge]:
     """Return whether an object has what judges."""
     return all(hasattr(model, name) for name in _JUDGE_PARTS)
-
-
-def _shown(value: object) -> str:
-    known = isinstance(value, str | int | float | list | dict)
-    return describe_value(value) if known else f"an object of the class {type(value).__name__}"
-
-
-def _listed(value: JsonValue) -> Sequence[JsonValue]:
-    return value if isinstance(value, list) else [value]
 
 
 def _as_in_yaml(value: Any) -> JsonValue:

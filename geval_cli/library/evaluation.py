@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from geval_cli.assertions.graded.jury import Member, ask_jury, verdict_of_jury
-from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.trace import called_steps
 from geval_cli.errors import (
     ApiError,
@@ -69,7 +68,19 @@ async def evaluate_case(judges: Session, evaluation: Evaluation, case: TestCase)
             for judge, found in asked
         ]
         outcome = verdict_of_jury(await ask_jury(members), jury.rules)
-        return _result_of_jury(metric, outcome, latency_ms=(time.perf_counter() - started) * 1000)
+        latency_ms = (time.perf_counter() - started) * 1000
+        assert outcome.score is not None
+        assert outcome.threshold is not None
+        detail = dict(outcome.detail)
+        return Result(
+            metric=f"{metric.name} [GEval]",
+            score=outcome.score,
+            success=outcome.status is Status.PASSED,
+            threshold=outcome.threshold,
+            reason=outcome.reason,
+            latency_ms=latency_ms,
+            metadata={**detail, "score_range": tuple(detail["score_range"])},
+        )
     try:
         grade = await judges.grade(metric, judged, asked[0][1])
     except ProviderError as error:
@@ -297,21 +308,6 @@ def _result(metric: Metric, grade: Grade, *, latency_ms: float) -> Result:
         reason=grade.reason,
         latency_ms=latency_ms,
         metadata=_metadata(grade.detail),
-    )
-
-
-def _result_of_jury(metric: Metric, outcome: Outcome, *, latency_ms: float) -> Result:
-    assert outcome.score is not None
-    assert outcome.threshold is not None
-    detail = dict(outcome.detail)
-    return Result(
-        metric=f"{metric.name} [GEval]",
-        score=outcome.score,
-        success=outcome.status is Status.PASSED,
-        threshold=outcome.threshold,
-        reason=outcome.reason,
-        latency_ms=latency_ms,
-        metadata={**detail, "score_range": tuple(detail["score_range"])},
     )
 
 

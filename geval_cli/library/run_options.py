@@ -99,23 +99,19 @@ def _expected(name: str, value: Any) -> str | None:
     annotation = RunKeywords.__annotations__[name]
     kinds = tuple(get_origin(kind) or kind for kind in get_args(annotation) or (annotation,))
     if int in kinds:
-        return _expected_count(name, value)
+        option = next(option for declared, option in declared_options(RunOptions) if declared.name == name)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        least = -math.inf if option.minimum is None else option.minimum
+        if is_whole and least <= value <= (option.maximum or math.inf):
+            return None
+        least_text = "" if option.minimum is None else f" from {option.minimum}"
+        return f"a whole number{least_text}" + (f" to {option.maximum}" if option.maximum else "")
     if isinstance(value, kinds):
         return None
     return "a path" if Path in kinds else ", or ".join(_WORDS[kind] for kind in kinds if kind in _WORDS)
 
 
 _WORDS = {bool: "True or False", str: "text", Mapping: "a mapping"}
-
-
-def _expected_count(name: str, value: Any) -> str | None:
-    option = next(option for declared, option in declared_options(RunOptions) if declared.name == name)
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    least = -math.inf if option.minimum is None else option.minimum
-    if is_whole and least <= value <= (option.maximum or math.inf):
-        return None
-    least_text = "" if option.minimum is None else f" from {option.minimum}"
-    return f"a whole number{least_text}" + (f" to {option.maximum}" if option.maximum else "")
 
 
 def _contradictions(options: Mapping[str, Any]) -> Iterator[Problem]:

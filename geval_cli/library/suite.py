@@ -142,7 +142,14 @@ class _SuiteWriter:
             is_finite = value - value == 0
             return value if is_finite else self._refuse(f"JSON has no number {value}", path)
         if isinstance(value, Mapping):
-            return self._mapping(value, path)
+            found = {}
+            for key, item in value.items():
+                here = (*path, str(key))
+                if key in _PROVIDER_KEYS:
+                    found[str(key)] = self.provider(item, here)
+                elif not (path[0] == "tests" and len(path) <= _CELL_DEPTH + 1 and _is_missing(item)):
+                    found[str(key)] = self.plain(item, here)
+            return found
         if isinstance(value, list | tuple | set | frozenset):
             return [self.plain(item, (*path, index)) for index, item in enumerate(value)]
         return self._object(value, path)
@@ -165,16 +172,6 @@ class _SuiteWriter:
             named = self._named(value["id"], _name_of(value["id"]))
             return {**named, **self.plain({key: item for key, item in value.items() if key != "id"}, path)}
         return self.plain(value, path)
-
-    def _mapping(self, value: Mapping[Any, Any], path: tuple[str | int, ...]) -> dict[str, Any]:
-        found = {}
-        for key, item in value.items():
-            here = (*path, str(key))
-            if key in _PROVIDER_KEYS:
-                found[str(key)] = self.provider(item, here)
-            elif not (path[0] == "tests" and len(path) <= _CELL_DEPTH + 1 and _is_missing(item)):
-                found[str(key)] = self.plain(item, here)
-        return found
 
     def _object(self, value: Any, path: tuple[str | int, ...]) -> Any:
         from geval_cli.library.metric import GEval

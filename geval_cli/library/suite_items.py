@@ -142,7 +142,9 @@ class GevalFile(pytest.File):
         while True:
             known = shared.find(name)
             if known is not None:
-                return _read_run(SessionOptions.of(self.config).folder, known)
+                with open_runs(SessionOptions.of(self.config).folder, os.environ) as runs:
+                    run = runs.find(known).run
+                    return _Ran(known, tuple(runs.results(known)), run.warnings)
             if shared.acquire(name):
                 try:
                     if shared.find(name) is None:
@@ -177,12 +179,6 @@ class _Ran:
     run_id: str
     results: Sequence[CaseResult]
     warnings: Sequence[str]
-
-
-def _read_run(home: Path, run_id: str) -> _Ran:
-    with open_runs(home, os.environ) as runs:
-        run = runs.find(run_id).run
-        return _Ran(run_id, tuple(runs.results(run_id)), run.warnings)
 
 
 class SuiteItem(pytest.Item):

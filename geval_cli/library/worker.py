@@ -107,7 +107,11 @@ class Worker:
             )
             opened.set_result((asyncio.get_running_loop(), judges))
             await self._stopping.wait()
-            await _cancel_others()
+            # Cancel every other task of this loop and wait until it has ended.
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
     def _open_cache(self, stack: AsyncExitStack) -> ResponseCache | None:
         options = self._options
@@ -136,11 +140,3 @@ class _Executor(ThreadPoolExecutor):
             done: Future[T] = Future()
             done.set_result(fn(*args, **kwargs))
             return done
-
-
-async def _cancel_others() -> None:
-    """Cancel every other task of this loop and wait until it has ended."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

@@ -471,6 +471,10 @@ def decide(
             family = len(names)
             level = SIGNIFICANCE * min(decided + (rank[index] >= decided), family) / family
         least = min((item for item in map(margin, same) if item is not None), default=None)
+        if test.identical:
+            verdict = DifferenceVerdict.IDENTICAL
+        else:
+            verdict = verdict_of(test.delta, p, least, test.margin_interval())
         found.append(
             RowDecision(
                 test=test,
@@ -479,16 +483,10 @@ def decide(
                 level=level,
                 family=family,
                 margin=least,
-                verdict=_verdict(test, p, least),
+                verdict=verdict,
             )
         )
     return found
-
-
-def _verdict(test: PairedTest, adjusted_p: float, margin: float | None) -> DifferenceVerdict:
-    if test.identical:
-        return DifferenceVerdict.IDENTICAL
-    return verdict_of(test.delta, adjusted_p, margin, test.margin_interval())
 
 
 def verdict_of(

@@ -57,15 +57,13 @@ def _incomplete_beta(x: float, rest: float, a: float) -> float:
         return 1.0
     if x <= 0:
         return 0.0
-    front = math.exp(a * _log_of(x, rest) + math.log(rest) / 2 - _log_beta_half(a))
+    # Log(x) of x = 1 - rest, without loss for an x near 1.
+    front = math.exp(
+        a * (math.log1p(-rest) if rest < x else math.log(x)) + math.log(rest) / 2 - _log_beta_half(a)
+    )
     if x < (a + 1) / (a + 2.5):
         return front * _beta_fraction(x, a, 0.5) / a
     return 1 - front * _beta_fraction(rest, 0.5, a) / 0.5
-
-
-def _log_of(x: float, rest: float) -> float:
-    """Return log(x) of x = 1 - rest, without loss for an x near 1."""
-    return math.log1p(-rest) if rest < x else math.log(x)
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:

@@ -95,7 +95,11 @@ class Claims:
 def _opened(path: Path) -> int:
     """Return a descriptor of the file, as one of its users."""
     while True:
-        descriptor = _opened_alone(path)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), _OWNER_FILE)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(f"{path} is not a file")
         with contextlib.suppress(OSError):
             share_byte(descriptor, _USERS_PLACE)
         try:
@@ -104,12 +108,3 @@ def _opened(path: Path) -> int:
         except FileNotFoundError:
             pass
         os.close(descriptor)  # its last user has removed it meanwhile
-
-
-def _opened_alone(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), _OWNER_FILE)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is not a file")
-    return descriptor

@@ -37,7 +37,13 @@ def home_folder(explicit: Path | None, *, env: Mapping[str, str], cwd: Path) -> 
     only in `cwd`. Without any, it is the one that `cwd` would have.
     """
     named = named_home(explicit, env)
-    return _nearest_home(cwd) if named is None else cwd / named.expanduser()
+    if named is not None:
+        return cwd / named.expanduser()
+    own, repository = cwd / DEFAULT_HOME, repository_of(cwd)
+    if repository is None or own.is_dir():
+        return own
+    above = (place for place in cwd.parents if place.is_relative_to(repository))
+    return next((home for place in above if _is_own_folder(home := place / DEFAULT_HOME)), own)
 
 
 def named_home(explicit: Path | None, env: Mapping[str, str]) -> Path | None:
@@ -57,14 +63,6 @@ def checkout_of(folder: Path) -> Path:
     A submodule has a `.git` of its own, and whoever wrote it may have written what is around it.
     """
     return next((place for place in reversed(folder.parents) if os.path.lexists(place / ".git")), folder)
-
-
-def _nearest_home(cwd: Path) -> Path:
-    own, repository = cwd / DEFAULT_HOME, repository_of(cwd)
-    if repository is None or own.is_dir():
-        return own
-    above = (place for place in cwd.parents if place.is_relative_to(repository))
-    return next((home for place in above if _is_own_folder(home := place / DEFAULT_HOME)), own)
 
 
 def _is_own_folder(home: Path) -> bool:

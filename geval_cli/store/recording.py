@@ -105,20 +105,17 @@ class Recording:
         self._settle()
         try:
             if self.failure is not None:
-                self._store_held(run)
+                # It may be the beginning that failed; of a run that is there, only status and record are written anew.
+                self._runs.begin(run, self._origin)
+                self._has_begun = True
+                committed = [self._runs.add(run.id, result) for result in self._held.values()]
+                for item in committed:
+                    item.result()
+                self._held.clear()
+                self.failure = None
             self._runs.finish(run, summary)
         except StoreError as error:
             self.failure = self.failure or error
-
-    def _store_held(self, run: RunRecord) -> None:
-        # It may be the beginning that failed; of a run that is there, only status and record are written anew.
-        self._runs.begin(run, self._origin)
-        self._has_begun = True
-        committed = [self._runs.add(run.id, result) for result in self._held.values()]
-        for item in committed:
-            item.result()
-        self._held.clear()
-        self.failure = None
 
     def _hold(self, result: CaseResult) -> None:
         self._held[_place(result)] = result

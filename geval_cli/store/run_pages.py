@@ -397,7 +397,9 @@ class RunPages(Struct, frozen=True):
     def row(self, run_id: str, test_index: int, repeat_index: int) -> list[CaseResult]:
         """Return all results of one test and repeat, by column."""
         with self._reading() as connection:
-            return _row_results(connection, run_id, test_index, repeat_index)
+            texts = connection.execute(_SELECT_ROW, (run_id, test_index, repeat_index))
+            reader = ResultReader(connection, run_id)
+            return [reader.read(text) for (text,) in texts]
 
     def neighbours(
         self, run_id: str, place: tuple[int, int], column: int, *, is_failed: bool = False
@@ -569,14 +571,6 @@ def _row(connection: sqlite3.Connection, reader: ResultReader, run_id: str, plac
         {column: tuple(found) for column, found in cells.items()},
         frozenset((repeat, column) for repeat, column in json.loads(matching)),
     )
-
-
-def _row_results(
-    connection: sqlite3.Connection, run_id: str, test_index: int, repeat_index: int
-) -> list[CaseResult]:
-    texts = connection.execute(_SELECT_ROW, (run_id, test_index, repeat_index))
-    reader = ResultReader(connection, run_id)
-    return [reader.read(text) for (text,) in texts]
 
 
 def _counts(connection: sqlite3.Connection, run_id: str) -> RunSummary:
