@@ -186,7 +186,16 @@ class Agreement(Struct, frozen=True):
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the JSON document of `geval agree --json`."""
-        from_metrics = [_metric_json(item) for item in self.metrics]
+        from_metrics = []
+        for item in self.metrics:
+            fields = {name: getattr(item, name) for name in item.__struct_fields__ if name != "points"}
+            found: dict[str, JsonValue] = _plain(fields)
+            found["levels"] = {
+                "dataset": found.pop("dataset"),
+                "summary": found.pop("document_level"),
+                "system": found.pop("system"),
+            }
+            from_metrics.append(found)
         values = {name: getattr(self, name) for name in self.__struct_fields__ if name != "metrics"}
         return {"schema_version": 1, "kind": "agree", **_plain(values), "metrics": from_metrics}
 
@@ -312,6 +321,13 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
     has_people = len(everything.annotators) > 1
     jury = jury_scores(name, scored)
     how = next((pair.match.item.combined.get(name) for pair in scored if pair.match is not None), None)
+    distance, words = data.score - data.human, data.words
+    length = Estimate(None, None, 0, 0)
+    if words is not None and len(words):
+        length = data.estimate(lambda kept: partial_spearman(data.score[kept], words[kept], data.human[kept]))
+
+    shift = clustered_estimate(distance.tolist(), data.clusters, lowest=-1)
+    bias = Bias(shift, shift.times(scale[1] - scale[0]), length)
     return MetricAgreement(
         metric=name,
         judge=next((pair.match.item.judges.get(name) for pair in scored if pair.match), None),
@@ -331,7 +347,7 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
         system=_by_system(data),
         people=_people(data, everything, scale) if has_people and scored else None,
         verdicts=verdicts,
-        bias=_bias(data, scale),
+        bias=bias,
         alt_test=alt,
         notes=(
             *_notes(data, everything, alt, len(pairs) - len(scored)),
@@ -437,16 +453,6 @@ def _verdicts(data: _Data, pairs: Sequence[JudgedLabel], metric: str, options: A
     )
 
 
-def _bias(data: _Data, scale: Scale) -> Bias:
-    distance, words = data.score - data.human, data.words
-    length = Estimate(None, None, 0, 0)
-    if words is not None and len(words):
-        length = data.estimate(lambda kept: partial_spearman(data.score[kept], words[kept], data.human[kept]))
-
-    shift = clustered_estimate(distance.tolist(), data.clusters, lowest=-1)
-    return Bias(shift, shift.times(scale[1] - scale[0]), length)
-
-
 def _notes(data: _Data, everything: _Data, alt: AltTest | None, errored: int) -> Iterable[str]:
     if errored:
         yield f"the judge failed on {plural(errored, 'labelled output')}, excluded throughout"
@@ -481,17 +487,6 @@ def _sentence(metric: str, verdicts: VerdictCounts, n: int) -> str:
         return f"{said}; no other threshold separates them better."
     new = f"a threshold of {format_threshold(verdicts.better_threshold)} would pass {better.false_pass:,}"
     return f"{said}; {new} and fail {better.false_fail:,}."
-
-
-def _metric_json(item: MetricAgreement) -> dict[str, JsonValue]:
-    fields = {name: getattr(item, name) for name in item.__struct_fields__ if name != "points"}
-    found: dict[str, JsonValue] = _plain(fields)
-    found["levels"] = {
-        "dataset": found.pop("dataset"),
-        "summary": found.pop("document_level"),
-        "system": found.pop("system"),
-    }
-    return found
 
 
 def _plain(value: object) -> JsonValue:

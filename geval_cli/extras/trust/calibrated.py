@@ -46,7 +46,7 @@ from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import CALIBRATED, ProviderSpec, Score, Spec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic, ScoreBand
-from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
+from geval_cli.suite.validation import LoadContext, build_spec, read_fields, read_spec
 from geval_cli.templating import Templates
 
 _WORDS = {
@@ -255,7 +255,15 @@ def _entry(item: JsonValue, place: SourcePath, reading: LoadContext) -> Calibrat
     fields = read_fields(CalibrationEntry, _without_nulls(item), place, "a calibration", reading)
     if fields is None:
         return None
-    _as_numbers(fields)
+    # Take whole numbers for numbers in blocks: 0 and 1 are how JSON writes the ends of a scale.
+    blocks = fields.values.get("p_pass")
+    if isinstance(blocks, list):
+        fields.values["p_pass"] = [
+            [float(item) if _is_number(item) else item for item in block]
+            if isinstance(block, list)
+            else block
+            for block in blocks
+        ]
     entry = build_spec(CalibrationEntry, fields, reading)
     if entry is None or not _is_curve(entry, reading):
         return None
@@ -283,18 +291,6 @@ def _judges(entry: CalibrationEntry, reading: LoadContext) -> tuple[JudgeWeight,
     if len(reading.problems) == known and not any(one.weight for one in found):
         reading.report("no judge has a weight above 0", entry.place.value("judges"), _WRITE)
     return tuple(found) if len(reading.problems) == known else None
-
-
-def _as_numbers(fields: Fields) -> None:
-    """Take whole numbers for numbers in blocks: 0 and 1 are how JSON writes the ends of a scale."""
-    blocks = fields.values.get("p_pass")
-    if isinstance(blocks, list):
-        fields.values["p_pass"] = [
-            [float(item) if _is_number(item) else item for item in block]
-            if isinstance(block, list)
-            else block
-            for block in blocks
-        ]
 
 
 def _is_number(value: JsonValue) -> bool:
@@ -450,7 +446,12 @@ def calibration_problems(
         return  # the check of the tests tells it
     yield from (problem for problem in seen.values() if problem is not None)
     if not any(kind for kind, _ in seen):
-        yield _unused(calibrations, [metric for _, metric in seen if metric])
+        metrics = [metric for _, metric in seen if metric]
+        names = list(dict.fromkeys([*calibrations.entries, *calibrations.juries]))
+        near = next((other for name in names if (other := did_you_mean(name, metrics))), None)
+        hint = f"did you mean the metric `{near}`?" if near else "use the metric names of the labels"
+        message = f"no assertion has a metric from {calibrations.path}: {', '.join(names)}"
+        yield Problem(message, calibrations.place.value(), hint, severity=Severity.WARNING)
 
 
 def _difference(
@@ -497,7 +498,14 @@ def _difference_of_jury(
     others = [one for one in found.judges if not any(one is weight for weight in weights)]
     for judge, weight in zip(judges, weights, strict=True):
         if weight is None:
-            return _unknown_judge(judge, others, found, place, path)
+            again = _AGAIN.format(path=path)
+            if any(one.judge == judge.title for one in others):
+                message = f"the weight of `{judge.title}` in {path} was found with {other_parts(['params'])}"
+                return Problem(message, place, again)
+            message = f"{path} has no weight for the judge `{judge.title}` for `{found.metric}`"
+            return Problem(
+                message, place, again, (f"it has: {', '.join(one.judge for one in found.judges)}",)
+            )
         steps = known_steps(spec, subject, tools, judge)
         key = member_key(spec, judge, subject, tools, {} if steps is None else {STEPS: steps})
         differing = _differing(weight.parts, key, steps)
@@ -509,17 +517,6 @@ def _difference_of_jury(
         message = f"the weights of `{metric}` in {path} are for a jury with more judges: {names}"
         return Problem(message, place, f"add what is missing, or {again}")
     return None
-
-
-def _unknown_judge(
-    judge: ProviderSpec, others: Sequence[JudgeWeight], found: Calibration, place: Location | None, path: str
-) -> Problem:
-    again = _AGAIN.format(path=path)
-    if any(one.judge == judge.title for one in others):
-        message = f"the weight of `{judge.title}` in {path} was found with {other_parts(['params'])}"
-        return Problem(message, place, again)
-    message = f"{path} has no weight for the judge `{judge.title}` for `{found.metric}`"
-    return Problem(message, place, again, (f"it has: {', '.join(one.judge for one in found.judges)}",))
 
 
 def known_steps(
@@ -540,11 +537,3 @@ def known_steps(
         return metric.evaluation_steps
     needed = list(steps_needed(metric, spec.case(subject, tools)))
     return tools.judge_memory.locked_steps(*needed[0], tools.judge_for(judges[0])) if needed else None
-
-
-def _unused(calibrations: FileCalibrations, metrics: list[str]) -> Problem:
-    names = list(dict.fromkeys([*calibrations.entries, *calibrations.juries]))
-    near = next((found for name in names if (found := did_you_mean(name, metrics))), None)
-    hint = f"did you mean the metric `{near}`?" if near else "use the metric names of the labels"
-    message = f"no assertion has a metric from {calibrations.path}: {', '.join(names)}"
-    return Problem(message, calibrations.place.value(), hint, severity=Severity.WARNING)

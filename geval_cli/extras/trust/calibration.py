@@ -12,7 +12,6 @@ import numpy as np
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import CriterionKey
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.trust.calibrated import CALIBRATION_VERSION, other_parts
 from geval_cli.extras.trust.charts import calibration_chart
@@ -239,13 +238,7 @@ def _problems(metric: str, pairs: Sequence[JudgedLabel], options: CalibrateOptio
     if odd is not None:
         hint = "calibrate a metric that is scored from 0 to 1"
         yield Problem(f"`{metric}` has scores outside 0 to 1, such as {odd:g}", place, hint)
-    yield from _criterion_problems(metric, scored, place_of=pairs)
-
-
-def _criterion_problems(
-    metric: str, scored: Sequence[JudgedLabel], *, place_of: Sequence[JudgedLabel]
-) -> Iterator[Problem]:
-    place = place_of[0].label.place.value("metric")
+    place = pairs[0].label.place.value("metric")
     found = [match.item.criteria.get(metric, ()) for match in _whole(metric, scored)]
     if any(len(of_case) > 1 for of_case in found):
         hint = "give each assertion its own metric"
@@ -336,7 +329,10 @@ def _calibration(
     rescored: Callable[[Mask], Numbers] | None = None,
 ) -> MetricCalibration:
     """Return what scores mean, one for each of `items`; `rescored` makes them anew from some of the labels."""
-    key = _key_of(name, items)
+    # What all scores were rated by; None where a result does not say it.
+    whole = _whole(name, items)
+    keys = [key for match in whole for key in match.item.criteria.get(name, ())]
+    key = keys[0] if keys and len(keys) == len(whole) and None not in keys else None
     used = [pair.match.item.thresholds.get(name) for pair in items if pair.match is not None]
     plan = FitPlan(
         Objective(options.costs, options.prevalence),
@@ -389,13 +385,6 @@ def _calibration(
     return replace(item, summary=_sentence(item))
 
 
-def _key_of(metric: str, pairs: Sequence[JudgedLabel]) -> CriterionKey | None:
-    """Return what all scores were rated by; None where a result does not say it."""
-    whole = _whole(metric, pairs)
-    found = [key for match in whole for key in match.item.criteria.get(metric, ())]
-    return found[0] if found and len(found) == len(whole) and None not in found else None
-
-
 def _whole(metric: str, pairs: Sequence[JudgedLabel]) -> list[Match]:
     """Return the outputs that all judges of a jury scored; a judge that broke leaves no trace of what it rated by."""
     matches = [pair.match for pair in pairs if pair.match is not None]
@@ -437,10 +426,6 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
         yield "at no threshold do its verdicts agree with human labels better than chance: do not let this judge decide"
     if isinstance(found.curve, Logistic):
         yield f"under {MIN_ISOTONIC} labels: P(pass) is a logistic curve (Platt)"
-    yield from _band_notes(found, bad)
-
-
-def _band_notes(found: Calibration, bad: int) -> Iterator[str]:
     needed = labels_for_bands(BAND_ALPHA)
     if found.alpha is None:
         least = min(found.good, bad)

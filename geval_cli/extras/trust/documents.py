@@ -128,7 +128,17 @@ def print_document(document: ReportDocument, console: Console) -> None:
             print_hanging(Text(""), heading, console, indent=0)
         for table in briefs or section.tables:
             console.print()
-            _print_table(table, console)
+            # Print a table; columns of figures stand on the right.
+            are_figures = [all(map(_FIGURE.fullmatch, column)) for column in zip(*table.rows, strict=True)]
+            sides = "".join(
+                "R" if is_figure else "L" if place else "l" for place, is_figure in enumerate(are_figures)
+            )
+            rows = (
+                [Text(one_line(cell, 80), _WORD_STYLES.get(cell, "")) for cell in row] for row in table.rows
+            )
+            print_rows(
+                console, sides or "l" * len(table.header), [one_line(name, 30) for name in table.header], rows
+            )
         if (section.texts or section.notes) and (heading or briefs or section.tables):
             console.print()
         for style, texts in (("", section.texts), ("dim", section.notes)):
@@ -150,16 +160,6 @@ def print_document(document: ReportDocument, console: Console) -> None:
 
 def _plain(said: Said) -> str:
     return one_line(said(lambda text: one_line(text, 160)), 2_000)
-
-
-def _print_table(table: Table, console: Console) -> None:
-    """Print a table; columns of figures stand on the right."""
-    are_figures = [all(map(_FIGURE.fullmatch, column)) for column in zip(*table.rows, strict=True)]
-    sides = "".join(
-        "R" if is_figure else "L" if place else "l" for place, is_figure in enumerate(are_figures)
-    )
-    rows = ([Text(one_line(cell, 80), _WORD_STYLES.get(cell, "")) for cell in row] for row in table.rows)
-    print_rows(console, sides or "l" * len(table.header), [one_line(name, 30) for name in table.header], rows)
 
 
 def of_run(run: str | None, quote: Quote) -> str:
@@ -313,7 +313,10 @@ def _page(document: ReportDocument) -> Iterator[str]:
         if section.plots:
             yield f'<div class="charts">{"".join(map(_figure, section.plots))}</div>\n'
         for table in section.tables:
-            yield from _html_table(table)
+            yield f"<table><tr>{''.join(f'<th>{html_text(name)}</th>' for name in table.header)}</tr>\n"
+            for row in table.rows:
+                yield f"<tr>{''.join(f'<td>{html_text(cell)}</td>' for cell in row)}</tr>\n"
+            yield "</table>\n"
         for text in (*section.texts, *section.notes):
             yield f"<p>{html_text(text)}</p>\n"
     yield "</body>\n</html>\n"
@@ -323,10 +326,3 @@ def _figure(chart: Chart) -> str:
     title, said = html_text(chart.title), html_text(chart.description)
     caption = f'<h3 class="chart-title">{title}</h3><p class="chart-said">{said}</p>'
     return f'<figure class="chart"><figcaption>{caption}</figcaption>{chart.markup}</figure>\n'
-
-
-def _html_table(table: Table) -> Iterator[str]:
-    yield f"<table><tr>{''.join(f'<th>{html_text(name)}</th>' for name in table.header)}</tr>\n"
-    for row in table.rows:
-        yield f"<tr>{''.join(f'<td>{html_text(cell)}</td>' for cell in row)}</tr>\n"
-    yield "</table>\n"

@@ -31,7 +31,7 @@ from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.scoring import passes
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
-from geval_cli.records import AssertionResult, JsonValue, Role, RunRecord, Usage, to_json
+from geval_cli.records import JsonValue, Role, RunRecord, Usage, to_json
 from geval_cli.report.plan import RunPlan
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import job_context, open_suite_session
@@ -160,9 +160,6 @@ class _AskedAgain(Struct):
         self.thresholds[anchor.id] = {
             item.metric: item.threshold for item in results if item.metric and item.threshold is not None
         }
-        self._count_errors(results)
-
-    def _count_errors(self, results: Sequence[AssertionResult]) -> None:
         for item in results:
             if item.error is not None:
                 self.errored += 1

@@ -224,15 +224,12 @@ class _CellMap(Mapping[KeyPath, Location]):
             is_quoted = self._written.startswith('"', offset)
             length = len(cell) + (2 + cell.count('"') if is_quoted else 0)
             if (name,) == path:
-                return self._locate(offset, length)
+                before = self._written[:offset]
+                line = self._start.line + before.count("\n")
+                visible = len(self._written[offset : offset + length].split("\n")[0])
+                return Location(self._start.file, line, offset - before.rfind("\n"), max(1, visible))
             offset += length + 1
         raise KeyError(path)
-
-    def _locate(self, offset: int, length: int) -> Location:
-        before = self._written[:offset]
-        line = self._start.line + before.count("\n")
-        visible = len(self._written[offset : offset + length].split("\n")[0])
-        return Location(self._start.file, line, offset - before.rfind("\n"), max(1, visible))
 
     def __iter__(self) -> Iterator[KeyPath]:
         return iter([(), *((name,) for name in self._cells)])
@@ -487,7 +484,14 @@ class _Collector:
     def add(self, row: Mapping[str, JsonValue], place: SourcePath) -> None:
         """Take in a row; what is wrong with it goes to the problems, all at once."""
         known = len(self._problems)
-        self._check_keys(row, place)
+        for key in row:
+            near = None if key in KEYS or key == DRAW_COLUMN else did_you_mean(key, KEYS)
+            if near is not None and near not in row:
+                self._report(f"unknown key `{key}`", place.key(key), f"did you mean `{near}`?")
+        if "metric" not in row:
+            self._report("this row has no metric", place.value(), 'add "metric" with its name in the config')
+        if "label" in row and "labels" in row:
+            self._report("a row has `label` or `labels`, not both", place.key("labels"), "keep one of them")
         self._check_types(row, place)
         if len(self._problems) > known:
             return
@@ -523,16 +527,6 @@ class _Collector:
 
     def _report(self, message: str, place: Location | None, hint: str = "") -> None:
         self._problems.append(Problem(message, place, hint))
-
-    def _check_keys(self, row: Mapping[str, JsonValue], place: SourcePath) -> None:
-        for key in row:
-            near = None if key in KEYS or key == DRAW_COLUMN else did_you_mean(key, KEYS)
-            if near is not None and near not in row:
-                self._report(f"unknown key `{key}`", place.key(key), f"did you mean `{near}`?")
-        if "metric" not in row:
-            self._report("this row has no metric", place.value(), 'add "metric" with its name in the config')
-        if "label" in row and "labels" in row:
-            self._report("a row has `label` or `labels`, not both", place.key("labels"), "keep one of them")
 
     def _check_types(self, row: Mapping[str, JsonValue], place: SourcePath) -> None:
         for key in _TEXT_KEYS:

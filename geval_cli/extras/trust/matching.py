@@ -131,6 +131,10 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             continue
         own = result.metadata.get(_METADATA_ID)
         names = {result.id} if own is None else {result.id, str(own)}
+        found: dict[str, tuple[CriterionKey | None, ...]] = {}
+        for assertion, _ in with_members(result.assertions):
+            if assertion.metric is not None and assertion.score is not None:
+                found[assertion.metric] = (*found.get(assertion.metric, ()), _key_in(assertion.detail))
         yield JudgedItem(
             id=result.id,
             names=frozenset(names),
@@ -150,7 +154,7 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
                 result, lambda item: None if item.type.startswith("not-") else item.threshold
             ),
             judges=_of_metrics(result, lambda item: item.detail.get("judge")),
-            criteria=_criteria_of(result),
+            criteria=found,
             ranges=_of_metrics(result, lambda item: item.detail.get("score_range")),
             inexact=frozenset(_of_metrics(result, _ended_early)),
             votes=_votes_of(result),
@@ -212,14 +216,6 @@ def _ended_early(result: AssertionResult) -> bool | None:
         if stopped and stopped.get("taken") != stopped.get("upto"):
             return True
     return None
-
-
-def _criteria_of(result: CaseResult) -> dict[str, tuple[CriterionKey | None, ...]]:
-    found: dict[str, tuple[CriterionKey | None, ...]] = {}
-    for assertion, _ in with_members(result.assertions):
-        if assertion.metric is not None and assertion.score is not None:
-            found[assertion.metric] = (*found.get(assertion.metric, ()), _key_in(assertion.detail))
-    return found
 
 
 def _key_in(detail: Mapping[str, JsonValue]) -> CriterionKey | None:
@@ -458,7 +454,13 @@ class _Finder:
             message = f"no judge of {self.where} scores `{label.metric}`"
             return Problem(message, label.place.value("metric"), hint)
         if not candidates:
-            return self._missing(label)
+            name = label.item.id
+            if name is None:
+                message = f"no output of {self.where} has this description, these vars or this text"
+                return Problem(message, label.location, "give the result's `id`, or pass --allow-unmatched")
+            near = did_you_mean(name, self._names)
+            hint = f"the nearest id is `{near}`" if near else self.wrong_run
+            return Problem(f"{self._lacks} output `{name}`", label.place.value("id"), hint)
         fitting = [item for item in candidates if self._fits(label, item)]
         if len(fitting) > 1:
             hint = (
@@ -475,26 +477,14 @@ class _Finder:
             where = label.place.value("test_key") or _named_at(label)
             return Problem("this label was made for another test", where, self._other_hint)
         if not any(self._is_of_output(label.item, item) for item in candidates):
-            return self._of_other_output(label)
+            if label.item.output_sha256 is not None:
+                message, where = "this label was made for another output", label.place.value("output_sha256")
+                return Problem(message, where, self._other_hint)
+            message = f"this label was made for the run `{label.item.run_id}` and has no `output_sha256`"
+            return Problem(message, label.place.value("run_id"), self._other_hint)
         hint = f"this item has: {_few(f'{item.prompt[1]} / {item.provider[1]}' for item in candidates)}"
         message = "this item has no output for that prompt, provider or repeat"
         return Problem(message, _named_at(label), hint)
-
-    def _missing(self, label: Label) -> Problem:
-        name = label.item.id
-        if name is None:
-            message = f"no output of {self.where} has this description, these vars or this text"
-            return Problem(message, label.location, "give the result's `id`, or pass --allow-unmatched")
-        near = did_you_mean(name, self._names)
-        hint = f"the nearest id is `{near}`" if near else self.wrong_run
-        return Problem(f"{self._lacks} output `{name}`", label.place.value("id"), hint)
-
-    def _of_other_output(self, label: Label) -> Problem:
-        if label.item.output_sha256 is not None:
-            message, where = "this label was made for another output", label.place.value("output_sha256")
-            return Problem(message, where, self._other_hint)
-        message = f"this label was made for the run `{label.item.run_id}` and has no `output_sha256`"
-        return Problem(message, label.place.value("run_id"), self._other_hint)
 
 
 def _content_key(says: tuple[bool, bool, bool], item: ItemRef | JudgedItem) -> tuple[object, ...]:
@@ -655,7 +645,19 @@ def _pair_labels(
         hint = "give the labelled run with --run, or add the judge's scores as `score`"
         raise UsageError(f"{given.path} has no judge scores", hint=hint)
     if is_weighted(given.labels):
-        _weigh(pairs, outputs)
+        # Say of labels that were drawn with unequal chances what each counts, and which are a plain draw
+        # together.
+        by_output: dict[str, dict[str, Label]] = defaultdict(dict)
+        for pair in pairs:
+            by_output[pair.label.metric].setdefault(pair.output, pair.label)
+        for metric, labels in by_output.items():
+            shares = shares_of_labels(labels, outputs.get(metric) or _ENDLESS)
+            if shares is None:
+                continue
+            kept = equally_likely(shares)
+            for pair in pairs:
+                if pair.label.metric == metric:
+                    pair.share, pair.is_kept = shares[pair.output], pair.output in kept
     return pairs, unmatched
 
 
@@ -663,25 +665,6 @@ def _counted(items: Iterable[JudgedItem], outputs: Counter[str]) -> Iterator[Jud
     for item in items:
         outputs.update(metric for metric, score in item.scores.items() if score is not None)
         yield item
-
-
-def _weigh(pairs: Sequence[JudgedLabel], outputs: Mapping[str, int]) -> None:
-    """Say of labels that were drawn with unequal chances what each counts, and which are a plain draw together.
-
-    Raises:
-        ConfigError: labels that a draw was made after are missing.
-    """
-    by_output: dict[str, dict[str, Label]] = defaultdict(dict)
-    for pair in pairs:
-        by_output[pair.label.metric].setdefault(pair.output, pair.label)
-    for metric, labels in by_output.items():
-        shares = shares_of_labels(labels, outputs.get(metric) or _ENDLESS)
-        if shares is None:
-            continue
-        kept = equally_likely(shares)
-        for pair in pairs:
-            if pair.label.metric == metric:
-                pair.share, pair.is_kept = shares[pair.output], pair.output in kept
 
 
 def _of_match(match: Match) -> JudgedLabel:
@@ -723,7 +706,13 @@ def _assign_clusters(pairs: Sequence[JudgedLabel], key: str | None) -> str:
     known: dict[str, None] = {}
     for pair in pairs:
         pair.document = pair.document or pair.test
-        columns = _columns(pair)
+        metadata = {} if pair.match is None else pair.match.item.metadata
+        own = {"doc": pair.label.doc, "system": pair.label.system, "id": pair.label.item.id}
+        columns = {
+            **metadata,
+            **pair.label.columns,
+            **{key: value for key, value in own.items() if value is not None},
+        }
         known.update(dict.fromkeys(columns))
         if columns.get(key) is None:
             lacking.append(pair)
@@ -733,13 +722,3 @@ def _assign_clusters(pairs: Sequence[JudgedLabel], key: str | None) -> str:
         what = f"{len(lacking):,} of {len(pairs):,} labels have no `{key}`"
         raise UsageError(f"cannot group by `{key}`: {what}", hint=hint, location=lacking[0].label.location)
     return key
-
-
-def _columns(pair: JudgedLabel) -> dict[str, JsonValue]:
-    metadata = {} if pair.match is None else pair.match.item.metadata
-    own = {"doc": pair.label.doc, "system": pair.label.system, "id": pair.label.item.id}
-    return {
-        **metadata,
-        **pair.label.columns,
-        **{key: value for key, value in own.items() if value is not None},
-    }

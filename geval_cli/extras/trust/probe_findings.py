@@ -42,11 +42,6 @@ def clustered(pairs: Sequence[ScoreChange], value_of: Callable[[ScoreChange], fl
     return mean
 
 
-def _share(pairs: Sequence[ScoreChange], value_of: Callable[[ScoreChange], bool]) -> Estimate:
-    mean = clustered(pairs, lambda pair: float(value_of(pair)))
-    return Estimate(mean.mean, mean.interval(), mean.n, mean.clusters)
-
-
 def _mean(pairs: Sequence[ScoreChange], quantile: float) -> Estimate:
     """Return the mean change with its two-sided interval; none from fewer than `MIN_CLUSTERS` tests."""
     mean = clustered(pairs, lambda pair: pair.after - pair.before)
@@ -110,7 +105,8 @@ def _share_finding(
     bar: FigureLimit,
 ) -> Finding:
     """Return a share of outputs held against its bar; where it is unclear, with how many tests would do."""
-    estimate = _share(pairs, value_of)
+    mean = clustered(pairs, lambda pair: float(value_of(pair)))
+    estimate = Estimate(mean.mean, mean.interval(), mean.n, mean.clusters)
     if estimate.value is None:
         return _nothing(probe, metric, figure)
     found = _held(probe, metric, figure, estimate, bar)

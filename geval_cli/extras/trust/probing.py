@@ -280,7 +280,14 @@ class Desk:
 
     async def rate(self, spec: ModelGradedAssertion, subject: Subject) -> AssertionResult | None:
         """Return a rating; None for one that could not be had."""
-        quiet = self._without_explanations(spec)
+        # The assertion without reasons to be bought for its scores: nobody reads them here.
+        if not isinstance(spec, GEvalFields):
+            quiet = spec
+        else:
+            if id(spec) not in self._quiet:
+                # The original is held, too, so that no other object can get its identity.
+                self._quiet[id(spec)] = spec, spec.model_copy(update={"explain": "never"})
+            quiet = self._quiet[id(spec)][1]
         found = await self._within_budget(lambda: judge_one(quiet, subject, self._context.tools))
         if found is None:
             return None
@@ -292,15 +299,6 @@ class Desk:
             self.first_error = self.first_error or (found.error.message if found.error else "no score")
             return None
         return found
-
-    def _without_explanations(self, spec: ModelGradedAssertion) -> ModelGradedAssertion:
-        """Return the assertion without reasons to be bought for its scores: nobody reads them here."""
-        if not isinstance(spec, GEvalFields):
-            return spec
-        if id(spec) not in self._quiet:
-            # The original is held, too, so that no other object can get its identity.
-            self._quiet[id(spec)] = spec, spec.model_copy(update={"explain": "never"})
-        return self._quiet[id(spec)][1]
 
     async def findings(self, probes: Sequence[Probe], items: Sequence[ProbedOutput]) -> list[Finding]:
         """Rate every output as it is, then as each probe makes it, and return what came of it, metric by metric."""
@@ -326,7 +324,31 @@ class Desk:
         results = {form: Asked() for form in item.forms}
         tasks = [self._ask(item, form, target, results[form]) for form in item.forms for target in targets]
         await asyncio.gather(*tasks)
-        return _findings(item, metric, results, is_certain=self._is_certain(item, targets))
+        is_certain = self._is_certain(item, targets)
+        if item.kind is ProbeKind.REPETITION:
+            # The findings of each form that the metric can have: one that has a scale of its own has no other.
+            known = {form: result for form, result in results.items() if result.skipped.keys() != {NO_FORM}}
+            if not known:
+                return [skipped(item, metric, NO_FORM)]
+            return [
+                _with_reasons(finding, result.skipped)
+                for form, result in known.items()
+                for finding in repetition_findings(item, form, metric, result.pairs)
+            ]
+        pairs = [pair for result in results.values() for pair in result.pairs]
+        if item.kind is ProbeKind.DAMAGE:
+            found = [damage_finding(item, metric, pairs, is_certain=is_certain)]
+        elif item.kind is ProbeKind.HARMLESS:
+            found = harmless_findings(item, metric, pairs)
+        elif item.kind is ProbeKind.PADDING:
+            found = [padding_finding(item, metric, pairs)]
+        else:
+            found = [deception_finding(item, metric, pairs)]
+        left_out: dict[str, int] = {}
+        for result in results.values():
+            for why, count in result.skipped.items():
+                left_out[why] = left_out.get(why, 0) + count
+        return [_with_reasons(finding, left_out) for finding in found]
 
     def _is_certain(self, item: Probe, targets: Sequence[Target]) -> bool:
         """Return whether the damage is surely about the metric: a dimension says so, or the user."""
@@ -340,7 +362,10 @@ class Desk:
             await self._again(form, target, asked)
             return
         if item.kind is ProbeKind.DECEPTION:
-            failed = await self._failed(target)
+            # An output that failed: the test's own, else another test's; None when both pass.
+            if id(target) not in self._failures:  # all forms of deception start from the same output
+                self._failures[id(target)] = asyncio.ensure_future(self._find_failed(target))
+            failed = await self._failures[id(target)]
             if failed is None:
                 asked.skip("no failed output to start from")
                 return
@@ -368,12 +393,6 @@ class Desk:
             return
         verdicts = (base.status is Status.PASSED, changed.status is Status.PASSED)
         asked.pairs.append(ScoreChange(target.item.cluster, base.score, changed.score, *verdicts))
-
-    async def _failed(self, target: Target) -> tuple[Subject, AssertionResult] | None:
-        """Return an output that failed: the test's own, else another test's; None when both pass."""
-        if id(target) not in self._failures:  # all forms of deception start from the same output
-            self._failures[id(target)] = asyncio.ensure_future(self._find_failed(target))
-        return await self._failures[id(target)]
 
     async def _find_failed(self, target: Target) -> tuple[Subject, AssertionResult] | None:
         if target.base.status is Status.FAILED:
@@ -492,37 +511,6 @@ class Desk:
         return winners[0] == winners[1]
 
 
-def _findings(item: Probe, metric: str, results: Mapping[str, Asked], *, is_certain: bool) -> list[Finding]:
-    if item.kind is ProbeKind.REPETITION:
-        return _repetitions(item, metric, results)
-    pairs = [pair for result in results.values() for pair in result.pairs]
-    if item.kind is ProbeKind.DAMAGE:
-        found = [damage_finding(item, metric, pairs, is_certain=is_certain)]
-    elif item.kind is ProbeKind.HARMLESS:
-        found = harmless_findings(item, metric, pairs)
-    elif item.kind is ProbeKind.PADDING:
-        found = [padding_finding(item, metric, pairs)]
-    else:
-        found = [deception_finding(item, metric, pairs)]
-    left_out: dict[str, int] = {}
-    for result in results.values():
-        for why, count in result.skipped.items():
-            left_out[why] = left_out.get(why, 0) + count
-    return [_with_reasons(finding, left_out) for finding in found]
-
-
-def _repetitions(item: Probe, metric: str, results: Mapping[str, Asked]) -> list[Finding]:
-    """Return the findings of each form that the metric can have: one that has a scale of its own has no other."""
-    known = {form: result for form, result in results.items() if result.skipped.keys() != {NO_FORM}}
-    if not known:
-        return [skipped(item, metric, NO_FORM)]
-    return [
-        _with_reasons(finding, result.skipped)
-        for form, result in known.items()
-        for finding in repetition_findings(item, form, metric, result.pairs)
-    ]
-
-
 def _with_reasons(finding: Finding, left_out: Mapping[str, int]) -> Finding:
     """Return a finding with what was left out of it; one of nothing says why in its note."""
     if finding.verdict is ProbeVerdict.SKIPPED and left_out:
@@ -620,13 +608,9 @@ def _planned(prepared: PreparedRun, options: ProbeOptions) -> ProbePlan:
     compared = min(len(rows), options.items)
     is_about_families = bool(options.only) and ProbeKind.FAMILY in kinds
     if not ratings and not compared and not is_about_families:
-        raise _nothing_to_probe()
+        hint = "add a g-eval or another judged assertion; `not-` assertions are not probed"
+        raise UsageError("no test has an assertion judged by a model, or --only leaves it out", hint=hint)
     return ProbePlan(len(jobs), most, max(0, variants - 1), ratings + 2 * compared, None)
-
-
-def _nothing_to_probe() -> UsageError:
-    hint = "add a g-eval or another judged assertion; `not-` assertions are not probed"
-    return UsageError("no test has an assertion judged by a model, or --only leaves it out", hint=hint)
 
 
 def _variants(probes: Sequence[Probe], spec: ModelGradedAssertion, options: ProbeOptions) -> int:

@@ -23,11 +23,10 @@ from geval_cli.report.json_file import json_text
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.prepare import prepare
-from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import call_policy
 from geval_cli.runs.stored import open_report
 from geval_cli.statistics.drift import DriftVerdict, least_for_steady
-from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state
 
 
@@ -56,7 +55,24 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
     print_problems(prepared.warnings)
     with open_state(given.home, os.environ) as state:
         print_warnings(state.warnings)
-        _tell_plan(read, prepared, state.cache, given)
+        # Say what the look takes: as the answer with --plan, else before anything is sent.
+        cache = state.cache
+        ratings, cost = planned_look(read, prepared, run_async(plan_run(uncached(prepared), cache)))
+        told = (
+            f"{plural(ratings, 'rating')} of {plural(len(read.anchors), 'anchor')}, none from the cache"
+            f"{cost.text(ratings)}"
+        )
+        if not given.plan:
+            print_note(told)
+        elif given.as_json:
+            plan = {"ratings": ratings, "anchors": len(read.anchors), **cost.facts(ratings)}
+            document = {"schema_version": SCHEMA_VERSION, "kind": "drift_plan", **plan}
+            sys.stdout.write(json_text(document, indent=2) + "\n")
+        else:
+            console = make_console(sys.stdout, environ=os.environ)
+            print_hanging(
+                Text(f" {read.path}: nothing is sent  ", style="bold"), Text(told), console, indent=0
+            )
         if given.plan:
             return ExitCode.OK
         wire = Wire()
@@ -106,23 +122,3 @@ def _config_of(anchors: AnchorSet) -> Path:
 def _tell(event: RunEvent) -> None:
     if isinstance(event, Noticed):
         print_note(event.message)
-
-
-def _tell_plan(anchors: AnchorSet, prepared: PreparedRun, cache: ResponseCache, given: DriftCommand) -> None:
-    """Say what the look takes: as the answer with --plan, else before anything is sent."""
-    ratings, cost = planned_look(anchors, prepared, run_async(plan_run(uncached(prepared), cache)))
-    told = (
-        f"{plural(ratings, 'rating')} of {plural(len(anchors.anchors), 'anchor')}, none from the cache"
-        f"{cost.text(ratings)}"
-    )
-    if not given.plan:
-        print_note(told)
-    elif given.as_json:
-        plan = {"ratings": ratings, "anchors": len(anchors.anchors), **cost.facts(ratings)}
-        document = {"schema_version": SCHEMA_VERSION, "kind": "drift_plan", **plan}
-        sys.stdout.write(json_text(document, indent=2) + "\n")
-    else:
-        console = make_console(sys.stdout, environ=os.environ)
-        print_hanging(
-            Text(f" {anchors.path}: nothing is sent  ", style="bold"), Text(told), console, indent=0
-        )

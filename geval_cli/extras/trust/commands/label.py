@@ -106,7 +106,12 @@ def run_label(name: str, given: LabelCommand) -> None:
         ConfigError: a file of labels is broken.
         StoreError: labels cannot be stored.
     """
-    asked = [flag for flag, is_given in _actions(given).items() if is_given]
+    actions = {
+        "--export": given.export is not None,
+        "--import": given.read is not None,
+        "--review": given.review,
+    }
+    asked = [flag for flag, is_given in actions.items() if is_given]
     if len(asked) > 1:
         raise UsageError(f"{asked[0]} and {asked[1]} cannot be combined", hint="use one of them")
     if given.next is not None and (given.draw is not None or given.read is not None or given.review):
@@ -142,14 +147,6 @@ def run_label(name: str, given: LabelCommand) -> None:
             _export(opened, sheet, scales, kept, given)
             return
         _rate(_Session(opened, sheet, scales, _annotator(given), _drawn(given)), given)
-
-
-def _actions(given: LabelCommand) -> Mapping[str, bool]:
-    return {
-        "--export": given.export is not None,
-        "--import": given.read is not None,
-        "--review": given.review,
-    }
 
 
 def _drawn(given: LabelCommand) -> str:
@@ -374,7 +371,12 @@ class _Rater:
             if key == "m":
                 self._print_lines(sanitized_lines(value_text(result.output)))
             elif key == "n":
-                note = self._note(note)
+                before = f" (now: {one_line(note, 200)})" if note else ""
+                self._console.print(Text(f" note{before}: "), end="")
+                self._console.file.flush()
+                written = self._keys.line().strip()
+                self._console.print(Text(" kept with your label; now rate it", style="dim"))
+                note = written or note
             elif key in ("?", "h"):
                 self._help(scale)
             else:
@@ -410,14 +412,6 @@ class _Rater:
         self._console.file.flush()
         return self._keys.line().strip()
 
-    def _note(self, note: str) -> str:
-        before = f" (now: {one_line(note, 200)})" if note else ""
-        self._console.print(Text(f" note{before}: "), end="")
-        self._console.file.flush()
-        written = self._keys.line().strip()
-        self._console.print(Text(" kept with your label; now rate it", style="dim"))
-        return written or note
-
     def _show(self, output: Output, result: CaseResult, place: int, earlier: StoredLabel | None) -> None:
         console, total = self._console, len(self._session.sheet.outputs)
         console.print()
@@ -436,7 +430,12 @@ class _Rater:
             clipped_lines(text, line_count=_LINES, character_count=_CHARACTERS) or ["(only white space)"]
         )
         if self._shows_verdict:
-            self._print_verdict(output, result)
+            for assertion, _ in with_members(result.assertions):
+                if assertion.metric == output.metric:
+                    score = format_score(assertion.score)
+                    reason = one_line(assertion.reason or "", 400)
+                    verdict = Text(f"judge     {assertion.status.value} {score}  ", style="dim")
+                    print_hanging(verdict, Text(reason), self._console, indent=1)
         if earlier is not None:
             console.print(Text(f" you said {value_text(earlier.row['label'])} before; s keeps it"))
         self._help(self._session.scales[output.metric])
@@ -456,14 +455,6 @@ class _Rater:
     def _print_lines(self, lines: Sequence[str]) -> None:
         for line in lines:
             print_hanging(Text(""), Text(line), self._console, indent=3)
-
-    def _print_verdict(self, output: Output, result: CaseResult) -> None:
-        for assertion, _ in with_members(result.assertions):
-            if assertion.metric == output.metric:
-                score = format_score(assertion.score)
-                reason = one_line(assertion.reason or "", 400)
-                head = Text(f"judge     {assertion.status.value} {score}  ", style="dim")
-                print_hanging(head, Text(reason), self._console, indent=1)
 
     def _help(self, scale: Scale) -> None:
         low, high = scale

@@ -94,7 +94,24 @@ def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
     """
     check_document_paths(given.outputs, "an estimate")
     if given.of is not None:
-        return _draw_pairs(labels, given, given.of)
+        # Write both outputs of tests of two runs, to be labelled for `geval compare --labels`.
+        named = given.of
+        two = [name.strip() for name in named.split(",")]
+        if len(two) != 2 or not all(two):  # noqa: PLR2004
+            raise UsageError(f"--of must be two runs, not {named}", hint="for example --of latest~1,latest")
+        if given.draw is None:
+            raise UsageError("--of needs --draw", hint="for example --draw 30")
+        check_is_new(labels, "--draw")
+        with open_reports(two, given.home, os.environ) as ((a, b), warnings):
+            print_warnings(warnings)
+            rows = draw_pairs(a, b, given.draw, given.seed, only=given.only)
+            names = [
+                name if is_results_file(name) else report.run.id
+                for name, report in zip(two, (a, b), strict=True)
+            ]
+        tests = len({row["test_key"] if "test_key" in row else row["id"] for row in rows})
+        what = f"of both runs on {plural(tests, 'test')}, in an order that hides which run is which"
+        return _write_sheet(labels, rows, what, f"compare {' '.join(names)} --labels {labels}")
     with open_report(given.run, given.home, os.environ) as (report, warnings):
         print_warnings(warnings)
         if given.draw is not None:
@@ -111,25 +128,6 @@ def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
             allow_unmatched=given.allow_unmatched,
         )
     return deliver(estimate_document(found), given)
-
-
-def _draw_pairs(sheet: Path, given: EstimateCommand, named: str) -> ExitCode:
-    """Write both outputs of tests of two runs, to be labelled for `geval compare --labels`."""
-    two = [name.strip() for name in named.split(",")]
-    if len(two) != 2 or not all(two):  # noqa: PLR2004
-        raise UsageError(f"--of must be two runs, not {named}", hint="for example --of latest~1,latest")
-    if given.draw is None:
-        raise UsageError("--of needs --draw", hint="for example --draw 30")
-    check_is_new(sheet, "--draw")
-    with open_reports(two, given.home, os.environ) as ((a, b), warnings):
-        print_warnings(warnings)
-        rows = draw_pairs(a, b, given.draw, given.seed, only=given.only)
-        names = [
-            name if is_results_file(name) else report.run.id for name, report in zip(two, (a, b), strict=True)
-        ]
-    tests = len({row["test_key"] if "test_key" in row else row["id"] for row in rows})
-    what = f"of both runs on {plural(tests, 'test')}, in an order that hides which run is which"
-    return _write_sheet(sheet, rows, what, f"compare {' '.join(names)} --labels {sheet}")
 
 
 def _write_sheet(path: Path, rows: Sequence[Mapping[str, JsonValue]], of_what: str, then: str) -> ExitCode:
