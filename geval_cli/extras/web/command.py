@@ -42,7 +42,10 @@ def serve(options: ServeOptions) -> None:
         UsageError: an extra is missing, the folder is none, the address cannot be had, or a token is missing.
         ConfigError: an env file cannot be read.
     """
-    _check_extra()
+    missing = [name for name in _NEEDED if not _is_installed(name)]
+    if missing:
+        hint = f"install it {install_hint('server')}"
+        raise UsageError(f"the server needs the extra `server` ({', '.join(missing)} is missing)", hint=hint)
     from geval_cli.extras.web.api.geval import judge_spec
     from geval_cli.extras.web.html import read_templates
     from geval_cli.extras.web.server import Server, bind
@@ -58,25 +61,22 @@ def serve(options: ServeOptions) -> None:
         def on_started() -> None:
             threading.Thread(target=read_templates, daemon=True, name="templates").start()
             if opens:
-                _open_browser(address)
+                # Open the browser in a thread, since some block whoever starts them.
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True, name="browser").start()
 
         server = Server(settings, say=_say, on_started=on_started)
         # A token of the user's own is known, and stays out of what may be a log.
         printed = settings.token if settings.has_open_geval else None
         _say(f"geval serves {settings.folder} at {address_with(printed, settings.url)}  (stop with Ctrl-C)")
-        _say_who_may_ask(settings)
+        if settings.token is None:
+            _say("without a token, every user of this machine can use the server, and through it your keys")
+        elif settings.has_open_geval:
+            _say(
+                "the token in the URL opens pages and runs; POST /api/geval is open to every user of this machine"
+            )
         for problem in judge_problems(judge_spec(settings), env=server.judge_env, base_dir=settings.folder):
             _say(f"warning: /api/geval cannot judge yet: {problem.message} ({problem.hint})")
         asyncio.run(server.serve([listening]))
-
-
-def _say_who_may_ask(settings: "ServerSettings") -> None:
-    if settings.token is None:
-        _say("without a token, every user of this machine can use the server, and through it your keys")
-    elif settings.has_open_geval:
-        _say(
-            "the token in the URL opens pages and runs; POST /api/geval is open to every user of this machine"
-        )
 
 
 def _settings(options: ServeOptions) -> "ServerSettings":
@@ -144,23 +144,11 @@ def _home(options: ServeOptions) -> Path | None:
     return home
 
 
-def _check_extra() -> None:
-    missing = [name for name in _NEEDED if not _is_installed(name)]
-    if missing:
-        hint = f"install it {install_hint('server')}"
-        raise UsageError(f"the server needs the extra `server` ({', '.join(missing)} is missing)", hint=hint)
-
-
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # the package around it is not there
         return False
-
-
-def _open_browser(url: str) -> None:
-    """Open the browser in a thread, since some block whoever starts them."""
-    threading.Thread(target=webbrowser.open, args=(url,), daemon=True, name="browser").start()
 
 
 def _say(text: str) -> None:

@@ -231,6 +231,8 @@ def finished_event(run: RunRecord, summary: RunSummary) -> EventJson:
 
 def brief_of(result: CaseResult) -> EventJson:
     """Return the part of a case that a list shows; a watcher asks for the rest by its place."""
+    text = case_reason(result)
+    shortened = text if len(text) <= _REASON_LENGTH else f"{text[: _REASON_LENGTH - 1]}…"
     return {
         "id": result.id,
         "test_index": result.test_index,
@@ -241,9 +243,5 @@ def brief_of(result: CaseResult) -> EventJson:
         "provider": result.provider.label,
         "status": result.status.value,
         "score": result.score,
-        "reason": _shortened(case_reason(result)) or None,
+        "reason": shortened or None,
     }
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _REASON_LENGTH else f"{text[: _REASON_LENGTH - 1]}…"

@@ -190,7 +190,18 @@ class LiveRuns:
             if unless_running:
                 await asyncio.to_thread(self._check_idle, path)
             prepared, resumed = await asyncio.to_thread(self._prepare, request)
-            return await self._begin(prepared, resumed)
+            stop = StopSignal()
+            begun: asyncio.Future[LiveRun] = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(self._run(prepared, resumed, stop, begun))
+            self._tasks.add(task)
+            task.add_done_callback(self._forget)
+            either: set[asyncio.Future[Any]] = {task, begun}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not begun.done():
+                if resumed is not None:
+                    self._state.runs.release(resumed.run.id)
+                await task  # raises why it did not even begin
+            return begun.result().run.id
 
     @contextmanager
     def _place(self, path: Path, *, unless_running: bool) -> Iterator[None]:
@@ -256,20 +267,6 @@ class LiveRuns:
             return prepared, resume_run(prepared, self._state.runs)
         except UsageError as error:
             raise RefusedError(error.message, status=_CONFLICT, hint=error.hint) from error
-
-    async def _begin(self, prepared: PreparedRun, resumed: ResumedRun | None) -> str:
-        stop = StopSignal()
-        begun: asyncio.Future[LiveRun] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(self._run(prepared, resumed, stop, begun))
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        either: set[asyncio.Future[Any]] = {task, begun}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not begun.done():
-            if resumed is not None:
-                self._state.runs.release(resumed.run.id)
-            await task  # raises why it did not even begin
-        return begun.result().run.id
 
     async def _run(
         self,

@@ -158,7 +158,9 @@ def problem_answer(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Return a problem as whoever asked can read it: a page for a browser that opens an address, else problem+json."""
-    if not _opens_page(scope):
+    is_read = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith("/api/")
+    opens_page = is_read and "text/html" in Headers(scope=scope).get("accept", "")
+    if not opens_page:
         return problem_response(status, detail, hint=hint, errors=errors, headers=headers)
     reasons = "; ".join(str(error["detail"]) for error in errors)
     title = HTTPStatus(status).phrase.capitalize()
@@ -167,11 +169,6 @@ def problem_answer(
     page = make(status, title, said, _PAGE_ADVICE.get(status, hint))
     page.headers.update(headers or {})
     return page
-
-
-def _opens_page(scope: Scope) -> bool:
-    is_read = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith("/api/")
-    return is_read and "text/html" in Headers(scope=scope).get("accept", "")
 
 
 def add_problem_handlers(app: FastAPI) -> None:

@@ -87,24 +87,33 @@ class TokenCheck:
         if scope["path"] in OPEN_PATHS or (scope["method"], scope["path"]) in self._open_operations:
             return None
         if self._takes_token_of(scope):
-            return self._let_in(scope)
-        if self._has_token(Headers(scope=scope)):
+            query = urlencode([(name, value) for name, value in _query(scope) if name != _PARAMETER])
+            # One slash: two would name another server.
+            address = f"/{quote(scope['path'].lstrip('/'))}" + (f"?{query}" if query else "")
+            cookie = f"{self._cookie_name}={self._cookie.decode()}; Path=/; HttpOnly; SameSite=Strict"
+            return Response(status_code=303, headers={"location": address, "set-cookie": cookie})
+        headers = Headers(scope=scope)
+        cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie_name, "")
+        given = _given_token(headers.get("authorization", ""))
+        # Both are compared, so that the time tells nothing either.
+        is_cookie = hmac.compare_digest(cookie.encode("utf-8", "replace"), self._cookie)
+        has_token = hmac.compare_digest(given, self._token) or is_cookie
+        if has_token:
             return None
+        # The challenge: Basic for pages, so that browsers ask for the token, Bearer for programs.
+        challenge = (
+            'Bearer realm="geval"'
+            if scope["path"].startswith("/api/")
+            else 'Basic realm="geval", charset="UTF-8"'
+        )
         return problem_answer(
             scope,
             401,
             "this server requires its token",
             hint="open the URL that the server printed at start, or send `Authorization: Bearer TOKEN`; "
             f"TOKEN is the server's {TOKEN_VARIABLE}, or part of that URL",
-            headers={"www-authenticate": _challenge(scope["path"])},
+            headers={"www-authenticate": challenge},
         )
-
-    def _has_token(self, headers: Headers) -> bool:
-        cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie_name, "")
-        given = _given_token(headers.get("authorization", ""))
-        # Both are compared, so that the time tells nothing either.
-        is_cookie = hmac.compare_digest(cookie.encode("utf-8", "replace"), self._cookie)
-        return hmac.compare_digest(given, self._token) or is_cookie
 
     def _takes_token_of(self, scope: Scope) -> bool:
         """Return whether the address of a page holds the token, or the ticket, which is then used up."""
@@ -118,22 +127,10 @@ class TokenCheck:
             self._ticket = b""
         return is_ticket
 
-    def _let_in(self, scope: Scope) -> Response:
-        query = urlencode([(name, value) for name, value in _query(scope) if name != _PARAMETER])
-        # One slash: two would name another server.
-        address = f"/{quote(scope['path'].lstrip('/'))}" + (f"?{query}" if query else "")
-        cookie = f"{self._cookie_name}={self._cookie.decode()}; Path=/; HttpOnly; SameSite=Strict"
-        return Response(status_code=303, headers={"location": address, "set-cookie": cookie})
-
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
     text = scope["query_string"].decode("latin-1")
     return parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
-
-
-def _challenge(path: str) -> str:
-    """Return the challenge: Basic for pages, so that browsers ask for the token, Bearer for programs."""
-    return 'Bearer realm="geval"' if path.startswith("/api/") else 'Basic realm="geval", charset="UTF-8"'
 
 
 def _given_token(authorization: str) -> bytes:
@@ -183,7 +180,7 @@ class BodyGuard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if not _is_json(headers.get("content-type", "")):
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             detail = "the request must be JSON"
             response = problem_response(415, detail, hint="send the header `Content-Type: application/json`")
             await response(scope, receive, send)
@@ -237,7 +234,3 @@ class _Replay:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
         return await self._receive()
-
-
-def _is_json(content_type: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() == "application/json"

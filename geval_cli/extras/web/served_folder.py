@@ -27,7 +27,12 @@ def served_config(folder: Path, name: str) -> Path:
         raise RefusedError(f"{name} is outside the served folder", status=_FORBIDDEN, hint=hint)
     if path.suffix.lower() not in CONFIG_SUFFIXES or not _is_file(path):
         raise RefusedError(f"the served folder has no config {name}", status=_NOT_FOUND, hint=hint)
-    return _from_here(path)
+    # The path relative to the current folder, so that all runs of a config carry the same path.
+    try:
+        here = current_folder()
+    except UsageError:  # it was removed while the server runs
+        return path
+    return Path(os.path.relpath(path, here)) if path.is_relative_to(here) else path
 
 
 def _is_file(path: Path) -> bool:
@@ -35,12 +40,3 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
-
-
-def _from_here(path: Path) -> Path:
-    """Return the path relative to the current folder, so that all runs of a config carry the same path."""
-    try:
-        here = current_folder()
-    except UsageError:  # it was removed while the server runs
-        return path
-    return Path(os.path.relpath(path, here)) if path.is_relative_to(here) else path

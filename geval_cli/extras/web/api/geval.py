@@ -212,7 +212,21 @@ async def judge_output(
     body: dict[str, JsonValue] = {"score": grade.score, "reason": grade.reason or NO_REASON}
     if details:
         latency_ms = (time.perf_counter() - started) * 1000
-        body["details"] = _details(metric, grade, derived_from, latency_ms)
+        parts = grade.detail.get("parts", [])
+        seen = (parts[0] if parts else grade.detail).get("evaluation_params", [])
+        body["details"] = {
+            **_in_camel_case({**grade.detail, "parts": [_in_camel_case(part) for part in parts]}),
+            "estimator": grade.estimate.estimator,
+            "fallback": grade.estimate.fallback,
+            "rating": grade.estimate.rating,
+            "scoreRange": list(metric.asked_range),
+            "criteria": list(metric.criteria),
+            "criteriaFrom": derived_from,
+            "evaluationSteps": list(grade.evaluation_steps),
+            "evaluationParams": [to_camel(name) for name in seen],
+            "usage": _in_camel_case(to_json(grade.usage)),
+            "latencyMs": latency_ms,
+        }
     return Response(json_text(body), media_type="application/json")
 
 
@@ -254,24 +268,6 @@ def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str 
     )
     # The answer is a score without a verdict, so there is none that fewer samples could settle.
     return replace(metric, stop_error=None), derived_from
-
-
-def _details(metric: Metric, grade: Grade, derived_from: str | None, latency_ms: float) -> JsonValue:
-    parts = grade.detail.get("parts", [])
-    seen = (parts[0] if parts else grade.detail).get("evaluation_params", [])
-    return {
-        **_in_camel_case({**grade.detail, "parts": [_in_camel_case(part) for part in parts]}),
-        "estimator": grade.estimate.estimator,
-        "fallback": grade.estimate.fallback,
-        "rating": grade.estimate.rating,
-        "scoreRange": list(metric.asked_range),
-        "criteria": list(metric.criteria),
-        "criteriaFrom": derived_from,
-        "evaluationSteps": list(grade.evaluation_steps),
-        "evaluationParams": [to_camel(name) for name in seen],
-        "usage": _in_camel_case(to_json(grade.usage)),
-        "latencyMs": latency_ms,
-    }
 
 
 def _in_camel_case(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

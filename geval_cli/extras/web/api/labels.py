@@ -352,8 +352,16 @@ class _LabelWriter:
             hint = "read the run's current text, then rate it"
             raise _refused(f"this label was made for another output ({pointer})", _CONFLICT, hint)
         scale = self._scale(asked, pointer)
+        label = asked.label
+        low, high = scale
+        is_word = isinstance(label, str)
+        value = _WORDS[label] if isinstance(label, str) else float(label)
+        if (is_word and scale != UNIT_SCALE) or not low <= value <= high:
+            hint = "send `pass`, `fail` or a number from 0 to 1" if scale == UNIT_SCALE else "send a number"
+            message = f"{label} is not a label from {low:g} to {high:g} ({pointer}/label)"
+            raise _refused(message, _UNPROCESSABLE, hint)
         given = Given(
-            _on_scale(asked.label, scale, pointer),
+            value,
             scale,
             asked.annotator.strip(),
             asked.note,
@@ -373,17 +381,6 @@ class _LabelWriter:
             message = f"labels of {asked.metric} from {low:g} to {high:g} are kept for this run"
             raise _refused(f"{message} ({pointer}/scale)", _CONFLICT, "use that scale: a metric has only one")
         return known
-
-
-def _on_scale(label: str | float, scale: Scale, pointer: str) -> float:
-    low, high = scale
-    is_word = isinstance(label, str)
-    value = _WORDS[label] if isinstance(label, str) else float(label)
-    if (is_word and scale != UNIT_SCALE) or not low <= value <= high:
-        hint = "send `pass`, `fail` or a number from 0 to 1" if scale == UNIT_SCALE else "send a number"
-        message = f"{label} is not a label from {low:g} to {high:g} ({pointer}/label)"
-        raise _refused(message, _UNPROCESSABLE, hint)
-    return value
 
 
 def _scale(text: str | None) -> Scale | None:

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, create_model
 
-from geval_cli.extras.web.live_run import EventJson, run_json
+from geval_cli.extras.web.live_run import run_json
 from geval_cli.extras.web.live_runs import LiveRuns
 from geval_cli.extras.web.problems_json import answered, described
 from geval_cli.records import SCHEMA_VERSION, AskedTest, CaseResult, JsonValue, RunRecord, RunSummary, to_json
@@ -324,15 +324,11 @@ async def event_stream(
             event = following.result()
             if event is None:
                 return
-            yield _event_bytes(event)
+            yield f"event: {event['type']}\ndata: {json_text(event)}\n\n".encode()
             following = asyncio.ensure_future(anext(events, None))
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-
-
-def _event_bytes(event: EventJson) -> bytes:
-    return f"event: {event['type']}\ndata: {json_text(event)}\n\n".encode()
 
 
 def _bytes(parts: Iterator[str]) -> Iterator[bytes]:

@@ -91,7 +91,14 @@ def edit_suite(request: Request, path: str) -> HTMLResponse:
         return error_page(error.status, "This suite cannot be edited here", error.message, error.hint)
     except ConfigError as error:
         hint = "fix it in an editor; find the place with `geval validate`"
-        return error_page(_UNPROCESSABLE, "This file is broken", _sentence(error.problems[0]), hint)
+        problem = error.problems[0]
+        where = problem.location
+        sentence = (
+            problem.message
+            if where is None
+            else f"line {where.line}, column {where.column}: {problem.message}"
+        )
+        return error_page(_UNPROCESSABLE, "This file is broken", sentence, hint)
     except UsageError as error:
         return error_page(_UNPROCESSABLE, "This suite cannot be edited here", error.message, error.hint)
     page = {"path": path, "config": str(file.path), "digest": file.digest, "text": file.text}
@@ -217,13 +224,6 @@ def difference(before: str, after: str) -> str:
         return ""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", n=2, lineterm="")
     return "\n".join(list(lines)[2:])
-
-
-def _sentence(problem: Problem) -> str:
-    where = problem.location
-    return (
-        problem.message if where is None else f"line {where.line}, column {where.column}: {problem.message}"
-    )
 
 
 def _json(value: dict[str, Any], status: int = 200) -> Response:

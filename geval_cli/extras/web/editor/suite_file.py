@@ -239,7 +239,11 @@ def _listed(folder: Path, path: Path) -> ListedSuite | None:
             return None
         document, rules = read_with_rules(path, TRUSTED)
     except ConfigError:
-        return _broken(name, details.st_mtime) if _is_named_suite(path) else None
+        if not _is_named_suite(path):
+            return None
+        return ListedSuite(
+            name, "", prompts=0, providers=0, tests=None, state="broken", modified_at=details.st_mtime
+        )
     except OSError:
         return None
     value = document.value
@@ -263,10 +267,6 @@ def _count_tests(tests: JsonValue) -> int | None:
         return None if tests else 0
     has_files = any(is_file_reference(item) or (isinstance(item, dict) and "path" in item) for item in tests)
     return None if has_files else len(tests)
-
-
-def _broken(name: str, modified_at: float) -> ListedSuite:
-    return ListedSuite(name, "", prompts=0, providers=0, tests=None, state="broken", modified_at=modified_at)
 
 
 def _count(value: object) -> int:

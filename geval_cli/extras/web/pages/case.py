@@ -17,8 +17,8 @@ from geval_cli.extras.web.pages.routing import (
     run_link,
     stored_runs,
 )
-from geval_cli.records import CaseResult, RunRecord
-from geval_cli.report.case_view import CaseView, ShownMedia
+from geval_cli.records import RunRecord
+from geval_cli.report.case_view import CaseView
 from geval_cli.report.html.case_parts import case_values
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.report import run_title
@@ -33,7 +33,11 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
     """Return the case of a run in one cell of its matrix; all three numbers count from 0."""
     runs = stored_runs(request)
     run = runs.find(run_id).run
-    row = _row(request, run.id, test, repeat)
+    # The results of one test and repeat by column; empty for what is no number.
+    if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
+        row = []
+    else:
+        row = stored_runs(request).pages().row(run.id, int(test), int(repeat))
     result = next((item for item in row if str(item.column) == column), None)
     if result is None:
         hint = "it may not be finished yet; see the run's page"
@@ -47,6 +51,12 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
     ]
     before, after, failed_before, failed_after = steps
     repeats = pages.repeats(run.id, result.test_index, result.column)
+    # The images and recordings of a case, with a link where the file is still in the served folder.
+    found = []
+    for item in CaseView(result).media:
+        path = _media_path(request, run, item.name)
+        link = link_with(f"{run_link(run.id)}/media/{item.sha256}", {"name": item.name})
+        found.append(replace(item, link=link if path is not None and path.is_file() else None))
     return render_page(
         "case.html",
         section="runs",
@@ -59,7 +69,7 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),
         config_name=run_title(run),
-        **{**case_values(result, row, row_title(result), repeats), "media": _media(request, run, result)},
+        **{**case_values(result, row, row_title(result), repeats), "media": found},
     )
 
 
@@ -79,11 +89,10 @@ def show_media(request: Request, run_id: str, sha256: str) -> Response:
         raise gone from error
     if item.sha256 != sha256:
         raise gone
-    return _part_of(content, item.media_type, request.headers.get("range", ""))
-
-
-def _part_of(content: bytes, media_type: str, asked: str) -> Response:
-    """Return a file, or the one range of its bytes that `asked` names (RFC 9110): Safari plays no recording without."""
+    # A file, or the one range of its bytes that `asked` names (RFC 9110): Safari plays no recording
+    # without.
+    media_type = item.media_type
+    asked = request.headers.get("range", "")
     headers = {"cache-control": "private, max-age=3600", "accept-ranges": "bytes"}
     size, found = len(content), _RANGE.fullmatch(asked.strip())
     start, end = found.groups() if found else ("", "")
@@ -101,16 +110,6 @@ def _part_of(content: bytes, media_type: str, asked: str) -> Response:
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
-def _media(request: Request, run: RunRecord, case: CaseResult) -> list[ShownMedia]:
-    """Return the images and recordings of a case, with a link where the file is still in the served folder."""
-    found = []
-    for item in CaseView(case).media:
-        path = _media_path(request, run, item.name)
-        link = link_with(f"{run_link(run.id)}/media/{item.sha256}", {"name": item.name})
-        found.append(replace(item, link=link if path is not None and path.is_file() else None))
-    return found
-
-
 def _media_path(request: Request, run: RunRecord, name: str) -> Path | None:
     """Return the path of such a file beside the config of a run; None where it leads out of the served folder."""
     folder = request.app.state.settings.folder
@@ -120,13 +119,6 @@ def _media_path(request: Request, run: RunRecord, name: str) -> Path | None:
     except (OSError, ValueError, RuntimeError):  # a NUL, too long, a loop of links
         return None
     return path if is_served else None
-
-
-def _row(request: Request, run_id: str, test: str, repeat: str) -> list[CaseResult]:
-    """Return the results of one test and repeat by column; empty for what is no number."""
-    if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
-        return []
-    return stored_runs(request).pages().row(run_id, int(test), int(repeat))
 
 
 _DIGITS_MAX = 10

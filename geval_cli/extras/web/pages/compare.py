@@ -261,7 +261,7 @@ def _page(
         columns=columns,
         changes=changes_text(decided),
         overall="" if decided.overall is None else overall_text(decided.overall, "→"),
-        counts=_counts(fitting),
+        counts={change: sum(pair.change is change for pair in fitting) for change in Change},
         cases_total=len(fitting),
         columns_by=cases.columns_by,
         only_before=cases.only_before,
@@ -359,10 +359,6 @@ def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Piece]:
         else:
             yield Piece("removed", "".join(old[low:high]))
             yield Piece("added", "".join(new[start:end]))
-
-
-def _counts(pairs: Sequence[Pair]) -> dict[Change, int]:
-    return {change: sum(pair.change is change for pair in pairs) for change in Change}
 
 
 def _by_age(chosen: list[RunReport]) -> RedirectResponse:

@@ -1,8 +1,6 @@
 """A run as its page shows it: how far it is while it is under way, and what can be done with it."""
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
 
 from anyio import from_thread
 from fastapi import Request
@@ -13,7 +11,7 @@ from geval_cli.extras.web.live_run import EventJson, LiveRun, brief_of
 from geval_cli.extras.web.live_runs import LiveRuns
 from geval_cli.extras.web.pages.routing import link_with, stored_runs
 from geval_cli.extras.web.problems_json import RefusedError
-from geval_cli.records import JsonValue, RunStatus
+from geval_cli.records import RunStatus
 from geval_cli.report.report import RunReport
 from geval_cli.runs.resume import options_of
 from geval_cli.runs.stored import load_report
@@ -93,7 +91,13 @@ def actions_of(request: Request, report: RunReport) -> RunActions:
         return RunActions(lacks=f"{error.message}: {error.hint}", is_gone=is_gone)
     origin = runs.origin(run.id)
     covered = {} if origin is None else origin.covered
-    suite_link = _suite_link(folder, path) if _is_editable(covered) else ""
+    options = covered.get("options")
+    rules = RULES.get(str(options.get("--dialect"))) if isinstance(options, dict) else None
+    is_editable = rules is None or rules.is_editable
+    if is_editable:
+        suite_link = link_with("/suites/edit", {"path": os.path.relpath(path.resolve(), folder.resolve())})
+    else:
+        suite_link = ""
     try:
         options_of(covered)
     except UsageError as error:
@@ -109,17 +113,6 @@ def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, RunProgress]:
     report = RunReport(run, live.summary, lambda: runs.results(run.id), planned=live.total)
     problems = tuple(live.state()["problems"][: -_PROBLEMS_SHOWN - 1 : -1])
     return report, RunProgress(live.total, problems, live.is_stopping)
-
-
-def _is_editable(covered: Mapping[str, JsonValue]) -> bool:
-    """Return whether the editor knows the dialect that the config of a run had."""
-    options = covered.get("options")
-    rules = RULES.get(str(options.get("--dialect"))) if isinstance(options, dict) else None
-    return rules is None or rules.is_editable
-
-
-def _suite_link(folder: Path, path: Path) -> str:
-    return link_with("/suites/edit", {"path": os.path.relpath(path.resolve(), folder.resolve())})
 
 
 def _live_runs(request: Request) -> LiveRuns:
