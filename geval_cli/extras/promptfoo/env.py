@@ -51,15 +51,13 @@ class PromptfooEnv(EnvValues):
                 return _unquoted(found["default"])
             if name not in self._missed:
                 self._missed.add(name)
-                problems.append(self._not_set(name, place))
+                message = f"the environment variable `{name}` is not set and has no fallback"
+                hint = "set it, or add it to a .env file"
+                not_set = Problem(message, place.value(), hint, severity=Severity.WARNING)
+                problems.append(not_set)
             return found[0]
 
         return _EXPRESSION.sub(replacement, text)
-
-    def _not_set(self, name: str, place: SourcePath) -> Problem:
-        message = f"the environment variable `{name}` is not set and has no fallback"
-        hint = "set it, or add it to a .env file"
-        return Problem(message, place.value(), hint, severity=Severity.WARNING)
 
 
 def literal_env(raw: JsonValue, around: Mapping[str, str], access: Access) -> dict[str, str]:

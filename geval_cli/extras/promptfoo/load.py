@@ -26,7 +26,7 @@ from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import PromptfooOptions, TemplateFilter
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.statistics.paired import NO_MARGINS
-from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates, read_margins
+from geval_cli.suite.gates import read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.named_files import JAVASCRIPT_SUFFIXES, existing_files, find_files
 from geval_cli.suite.suite import BaselineName, LoadedSuite, OpenedSuite, tag_texts
 from geval_cli.suite.validation import LoadContext, ScriptCaller
@@ -109,12 +109,6 @@ def read_options(settings: dict[str, ConfigPart], reading: LoadContext) -> Promp
                 values[key] = value
     if "outputPath" in settings:
         values["output"] = settings["outputPath"].value
-    return _built(values, settings, reading)
-
-
-def _built(
-    values: dict[str, JsonValue], settings: dict[str, ConfigPart], reading: LoadContext
-) -> PromptfooOptions:
     concurrency, repeats = values.get("maxConcurrency"), values.get("repeat")
     outputs = values.get("output")
     names = outputs if isinstance(outputs, list) else [outputs] if outputs else []
@@ -209,7 +203,8 @@ def _suite(
     providers = read_promptfoo_providers(merged.providers, reading)
     options = read_options(merged.settings, reading)
     providers = tuple(delayed(provider, options.delay_ms) for provider in providers)
-    derived_metrics = _derived_metrics(merged.settings.get("derivedMetrics"), reading)
+    part = merged.settings.get("derivedMetrics")
+    derived_metrics = () if part is None else read_derived_metrics(part.value, part.place, reading)
     filters = read_filters(merged.settings.get("nunjucksFilters"), reading)
     gates = merged.settings.get("gates")
     found_gates = () if gates is None else read_gates(gates.value, gates.place, reading)
@@ -220,6 +215,8 @@ def _suite(
     reading.problems.extend(tests.problems())
     problems = sort_problems(map(reading.env.hide, reading.problems))
     parts = _digest_parts(configs, reading, variables)
+    written = [without_media_data(mask_config(config.written)) for config in configs]
+    snapshot = written[0] if len(written) == 1 else written
     suite = LoadedSuite(
         path=path,
         base_dir=path.parent,
@@ -228,7 +225,7 @@ def _suite(
         tests=tests,
         options=options,
         parts=parts,
-        snapshot=_snapshot(configs),
+        snapshot=snapshot,
         description=", ".join(merged.descriptions) or None,
         env=reading.env.values,
         warnings=tuple(problem for problem in problems if problem.severity is Severity.WARNING),
@@ -260,10 +257,6 @@ def _tags(part: ConfigPart | None, reading: LoadContext) -> dict[str, str]:
     return tag_texts(plain)
 
 
-def _derived_metrics(part: ConfigPart | None, reading: LoadContext) -> tuple[DerivedMetric, ...]:
-    return () if part is None else read_derived_metrics(part.value, part.place, reading)
-
-
 def _baseline(part: ConfigPart | None, reading: LoadContext) -> BaselineName | None:
     if part is None:
         return None
@@ -282,12 +275,6 @@ def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
         if found is not None:
             default = found.over(default)
     return default
-
-
-def _snapshot(configs: list[ConfigFile]) -> JsonValue:
-    """Return the config for the run record, as it is written, or a list of several."""
-    written = [without_media_data(mask_config(config.written)) for config in configs]
-    return written[0] if len(written) == 1 else written
 
 
 def _digest_parts(

@@ -55,41 +55,33 @@ class References(Struct):
             return value
         reference = value.get(_REF)
         if isinstance(reference, str):
-            return self._follow(value, reference, place, home, trail)
+            where = f"{home.positions.file} {reference}"
+            if where in trail or len(trail) >= MAX_DEPTH:
+                return self._refuse(
+                    f"`{reference}` refers to itself", place.value(_REF), "write that part out"
+                )
+            if self._left <= 0:
+                return {}
+            self._left -= _REFERENCE_COSTS
+            target = self._target(reference, home, place.value(_REF))
+            if target is None:
+                return {}
+            found, document = target
+            found = self._walk(found, place, document, (*trail, where))
+            if self._left <= 0 and not trail:
+                self._refuse(
+                    f"`{reference}` expands to more than {_MOST_VALUES:,} values",
+                    place.value(_REF),
+                    "refer to fewer values",
+                )
+            siblings = {key: entry for key, entry in value.items() if key != _REF}
+            return {**found, **siblings} if isinstance(found, dict) else found
         return {
             key: entry
             if key in _SCHEMA_KEYS or _is_own_schema(key, entry)
             else self._walk(entry, place.child(key), home, trail)
             for key, entry in value.items()
         }
-
-    def _follow(
-        self,
-        value: dict[str, JsonValue],
-        reference: str,
-        place: SourcePath,
-        home: Document,
-        trail: tuple[str, ...],
-    ) -> JsonValue:
-        where = f"{home.positions.file} {reference}"
-        if where in trail or len(trail) >= MAX_DEPTH:
-            return self._refuse(f"`{reference}` refers to itself", place.value(_REF), "write that part out")
-        if self._left <= 0:
-            return {}
-        self._left -= _REFERENCE_COSTS
-        target = self._target(reference, home, place.value(_REF))
-        if target is None:
-            return {}
-        found, document = target
-        found = self._walk(found, place, document, (*trail, where))
-        if self._left <= 0 and not trail:
-            self._refuse(
-                f"`{reference}` expands to more than {_MOST_VALUES:,} values",
-                place.value(_REF),
-                "refer to fewer values",
-            )
-        siblings = {key: entry for key, entry in value.items() if key != _REF}
-        return {**found, **siblings} if isinstance(found, dict) else found
 
     def _target(
         self, reference: str, home: Document, asked_at: Location | None

@@ -58,7 +58,25 @@ def read_promptfoo_prompts(parts: list[ConfigPart], reading: LoadContext) -> tup
     drafts: list[_Draft] = []
     for part in parts:
         try:
-            drafts.extend(_drafts(part, reading))
+            value, place = part.value, part.place
+            if isinstance(value, str):
+                drafts.extend(_of_text(value, part, reading))
+            elif isinstance(value, list):
+                drafts.append(_Draft(js_json(value), place))
+            elif isinstance(value, dict):
+                params = _params(value, part, reading)
+                written = value.get("config")
+                files = file_keys(written) if isinstance(written, dict) else frozenset()
+                drafts.extend(
+                    replace(draft, params=params, file_params=files)
+                    for draft in _of_mapping(value, part, reading)
+                )
+            else:
+                reading.report(
+                    f"a prompt must be text, a mapping or a list, found {describe_value(value)}",
+                    place.value(),
+                    _FORMS,
+                )
         except ConfigError as error:
             reading.problems.extend(error.problems)
     return tuple(_named(drafts))
@@ -67,27 +85,6 @@ def read_promptfoo_prompts(parts: list[ConfigPart], reading: LoadContext) -> tup
 def default_prompt(place: SourcePath) -> PromptSpec:
     """Return the prompt of a config without `prompts`: the variable `prompt` of each test."""
     return PromptSpec(id="prompt-1", label=DEFAULT_PROMPT, raw=DEFAULT_PROMPT, place=place)
-
-
-def _drafts(part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
-    value, place = part.value, part.place
-    if isinstance(value, str):
-        yield from _of_text(value, part, reading)
-    elif isinstance(value, list):
-        yield _Draft(js_json(value), place)
-    elif isinstance(value, dict):
-        params = _params(value, part, reading)
-        written = value.get("config")
-        files = file_keys(written) if isinstance(written, dict) else frozenset()
-        yield from (
-            replace(draft, params=params, file_params=files) for draft in _of_mapping(value, part, reading)
-        )
-    else:
-        reading.report(
-            f"a prompt must be text, a mapping or a list, found {describe_value(value)}",
-            place.value(),
-            _FORMS,
-        )
 
 
 def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
@@ -249,9 +246,11 @@ def _named(drafts: list[_Draft]) -> Iterator[PromptSpec]:
             unique = f"{name}-{count}"
         taken.add(unique)
         shown = draft.shown or draft.label or draft.raw
+        line = " ".join(shown.split())
+        shortened = line if len(line) <= _MAX_LABEL else line[: _MAX_LABEL - 1].rstrip() + "…"
         yield NamedPromptSpec(
             id=unique,
-            label=_shortened(shown),
+            label=shortened,
             raw=draft.raw,
             place=draft.place,
             names=(draft.label, draft.id, shown, draft.raw),
@@ -261,8 +260,3 @@ def _named(drafts: list[_Draft]) -> Iterator[PromptSpec]:
             params=dict(draft.params),
             file_params=draft.file_params,
         )
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_LABEL else line[: _MAX_LABEL - 1].rstrip() + "…"

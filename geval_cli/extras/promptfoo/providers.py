@@ -1,6 +1,6 @@
 """Providers in every form that promptfoo takes: ids, `{id, label, config}`, `{id: {...}}`, files of these."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,10 @@ def _built(
         key: entry for key, entry in value.items() if key not in {"inputs", "delay", "file_params"}
     }
     own_env = {} if value.get("env") is None else _own_env(value["env"], place.child("env"), reading)
-    known["env"] = {**_picked(reading.env.values), **own_env}
+    # Those environment values that change what is sent: with others the provider is another one.
+    values = reading.env.values
+    picked = {name: values[name] for name in ENV_NAMES if values.get(name)}
+    known["env"] = {**picked, **own_env}
     name = known.get("id")
     if isinstance(name, str):
         known["id"] = _with_path(name, folder, place, reading)
@@ -249,11 +252,6 @@ def _own_env(value: JsonValue, place: SourcePath, reading: LoadContext) -> dict[
         return literal_env(value, reading.env.values, reading.files.access)
     reading.report(f"`env` must be a mapping of names to text, found {describe_value(value)}", place.value())
     return {}
-
-
-def _picked(values: Mapping[str, str]) -> dict[str, str]:
-    """Return those environment values that change what is sent: with others the provider is another one."""
-    return {name: values[name] for name in ENV_NAMES if values.get(name)}
 
 
 def _is_structured(name: str) -> bool:

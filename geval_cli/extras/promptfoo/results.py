@@ -120,10 +120,16 @@ def _case_of_row(item: JsonValue) -> CaseResult:
     except msgspec.ValidationError as error:
         raise ValueError(f"this is not a promptfoo result: {error}") from error
     provider = _Provider(row.provider) if isinstance(row.provider, str) else row.provider
-    status = _status_of_row(row)
+    if row.success:
+        status = Status.PASSED
+    else:
+        is_unanswered = row.response is None and row.error is not None
+        status = Status.ERROR if row.failure_reason == _ERROR or is_unanswered else Status.FAILED
     output = None if row.response is None else row.response.output
     is_error = status is Status.ERROR
     test = row.test_case or _Test()
+    tokens = row.token_usage or _Tokens()
+    usage = Usage(1, tokens.prompt or 0, tokens.completion or 0, cost_usd=row.cost)
     return CaseResult(
         id=f"{row.test_idx}.0.{row.prompt_idx}",
         test_index=row.test_idx,
@@ -140,22 +146,10 @@ def _case_of_row(item: JsonValue) -> CaseResult:
         error=ErrorInfo("ProviderError", row.error or "promptfoo gave no reason") if is_error else None,
         latency_ms=row.latency_ms or 0.0,
         cost_usd_generated=row.cost,
-        usage={Role.GENERATION: _usage_of(row), Role.JUDGE: Usage()},
+        usage={Role.GENERATION: usage, Role.JUDGE: Usage()},
         assertions=() if row.grading_result is None else tuple(_assertions_of(row.grading_result)),
         metadata=test.metadata or {},
     )
-
-
-def _status_of_row(row: _ResultsRow) -> Status:
-    if row.success:
-        return Status.PASSED
-    is_unanswered = row.response is None and row.error is not None
-    return Status.ERROR if row.failure_reason == _ERROR or is_unanswered else Status.FAILED
-
-
-def _usage_of(row: _ResultsRow) -> Usage:
-    tokens = row.token_usage or _Tokens()
-    return Usage(1, tokens.prompt or 0, tokens.completion or 0, cost_usd=row.cost)
 
 
 def _assertions_of(graded: _Graded) -> Iterator[AssertionResult]:

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 from msgspec import Struct, field
 
@@ -67,10 +67,6 @@ def assertion_of_cell(text: str, known_types: Collection[str]) -> dict[str, Json
     found = _CELL.fullmatch(text)
     if found is None or found["type"].removeprefix("not-") not in known_types:
         return {"type": "equals", "value": text}
-    return _typed(found)
-
-
-def _typed(found: re.Match[str]) -> dict[str, JsonValue]:
     base, written = found["type"].removeprefix("not-"), found["value"]
     assertion: dict[str, JsonValue] = {"type": found["type"]}
     if written is not None:
@@ -127,16 +123,14 @@ class TableColumns(Struct):
                 if cell:
                     _put(test, _PLAIN[name], cell)
             elif name.startswith("__metadata:"):
-                self._add_metadata(test, name, cell)
+                key = name.removeprefix("__metadata:")
+                if key.endswith("[]") and cell.strip():
+                    values = [part.replace("\\,", ",").strip() for part in _ESCAPED_COMMA.split(cell)]
+                    _put(test, ("metadata", key.removesuffix("[]")), values)
+                elif cell.strip():
+                    _put(test, ("metadata", key), cell)
             elif name and name not in _SINGLE and not name.startswith(_FAMILIES):
                 test["vars"][name] = cell
-        test["assert"] = self._assertions(row, location)
-        if row.get("__threshold", "").strip():
-            threshold = self._number(row["__threshold"], "__threshold", location)
-            test |= {} if threshold is None else {"threshold": threshold}
-        return test
-
-    def _assertions(self, row: Mapping[str, str], location: Location | None) -> list[JsonValue]:
         written = (row[name].strip() for name in self._expected)
         found = [assertion_of_cell(text, self.known_types) for text in written if text]
         for name, cell in row.items():
@@ -149,7 +143,11 @@ class TableColumns(Struct):
         if row.get("__metric"):
             for assertion in found:
                 assertion["metric"] = row["__metric"]
-        return [*found]
+        test["assert"] = [*found]
+        if row.get("__threshold", "").strip():
+            threshold = self._number(row["__threshold"], "__threshold", location)
+            test |= {} if threshold is None else {"threshold": threshold}
+        return test
 
     def _number(self, cell: str, name: str, location: Location | None) -> float | None:
         try:
@@ -158,18 +156,18 @@ class TableColumns(Struct):
             self.reading.report(f"`{name}` must be a number, found `{cell.strip()}`", location)
             return None
 
-    def _add_metadata(self, test: dict[str, JsonValue], name: str, cell: str) -> None:
-        key = name.removeprefix("__metadata:")
-        if key.endswith("[]") and cell.strip():
-            values = [part.replace("\\,", ",").strip() for part in _ESCAPED_COMMA.split(cell)]
-            _put(test, ("metadata", key.removesuffix("[]")), values)
-        elif cell.strip():
-            _put(test, ("metadata", key), cell)
-
     def _check_name(self, name: str) -> None:
         configured = _CONFIGURED.match(name)
         if configured:
-            self._check_configured(name, configured["number"], configured["key"])
+            number = configured["number"]
+            key = configured["key"]
+            column = f"__expected{number}"
+            if not 0 <= _position(number) < len(self._expected):
+                self.reading.report(
+                    f"`{name}` does not belong to a column: there is no `{column}`", self.place
+                )
+            if key not in _CONFIG_KEYS:
+                self.reading.report(f"`{key}` of `{name}` is unknown", self.place, "known: threshold")
         elif name.startswith("__config:"):
             hint = "write `__config:__expected1:threshold`"
             self.reading.warn(f"the column `{name}` is not used", self.place, hint)
@@ -184,13 +182,6 @@ class TableColumns(Struct):
             self.reading.warn(
                 f"`{name}` is treated as an ordinary variable", self.place, f"did you mean `_{name}`?"
             )
-
-    def _check_configured(self, name: str, number: str, key: str) -> None:
-        column = f"__expected{number}"
-        if not 0 <= _position(number) < len(self._expected):
-            self.reading.report(f"`{name}` does not belong to a column: there is no `{column}`", self.place)
-        if key not in _CONFIG_KEYS:
-            self.reading.report(f"`{key}` of `{name}` is unknown", self.place, "known: threshold")
 
 
 def _position(number: str) -> int:

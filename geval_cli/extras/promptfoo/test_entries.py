@@ -162,7 +162,9 @@ def _take_options(
     if isinstance(options, dict):
         judged, known = spellings(TestOptionsSpec), spellings(PromptfooTestOptions).keys() - _FOUND_OUT
         # Old spellings first, so that each is sorted into the right part below.
-        options = _with_new_names(options)
+        # `postprocess` is the old name of `transform`, beside which it counts for nothing.
+        renamed = {key: entry for key, entry in options.items() if key != "postprocess"}
+        options = {"transform": options["postprocess"], **renamed} if "postprocess" in options else renamed
         rest = {key: entry for key, entry in options.items() if key not in judged}
         value["options"] = {key: entry for key, entry in options.items() if key in judged}
         found |= {key: entry for key, entry in rest.items() if key in known}
@@ -186,18 +188,29 @@ def _take_options(
     return read_spec(PromptfooTestOptions, found, at, "the options of a test", reading)
 
 
-def _with_new_names(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """`postprocess` is the old name of `transform`, beside which it counts for nothing."""
-    renamed = {key: entry for key, entry in options.items() if key != "postprocess"}
-    return {"transform": options["postprocess"], **renamed} if "postprocess" in options else renamed
-
-
 def _variables(value: JsonValue, row: TestRow, reading: LoadContext) -> dict[str, JsonValue]:
     place = row.place.child("vars")
     if value is None:
         return {}
     if isinstance(value, str | list):
-        return _variables_of_files(value, row, reading)
+        # The variables of YAML or JSON files, later ones winning; wildcards may fit none.
+        variables: dict[str, JsonValue] = {}
+        location = row.place.value("vars")
+        for name in value if isinstance(value, list) else [value]:
+            try:
+                files = (
+                    find_files(name, row.folder, reading.files.access, location)
+                    if isinstance(name, str)
+                    else []
+                )
+            except ConfigError as error:
+                reading.problems.extend(error.problems)
+                continue
+            if not files:
+                reading.warn(f"no variables file matches `{name}`", location, f"relative to {row.folder}")
+            for file in files:
+                variables |= _mapping_in(file.path, row, reading)
+        return variables
     if not isinstance(value, dict):
         reading.report(f"`vars` must be a mapping, found {describe_value(value)}", place.value())
         return {}
@@ -205,27 +218,6 @@ def _variables(value: JsonValue, row: TestRow, reading: LoadContext) -> dict[str
         hint = "unindent it to the level of `vars`"
         reading.warn("`assert` is inside `vars`, where it checks nothing", place.key("assert"), hint)
     return dict(value)
-
-
-def _variables_of_files(
-    value: str | list[JsonValue], row: TestRow, reading: LoadContext
-) -> dict[str, JsonValue]:
-    """Return the variables of YAML or JSON files, later ones winning; wildcards may fit none."""
-    variables: dict[str, JsonValue] = {}
-    location = row.place.value("vars")
-    for name in value if isinstance(value, list) else [value]:
-        try:
-            files = (
-                find_files(name, row.folder, reading.files.access, location) if isinstance(name, str) else []
-            )
-        except ConfigError as error:
-            reading.problems.extend(error.problems)
-            continue
-        if not files:
-            reading.warn(f"no variables file matches `{name}`", location, f"relative to {row.folder}")
-        for file in files:
-            variables |= _mapping_in(file.path, row, reading)
-    return variables
 
 
 def _mapping_in(path: Path, row: TestRow, reading: LoadContext) -> Mapping[str, JsonValue]:

@@ -98,24 +98,22 @@ def iterate_rows(parts: tuple[ConfigPart, ...], reading: LoadContext) -> Iterato
     """Yield every test of all `parts`, files read anew; what cannot be read becomes a problem of `reading`."""
     for part in parts:
         try:
-            yield from _rows(part, reading)
+            value = part.value
+            if isinstance(value, str):
+                yield from _of_reference(value, part, reading)
+            elif (
+                isinstance(value, dict)
+                and isinstance(value.get("path"), str)
+                and value.keys() <= {"path", "config"}
+            ):
+                yield from _of_reference(value["path"], part, reading)
+            elif isinstance(value, dict):
+                yield TestRow(value, part.place, part.folder)
+            else:
+                message = f"a test must be a mapping or name a file, found {describe_value(value)}"
+                reading.report(message, part.place.value())
         except ConfigError as error:
             reading.problems.extend(error.problems)
-
-
-def _rows(part: ConfigPart, reading: LoadContext) -> Iterator[TestRow]:
-    value = part.value
-    if isinstance(value, str):
-        yield from _of_reference(value, part, reading)
-    elif (
-        isinstance(value, dict) and isinstance(value.get("path"), str) and value.keys() <= {"path", "config"}
-    ):
-        yield from _of_reference(value["path"], part, reading)
-    elif isinstance(value, dict):
-        yield TestRow(value, part.place, part.folder)
-    else:
-        message = f"a test must be a mapping or name a file, found {describe_value(value)}"
-        reading.report(message, part.place.value())
 
 
 def _of_reference(reference: str, part: ConfigPart, reading: LoadContext) -> Iterator[TestRow]:
@@ -133,7 +131,17 @@ def _of_file(
 ) -> Iterator[TestRow]:
     folder = file.path.parent
     if file.suffix in _DOCUMENTS:
-        yield from _of_document(file.path, asked_at, reading)
+        path = file.path
+        document = reading.files.document_at(path, asked_at)
+        is_json = path.suffix.lower() == ".json"
+        items = document.value if isinstance(document.value, list) else [document.value]
+        for index, item in enumerate(items):
+            place = document.place.child(index) if isinstance(document.value, list) else document.place
+            if isinstance(item, dict):
+                yield TestRow(item, place, path.parent, index + 1 if is_json else 0)
+            else:
+                message = f"a test must be a mapping, found {describe_value(item)}"
+                reading.report(message, place.value())
     elif file.suffix in _LINES:
         numbers = count(1)
         for value, place in JsonLinesRows(file.path, asked_at).rows(reading):
@@ -161,19 +169,6 @@ def _of_file(
     else:
         hint = "known: .yaml, .yml, .json, .jsonl, .csv, .xlsx"
         reading.problems.append(Problem(f"`{file.path.name}` is not a tests file", asked_at, hint))
-
-
-def _of_document(path: Path, asked_at: Location | None, reading: LoadContext) -> Iterator[TestRow]:
-    document = reading.files.document_at(path, asked_at)
-    is_json = path.suffix.lower() == ".json"
-    items = document.value if isinstance(document.value, list) else [document.value]
-    for index, item in enumerate(items):
-        place = document.place.child(index) if isinstance(document.value, list) else document.place
-        if isinstance(item, dict):
-            yield TestRow(item, place, path.parent, index + 1 if is_json else 0)
-        else:
-            message = f"a test must be a mapping, found {describe_value(item)}"
-            reading.report(message, place.value())
 
 
 def _of_function(

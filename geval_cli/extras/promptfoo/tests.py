@@ -86,7 +86,16 @@ def _loaded(value: JsonValue, name: str, place: SourcePath, reading: LoadContext
     if not is_file_reference(value) or "{{" in value:
         return value
     try:
-        return _content(_existing(value, name, place, reading)[0], _location(place, name), reading)
+        file = _existing(value, name, place, reading)[0]
+        asked_at = _location(place, name)
+        if file.suffix in CODE_SUFFIXES:
+            return program_reference(file, asked_at)
+        if file.suffix in _DOCUMENTS:
+            return js_json(reading.files.document_at(file.path, asked_at).value)
+        kind = mimetypes.guess_type(file.path.name)[0] or ""
+        if kind.startswith(_MEDIA) and file.suffix != ".svg":
+            return _encoded(file.path, kind, asked_at, reading)
+        return reading.files.text_at(file.path, asked_at).strip()
     except ConfigError as error:
         reading.problems.extend(error.problems)
         return None
@@ -94,17 +103,6 @@ def _loaded(value: JsonValue, name: str, place: SourcePath, reading: LoadContext
 
 def _existing(value: str, name: str, place: SourcePath, reading: LoadContext) -> list[NamedFile]:
     return existing_files(value, reading.files.base_dir, reading.files.access, _location(place, name))
-
-
-def _content(file: NamedFile, asked_at: Location | None, reading: LoadContext) -> JsonValue:
-    if file.suffix in CODE_SUFFIXES:
-        return program_reference(file, asked_at)
-    if file.suffix in _DOCUMENTS:
-        return js_json(reading.files.document_at(file.path, asked_at).value)
-    kind = mimetypes.guess_type(file.path.name)[0] or ""
-    if kind.startswith(_MEDIA) and file.suffix != ".svg":
-        return _encoded(file.path, kind, asked_at, reading)
-    return reading.files.text_at(file.path, asked_at).strip()
 
 
 def names_program(value: JsonValue) -> bool:
