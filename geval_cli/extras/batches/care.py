@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -16,7 +16,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Notice, Runtime, ServerKey
 from geval_cli.providers.base import Provider
 from geval_cli.providers.registry import check_provider, check_ready
-from geval_cli.providers.wire.batch_api import BatchApi, BrokenResultsError, RemoteState
+from geval_cli.providers.wire.batch_api import BrokenResultsError, RemoteState
 from geval_cli.providers.wire.batching import batch_api
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
@@ -60,7 +60,14 @@ class BatchKeeper:
             UsageError: there is no such run, or its providers are not known any more.
             ProviderError: a provider does not let its batch be looked at.
         """
-        wanted = await self._open_batches(run)
+        store = self._cache.batches
+        if run is None:
+            found = await store.all()
+        elif self._runs is None:
+            raise UsageError(f"run {run} is not stored here", hint="`geval list` shows the stored runs")
+        else:
+            found = await store.of_run(self._runs.find(run).run.id)
+        wanted = [batch for batch in found if batch.state.is_open]
         if not wanted:
             return []
         by_run: defaultdict[str, dict[str, Provider]] = defaultdict(dict)
@@ -105,7 +112,8 @@ class BatchKeeper:
             raise UsageError(
                 f"batch {batch.id} has already ended: {batch.state}", hint="there is nothing to cancel"
             )
-        api = self._api_of(batch)
+        api = batch_api(self.provider_of(batch))
+        assert api is not None  # only such providers are known
         remote_id = batch.remote_id
         if remote_id is None:
             ours = await api.find(
@@ -124,7 +132,12 @@ class BatchKeeper:
             UsageError: the provider has no batches or lacks something, or the batch goes on still.
             ProviderError: the provider does not know it, or some of its results cannot be read; all others are kept.
         """
-        api = self._named_api(provider)
+        api = batch_api(self._named(provider))
+        if api is None:
+            raise UsageError(
+                f"{ProviderSpec(id=provider).public_id} has no batch API",
+                hint="for example --provider openai:gpt-4.1",
+            )
         try:
             remote = await api.get(remote_id)
         except ProviderRequestError as error:
@@ -156,7 +169,24 @@ class BatchKeeper:
         """
         run_id = batch.run_id or ""
         if run_id not in self._by_run:
-            self._by_run[run_id] = self._providers_of(run_id)
+            origin = None if self._runs is None else self._runs.origin(run_id)
+            if origin is None:
+                raise UsageError(
+                    f"run {run_id} is not stored here, so its config is unknown",
+                    hint="set --home to the folder that has its run",
+                )
+            try:
+                prepared = prepare(RunRequest(Path(origin.config_file), self._environ), is_going_to_run=False)
+            except ConfigError as error:
+                raise UsageError.of(f"the config of run {run_id} cannot be read", error.problems) from error
+            suite = prepared.suite
+            self._policies[run_id] = policy_of(suite, BOTH_ROLES)
+            pool = ProviderPool.of(suite)
+            self._pools.append(pool)
+            built = [pool.get(spec) for spec in prepared.asked]
+            self._by_run[run_id] = {
+                server_text(_server_of(provider)): provider for provider in built if batch_api(provider)
+            }
         provider = self._by_run[run_id].get(batch.server) or self._of_command_line(batch)
         if provider is None:
             raise UsageError(
@@ -174,39 +204,6 @@ class BatchKeeper:
         is_same = batch_api(provider) is not None and server_text(_server_of(provider)) == batch.server
         return provider if is_same else None
 
-    def _providers_of(self, run_id: str) -> dict[str, Provider]:
-        origin = None if self._runs is None else self._runs.origin(run_id)
-        if origin is None:
-            raise UsageError(
-                f"run {run_id} is not stored here, so its config is unknown",
-                hint="set --home to the folder that has its run",
-            )
-        try:
-            prepared = prepare(RunRequest(Path(origin.config_file), self._environ), is_going_to_run=False)
-        except ConfigError as error:
-            raise UsageError.of(f"the config of run {run_id} cannot be read", error.problems) from error
-        suite = prepared.suite
-        self._policies[run_id] = policy_of(suite, BOTH_ROLES)
-        pool = ProviderPool.of(suite)
-        self._pools.append(pool)
-        built = [pool.get(spec) for spec in prepared.asked]
-        return {server_text(_server_of(provider)): provider for provider in built if batch_api(provider)}
-
-    async def _open_batches(self, run: str | None) -> Sequence[Batch]:
-        store = self._cache.batches
-        if run is None:
-            found = await store.all()
-        elif self._runs is None:
-            raise UsageError(f"run {run} is not stored here", hint="`geval list` shows the stored runs")
-        else:
-            found = await store.of_run(self._runs.find(run).run.id)
-        return [batch for batch in found if batch.state.is_open]
-
-    def _api_of(self, batch: Batch) -> BatchApi:
-        api = batch_api(self.provider_of(batch))
-        assert api is not None  # only such providers are known
-        return api
-
     def _named(self, name: str) -> Provider:
         """Return the provider that an id leads to, with the keys of the environment.
 
@@ -222,15 +219,6 @@ class BatchKeeper:
         if problems:
             raise UsageError.of(f"{spec.public_id} cannot be called", problems)
         return pool.get(spec)
-
-    def _named_api(self, name: str) -> BatchApi:
-        api = batch_api(self._named(name))
-        if api is None:
-            raise UsageError(
-                f"{ProviderSpec(id=name).public_id} has no batch API",
-                hint="for example --provider openai:gpt-4.1",
-            )
-        return api
 
 
 def _server_of(provider: Provider) -> ServerKey:

@@ -82,7 +82,9 @@ def wait_for_batches(home: Path | None, folder: Path | None, run: str | None) ->
 
     batches, ways_on = _with_keeper(home, folder, wait)
     for batch in batches:
-        sys.stdout.write(f"{batch.id}: {batch.state}, {_answered(batch)}\n")
+        failed = f", {batch.failed:,} of them errors" if batch.failed else ""
+        answered = f"{batch.answered:,} of {batch.requests:,} answered{failed}"
+        sys.stdout.write(f"{batch.id}: {batch.state}, {answered}\n")
     if not batches:
         sys.stdout.write("no batches are in progress\n")
     else:
@@ -107,11 +109,6 @@ def adopt_batch(home: Path | None, folder: Path | None, remote_id: str, *, provi
     sys.stdout.write(
         f"{plural(count, 'answer')} adopted; a --batch run that sends the same requests uses them\n"
     )
-
-
-def _answered(batch: Batch) -> str:
-    failed = f", {batch.failed:,} of them errors" if batch.failed else ""
-    return f"{batch.answered:,} of {batch.requests:,} answered{failed}"
 
 
 def _with_keeper(home: Path | None, folder: Path | None, work: Callable[[BatchKeeper], Awaitable[T]]) -> T:

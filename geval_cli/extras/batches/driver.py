@@ -25,7 +25,7 @@ from geval_cli.extras.batches.steps import BatchSteps, WatchedBatch
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Layer, Notice, Runtime, Wire
 from geval_cli.providers.base import Provider
-from geval_cli.providers.wire.batch_api import LOGPROBS_PER_BATCH, BatchApi
+from geval_cli.providers.wire.batch_api import LOGPROBS_PER_BATCH
 from geval_cli.providers.wire.batching import batch_api
 from geval_cli.records import Role
 from geval_cli.store.batches import Batch, BatchState, FreeRequest
@@ -196,13 +196,19 @@ class BatchDriver:
             self._reserve(found)
             self._tell(found)
             has_news = has_news or bool(ended) or self._has_left
-            cancelled = cancelled or any(self._is_cancelled(batch) for batch in ended)
+            cancelled = cancelled or any(
+                batch.state is BatchState.CANCELLED and not self._watched[batch.id].is_late for batch in ended
+            )
             still_open = [batch for batch in found if batch.state.is_open]
-            if not still_open and (not self._has_waiting() or self._starved is not None):
+            if not still_open and (
+                not any(item.keys for item in self._waiting.values()) or self._starved is not None
+            ):
                 break
             rounds += 1
             most_rounds = _MOST_ROUNDS_OF_FILES if self._steps.reads_files else _MOST_ROUNDS
-            if not self._policy.waits and (rounds >= most_rounds or _are_handed_in(still_open)):
+            if not self._policy.waits and (
+                rounds >= most_rounds or all(batch.state is BatchState.SUBMITTED for batch in still_open)
+            ):
                 return self._after(
                     WaitOutcome.PASS if has_news else WaitOutcome.HANDED_IN, cancelled=cancelled
                 )
@@ -230,12 +236,6 @@ class BatchDriver:
             self._queue.passes += 1
         return WaitOutcome.CANCELLED if cancelled else outcome
 
-    def _is_cancelled(self, batch: Batch) -> bool:
-        return batch.state is BatchState.CANCELLED and not self._watched[batch.id].is_late
-
-    def _has_waiting(self) -> bool:
-        return any(item.keys for item in self._waiting.values())
-
     def _reserve(self, batches: Sequence[Batch]) -> None:
         """Reserve what batches are expected to cost; those that have ended until their answers are read."""
         self._budget.reserved_usd = sum(batch.reserved_usd for batch in batches)
@@ -262,7 +262,16 @@ class BatchDriver:
         if not free:
             item.keys = []  # another process has taken them: the next pass joins it
             return None
-        taken = _cut(free, self._most_requests(group, item, api), api.most_bytes)
+        most = min(api.most_requests, self._policy.size or api.most_requests, item.size or api.most_requests)
+        most_requests = min(most, LOGPROBS_PER_BATCH) if group.wants_logprobs else most
+        # The first of `requests` that fit into one batch, at least one.
+        taken: list[FreeRequest] = []
+        room = api.most_bytes
+        for request in free[:most_requests]:
+            room -= request.size
+            if room < 0 and taken:
+                break
+            taken.append(request)
         fitting = taken[: self._budget.part_that_fits([request.reserved_usd for request in taken])]
         if not fitting:
             self._starved = self._budget_error()
@@ -305,10 +314,6 @@ class BatchDriver:
             "the budget does not allow another batch",
             hint="raise --max-cost or --max-requests, then continue with `--resume`",
         )
-
-    def _most_requests(self, group: BatchGroup, item: _Waiting, api: BatchApi) -> int:
-        most = min(api.most_requests, self._policy.size or api.most_requests, item.size or api.most_requests)
-        return min(most, LOGPROBS_PER_BATCH) if group.wants_logprobs else most
 
     async def _advance(self, batch: Batch) -> None:
         """Take a batch one step further, unless another process does.
@@ -370,19 +375,3 @@ def _fewest(provider: Provider) -> int:
 
 def _lock_of(batch: Batch) -> str:
     return f"batch-{batch.id}"
-
-
-def _are_handed_in(batches: Sequence[Batch]) -> bool:
-    return all(batch.state is BatchState.SUBMITTED for batch in batches)
-
-
-def _cut(requests: Sequence[FreeRequest], most: int, most_bytes: int) -> list[FreeRequest]:
-    """Return the first of `requests` that fit into one batch, at least one."""
-    taken: list[FreeRequest] = []
-    room = most_bytes
-    for request in requests[:most]:
-        room -= request.size
-        if room < 0 and taken:
-            break
-        taken.append(request)
-    return taken

@@ -172,7 +172,15 @@ class BatchQueue:
         self._check_provider(call.provider)
         self.wire.check()
         self.budget.check()
-        if self._goes_directly(key, claim.tries) and await self.store.take(key):
+        tries = claim.tries
+        is_last = self.passes + 1 >= LAST_PASS
+        if is_last and not self._has_told:
+            self._has_told = True
+            self._notice(
+                f"requests that first appear after {LAST_PASS - 1} rounds of batches are sent directly"
+            )
+        goes_directly = is_last or tries >= MOST_TRIES or key in self.direct
+        if goes_directly and await self.store.take(key):
             return await send_next(call)
         wants_logprobs = call.request.want_logprobs
         group = BatchGroup(call.server, call.request.role, wants_logprobs, id(call.provider))
@@ -194,15 +202,6 @@ class BatchQueue:
         read, self._read = self._read, []
         if read:
             await self.store.forget_read(read)
-
-    def _goes_directly(self, key: str, tries: int) -> bool:
-        is_last = self.passes + 1 >= LAST_PASS
-        if is_last and not self._has_told:
-            self._has_told = True
-            self._notice(
-                f"requests that first appear after {LAST_PASS - 1} rounds of batches are sent directly"
-            )
-        return is_last or tries >= MOST_TRIES or key in self.direct
 
     async def _answer(
         self, provider: BatchingProvider, call: ModelCall, key: str, reply: BatchReply
@@ -280,7 +279,10 @@ class ScoutLayer:
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         if not self._queue.takes(call):
             return await send_next(call)
-        kind = _kind_of(call)
+        features = features_of(call)
+        if len(call.request.sample_indexes) > 1:
+            features.add("n")
+        kind = call.server, call.request.role, id(call.provider), frozenset(features)
         scouting = self._kinds.setdefault(kind, _Scouting())
         if not scouting.is_done and await self._queue.is_known(call):
             return await send_next(call)
@@ -306,10 +308,3 @@ class ScoutLayer:
             raise
         scouting.is_done = True
         return response
-
-
-def _kind_of(call: ModelCall) -> tuple[ServerKey, Role, int, frozenset[str]]:
-    features = features_of(call)
-    if len(call.request.sample_indexes) > 1:
-        features.add("n")
-    return call.server, call.request.role, id(call.provider), frozenset(features)

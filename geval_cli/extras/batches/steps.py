@@ -182,24 +182,41 @@ class BatchSteps:
                     f"{batch.provider_id} has a batch that may belong to this run; geval waits for it",
                 )
                 return batch
-            if await self._has_result_of(batch, remote, api):
+            results = api.results(remote)
+            first = await anext(results, None)
+            has_result = first is not None and first.custom_id in set(await self._store.keys(batch.id))
+            if has_result:
                 return await self._note_submitted(batch, remote)
         return None
-
-    async def _has_result_of(self, batch: Batch, remote: RemoteBatch, api: BatchApi) -> bool:
-        results = api.results(remote)
-        first = await anext(results, None)
-        return first is not None and first.custom_id in set(await self._store.keys(batch.id))
 
     async def _follow(self, batch: Batch, watched: WatchedBatch, api: BatchApi) -> Batch:
         """Look at a batch, and fetch its answers once it has ended."""
         remote = watched.remote = await api.get(batch.remote_id or "")
         watched.not_found = 0
         if remote.state is RemoteState.RUNNING:
-            return await self._mind_the_time(batch, watched, api)
+            # Cancel a batch that takes too long, and give it up when even that takes too long.
+            if not self._is_over_time(batch):
+                return batch
+            if not watched.is_late:
+                with suppress(ProviderRequestError):  # it may have ended meanwhile
+                    await api.cancel(batch.remote_id or "")
+                watched.is_late = True
+            elif self._is_over_time(batch, _GRACE_AFTER_CANCEL_S):
+                return await self._give_up(batch, BatchState.FAILED, "it took longer than `max_wait` allows")
+            return batch
         if remote.state is RemoteState.FAILED and not remote.results:
-            return await self._end_failed(batch, watched, remote)
-        await self._fetch(batch, remote, api)
+            # End a batch that the provider did not take; nothing of it was paid for.
+            if not remote.is_token_limit or batch.requests == 1:
+                self._take_back(batch, watched)
+                reason = remote.message or remote.code or "no reason was given"
+                return await self._give_up(batch, BatchState.FAILED, reason)
+            return await self._take_apart(batch, watched)
+        try:
+            async for replies in replies_in(remote, api):
+                await self._store.answer(batch.id, replies)
+        except BrokenResultsError:
+            if await self._store.waiting(batch.id):
+                raise  # else what cannot be read is an answer to nothing
         missing = await self._store.waiting(batch.id)
         if missing and remote.state is RemoteState.COMPLETED:
             raise BrokenResultsError(f"{missing:,} results are missing")
@@ -208,36 +225,8 @@ class BatchSteps:
         tries = 0 if remote.state is RemoteState.CANCELLED else 1
         return await self._store.end(batch, _ENDS[remote.state], tries=tries)
 
-    async def _fetch(self, batch: Batch, remote: RemoteBatch, api: BatchApi) -> None:
-        try:
-            async for replies in replies_in(remote, api):
-                await self._store.answer(batch.id, replies)
-        except BrokenResultsError:
-            if await self._store.waiting(batch.id):
-                raise  # else what cannot be read is an answer to nothing
-
-    async def _mind_the_time(self, batch: Batch, watched: WatchedBatch, api: BatchApi) -> Batch:
-        """Cancel a batch that takes too long, and give it up when even that takes too long."""
-        if not self._is_over_time(batch):
-            return batch
-        if not watched.is_late:
-            with suppress(ProviderRequestError):  # it may have ended meanwhile
-                await api.cancel(batch.remote_id or "")
-            watched.is_late = True
-        elif self._is_over_time(batch, _GRACE_AFTER_CANCEL_S):
-            return await self._give_up(batch, BatchState.FAILED, "it took longer than `max_wait` allows")
-        return batch
-
     def _is_over_time(self, batch: Batch, grace_s: float = 0.0) -> bool:
         return self._store.now() - batch.created_at > self._policy.max_wait_s + grace_s
-
-    async def _end_failed(self, batch: Batch, watched: WatchedBatch, remote: RemoteBatch) -> Batch:
-        """End a batch that the provider did not take; nothing of it was paid for."""
-        if not remote.is_token_limit or batch.requests == 1:
-            self._take_back(batch, watched)
-            reason = remote.message or remote.code or "no reason was given"
-            return await self._give_up(batch, BatchState.FAILED, reason)
-        return await self._take_apart(batch, watched)
 
     async def _take_apart(self, batch: Batch, watched: WatchedBatch) -> Batch:
         """End a batch that is too much at once; what it asks is submitted again in smaller ones."""
@@ -332,7 +321,9 @@ async def replies_in(remote: RemoteBatch, api: BatchApi) -> AsyncIterator[dict[s
     failure: BrokenResultsError | ProviderError | None = None
     try:
         async for line in api.results(remote):
-            if line.is_left_out or not _is_key(line.custom_id):
+            if line.is_left_out or not (
+                len(line.custom_id) == _KEY_DIGITS and _HEX.issuperset(line.custom_id)
+            ):
                 continue
             replies.setdefault(line.custom_id, BatchReply(line.status, line.body))
             if len(replies) >= _LINES_PER_COMMIT:
@@ -343,7 +334,3 @@ async def replies_in(remote: RemoteBatch, api: BatchApi) -> AsyncIterator[dict[s
     yield replies
     if failure is not None:
         raise failure
-
-
-def _is_key(custom_id: str) -> bool:
-    return len(custom_id) == _KEY_DIGITS and _HEX.issuperset(custom_id)

@@ -1,7 +1,7 @@
 """A run in waves: what its jobs ask goes to providers as batches, and the jobs are done again when these have ended."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -52,7 +52,16 @@ async def batch_start(
     if cache.is_read_only:
         return None
     begun = await cache.batches.of_run(run.id) if is_resumed else ()
-    _check_found(run, {batch.id for batch in begun})
+    # Check that the cache knows the batches that a resumed run waits for: else they would be paid for
+    # again.
+    known = {batch.id for batch in begun}
+    if lost := [
+        batch.id for batch in run.batches if BatchState(batch.state).is_open and batch.id not in known
+    ]:
+        raise UsageError(
+            f"run {run.id} is waiting for batch {lost[0]}, which is not in this cache",
+            hint="set --cache-dir to the folder of its cache, or start a new run without --resume",
+        )
     if not roles:
         begun_roles = {batch.role for batch in begun}
         roles = BOTH_ROLES if Role.GENERATION in begun_roles else frozenset(begun_roles)
@@ -74,17 +83,6 @@ async def batch_start(
         waits=prepared.request.waits,
     )
     return partial(BatchDriver.begin, policy)
-
-
-def _check_found(run: RunRecord, known: Set[str]) -> None:
-    """Check that the cache knows the batches that a resumed run waits for: else they would be paid for again."""
-    if lost := [
-        batch.id for batch in run.batches if BatchState(batch.state).is_open and batch.id not in known
-    ]:
-        raise UsageError(
-            f"run {run.id} is waiting for batch {lost[0]}, which is not in this cache",
-            hint="set --cache-dir to the folder of its cache, or start a new run without --resume",
-        )
 
 
 def policy_of(suite: LoadedSuite, roles: frozenset[Role], **facts: Any) -> BatchPolicy:

@@ -95,7 +95,12 @@ class LoadScripts:
         self._require_code(path, asked_at)
         key = (path, function)
         if key not in self._rows:
-            made = self._rows_folder() / f"{len(self._rows)}.jsonl"
+            if self._folder is None:
+                # Readable by this user only: tests may hold private data.
+                self._folder = make_temporary_folder("geval-tests-")
+                weakref.finalize(self, remove_folder, self._folder)
+            rows_folder = self._folder
+            made = rows_folder / f"{len(self._rows)}.jsonl"
             try:
                 self._result_of(
                     lambda: asyncio.run(self._call(path.resolve(), function, [], rows_into=made)),
@@ -127,14 +132,14 @@ class LoadScripts:
             except CodeError as error:
                 raise ConfigError([Problem(error.message, asked_at, error.hint)]) from error
             except ScriptError as error:
-                raise ConfigError([_failure(path, function, error, asked_at)]) from error
-
-    def _rows_folder(self) -> Path:
-        if self._folder is None:
-            # Readable by this user only: tests may hold private data.
-            self._folder = make_temporary_folder("geval-tests-")
-            weakref.finalize(self, remove_folder, self._folder)
-        return self._folder
+                what = f"`{function}` of {path.name}" if function else path.name
+                hint = "see its error below" if error.detail else ""
+                if isinstance(error, ScriptLimitError):
+                    hint = f"{_MAKE_FILE}, or write it in Python"
+                failure = Problem(
+                    f"{what} failed: {error}", asked_at, hint, tuple(error.detail.rstrip().splitlines()[-3:])
+                )
+                raise ConfigError([failure]) from error
 
     async def _call(
         self, path: Path, function: str, arguments: list[JsonValue], *, rows_into: Path | None = None
@@ -166,14 +171,6 @@ class LoadScripts:
             ) from error
         named = {f"argument{index}": value for index, value in enumerate(arguments)}
         return call_javascript_now(code, named, entry=entry)
-
-
-def _failure(path: Path, function: str, error: ScriptError, asked_at: Location | None) -> Problem:
-    what = f"`{function}` of {path.name}" if function else path.name
-    hint = "see its error below" if error.detail else ""
-    if isinstance(error, ScriptLimitError):
-        hint = f"{_MAKE_FILE}, or write it in Python"
-    return Problem(f"{what} failed: {error}", asked_at, hint, tuple(error.detail.rstrip().splitlines()[-3:]))
 
 
 class _JavaScriptFilter(Struct, frozen=True):

@@ -94,9 +94,11 @@ async def _made_variables(job: Job, tools: Tools) -> dict[str, JsonValue]:
     for name, written in test.promptfoo.made_vars.items():
         # Variables are made in order: each program sees the values made before it, and never its own text.
         others = {key: value for key, value in test.vars.items() if key != name}
+        prompt = job.prompt
+        is_made = isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by)
         arguments: dict[str, JsonValue] = {
             "name": name,
-            "prompt": "" if _is_made(job.prompt) else job.prompt.raw or "",
+            "prompt": "" if is_made else job.prompt.raw or "",
             "vars": {**others, **found},
             "provider": _provider_of(job),
         }
@@ -198,10 +200,6 @@ def _is_whole_file(made_by: str, access: Access) -> bool:
     except CodeError:
         return False
     return code.language is Language.PYTHON and not code.function
-
-
-def _is_made(prompt: PromptSpec) -> bool:
-    return isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by)
 
 
 def _provider_of(job: Job) -> JsonValue:
@@ -332,11 +330,19 @@ async def own_verdict(
     written = subject.test.promptfoo.assert_scoring_function
     assert written is not None
     results = [result for _, result in judged]
+    usage = sum((result.usage for result in results), Usage())
+    tokens = {
+        "total": usage.input_tokens + usage.output_tokens,
+        "prompt": usage.input_tokens,
+        "completion": usage.output_tokens,
+        "cached": 0,
+        "numRequests": usage.requests,
+    }
     context: dict[str, JsonValue] = {
         "componentResults": [
             part for spec, result in judged for part in _parts(spec, result, subject, tools)
         ],
-        "tokensUsed": _tokens(results),
+        "tokensUsed": tokens,
     }
     if subject.test.threshold is not None:
         context["threshold"] = subject.test.threshold
@@ -402,14 +408,3 @@ def _rendered_value(spec: Assertion, subject: Subject, tools: Tools) -> str | No
     except TemplateError:
         return None
     return rendered if rendered != value else None
-
-
-def _tokens(results: Sequence[AssertionResult]) -> dict[str, JsonValue]:
-    usage = sum((result.usage for result in results), Usage())
-    return {
-        "total": usage.input_tokens + usage.output_tokens,
-        "prompt": usage.input_tokens,
-        "completion": usage.output_tokens,
-        "cached": 0,
-        "numRequests": usage.requests,
-    }

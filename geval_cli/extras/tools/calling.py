@@ -23,7 +23,6 @@ from geval_cli.providers.wire.chat import TOOL_ERROR, made_call_id, may_be_empty
 from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import (
     CaseResult,
-    Choice,
     JsonValue,
     Message,
     ModelRequest,
@@ -108,7 +107,15 @@ class ToolCaller:
                     f"the calls of {spec.public_id} cannot be answered: its API is not known to take results",
                     hint="use another provider, or leave `tools` out",
                 )
-            _refuse_cut_off_calls(spec, choice, calls[-1]["function"]["name"])
+            # Refuse the calls of an answer that a limit or a filter has ended: what is left of their
+            # arguments may be valid.
+            name = calls[-1]["function"]["name"]
+            end = known_end(choice.finish_reason or "")
+            if may_be_empty(end):
+                raise UnjudgeableError(
+                    f"the answer of {spec.public_id} was cut off ({end}) in a call of `{name}`, so it was not made",
+                    hint="raise `max_tokens` of the provider" if end is End.LENGTH else "",
+                )
             numbered = [(call.get("id") or made_call_id(number), call) for number, call in enumerate(calls)]
             answered = tuple({"id": call_id, **call} for call_id, call in numbered)
             text = choice.text if calls_beside(choice.text, answered) else ""
@@ -178,31 +185,27 @@ class ToolCaller:
             self._stored = await self._log.of_case(self._case_id)
         stored = self._stored[number] if number < len(self._stored) else None
         if stored is not None:
-            answer = await self._known_answer(stored, number, name, arguments)
+            # What a call was answered before; None for one that may be made again, as the user was told of
+            # it.
+            assert self._log is not None
+            if (stored.name, stored.arguments) != (name, arguments):
+                raise CodeFailedError(
+                    f"`{stored.name}` was called in this case before the run was interrupted, and now the model calls "
+                    f"`{name}` or other arguments in its place",
+                    hint="start a new run",
+                )
+            if stored.answer is None and not (stored.is_told and await self._log.has_result(self._case_id)):
+                await self._log.finish(self._case_id, number, None)
+                raise CodeFailedError(
+                    f"the run was interrupted during a call of `{name}`, which may have happened",
+                    hint="look at what it did; `geval run CONFIG --retry-errors` calls it again",
+                )
+            answer = stored.answer
             if answer is not None:
                 return self._noted(name, arguments, answer)
         answer = await self._called_now(number, name, arguments)
         await self._log.finish(self._case_id, number, answer)
         return self._noted(name, arguments, answer)
-
-    async def _known_answer(
-        self, stored: StoredCall, number: int, name: str, arguments: JsonValue
-    ) -> Mapping[str, JsonValue] | None:
-        """Return what a call was answered before; None for one that may be made again, as the user was told of it."""
-        assert self._log is not None
-        if (stored.name, stored.arguments) != (name, arguments):
-            raise CodeFailedError(
-                f"`{stored.name}` was called in this case before the run was interrupted, and now the model calls "
-                f"`{name}` or other arguments in its place",
-                hint="start a new run",
-            )
-        if stored.answer is None and not (stored.is_told and await self._log.has_result(self._case_id)):
-            await self._log.finish(self._case_id, number, None)
-            raise CodeFailedError(
-                f"the run was interrupted during a call of `{name}`, which may have happened",
-                hint="look at what it did; `geval run CONFIG --retry-errors` calls it again",
-            )
-        return stored.answer
 
     async def _called_now(self, number: int, name: str, arguments: JsonValue) -> Mapping[str, JsonValue]:
         assert self._log is not None
@@ -307,20 +310,6 @@ def _simulated_answer(text: str) -> tuple[JsonValue, str | None]:
         if result is None and error not in (None, ""):
             return None, _text(error)
     raise JudgeParseError("the model in place of the tool gave neither a result nor an error", raw_text=text)
-
-
-def _refuse_cut_off_calls(spec: ProviderSpec, choice: Choice, name: str) -> None:
-    """Refuse the calls of an answer that a limit or a filter has ended: what is left of their arguments may be valid.
-
-    Raises:
-        UnjudgeableError: it has not ended by itself.
-    """
-    end = known_end(choice.finish_reason or "")
-    if may_be_empty(end):
-        raise UnjudgeableError(
-            f"the answer of {spec.public_id} was cut off ({end}) in a call of `{name}`, so it was not made",
-            hint="raise `max_tokens` of the provider" if end is End.LENGTH else "",
-        )
 
 
 def _refusal(reason: JsonValue) -> str:

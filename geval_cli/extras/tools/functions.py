@@ -70,7 +70,12 @@ async def call(
     if CONTEXT in inspect.signature(function).parameters:
         keywords[CONTEXT] = {"vars": variables}
     answer: dict[str, Any]
-    _bound_memory()
+    if sys.platform == "linux":
+        import resource  # noqa: PLC0415 - Windows has none
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = MOST_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MOST_MEMORY_BYTES, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     started = time.perf_counter()
     try:
         result = function(**keywords)
@@ -83,15 +88,6 @@ async def call(
     if "result" in answer:
         answer["result"] = to_jsonable_python(answer["result"])
     return {**answer, "state": _state(module, at_first)}
-
-
-def _bound_memory() -> None:
-    if sys.platform == "linux":
-        import resource  # noqa: PLC0415 - Windows has none
-
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        most = MOST_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MOST_MEMORY_BYTES, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def _fresh(path: Path) -> ModuleType:

@@ -40,7 +40,6 @@ from geval_cli.extras.workers.shards import (
     Permit,
     Permits,
     Shard,
-    ShardEnd,
     ShardOrder,
     cut,
     shard_size,
@@ -78,7 +77,13 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
     if request.ray is None:
         check_loky()
     else:
-        _check_sent_as_one(request)
+        # Check that configs that are one suite are in one folder, as only the first one's is sent to a
+        # cluster.
+        folder = request.config.resolve().parent
+        outside = [path for path in request.joined if not path.resolve().is_relative_to(folder)]
+        if outside and request.ray != LOCAL:
+            hint = f"move it there, or use --ray {LOCAL}"
+            raise UsageError(f"--ray sends the folder {folder}, but {outside[0]} is not in it", hint=hint)
         check_cluster(request.ray)
     option = "--workers" if request.ray is None else "--ray"
     hint = f"remove {option}: one process does this run"
@@ -90,19 +95,6 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
     if cache is not None and cache.folder is None:
         message = f"{option} needs a cache on disk, through which its processes share answers"
         raise UsageError(message, hint="free some space, or choose another folder with --cache-dir")
-
-
-def _check_sent_as_one(request: RunRequest) -> None:
-    """Check that configs that are one suite are in one folder, as only the first one's is sent to a cluster.
-
-    Raises:
-        UsageError: one is elsewhere.
-    """
-    folder = request.config.resolve().parent
-    outside = [path for path in request.joined if not path.resolve().is_relative_to(folder)]
-    if outside and request.ray != LOCAL:
-        hint = f"move it there, or use --ray {LOCAL}"
-        raise UsageError(f"--ray sends the folder {folder}, but {outside[0]} is not in it", hint=hint)
 
 
 def asked_workers(request: RunRequest) -> int:
@@ -205,25 +197,7 @@ class _Crew(Struct):
             return
         self.records[worker] = replace(self.records[worker], host=executor.host(worker))
         self.permits.give_back(permit, requests=end.requests, cost_usd=end.cost_usd)
-        self._end(shard, worker, end, was_slowed=slowings != self.slowings)
-
-    async def _next_permit(self) -> Permit | None:
-        """Return what may be spent on the next shard, once others gave it back; None when the run stops."""
-        try:
-            async with self.news:
-                while (permit := self.permits.take()) is None and not self.stop.is_requested:
-                    await self.news.wait()
-        except BudgetError as error:
-            self.stop_paying(error)
-            return None
-        return permit
-
-    def _end(self, shard: Shard, worker: int, end: ShardEnd, *, was_slowed: bool) -> None:
-        """Take note of how a worker ended a shard.
-
-        Raises:
-            ConfigError: the tests can no longer be read.
-        """
+        was_slowed = slowings != self.slowings
         record = self.records[worker]
         self.records[worker] = replace(record, requests=record.requests + end.requests)
         if end.mistakes:
@@ -237,6 +211,17 @@ class _Crew(Struct):
             self.pace = min(1.0, self.pace * _QUICKENS)
         if end.is_out_of_permit:
             self.shards.appendleft(shard)
+
+    async def _next_permit(self) -> Permit | None:
+        """Return what may be spent on the next shard, once others gave it back; None when the run stops."""
+        try:
+            async with self.news:
+                while (permit := self.permits.take()) is None and not self.stop.is_requested:
+                    await self.news.wait()
+        except BudgetError as error:
+            self.stop_paying(error)
+            return None
+        return permit
 
     def _lost(self, shard: Shard, worker: int) -> None:
         """Have the rest of a shard done again whose worker is gone; or make errors of it, if that was in vain."""
@@ -318,7 +303,11 @@ async def run_in_workers(
             cache.begin_at(resumed.started_s)
         began_s = cache.now() if resumed is None else resumed.started_s
         shared = cache.used_by(policy.run_id)
-        crew = _Crew(prepared, events, stop, policy.budget, shared, _done_before(prepared, resumed))
+        if resumed is not None:
+            done_before = resumed.done
+        else:
+            done_before = DoneCases(repeats=prepared.plan.repeats, columns=len(prepared.plan.columns))
+        crew = _Crew(prepared, events, stop, policy.budget, shared, done_before)
         steps = await _ask_for_steps(crew, cache, policy, began_s)
         if steps is None or cache.folder is None:
             return ()
@@ -348,12 +337,6 @@ async def run_in_workers(
         return tuple(crew.records)
     finally:
         events.end()
-
-
-def _done_before(prepared: PreparedRun, resumed: ResumedRun | None) -> DoneCases:
-    if resumed is not None:
-        return resumed.done
-    return DoneCases(repeats=prepared.plan.repeats, columns=len(prepared.plan.columns))
 
 
 async def _run_crew(crew: _Crew, executor: ShardExecutor, count: int) -> None:

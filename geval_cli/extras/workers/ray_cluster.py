@@ -327,29 +327,26 @@ class _NodeProcess:
     async def _do(self, order: ShardOrder) -> None:
         if self._runner is None:
             try:
-                self._runner = await self._opened(order)
+                setup = self._setup.run
+                setup = replace(setup, request=replace_fields(setup.request, environ=dict(os.environ)))
+                lots = Lots(self._messages.put)
+                await self._hub.come.remote(self._name)
+                if not self._is_home:
+                    cache = self._cache = NodeCache.open(self._folder, ttl_s=setup.cache.ttl_s)
+                    self._stack.callback(cache.close)
+                    hold_folder(self._folder)
+                    cache.known = KnownKeys(await self._hub.keys.remote())
+                    cache.fetch, cache.share = self._fetch, lots.share
+                opening = open_runner(setup, order.permit, lots, self._cache)
+                runner = await self._stack.enter_async_context(opening)
+                self._listening = asyncio.ensure_future(self._listen(runner))
+                self._runner = runner
             except ConfigError as error:
                 self._messages.put(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes_of(error)))))
                 return
         if order.is_repeated and self._cache is not None:
             self._cache.known = KnownKeys(await self._hub.keys.remote())
         await self._runner.run(order)
-
-    async def _opened(self, order: ShardOrder) -> ShardRunner:
-        setup = self._setup.run
-        setup = replace(setup, request=replace_fields(setup.request, environ=dict(os.environ)))
-        lots = Lots(self._messages.put)
-        await self._hub.come.remote(self._name)
-        if not self._is_home:
-            cache = self._cache = NodeCache.open(self._folder, ttl_s=setup.cache.ttl_s)
-            self._stack.callback(cache.close)
-            hold_folder(self._folder)
-            cache.known = KnownKeys(await self._hub.keys.remote())
-            cache.fetch, cache.share = self._fetch, lots.share
-        opening = open_runner(setup, order.permit, lots, self._cache)
-        runner = await self._stack.enter_async_context(opening)
-        self._listening = asyncio.ensure_future(self._listen(runner))
-        return runner
 
     async def _fetch(self, keys: Sequence[str]) -> Sequence[AnswerRow]:
         rows: list[AnswerRow] = await self._hub.rows.remote(keys)

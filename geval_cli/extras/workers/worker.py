@@ -112,7 +112,21 @@ class ShardRunner:
         mistakes: tuple[str, ...] = ()
         ticking = asyncio.ensure_future(self._lots.send_regularly())
         try:
-            await self._run(order)
+            prepared, plan = self._prepared, self._prepared.plan
+            tests = self._tests.between(order.start, order.stop)
+            suite = dataclasses.replace(plan.suite, tests=tests)
+            part = Plan(suite, plan.repeats, is_in_rows=plan.is_in_rows)
+            done = DoneCases(
+                repeats=plan.repeats, columns=len(plan.columns), first_test=order.start, marks=order.done
+            )
+            at_once = self._pace.part(request_limit(prepared)) or 1
+            await run_plan(
+                tuple(done.missing(queue) for queue in part.queues),
+                partial(self._jobs.execute, stop=self._stop),
+                parallel=at_once * JOBS_PER_REQUEST,
+                events=self._lots,
+                stop=self._stop,
+            )
         except ConfigError as error:
             mistakes = mistakes_of(error)
         finally:
@@ -137,23 +151,6 @@ class ShardRunner:
         """Wait for nothing that is under way."""
         self._stop.hurry()
 
-    async def _run(self, order: ShardOrder) -> None:
-        prepared, plan = self._prepared, self._prepared.plan
-        tests = self._tests.between(order.start, order.stop)
-        suite = dataclasses.replace(plan.suite, tests=tests)
-        part = Plan(suite, plan.repeats, is_in_rows=plan.is_in_rows)
-        done = DoneCases(
-            repeats=plan.repeats, columns=len(plan.columns), first_test=order.start, marks=order.done
-        )
-        at_once = self._pace.part(request_limit(prepared)) or 1
-        await run_plan(
-            tuple(done.missing(queue) for queue in part.queues),
-            partial(self._jobs.execute, stop=self._stop),
-            parallel=at_once * JOBS_PER_REQUEST,
-            events=self._lots,
-            stop=self._stop,
-        )
-
 
 @asynccontextmanager
 async def open_runner(
@@ -174,7 +171,9 @@ async def open_runner(
     collect_garbage_rarely()
     prepared = reopened(setup.request, is_in_rows=setup.is_in_rows)
     prepared = replace(prepared, locked_steps={**setup.steps, **prepared.locked_steps})
-    _check_same(prepared, setup)
+    if fingerprint(prepared) != setup.covered:
+        message = f"{setup.request.config} has changed since the run started"
+        raise ConfigError([Problem(message, None, "do not change the config during a run")])
     budget, pace = Budget(), Pace(setup.workers)
     allow(budget, first)
     policy = replace(call_policy(prepared, budget, setup.run_id), pace=pace)
@@ -197,12 +196,6 @@ def mistakes_of(error: ConfigError) -> tuple[str, ...]:
         problem.message if problem.location is None else f"{problem.message} ({problem.location})"
         for problem in error.problems
     )
-
-
-def _check_same(prepared: PreparedRun, setup: WorkerSetup) -> None:
-    if fingerprint(prepared) != setup.covered:
-        message = f"{setup.request.config} has changed since the run started"
-        raise ConfigError([Problem(message, None, "do not change the config during a run")])
 
 
 def _open_cache(place: CachePlace, stack: AsyncExitStack) -> ResponseCache:

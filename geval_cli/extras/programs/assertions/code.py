@@ -278,32 +278,32 @@ class CodeAssertion(Assertion):
                 return replace(Outcome.of(False, reason), detail={"trace": error.detail})
             raise
         if tools.rules.code_failures_fail:
-            return _failing_outcome(value, self, turns_score=tools.rules.negates_scores)
+            # The verdict where what is no verdict fails, also under `not-`, which turns the score if
+            # `turns_score`. A mapping needs all of pass, score and reason. The threshold is held against
+            # its score for Python only.
+            is_python = self.base_type == Language.PYTHON
+            found = _spelled(value) if is_python else value
+            if isinstance(found, Mapping) and not _is_complete(found):
+                return _failed(self, f"the code returned a mapping without pass, score and reason; {_WANTED}")
+            try:
+                # promptfoo ignores the threshold for a mapping from JavaScript.
+                takes_threshold = is_python or not isinstance(found, Mapping)
+                outcome = _outcome(found, self.threshold if takes_threshold else None)
+            except UnjudgeableError as error:
+                return _failed(self, error.message)
+            if (
+                tools.rules.negates_scores
+                or not self.is_negated
+                or outcome.score is None
+                or isinstance(found, bool)
+            ):
+                return outcome
+            return replace(outcome, score=1 - outcome.score)  # `not-` will turn it back
         outcome = _outcome(_spelled(value), self.threshold)
         if outcome.score is not None and not 0 <= outcome.score <= 1:
             hint = "scale it to 0 to 1, or return a comparison with the expected value"
             raise UnjudgeableError(f"the code's score is {outcome.score:g}, not between 0 and 1", hint=hint)
         return outcome
-
-
-def _failing_outcome(value: JsonValue, spec: CodeAssertion, *, turns_score: bool) -> Outcome:
-    """Return the verdict where what is no verdict fails, also under `not-`, which turns the score if `turns_score`.
-
-    A mapping needs all of pass, score and reason. The threshold is held against its score for Python only.
-    """
-    is_python = spec.base_type == Language.PYTHON
-    found = _spelled(value) if is_python else value
-    if isinstance(found, Mapping) and not _is_complete(found):
-        return _failed(spec, f"the code returned a mapping without pass, score and reason; {_WANTED}")
-    try:
-        # promptfoo ignores the threshold for a mapping from JavaScript.
-        takes_threshold = is_python or not isinstance(found, Mapping)
-        outcome = _outcome(found, spec.threshold if takes_threshold else None)
-    except UnjudgeableError as error:
-        return _failed(spec, error.message)
-    if turns_score or not spec.is_negated or outcome.score is None or isinstance(found, bool):
-        return outcome
-    return replace(outcome, score=1 - outcome.score)  # `not-` will turn it back
 
 
 def _failed(spec: CodeAssertion, reason: str) -> Outcome:
@@ -336,7 +336,21 @@ def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
     if _is_number(value):
         return _scored(float(value), threshold)
     if isinstance(value, Mapping):
-        return _graded(value, threshold)
+        passed, score = _first(value, "pass", "pass_"), value.get("score")
+        if not isinstance(passed, bool | None) or (score is not None and not _is_number(score)):
+            raise UnjudgeableError("the code's `pass` or `score` has the wrong type", hint=_WANTED)
+        if passed is None and score is None:
+            raise UnjudgeableError("the code returned a mapping without `pass` and `score`", hint=_WANTED)
+        outcome = Outcome.of(bool(passed), "") if score is None else _scored(float(score), threshold)
+        # The code's `pass: false` always counts; its `pass: true` only where no threshold decides by the score.
+        if passed is not None and not (threshold is not None and score is not None and passed):
+            outcome = replace(outcome, status=Status.PASSED if passed else Status.FAILED)
+        reason = value.get("reason")
+        if isinstance(reason, str) and reason:
+            outcome = replace(outcome, reason=reason)
+        elif score is None:
+            outcome = replace(outcome, reason=f"the code returned {'pass' if passed else 'fail'}")
+        return replace(outcome, assertions=tuple(_parts(value)))
     if isinstance(value, int | float):
         raise UnjudgeableError("the code returned an infinite number, which is not a verdict", hint=_WANTED)
     found = "nothing" if value is None else "a text" if isinstance(value, str) else "a list"
@@ -352,24 +366,6 @@ def _scored(score: float, threshold: float | None) -> Outcome:
         own = format_score_beside(score, threshold)
         reason = f"the code's score is {own}; the threshold is {format_threshold(threshold)}"
     return Outcome(Status.PASSED if passed else Status.FAILED, score, reason, threshold)
-
-
-def _graded(value: Mapping[str, JsonValue], threshold: float | None) -> Outcome:
-    passed, score = _first(value, "pass", "pass_"), value.get("score")
-    if not isinstance(passed, bool | None) or (score is not None and not _is_number(score)):
-        raise UnjudgeableError("the code's `pass` or `score` has the wrong type", hint=_WANTED)
-    if passed is None and score is None:
-        raise UnjudgeableError("the code returned a mapping without `pass` and `score`", hint=_WANTED)
-    outcome = Outcome.of(bool(passed), "") if score is None else _scored(float(score), threshold)
-    # The code's `pass: false` always counts; its `pass: true` only where no threshold decides by the score.
-    if passed is not None and not (threshold is not None and score is not None and passed):
-        outcome = replace(outcome, status=Status.PASSED if passed else Status.FAILED)
-    reason = value.get("reason")
-    if isinstance(reason, str) and reason:
-        outcome = replace(outcome, reason=reason)
-    elif score is None:
-        outcome = replace(outcome, reason=f"the code returned {'pass' if passed else 'fail'}")
-    return replace(outcome, assertions=tuple(_parts(value)))
 
 
 def _parts(value: Mapping[str, JsonValue]) -> Iterator[AssertionResult]:

@@ -87,20 +87,19 @@ class WebhookAssertion(Assertion):
         passed = answer["pass"]
         reason = answer.get("reason")
         outcome = Outcome.of(
-            passed, reason if isinstance(reason, str) and reason else _default_reason(passed)
+            passed,
+            reason
+            if isinstance(reason, str) and reason
+            else f"the webhook says it {'passes' if passed else 'fails'}",
         )
-        return replace(outcome, score=_score(answer.get("score"), outcome.score))
-
-
-def _score(written: JsonValue, default: float | None) -> float | None:
-    if written is None:
-        return default
-    if isinstance(written, bool) or not isinstance(written, int | float) or not 0 <= written <= 1:
-        raise UnjudgeableError(
-            f"the webhook's `score` is {str(written)[:60]}", hint="return a number from 0 to 1"
-        )
-    return float(written)
-
-
-def _default_reason(passed: bool) -> str:
-    return f"the webhook says it {'passes' if passed else 'fails'}"
+        written = answer.get("score")
+        default = outcome.score
+        if written is None:
+            score = default
+        else:
+            if isinstance(written, bool) or not isinstance(written, int | float) or not 0 <= written <= 1:
+                raise UnjudgeableError(
+                    f"the webhook's `score` is {str(written)[:60]}", hint="return a number from 0 to 1"
+                )
+            score = float(written)
+        return replace(outcome, score=score)

@@ -137,7 +137,8 @@ def program_response(
     logprobs = reported_logprobs(result) if request.role is Role.GENERATION else None
     reported = settings.secrets.hide_in(reported_beside(result))
     calls = reported_tool_calls(result)
-    choice = Choice(text, reported_finish_reason(result), logprobs, _is_data(result), reported, calls)
+    is_data = isinstance(result, dict) and not isinstance(result.get("output"), str | None)
+    choice = Choice(text, reported_finish_reason(result), logprobs, is_data, reported, calls)
     own_latency_ms = finite_amount(reported.get("latencyMs", reported.get("latency_ms")))
     return ModelResponse(
         (settings.secrets.hide_echo(choice),),
@@ -207,11 +208,6 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
 def _shapeless(what: str, result: Any, caller: ProgramSettings) -> ProviderShapeError:
     body = caller.secrets.excerpt(str(result))
     return ProviderShapeError(f"{caller.id} returned {what}", provider_id=caller.id, body=body)
-
-
-def _is_data(result: Any) -> bool:
-    """Return whether a program answers with data in the place of a text."""
-    return isinstance(result, dict) and not isinstance(result.get("output"), str | None)
 
 
 def split_target(source: ProviderSource) -> tuple[Path, str]:

@@ -50,7 +50,14 @@ class FunctionProvider(ProgramProvider):
         """Return one answer, whatever number is asked for."""
         arguments: list[Any] = [request_text(request)]
         if self._takes_context:
-            arguments.append(_context_of(request))
+            context = {
+                "vars": dict(request.variables),
+                "messages": message_list(request.messages),
+                "params": dict(request.params),
+                "sample_index": request.sample_indexes[0],
+                "repeat_index": request.repeat_index,
+            }
+            arguments.append(context)
         started = time.perf_counter()
         result = await self._call(arguments)
         return program_response(result, request, self.settings, (time.perf_counter() - started) * 1000)
@@ -115,13 +122,3 @@ def _takes_two(function: Callable[..., Any]) -> bool:
         return False
     places = [item for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
     return sum(item.default is item.empty for item in places) > 1
-
-
-def _context_of(request: ModelRequest) -> dict[str, Any]:
-    return {
-        "vars": dict(request.variables),
-        "messages": message_list(request.messages),
-        "params": dict(request.params),
-        "sample_index": request.sample_indexes[0],
-        "repeat_index": request.repeat_index,
-    }

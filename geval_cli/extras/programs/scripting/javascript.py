@@ -340,20 +340,16 @@ def _value_in(answer: Mapping[str, str | None], limits: JavaScriptLimits) -> Jso
     if "unreadable" in answer:
         raise ScriptError(f"its result cannot be read: {answer['unreadable']}")
     if "failure" in answer:
-        raise _engine_error(answer["failure"] or "", limits)
+        first = (answer["failure"] or "").partition("\n")[0]
+        if "interrupted" in first:
+            raise ScriptTimeoutError(f"it took more than {limits.time_s:g} s of processor time")
+        if "out of memory" in first:
+            raise ScriptLimitError(f"it needs more than {limits.memory_bytes // (1024 * 1024)} MB of memory")
+        raise ScriptError(first)
     text = answer["outcome"]
     if text is None:
         raise ScriptError("it returned a promise that is never settled")
     return _read(json.loads(text))
-
-
-def _engine_error(message: str, limits: JavaScriptLimits) -> ScriptError:
-    first = message.partition("\n")[0]
-    if "interrupted" in first:
-        return ScriptTimeoutError(f"it took more than {limits.time_s:g} s of processor time")
-    if "out of memory" in first:
-        return ScriptLimitError(f"it needs more than {limits.memory_bytes // (1024 * 1024)} MB of memory")
-    return ScriptError(first)
 
 
 def _read(reply: dict[str, Any]) -> JsonValue:
@@ -370,13 +366,12 @@ def _read(reply: dict[str, Any]) -> JsonValue:
         return None
     if reply.get("json") is None:
         raise ScriptError(f"it returned a {reply['type']}, which is not a JSON value")
-    return json.loads(_without_halves(reply["json"]))
-
-
-def _without_halves(text: str) -> str:
-    """Halves of surrogate pairs, which no other program takes for text, replaced by the sign for that."""
+    # Halves of surrogate pairs, which no other program takes for text, replaced by the sign for that.
+    text = reply["json"]
     if "\\u" not in text and not _LONE_SURROGATE.search(text):
-        return text
-    value = json.loads(text)
-    written = json.dumps(value, ensure_ascii=False)
-    return _LONE_SURROGATE.sub("\ufffd", written)
+        without_halves = text
+    else:
+        value = json.loads(text)
+        written = json.dumps(value, ensure_ascii=False)
+        without_halves = _LONE_SURROGATE.sub("\ufffd", written)
+    return json.loads(without_halves)

@@ -91,11 +91,15 @@ class PythonProcess:
             size = f"{_MAX_LINE_BYTES / 1024 / 1024:.3g} MB"
             raise ScriptError(f"{self._name} returned more than {size}, which is too much") from error
         if not line.endswith(b"\n"):
-            raise await self._crash(child)
-        return self._read(line)
-
-    def _read(self, line: bytes) -> dict[str, Any]:
-        """The answer in a line. The code shares a process with what answers, so the line may be of its making."""
+            status: int | None = None
+            with suppress(TimeoutError):
+                status = await asyncio.wait_for(child.wait(), _LAST_WORDS_S)
+            if self._listening is not None:
+                await asyncio.wait([self._listening], timeout=_LAST_WORDS_S)
+            how = "" if status is None else f" with status {status}"
+            raise ScriptCrashError(
+                f"{self._name} ended{how} instead of answering", detail="".join(self._stderr)
+            )
         try:
             answer = json.loads(line)
         except (ValueError, RecursionError):
@@ -135,15 +139,6 @@ class PythonProcess:
             if self._stderr and not self._stderr[-1].endswith("\n"):
                 lines[0] = self._stderr.pop() + lines[0]
             self._stderr.extend(lines)
-
-    async def _crash(self, child: asyncio.subprocess.Process) -> ScriptCrashError:
-        status: int | None = None
-        with suppress(TimeoutError):
-            status = await asyncio.wait_for(child.wait(), _LAST_WORDS_S)
-        if self._listening is not None:
-            await asyncio.wait([self._listening], timeout=_LAST_WORDS_S)
-        how = "" if status is None else f" with status {status}"
-        return ScriptCrashError(f"{self._name} ended{how} instead of answering", detail="".join(self._stderr))
 
     async def _stop(self) -> None:
         child, self._child = self._child, None

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, TextIO
+from typing import Any
 
 try:
     import fcntl
@@ -27,7 +27,19 @@ _CO_VARARGS = 0x04
 
 def main() -> None:
     """Load the file that the command line names, with imports from its second argument; answer until stdin ends."""
-    requests, answers = _private_pipes()
+    # The protocol's two pipes, where code that goes through the first descriptors does not meet them. Stdin
+    # and stdout are turned to nothing and to stderr, also for C code and children. Forks let go of the
+    # pipes, so that the end of this process is seen at the other end.
+    channel = [_moved_up(0), _moved_up(1)]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: [os.dup2(nothing, number) for number in channel])
+    requests, answers = (
+        os.fdopen(channel[0], "r", encoding="utf-8"),
+        os.fdopen(channel[1], "w", encoding="utf-8"),
+    )
     path = Path(sys.argv[1]).resolve()
     sys.path.insert(0, str(Path(sys.argv[2]).resolve()))
     sys.argv = [str(path)]
@@ -40,8 +52,18 @@ def main() -> None:
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is an answer
-            answer = _failure(error)
-        _send(answers, request["id"], answer)
+            if isinstance(error, RowsError):
+                answer = {"error": str(error), "traceback": ""}
+            else:
+                import traceback
+
+                lines = traceback.format_exception(error)
+                answer = {"error": f"{type(error).__name__}: {error}", "traceback": "".join(lines)}
+        number = request["id"]
+        if os.getpid() != _OWNER:  # a fork that the user's code made and let return: its parent answers
+            os._exit(0)
+        answers.write(json.dumps({"id": number, **answer}) + "\n")
+        answers.flush()
 
 
 def _load(path: Path) -> ModuleType:
@@ -139,37 +161,6 @@ def _accepted_count(function: Callable[..., Any]) -> int | None:
 
 class RowsError(Exception):
     """A function made something else than rows. Where that was found is no help to anybody."""
-
-
-def _failure(error: BaseException) -> dict[str, Any]:
-    if isinstance(error, RowsError):
-        return {"error": str(error), "traceback": ""}
-    import traceback
-
-    lines = traceback.format_exception(error)
-    return {"error": f"{type(error).__name__}: {error}", "traceback": "".join(lines)}
-
-
-def _send(answers: TextIO, number: int, answer: dict[str, Any]) -> None:
-    if os.getpid() != _OWNER:  # a fork that the user's code made and let return: its parent answers
-        os._exit(0)
-    answers.write(json.dumps({"id": number, **answer}) + "\n")
-    answers.flush()
-
-
-def _private_pipes() -> tuple[TextIO, TextIO]:
-    """Return the protocol's two pipes, where code that goes through the first descriptors does not meet them.
-
-    Stdin and stdout are turned to nothing and to stderr, also for C code and children. Forks let go of the pipes, so
-    that the end of this process is seen at the other end.
-    """
-    channel = [_moved_up(0), _moved_up(1)]
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=lambda: [os.dup2(nothing, number) for number in channel])
-    return os.fdopen(channel[0], "r", encoding="utf-8"), os.fdopen(channel[1], "w", encoding="utf-8")
 
 
 def _moved_up(descriptor: int) -> int:

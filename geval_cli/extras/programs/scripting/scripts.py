@@ -55,7 +55,11 @@ class Scripts:
         self.access.require_code(code.name)
         if code.language is Language.JAVASCRIPT:
             return await self.javascript.call(code, arguments)
-        pool = self._pool(code.path)
+        path = code.path
+        if path not in self._pools:
+            home = self.base_dir.resolve() if path is None else None
+            self._pools[path] = PythonPool(path or _SNIPPETS, size=_PROCESSES, env=self.env, home=home)
+        pool = self._pools[path]
         if code.path is None:
             return await self._called(pool, "evaluate", [code.text, dict(arguments)])
         function = code.function or default_function
@@ -76,9 +80,3 @@ class Scripts:
         self.javascript.close()
         for pool in self._pools.values():
             await pool.aclose()
-
-    def _pool(self, path: Path | None) -> PythonPool:
-        if path not in self._pools:
-            home = self.base_dir.resolve() if path is None else None
-            self._pools[path] = PythonPool(path or _SNIPPETS, size=_PROCESSES, env=self.env, home=home)
-        return self._pools[path]
