@@ -57,7 +57,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "GevalFile
     """Collect a suite where it is named on the command line, or where the ini setting asks for all."""
     if not file_path.name.endswith(ENDINGS):
         return None
-    if not (_is_named(file_path, parent) or parent.config.getini("geval_files")):
+    # Whether a file is named on the command line, also beside a folder that holds it.
+    config = parent.config
+    named = (Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args)
+    is_named = parent.session.isinitpath(file_path) or str(file_path) in map(os.path.abspath, named)
+    if not (is_named or parent.config.getini("geval_files")):
         return None
     from geval_cli.library.suite_items import GevalFile
 
@@ -72,13 +76,6 @@ def geval(request: pytest.FixtureRequest) -> "Iterator[GevalFixture]":
     fixture = GevalFixture(request.config, _Notes(request.config))
     yield fixture
     fixture.close()
-
-
-def _is_named(path: Path, parent: pytest.Collector) -> bool:
-    """Return whether a file is named on the command line, also beside a folder that holds it."""
-    config = parent.config
-    named = (Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args)
-    return parent.session.isinitpath(path) or str(path) in map(os.path.abspath, named)
 
 
 class _Notes:

@@ -85,7 +85,7 @@ class BedrockBatches:
 
     async def upload(self, batch_id: str, file: BinaryIO) -> str | None:
         file.seek(0)
-        name = self._input_name(batch_id)
+        name = f"{self._in_folder()}{_NAME}{batch_id}.jsonl"
         headers = {"content-type": "application/jsonl"}
         call = HttpCall(self._url_of(name), headers, file.read(), "PUT", self._endpoint.limits.timeout_s)
         try:
@@ -170,9 +170,6 @@ class BedrockBatches:
             results=(output,) if label and state not in (RemoteState.RUNNING, RemoteState.FAILED) else (),
             message=self._endpoint.secrets.redact(str(item.get("message") or "")),
         )
-
-    def _input_name(self, batch_id: str) -> str:
-        return f"{self._in_folder()}{_NAME}{batch_id}.jsonl"
 
     def _output_folder(self) -> str:
         return f"{self._in_folder()}results/"

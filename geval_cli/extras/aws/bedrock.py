@@ -184,7 +184,10 @@ def converse_endpoint(source: ProviderSource) -> Endpoint:
     headers = {**({"authorization": f"Bearer {key}"} if key else {}), **own_headers}
     model = _model(source)
     region = region_of(source, settings)
-    base_url = _own_address(source, settings) or _address(region)
+    base_url = (
+        _own_address(source, settings)
+        or f"https://bedrock-runtime.{quote(region, safe='')}.{_domain(region)}"
+    )
     url = str(
         settings.get("api_endpoint") or f"{base_url.rstrip('/')}/model/{quote(model, safe='')}/converse"
     )
@@ -196,6 +199,11 @@ def converse_endpoint(source: ProviderSource) -> Endpoint:
     else:
         key_source = "AWS credentials"
         signer = AwsSigner(source, _SIGNING_NAME, region, settings)
+    listed = _price(settings, url, model)
+    if isinstance(listed, ListPrice):
+        batch_price: Price | None = ListPrice(listed.vendor, listed.model, is_batch=True)
+    else:
+        batch_price = batch_price_of(settings, url=url, model=model)
     return Endpoint(
         id=source.id,
         label=source.label,
@@ -210,8 +218,8 @@ def converse_endpoint(source: ProviderSource) -> Endpoint:
         wire=parameters_of(source, wire_parameters(source.spec.config, BEDROCK_KEYS), "converse"),
         places=places_of(source),
         place=source.place,
-        price=_price(settings, url, model),
-        batch_price=_batch_price(settings, url, model),
+        price=listed,
+        batch_price=batch_price,
         certificate=certificate_of(source),
         signer=signer,
     )
@@ -226,10 +234,6 @@ def _own_address(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     host = settings.get("api_host")
     named = settings.get("api_endpoint") or settings.get("base_url") or (f"https://{host}" if host else "")
     return str(named or source.env.get("AWS_ENDPOINT_URL_BEDROCK_RUNTIME") or "")
-
-
-def _address(region: str) -> str:
-    return f"https://bedrock-runtime.{quote(region, safe='')}.{_domain(region)}"
 
 
 def _domain(region: str) -> str:
@@ -250,13 +254,6 @@ def _key_name(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     if "api_key" in settings:
         return "`api_key` in the config"
     return str(settings.get("api_key_env") or next(iter(BEDROCK.key_envs)))
-
-
-def _batch_price(settings: Mapping[str, Any], url: str, model: str) -> Price | None:
-    listed = _price(settings, url, model)
-    if isinstance(listed, ListPrice):
-        return ListPrice(listed.vendor, listed.model, is_batch=True)
-    return batch_price_of(settings, url=url, model=model)
 
 
 def _price(settings: Mapping[str, Any], url: str, model: str) -> Price | None:

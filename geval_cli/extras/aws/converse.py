@@ -156,7 +156,21 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     payload: dict[str, Any] = {"messages": messages}
     if system:
         payload["system"] = system
-    inference = _inference(settings)
+    found: dict[str, Any] = {}
+    for target, names in (
+        ("maxTokens", (*LIMITS, "maxTokens")),
+        ("temperature", ("temperature",)),
+        ("topP", ("top_p", "topP")),
+        ("stopSequences", ("stop", "stop_sequences", "stopSequences")),
+    ):
+        given = [settings.pop(name, None) for name in names]
+        value = next((value for value in given if value is not None), None)
+        if value is not None:
+            found[target] = value
+    if isinstance(found.get("stopSequences"), str):
+        found["stopSequences"] = [found["stopSequences"]]
+    own = settings.pop("inferenceConfig", None)
+    inference = found if own is None else {**found, **own} if isinstance(own, dict) else own
     if inference:
         payload["inferenceConfig"] = inference
     tools = _tool_config(request, settings)
@@ -200,24 +214,6 @@ def _left_out(endpoint: Endpoint, request: ModelRequest, settings: Mapping[str, 
     if "response_format" in added & settings.keys() and schema_of(settings["response_format"]) is None:
         left_out.append("response_format")  # plain JSON, which this API has no parameter for
     return list(dict.fromkeys(left_out))
-
-
-def _inference(settings: dict[str, Any]) -> Any:
-    found: dict[str, Any] = {}
-    for target, names in (
-        ("maxTokens", (*LIMITS, "maxTokens")),
-        ("temperature", ("temperature",)),
-        ("topP", ("top_p", "topP")),
-        ("stopSequences", ("stop", "stop_sequences", "stopSequences")),
-    ):
-        given = [settings.pop(name, None) for name in names]
-        value = next((value for value in given if value is not None), None)
-        if value is not None:
-            found[target] = value
-    if isinstance(found.get("stopSequences"), str):
-        found["stopSequences"] = [found["stopSequences"]]
-    own = settings.pop("inferenceConfig", None)
-    return found if own is None else {**found, **own} if isinstance(own, dict) else own
 
 
 def _tool_config(request: ModelRequest, settings: dict[str, Any]) -> Any:
@@ -320,7 +316,21 @@ def _conversation(
     for item in messages:
         if item.role in _INSTRUCTION_ROLES:
             continue
-        blocks = _blocks_of(item)
+        # The blocks of a message; calls of tools and their results are blocks here.
+        calls = item.further.get("tool_calls")
+        if item.role == "assistant" and isinstance(calls, list):
+            said = content_text(item.content)
+            blocks = [*([{"text": said}] if said else []), *map(_tool_use, calls)]
+        elif item.role == "tool":
+            result = {
+                "toolUseId": item.further.get("tool_call_id"),
+                "content": [{"text": content_text(item.content)}],
+            }
+            if item.further.get(TOOL_ERROR):
+                result["status"] = "error"
+            blocks = [{"toolResult": result}]
+        else:
+            blocks = _blocks(item.content)
         if item.role == "tool" and answers_call:  # the results of one answer's calls belong in one message
             others[-1]["content"] += blocks
         else:
@@ -329,23 +339,6 @@ def _conversation(
     if not others:
         return system, [{"role": "user", "content": told}]
     return [*system, *told], others
-
-
-def _blocks_of(message: Message) -> list[Any]:
-    """Return the blocks of a message; calls of tools and their results are blocks here."""
-    calls = message.further.get("tool_calls")
-    if message.role == "assistant" and isinstance(calls, list):
-        said = content_text(message.content)
-        return [*([{"text": said}] if said else []), *map(_tool_use, calls)]
-    if message.role == "tool":
-        result = {
-            "toolUseId": message.further.get("tool_call_id"),
-            "content": [{"text": content_text(message.content)}],
-        }
-        if message.further.get(TOOL_ERROR):
-            result["status"] = "error"
-        return [{"toolResult": result}]
-    return _blocks(message.content)
 
 
 def _blocks(content: Any) -> list[Any]:

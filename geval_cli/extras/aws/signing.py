@@ -222,10 +222,12 @@ class AwsSigner:
         if self._written is not None:
             error.hint = "the credentials in its config have expired: write new ones, or leave them out"
             raise error
-        mark = _marked(refused)
+        credential = refused.headers["authorization"].partition("Credential=")[2].partition("/")[0]
+        mark = f"{credential} {refused.headers.get('x-amz-security-token', '')}"
         keys = await asyncio.to_thread(self._keys, mark)
         if _mark(keys) == mark:
-            error.hint = f"the AWS credentials have expired: {_login_hint(self._chain)}"
+            login_hint = f"run `aws sso login{_option(self._chain)}`, or renew them where they come from"
+            error.hint = f"the AWS credentials have expired: {login_hint}"
             raise error
         return signed(refused, keys, self._service, self._region)
 
@@ -277,12 +279,6 @@ def signed(call: HttpCall, keys: _Keys, service: str, region: str) -> HttpCall:
     return replace(call, url=request.url, headers={**kept, **added})
 
 
-def _marked(call: HttpCall) -> str:
-    """Return what tells apart the credentials that a call was signed with."""
-    credential = call.headers["authorization"].partition("Credential=")[2].partition("/")[0]
-    return f"{credential} {call.headers.get('x-amz-security-token', '')}"
-
-
 def _written_keys(settings: Mapping[str, Any]) -> _Keys | None:
     names = [key.spellings[0] for key in STATIC_KEYS]
     access, secret, token = (settings.get(name) for name in names)
@@ -302,10 +298,6 @@ def failures() -> tuple[type[Exception], ...]:
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
 
     return (BotoCoreError, ClientError, OSError, ValueError, LookupError, TypeError)
-
-
-def _login_hint(chain: CredentialChain) -> str:
-    return f"run `aws sso login{_option(chain)}`, or renew them where they come from"
 
 
 def _fix_hint(chain: CredentialChain, error: Exception) -> str:

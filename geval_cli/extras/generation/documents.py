@@ -104,7 +104,7 @@ def read_documents(
             for document in documents_in(path, text_column):
                 _take(document, reading, seen)
             continue
-        for file in _files_below(path):
+        for file in [path / name for name in sorted(matching_names("**", path)) if (path / name).is_file()]:
             if output is not None and output.exists() and file.samefile(output):
                 continue
             if not file.resolve().is_relative_to(path.resolve()):
@@ -127,10 +127,6 @@ def read_documents(
             f"there is no document in {named}", hint="; ".join(reading.left_out()) or f"add some: {_KNOWN}"
         )
     return reading
-
-
-def _files_below(folder: Path) -> list[Path]:
-    return [folder / name for name in sorted(matching_names("**", folder)) if (folder / name).is_file()]
 
 
 def _take(document: SourceDocument, reading: DocumentReading, seen: set[str]) -> None:

@@ -242,7 +242,19 @@ def plan_generation(documents: Sequence[SourceDocument], wanted: Wanted) -> Gene
     units: dict[Kind, Sequence[tuple[Passage, ...]]] = dict.fromkeys(Kind, singles)
     units[Kind.UNANSWERABLE] = [(passage,) for passage in whole]
     if Kind.TWO_PLACES in wanted.quotas():
-        units[Kind.TWO_PLACES] = _pairs(turns)
+        compared = turns[:_MOST_COMPARED]
+        near = similar_pairs(tf_idf([passage.text for passage in compared]), 0.05)
+        paired: list[tuple[Passage, ...]] = []
+        for place, passage in enumerate(compared):
+            own = {
+                other: cosine
+                for other, cosine in near[place].items()
+                if compared[other].document is passage.document
+            }
+            others = own or near[place]
+            best = max(others, key=lambda other: (others[other], -other), default=None)
+            paired.append((passage,) if best is None else (passage, compared[best]))
+        units[Kind.TWO_PLACES] = paired
     # Each kind begins with other documents, so that few tests reach many of them.
     begin = 0
     for kind, count in wanted.quotas().items():
@@ -251,23 +263,6 @@ def plan_generation(documents: Sequence[SourceDocument], wanted: Wanted) -> Gene
         begin += count
     places = {id(document): place for place, document in enumerate(documents)}
     return GenerationPlan(wanted, documents, units, places, tuple(notes))
-
-
-def _pairs(turns: Sequence[Passage]) -> list[tuple[Passage, ...]]:
-    """Return each passage with the one that is most like it, in the same document if it has another."""
-    compared = turns[:_MOST_COMPARED]
-    near = similar_pairs(tf_idf([passage.text for passage in compared]), 0.05)
-    found: list[tuple[Passage, ...]] = []
-    for place, passage in enumerate(compared):
-        own = {
-            other: cosine
-            for other, cosine in near[place].items()
-            if compared[other].document is passage.document
-        }
-        others = own or near[place]
-        best = max(others, key=lambda other: (others[other], -other), default=None)
-        found.append((passage,) if best is None else (passage, compared[best]))
-    return found
 
 
 class Writer:

@@ -191,7 +191,18 @@ def grouped(texts: Sequence[str], near: Sequence[Mapping[int, float]], least: fl
                 if other in waiting:
                     waiting[other].discard(member)
     groups.sort(key=lambda group: (-group.size, group.members[0]))
-    return _labelled(groups, texts)
+    everywhere = Counter(word for text in texts for word in set(words_of(text)))
+    found = []
+    for group in groups:
+        inside = Counter(word for place in group.members for word in set(words_of(texts[place])))
+        scores = {
+            word: count**2 * math.log(1 + len(texts) / everywhere[word])
+            for word, count in inside.items()
+            if len(word) >= _LEAST_LABEL and not word.isdigit() and word not in _FUNCTION_WORDS
+        }
+        best = sorted(scores, key=lambda word: (-scores[word], word))[:_LABEL_WORDS]
+        found.append(Group(group.members, group.size, tuple(best)))
+    return found
 
 
 _MOST_SPREAD = 20
@@ -208,19 +219,3 @@ def _spread(members: Sequence[int], near: Sequence[Mapping[int, float]]) -> list
         for item in rest:
             nearest[item] = max(nearest[item], near[chosen].get(item, 0.0))
     return [*found, *rest]
-
-
-def _labelled(groups: Sequence[Group], texts: Sequence[str]) -> list[Group]:
-    """Give each group the words that most of its members have and few others."""
-    everywhere = Counter(word for text in texts for word in set(words_of(text)))
-    found = []
-    for group in groups:
-        inside = Counter(word for place in group.members for word in set(words_of(texts[place])))
-        scores = {
-            word: count**2 * math.log(1 + len(texts) / everywhere[word])
-            for word, count in inside.items()
-            if len(word) >= _LEAST_LABEL and not word.isdigit() and word not in _FUNCTION_WORDS
-        }
-        best = sorted(scores, key=lambda word: (-scores[word], word))[:_LABEL_WORDS]
-        found.append(Group(group.members, group.size, tuple(best)))
-    return found

@@ -105,11 +105,27 @@ async def check_model(model: BoundModel, budget: Budget) -> ModelCheck:
     # What the first request found out is left out of the second one, so that a refusal of it is one of `n`.
     sent = budget.requests
     second = await model.complete(replace(rating, repeat_index=1, sample_indexes=(0, 1)))
-    several = _samples(takes_one=budget.requests == sent + 1)
+    takes_one = budget.requests == sent + 1
+    said = "all samples come from one request" if takes_one else "each sample is a separate request"
+    several = ModelFeature("several answers", takes_one, said)
     image, usage = await _check_images(model, first.usage + second.usage)
     audio, usage = await _check_audio(model, usage)
     tool, usage = await _check_tools(model, usage)
-    findings = (_structured(first), _probabilities(first), several, image, audio, tool, _batches(model))
+    can = any(choice.token_logprobs for choice in first.choices)
+    probabilities = ModelFeature(
+        "token probabilities",
+        can,
+        "ratings are weighted by probability, in one request" if can else "ratings are means of samples",
+    )
+    can = batch_api(model.provider) is not None
+    batches = ModelFeature(
+        "batches",
+        can,
+        "`geval run --batch` sends them, usually at half the price"
+        if can
+        else f"none: {way_to_batches(model.provider.id)}",
+    )
+    findings = (_structured(first), probabilities, several, image, audio, tool, batches)
     name = None if first.model is None else one_line(first.model, _NAME_CHARS)
     return ModelCheck(model.public_id, name, first.latency_ms, budget.requests, usage, findings)
 
@@ -139,20 +155,6 @@ def _structured(first: ModelResponse) -> ModelFeature:
     if not follows:
         return ModelFeature(name, False, "accepts a JSON Schema, but its answer does not follow it")
     return ModelFeature(name, True, "follows a JSON Schema")
-
-
-def _probabilities(first: ModelResponse) -> ModelFeature:
-    can = any(choice.token_logprobs for choice in first.choices)
-    return ModelFeature(
-        "token probabilities",
-        can,
-        "ratings are weighted by probability, in one request" if can else "ratings are means of samples",
-    )
-
-
-def _samples(*, takes_one: bool) -> ModelFeature:
-    said = "all samples come from one request" if takes_one else "each sample is a separate request"
-    return ModelFeature("several answers", takes_one, said)
 
 
 async def _answer_about(data_url: str, question: str, model: BoundModel) -> ModelResponse | str:
@@ -234,17 +236,6 @@ async def _check_tools(model: BoundModel, usage: Usage) -> tuple[ModelFeature, U
     return ModelFeature(
         name, calls, "called a tool" if calls else "accepts tools, but answered without a call"
     ), usage + answer.usage
-
-
-def _batches(model: BoundModel) -> ModelFeature:
-    can = batch_api(model.provider) is not None
-    return ModelFeature(
-        "batches",
-        can,
-        "`geval run --batch` sends them, usually at half the price"
-        if can
-        else f"none: {way_to_batches(model.provider.id)}",
-    )
 
 
 def _three_beeps(rate: int = 8_000) -> str:

@@ -97,7 +97,22 @@ class LocalProvider:
     ) -> None:
         self.id = source.id
         self.label = source.label
-        self.identity = _identity(source)
+        # The model by its content: the known SHA-256, else the file's path, size and time.
+        path = source.path
+        if path is None:
+            endpoint = f"sha256:{KNOWN_MODELS[source.name].sha256}"
+        else:
+            try:
+                stat = path.stat()
+                endpoint = f"{path.resolve()}#{stat.st_size}-{stat.st_mtime_ns}"
+            except OSError:
+                endpoint = str(path)
+        if source.embeds:
+            self.identity = ProviderIdentity(
+                "local-embedding", source.name, f"{endpoint}#{source.llama.pooling}", source.wire
+            )
+        else:
+            self.identity = ProviderIdentity("local", source.name, endpoint, source.wire)
         self._source = source
         self._pool = pool
         self._control = FetchControl(progress, threading.Event())
@@ -121,7 +136,22 @@ class LocalProvider:
         if self._inner is None or self._budget is None or self._raters is None:
             raise ProviderRequestError(f"{self.id} is closed", provider_id=self.id)
         if self._source.embeds:
-            return await self._embed(request, self._inner, self._budget)
+            inner = self._inner
+            budget = self._budget
+            try:
+                async with budget.hold(
+                    len(whole_text(request.messages)) // _BYTES_PER_TOKEN + _TEMPLATE_TOKENS
+                ):
+                    response = await inner.complete(request)
+            except ProviderUnavailableError as error:
+                if _TEXT_TOO_LONG not in error.body:
+                    raise
+                message = (
+                    f"the text is longer than the {self._source.llama.n_ctx} tokens that {self.id} accepts"
+                )
+                hint = "shorten it, or raise `n_ctx` if the model supports more"
+                raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
+            return replace(response, model=self._source.name)
         asked, request = request, shape_request(request, self._source.wire)
         is_rating = request.ratings and request.response_schema is None
         turn = self._raters.hold(1) if is_rating else nullcontext()
@@ -136,20 +166,6 @@ class LocalProvider:
                 alone = replace(request, sample_indexes=request.sample_indexes[:1])
                 response = await self._inner.complete(alone)
         return replace(shape_response(asked, response), model=self._source.name)
-
-    async def _embed(
-        self, request: ModelRequest, inner: EndpointProvider, budget: TokenBudget
-    ) -> ModelResponse:
-        try:
-            async with budget.hold(len(whole_text(request.messages)) // _BYTES_PER_TOKEN + _TEMPLATE_TOKENS):
-                response = await inner.complete(request)
-        except ProviderUnavailableError as error:
-            if _TEXT_TOO_LONG not in error.body:
-                raise
-            message = f"the text is longer than the {self._source.llama.n_ctx} tokens that {self.id} accepts"
-            hint = "shorten it, or raise `n_ctx` if the model supports more"
-            raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
-        return replace(response, model=self._source.name)
 
     async def aclose(self) -> None:
         starting, self._starting = self._starting, None
@@ -214,24 +230,6 @@ class LocalProvider:
             raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
 
 
-def _identity(source: LocalSource) -> ProviderIdentity:
-    """Return the model by its content: the known SHA-256, else the file's path, size and time."""
-    path = source.path
-    if path is None:
-        endpoint = f"sha256:{KNOWN_MODELS[source.name].sha256}"
-    else:
-        try:
-            stat = path.stat()
-            endpoint = f"{path.resolve()}#{stat.st_size}-{stat.st_mtime_ns}"
-        except OSError:
-            endpoint = str(path)
-    if source.embeds:
-        return ProviderIdentity(
-            "local-embedding", source.name, f"{endpoint}#{source.llama.pooling}", source.wire
-        )
-    return ProviderIdentity("local", source.name, endpoint, source.wire)
-
-
 def build(source: ProviderSource) -> LocalProvider:
     """Return the provider that a checked `source` describes; nothing is loaded yet."""
     config = source.spec.config
@@ -278,9 +276,9 @@ def shape_request(request: ModelRequest, wire: Mapping[str, JsonValue]) -> Model
         return replace(request, response_schema=_held(request)) if is_ours else request
     if request.ratings and not any("grammar" in params for params in (wire, request.params)):
         begun = (*request.messages, Message("assistant", RATING_PREFIX))
-        return replace(
-            request, messages=begun, params={**request.params, "grammar": _grammar(request.ratings)}
-        )
+        alternatives = " | ".join(f'"{rating}"' for rating in request.ratings)
+        grammar = f'root ::= " "? ({alternatives})'
+        return replace(request, messages=begun, params={**request.params, "grammar": grammar})
     return request
 
 
@@ -292,11 +290,6 @@ def shape_response(request: ModelRequest, response: ModelResponse) -> ModelRespo
         replace(choice, text=choice.text.removeprefix(RATING_PREFIX)) for choice in response.choices
     )
     return replace(response, choices=choices)
-
-
-def _grammar(ratings: tuple[str, ...]) -> str:
-    alternatives = " | ".join(f'"{rating}"' for rating in ratings)
-    return f'root ::= " "? ({alternatives})'
 
 
 def _held(request: ModelRequest) -> dict[str, Any]:

@@ -76,7 +76,11 @@ def comment_text(
     ]
     changed: Sequence[Pair] = ()
     if baseline is None:
-        parts.append(_leader(report))
+        columns = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
+        columns = [one_line(title, _NAME_WIDTH) for title in columns]
+        said = leader_text(report.summary.columns, columns, code_span) if len(columns) > 1 else ""
+        leader = f"{said}\n" if said else ""
+        parts.append(leader)
     else:
         base = base or (baseline.run.git and baseline.run.git.branch) or "the baseline"
         try:
@@ -85,30 +89,29 @@ def comment_text(
             why = code_span(one_line(error.message, _REASON_WIDTH))
             parts.append(f"Not compared with {code_span(one_line(base, _NAME_WIDTH))}: {why}\n")
         else:
-            parts += [_decision(found, base), _changes(found, base)]
+            names = code_span(one_line(base, _NAME_WIDTH)), "this pull request"
+            _, sentence = headline(found.rows, found.paired, found.overall, names, code_span)
+            lines = [f"**{sentence}**", ""]
+            lines += [f"- {code_span(one_line(text, _REASON_WIDTH))}" for text in found.warnings]
+            decision = "\n".join(lines) + ("\n" if found.warnings else "")
+            parts += [decision, _changes(found, base)]
             changed = pairs.pairs
-    parts += [_counts(report, baseline, base), _gates(report)]
+    broken = [gate for gate in shown_gates(report.summary.gates) if gate.status is not Status.PASSED]
+    lines = []
+    for gate in broken[:_GATES_SHOWN]:
+        note = f" ({code_span(one_line(gate.note, _REASON_WIDTH))})" if gate.note else ""
+        said = f"gate {code_span(one_line(gate.gate, _TITLE_WIDTH))}: {figures_in_markdown(gate_value(gate))}{note}"
+        lines.append(f"- {MARKS[gate.status]} {said}\n")
+    if len(broken) > len(lines):
+        lines.append(f"- and {plural(len(broken) - len(lines), 'more gate')}\n")
+    gates = "".join(lines)
+    parts += [_counts(report, baseline, base), gates]
     foot = f"\n<sub>run {code_span(one_line(report.run.id, _NAME_WIDTH))}"
     foot += f" · [full report]({link})" if link else ""
     foot += "</sub>\n"
     text = "\n".join(part for part in parts if part)
     room = TEXT_MAX - len(text) - len(foot)
     return text + ("" if baseline is None else _worst(changed, baseline, report, room)) + foot
-
-
-def _decision(found: RunComparison, base: str) -> str:
-    names = code_span(one_line(base, _NAME_WIDTH)), "this pull request"
-    _, sentence = headline(found.rows, found.paired, found.overall, names, code_span)
-    lines = [f"**{sentence}**", ""]
-    lines += [f"- {code_span(one_line(text, _REASON_WIDTH))}" for text in found.warnings]
-    return "\n".join(lines) + ("\n" if found.warnings else "")
-
-
-def _leader(report: RunReport) -> str:
-    columns = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
-    columns = [one_line(title, _NAME_WIDTH) for title in columns]
-    said = leader_text(report.summary.columns, columns, code_span) if len(columns) > 1 else ""
-    return f"{said}\n" if said else ""
 
 
 def _changes(found: RunComparison, base: str) -> str:
@@ -158,18 +161,6 @@ def _counts(report: RunReport, baseline: RunReport | None, base: str) -> str:
 def _cost(report: RunReport) -> str:
     total = sum(report.summary.usage.values(), Usage())
     return "cost unknown" if total.cost_usd is None else format_cost(total.cost_usd)
-
-
-def _gates(report: RunReport) -> str:
-    broken = [gate for gate in shown_gates(report.summary.gates) if gate.status is not Status.PASSED]
-    lines = []
-    for gate in broken[:_GATES_SHOWN]:
-        note = f" ({code_span(one_line(gate.note, _REASON_WIDTH))})" if gate.note else ""
-        said = f"gate {code_span(one_line(gate.gate, _TITLE_WIDTH))}: {figures_in_markdown(gate_value(gate))}{note}"
-        lines.append(f"- {MARKS[gate.status]} {said}\n")
-    if len(broken) > len(lines):
-        lines.append(f"- and {plural(len(broken) - len(lines), 'more gate')}\n")
-    return "".join(lines)
 
 
 def _worst(pairs: Sequence[Pair], baseline: RunReport, report: RunReport, room: int) -> str:

@@ -238,19 +238,19 @@ async def _ask_rows(
             return await transport.send(call, context)
         except ProviderError as error:
             if not error.is_retryable or attempt == _ATTEMPTS:
-                raise _refused(name, error) from error
+                what = f"{name.dataset} (config `{name.config}`, split `{name.split}`)"
+                if error.status in {401, 403}:
+                    refused = DownloadError(
+                        f"access to {what} is denied", hint="set HF_TOKEN to a token that has access"
+                    )
+                elif error.status == HTTPStatus.NOT_FOUND:
+                    hint = "choose another: ?split=train&config=NAME; a private one needs HF_TOKEN"
+                    refused = DownloadError(f"Hugging Face has no {what}", hint=hint)
+                else:
+                    refused = DownloadError(f"{what} cannot be read: {error.message}", hint=error.hint)
+                raise refused from error
             await asyncio.sleep(_WAIT_S * 2**attempt)
     raise AssertionError("the last attempt returns or raises")
-
-
-def _refused(name: DatasetName, error: ProviderError) -> DownloadError:
-    what = f"{name.dataset} (config `{name.config}`, split `{name.split}`)"
-    if error.status in {401, 403}:
-        return DownloadError(f"access to {what} is denied", hint="set HF_TOKEN to a token that has access")
-    if error.status == HTTPStatus.NOT_FOUND:
-        hint = "choose another: ?split=train&config=NAME; a private one needs HF_TOKEN"
-        return DownloadError(f"Hugging Face has no {what}", hint=hint)
-    return DownloadError(f"{what} cannot be read: {error.message}", hint=error.hint)
 
 
 def _read_page(reply: HttpResponse, name: DatasetName) -> _Page:

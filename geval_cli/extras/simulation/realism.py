@@ -506,7 +506,7 @@ async def tell_apart(
                 id(talk)
                 for pair in pairs
                 for talk in (pair.simulated, pair.real)
-                if _is_cut(talk, shows_answers)
+                if _CUT in _shown(talk, shows_answers=shows_answers)
             }
         ),
         reasons=tuple(dict.fromkeys(reasons))[:_REASONS],
@@ -515,10 +515,6 @@ async def tell_apart(
         usage=calls.usage,
         shows_answers=shows_answers,
     )
-
-
-def _is_cut(talk: Talk, shows_answers: bool) -> bool:
-    return _CUT in _shown(talk, shows_answers=shows_answers)
 
 
 def _judged(pair: TalkPair, replies: Sequence[WinnerReply]) -> TalkPair:
@@ -594,7 +590,17 @@ def realism_document(found: Realism) -> ReportDocument:
         sections.append(Section("lines to add to a profile", texts=[way.profile for way in found.ways]))
     if found.told_apart is not None:
         sections.append(_judge_section(found.told_apart))
-    sections += [_reveal_section(found.reveal), _gap_section(found.measures)]
+    rows = [
+        (f"message {place}", *map(format_share, shares))
+        for place, shares in enumerate(zip(*found.reveal, strict=True), start=1)
+    ]
+    texts = [
+        "of all that a user tells in a talk (words of four letters or more, numbers, ids), how much is told by then"
+    ]
+    reveal_section = Section(
+        "revealed by", tables=[Table(("by", "simulated", "real"), rows)], texts=texts, is_detail=True
+    )
+    sections += [reveal_section, _gap_section(found.measures)]
     return ReportDocument(
         "Realism of simulated users",
         partial(_about, found),
@@ -670,19 +676,6 @@ def _judged_text(told: ToldApart, quote: Quote) -> str:
     if told.reasons:
         text += f". For example: {' / '.join(map(quote, told.reasons))}"
     return text
-
-
-def _reveal_section(reveal: tuple[Sequence[float], Sequence[float]]) -> Section:
-    rows = [
-        (f"message {place}", *map(format_share, shares))
-        for place, shares in enumerate(zip(*reveal, strict=True), start=1)
-    ]
-    texts = [
-        "of all that a user tells in a talk (words of four letters or more, numbers, ids), how much is told by then"
-    ]
-    return Section(
-        "revealed by", tables=[Table(("by", "simulated", "real"), rows)], texts=texts, is_detail=True
-    )
 
 
 def _gap_section(measures: Sequence[ComparedMeasure]) -> Section:

@@ -20,14 +20,24 @@ def import_traces(source: Path, output: Path, choice: TracesOptions) -> None:
         UsageError: there is nothing to write, or the file exists and must not be replaced.
         OutputError: the file cannot be written.
     """
-    _check_output(output, may_replace=choice.may_replace)
+    if output.suffix.lower() != ".jsonl":
+        raise UsageError(f"tests cannot be written to {output}", hint="use a name that ends in .jsonl")
+    if output.exists() and not choice.may_replace:
+        raise UsageError(
+            f"{output} already exists and was not changed", hint="choose another file, or add --force"
+        )
+    problem = check_output_path(output)
+    if problem is not None:
+        raise ConfigError([problem])
     reading, written = TraceReading(), 0
     with SafeFile(output) as file:
         answers = read_traces(source, reading, joins=not choice.each_call)
         for answer in chosen_answers(answers, choice.where, choice.sample, choice.seed):
             file.write(line_of(answer.row()))
             written += 1
-        problems = _with_rest(reading)
+        more = reading.bad - len(reading.problems)
+        rest = [Problem(f"{plural(more, 'more line')} cannot be used")] if more > 0 else []
+        problems = [*reading.problems, *rest]
         # Within the block: what raises here leaves the file as it was.
         if reading.bad and not (choice.skips_bad and reading.answers):
             raise ConfigError(problems)
@@ -51,24 +61,6 @@ def import_traces(source: Path, output: Path, choice: TracesOptions) -> None:
         f"wrote {plural(written, 'test')} to {output}{''.join(f'; {part}' for part in left_out)}\n"
     )
     sys.stdout.write(f"next: add `tests: file://{output.name}` to a config\n")
-
-
-def _check_output(output: Path, *, may_replace: bool) -> None:
-    if output.suffix.lower() != ".jsonl":
-        raise UsageError(f"tests cannot be written to {output}", hint="use a name that ends in .jsonl")
-    if output.exists() and not may_replace:
-        raise UsageError(
-            f"{output} already exists and was not changed", hint="choose another file, or add --force"
-        )
-    problem = check_output_path(output)
-    if problem is not None:
-        raise ConfigError([problem])
-
-
-def _with_rest(reading: TraceReading) -> list[Problem]:
-    more = reading.bad - len(reading.problems)
-    rest = [Problem(f"{plural(more, 'more line')} cannot be used")] if more > 0 else []
-    return [*reading.problems, *rest]
 
 
 def _nothing(source: Path, reading: TraceReading, choice: TracesOptions) -> UsageError:

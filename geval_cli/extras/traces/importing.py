@@ -64,7 +64,12 @@ def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Ite
     The spans of a trace are joined to its last answer, if it `joins`: they may be far apart, so the file is read twice,
     first to count them. Only traces that have begun and not ended are in memory.
     """
-    counts = _span_counts(path) if joins else Counter[str]()
+    if joins:
+        unread = TraceReading()
+        unjoined = (item for item in _items_of(path, unread) if isinstance(item, TraceSpan))
+        counts = Counter(span.trace_id for span in unjoined)
+    else:
+        counts = Counter[str]()
     begun: dict[str, list[TraceSpan]] = {}
     for item in _items_of(path, reading):
         if not isinstance(item, TraceSpan):
@@ -78,12 +83,6 @@ def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Ite
             yield from _noted([item.answer], reading)
     for spans in begun.values():  # of a file that has changed meanwhile
         yield from _joined(spans, reading)
-
-
-def _span_counts(path: Path) -> Counter[str]:
-    unread = TraceReading()
-    spans = (item for item in _items_of(path, unread) if isinstance(item, TraceSpan))
-    return Counter(span.trace_id for span in spans)
 
 
 def _noted(answers: Sequence[ModelAnswer | None], reading: TraceReading) -> Iterator[ModelAnswer]:

@@ -48,12 +48,18 @@ class ModelAnswer(Struct, frozen=True):
         asked = [turn.content for turn in self.turns if turn.role == "user" and turn.content]
         metadata = {name: value for name, value in self.metadata.items() if value not in (None, "")}
         row: dict[str, JsonValue] = {"input": no_file(asked[-1])} if asked else {}
-        if _is_conversation(self.turns):
+        roles = [turn.role for turn in self.turns]
+        has_answers = "assistant" in roles or "tool" in roles
+        is_conversation = has_answers and roles[-1] in {"user", "tool"} and set(roles) <= _ROLES
+        if is_conversation:
             row["turns"] = [_written(turn) for turn in self.turns]
         elif len(self.turns) > 1:
             metadata["turns"] = [_written(turn) for turn in self.turns]
         trace = list(self.steps) or list(_tool_steps((*self.turns, self.answer)))
-        calls = [_openai_call(call) for call in self.answer.tool_calls]
+        calls = []
+        for call in self.answer.tool_calls:
+            function = {"name": call.get("name"), "arguments": as_text(call.get("args", {}))}
+            calls.append({"id": call.get("id"), "type": "function", "function": function})
         output = self.answer.content or json.dumps(calls, ensure_ascii=False)
         return {
             **row,
@@ -80,7 +86,14 @@ def answer_of(
 
 def messages(value: Any, role: str = "user") -> list[TracedTurn]:
     """Return messages in any of the known spellings; a text is one of `role`."""
-    value = _messages_in(value)
+    # The messages that a value holds or a text spells; a text that spells something else is a text.
+    found = data_in(value)
+    if isinstance(found, dict):
+        found = found.get("messages", [found])
+    is_said = isinstance(found, list) and any(
+        isinstance(item, dict) and not _MESSAGE_KEYS.isdisjoint(item) for item in found
+    )
+    value = found if is_said or not isinstance(value, str) else value
     if isinstance(value, str):
         return [TracedTurn(role, value)] if value else []
     if not isinstance(value, list):
@@ -88,17 +101,6 @@ def messages(value: Any, role: str = "user") -> list[TracedTurn]:
     if value and all(isinstance(item, dict) and "role" not in item and "type" in item for item in value):
         value = [{"role": role, "content": value}]  # parts of one message
     return [_turn(item, role) for item in value if isinstance(item, dict | str)]
-
-
-def _messages_in(value: Any) -> Any:
-    """Return the messages that a value holds or a text spells; a text that spells something else is a text."""
-    found = data_in(value)
-    if isinstance(found, dict):
-        found = found.get("messages", [found])
-    is_said = isinstance(found, list) and any(
-        isinstance(item, dict) and not _MESSAGE_KEYS.isdisjoint(item) for item in found
-    )
-    return found if is_said or not isinstance(value, str) else value
 
 
 def _turn(item: Fields | str, role: str) -> TracedTurn:
@@ -177,18 +179,6 @@ def response_turns(source: Fields) -> list[TracedTurn]:
 def no_file(text: str) -> str:
     """Return a text that a test takes for a text: one that begins like the name of a file gets a blank before it."""
     return f" {text}" if text.startswith(FILE_PREFIX) else text
-
-
-def _openai_call(call: Fields) -> dict[str, JsonValue]:
-    function = {"name": call.get("name"), "arguments": as_text(call.get("args", {}))}
-    return {"id": call.get("id"), "type": "function", "function": function}
-
-
-def _is_conversation(turns: Sequence[TracedTurn]) -> bool:
-    """Return whether turns are a conversation that an answer follows, in the roles that tests know."""
-    roles = [turn.role for turn in turns]
-    has_answers = "assistant" in roles or "tool" in roles
-    return has_answers and roles[-1] in {"user", "tool"} and set(roles) <= _ROLES
 
 
 def _tool_steps(turns: Sequence[TracedTurn]) -> Iterator[dict[str, JsonValue]]:

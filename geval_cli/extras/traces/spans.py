@@ -119,25 +119,23 @@ def _step(kind: str, span: Fields, known: Fields, start: int) -> Fields:
     name = next(
         (known[key] for key in names if isinstance(known.get(key), str) and known[key]), span.get("name")
     )
+    # Why a span failed, as far as it says so; None for one that did not.
+    status = mapping(span.get("status"))
+    code = first(status, "code", "status_code") or first(span, "status_code", "status.code")
+    if str(code) in _FAILED or "error.type" in known:
+        message = first(status, "message", "description") or first(span, "status_message", "status.message")
+        error = str(message or known.get("error.type") or "failed")
+    else:
+        error = None
     found = {
         "type": kind,
         "name": name if isinstance(name, str) and name else kind,
         "args": None if kind == "llm" else data_in(first(known, *_TOOL_ARGUMENTS)),
         "output": None if kind == "llm" else first(known, *_TOOL_RESULTS),
-        "error": _error_of(span, known),
+        "error": error,
         "ms": (end - start) / 1_000_000 if end >= start > 0 else None,
     }
     return {key: value for key, value in found.items() if value is not None}
-
-
-def _error_of(span: Fields, known: Fields) -> str | None:
-    """Return why a span failed, as far as it says so; None for one that did not."""
-    status = mapping(span.get("status"))
-    code = first(status, "code", "status_code") or first(span, "status_code", "status.code")
-    if str(code) in _FAILED or "error.type" in known:
-        message = first(status, "message", "description") or first(span, "status_message", "status.message")
-        return str(message or known.get("error.type") or "failed")
-    return None
 
 
 def _nanoseconds(value: Any) -> int:

@@ -117,7 +117,10 @@ class _Reviewer:
                 shown = self._edit(shown)
                 self._show(shown, place, None)
             elif key == "m":
-                self._show_all(shown)
+                for name, value in shown.items():
+                    self._console.print(Text(f" {one_line(name, 60)}", style="dim"))
+                    for line in sanitized_lines(value_text(value)):
+                        print_hanging(Text(""), Text(line), self._console, indent=3)
             elif key in ("?", "h"):
                 self._console.print(Text(_KEYS, style="bold"), soft_wrap=True)
             elif key in ("a", "d"):
@@ -171,44 +174,27 @@ class _Reviewer:
         quotations = metadata.get("quotations")
         for item in quotations if isinstance(quotations, list) else ():
             if isinstance(item, dict):
-                self._quotation(item)
+                text, source, line = (value_text(item.get(name, "")) for name in ("text", "source", "line"))
+                around = self._sources.around(
+                    source, int(line) if re.fullmatch("[0-9]{1,9}", line) else 0, text, _AROUND
+                )
+                gone = "" if around.is_found else "   (the document is not here, or has changed)"
+                self._console.print(
+                    Text(f" quotation   {one_line(source, 100)}:{one_line(line, 12)}{gone}", style="dim")
+                )
+                marks = ("»", "«") if is_unicode(self._console) else (">>", "<<")
+                # Sanitized in three parts, so that no mark of the document is taken for one of ours.
+                body = Text()
+                if around.before:
+                    body.append(f"{one_line(_from_word(around.before), 4 * _AROUND)} ")
+                body.append(f"{marks[0]}{one_line(around.text, 4_000)}{marks[1]}", style="bold")
+                if around.after:
+                    body.append(f" {one_line(_to_word(around.after), 4 * _AROUND)}")
+                print_hanging(Text(""), body, self._console, indent=3)
         if not quotations and row.get("context") is not None:
             self._block("context", row["context"])
         if metadata.get("unanswered"):
             self._block("no answer in the document", metadata["unanswered"])
-        self._what_happened(metadata)
-        if before is not None:
-            console.print(Text(f" you {_SAID[before.decision]} it before; s keeps that"))
-        console.print(Text(_KEYS, style="bold"), soft_wrap=True)
-
-    def _block(self, title: str, value: JsonValue) -> None:
-        self._console.print(Text(f" {title}", style="dim"))
-        text = "\n".join(map(value_text, value)) if isinstance(value, list) else value_text(value)
-        for line in clipped_lines(text, line_count=_LINES, character_count=_CHARACTERS):
-            print_hanging(Text(""), Text(line), self._console, indent=3)
-
-    def _quotation(self, item: Mapping[str, JsonValue]) -> None:
-        """Show a quotation within the text around it, between marks."""
-        text, source, line = (value_text(item.get(name, "")) for name in ("text", "source", "line"))
-        around = self._sources.around(
-            source, int(line) if re.fullmatch("[0-9]{1,9}", line) else 0, text, _AROUND
-        )
-        gone = "" if around.is_found else "   (the document is not here, or has changed)"
-        self._console.print(
-            Text(f" quotation   {one_line(source, 100)}:{one_line(line, 12)}{gone}", style="dim")
-        )
-        marks = ("»", "«") if is_unicode(self._console) else (">>", "<<")
-        # Sanitized in three parts, so that no mark of the document is taken for one of ours.
-        body = Text()
-        if around.before:
-            body.append(f"{one_line(_from_word(around.before), 4 * _AROUND)} ")
-        body.append(f"{marks[0]}{one_line(around.text, 4_000)}{marks[1]}", style="bold")
-        if around.after:
-            body.append(f" {one_line(_to_word(around.after), 4 * _AROUND)}")
-        print_hanging(Text(""), body, self._console, indent=3)
-
-    def _what_happened(self, metadata: Mapping[str, JsonValue]) -> None:
-        """Show the outputs of a failed test, or the answer in a trace."""
         if metadata.get("answered") is not None:
             self._block("answer at the time", metadata["answered"])
         outputs = metadata.get("outputs")
@@ -220,12 +206,15 @@ class _Reviewer:
                 self._block(f"output   {column}   {status}: {reason}", item.get("output"))
         if metadata.get("decide"):
             self._block("to decide", metadata["decide"])
+        if before is not None:
+            console.print(Text(f" you {_SAID[before.decision]} it before; s keeps that"))
+        console.print(Text(_KEYS, style="bold"), soft_wrap=True)
 
-    def _show_all(self, row: Row) -> None:
-        for name, value in row.items():
-            self._console.print(Text(f" {one_line(name, 60)}", style="dim"))
-            for line in sanitized_lines(value_text(value)):
-                print_hanging(Text(""), Text(line), self._console, indent=3)
+    def _block(self, title: str, value: JsonValue) -> None:
+        self._console.print(Text(f" {title}", style="dim"))
+        text = "\n".join(map(value_text, value)) if isinstance(value, list) else value_text(value)
+        for line in clipped_lines(text, line_count=_LINES, character_count=_CHARACTERS):
+            print_hanging(Text(""), Text(line), self._console, indent=3)
 
 
 def origin_of(metadata: Mapping[str, JsonValue]) -> str:
