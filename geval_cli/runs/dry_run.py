@@ -190,20 +190,25 @@ class _Judgement(Struct):
         elif self.form is not None and request.purpose is not Purpose.EXPLANATION:
             # A rating that is explained, if any is.
             rating = self.form.asked_range[self.form.explain == "passed"]
-            texts = [_rating_text(self.form, rating)] * len(request.sample_indexes)
+            # A judge's answer in the form of a dimension: the rating, or one of each dimension that is
+            # asked for.
+            metric = self.form
+            if not metric.joint:
+                rating_text = format_number(rating)
+            else:
+                lowest = {
+                    find_dimension(name).label: int(find_dimension(name).score_range[0])
+                    for name in metric.joint
+                }
+                rating_text = json.dumps(
+                    {**lowest, find_dimension(metric.dimension or "").label: int(rating)}
+                )
+            texts = [rating_text] * len(request.sample_indexes)
             probabilities = (TokenLogprob(texts[0], 0.0),) if self.form.scoring == "logprobs" else None
         else:
             raise UnjudgeableError("nothing is sent")
         self.has_made_up = True
         return ModelResponse(tuple(Choice(text, "stop", token_logprobs=probabilities) for text in texts))
-
-
-def _rating_text(metric: Metric, rating: float) -> str:
-    """Return a judge's answer in the form of a dimension: the rating, or one of each dimension that is asked for."""
-    if not metric.joint:
-        return format_number(rating)
-    lowest = {find_dimension(name).label: int(find_dimension(name).score_range[0]) for name in metric.joint}
-    return json.dumps({**lowest, find_dimension(metric.dimension or "").label: int(rating)})
 
 
 class _DryRun(Struct, eq=False):
@@ -378,7 +383,9 @@ class _DryRun(Struct, eq=False):
             self._seen[question] = max(seen, len(keys))
         is_new = seen < len(keys)
         missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
-        is_batched = self._is_batched(provider, request)
+        # Whether a request would go into a batch: steps do not.
+        is_wanted = request.role in self.prepared.request.batched_roles
+        is_batched = is_wanted and request.purpose is not Purpose.STEPS and batch_api(provider) is not None
         counts = request_counts(
             provider,
             request,
@@ -395,11 +402,6 @@ class _DryRun(Struct, eq=False):
             return None
         samples = zip(request.sample_indexes, (known[key] for key in keys), strict=True)
         return recalled(dict(samples), new=len(keys))
-
-    def _is_batched(self, provider: Provider, request: ModelRequest) -> bool:
-        """Return whether a request would go into a batch: steps do not."""
-        is_wanted = request.role in self.prepared.request.batched_roles
-        return is_wanted and request.purpose is not Purpose.STEPS and batch_api(provider) is not None
 
     async def _known(self, keys: Sequence[str]) -> Mapping[str, StoredChoice]:
         try:

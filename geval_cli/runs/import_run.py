@@ -108,7 +108,14 @@ def read_importable(path: Path, access: Access = TRUSTED) -> ImportedRun:
     for reader in extras_of("results"):
         foreign = reader.read_results(value, lambda *keys: _place(text, path, *keys))
         if foreign is not None:
-            return _read_foreign(foreign, value.get("config"), text, path)
+            config = value.get("config")
+            cases = _converted(foreign.rows, foreign.case_of_row, text, path, *foreign.place)
+            known: dict[str, Any] = {}
+            if foreign.id:
+                known["id"] = _safe_id(foreign.id)
+            if _is_time(foreign.time):
+                known["started_at"] = known["finished_at"] = foreign.time
+            return ImportedRun(_new_run(path, cases, config, **known), cases, dialect=foreign.dialect)
     newer = newer_version(value)
     if newer is not None:
         where = _place(text, path, "schema_version")
@@ -315,7 +322,12 @@ def _converted(
             continue
         found.append(case)
     if wrong:
-        places = _places(text, path, keys, [index for index, _ in wrong])
+        # Where results are; the text is read a second time, which only files with problems need.
+        indexes = [index for index, _ in wrong]
+        place = read_json(text, str(path)).place
+        for key in keys:
+            place = place.child(key)
+        places = {index: place.value(index) for index in indexes}
         raise ConfigError([Problem(f"result {index + 1}: {why}", places.get(index)) for index, why in wrong])
     return sorted(found, key=lambda case: (case.test_index, case.repeat_index, case.column))
 
@@ -324,14 +336,6 @@ def _why(error: Exception) -> str:
     """Return what is wrong with a result, without the name that it has in the code."""
     text = str(error)
     return text.partition(": ")[2] if text.startswith("this is not a ") else text
-
-
-def _places(text: str, path: Path, keys: Sequence[str], indexes: Iterable[int]) -> dict[int, Location | None]:
-    """Return where results are; the text is read a second time, which only files with problems need."""
-    place = read_json(text, str(path)).place
-    for key in keys:
-        place = place.child(key)
-    return {index: place.value(index) for index in indexes}
 
 
 def _checked(case: CaseResult, cases: dict[tuple[int, int, int], int], index: int) -> CaseResult:
@@ -464,16 +468,6 @@ def _new_run(path: Path, cases: Sequence[CaseResult], config: JsonValue, **known
 def _columns_of(cases: Iterable[CaseResult]) -> tuple[Column, ...]:
     found = {case.column: Column(case.column, case.prompt.label, case.provider.label) for case in cases}
     return tuple(found[index] for index in sorted(found))
-
-
-def _read_foreign(found: ForeignResults, config: JsonValue, text: str, path: Path) -> ImportedRun:
-    cases = _converted(found.rows, found.case_of_row, text, path, *found.place)
-    known: dict[str, Any] = {}
-    if found.id:
-        known["id"] = _safe_id(found.id)
-    if _is_time(found.time):
-        known["started_at"] = known["finished_at"] = found.time
-    return ImportedRun(_new_run(path, cases, config, **known), cases, dialect=found.dialect)
 
 
 def _is_time(text: str) -> bool:

@@ -92,7 +92,9 @@ def judging_request(
     values = {**_options_of(source, values_of(given), is_same_config=config is None), **more}
     if config is not None:
         return RunRequest(config, environ, judged=source, **values)
-    path = _path_of(source)
+    origin = source.runs.origin(source.run.id)
+    written = Path(source.run.config_path)
+    path = written if origin is None or written.is_file() else Path(origin.config_file)
     request = RunRequest(path, environ, judged=source, **values)
     if path.is_file() and source.parts:
         with suppress(ConfigError):  # what cannot be read any more does not say what it said then
@@ -151,12 +153,6 @@ def held_options(source: JudgedSource, request: RunRequest, given: RunOptions) -
         for name, value in metrics.thresholds.items()
         if name not in source.metrics.thresholds
     ]
-
-
-def _path_of(source: JudgedSource) -> Path:
-    origin = source.runs.origin(source.run.id)
-    written = Path(source.run.config_path)
-    return written if origin is None or written.is_file() else Path(origin.config_file)
 
 
 def _options_of(source: JudgedSource, values: dict[str, Any], *, is_same_config: bool) -> dict[str, Any]:
@@ -242,7 +238,12 @@ class JudgedTests(Struct):
                 changes["assertions"] = members
         if name is not None and name in self.judged.metrics.thresholds:
             threshold = self.judged.metrics.thresholds[name]
-            why = _no_threshold(spec, threshold)
+            if "threshold" not in type(spec).model_fields:
+                why = f"{spec.base_type} has no threshold"
+            elif spec.threshold_is_score and not 0 <= threshold <= 1:
+                why = f"the threshold of {spec.base_type} must be between 0 and 1, not {threshold:g}"
+            else:
+                why = ""
             if why:
                 self.refused.setdefault(name, why)
             changes["threshold"] = threshold
@@ -266,14 +267,6 @@ class JudgedTests(Struct):
                 yield Problem(f"--threshold: --only leaves the metric `{name}` out", hint=hint)
         for name, why in self.refused.items():
             yield Problem(f"--threshold: {why}", hint=f"leave `{name}` out, or change it in the config")
-
-
-def _no_threshold(spec: Assertion, threshold: float) -> str:
-    if "threshold" not in type(spec).model_fields:
-        return f"{spec.base_type} has no threshold"
-    if spec.threshold_is_score and not 0 <= threshold <= 1:
-        return f"the threshold of {spec.base_type} must be between 0 and 1, not {threshold:g}"
-    return ""
 
 
 class StoredOutputs(Struct):

@@ -52,7 +52,21 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> RunRecord:
     suite = prepared.suite
     git = read_git_state(suite.base_dir, suite.access)
     if resumed is not None:
-        return _resumed_run(prepared, resumed, git)
+        old = resumed.run
+        warnings = [text for text in old.warnings if not text.startswith((STOPPED, *DECIDED_EARLY))]
+        if old.tool_version != __version__:
+            warnings.append(f"started by geval {old.tool_version}, resumed by geval {__version__}")
+        if git is not None and old.git is not None and git.commit != old.git.commit:
+            warnings.append(f"started at commit {_short(old.git)}, resumed at commit {_short(git)}")
+        if time_now() < old.started_at:
+            warnings.append("the system clock is earlier than the start of this run")
+        return replace(
+            old,
+            status=RunStatus.RUNNING,
+            finished_at=None,
+            warnings=tuple(dict.fromkeys([*warnings, *prepared.notes])),
+            tags={**old.tags, **_tags_of(prepared)},
+        )
     return RunRecord(
         id=new_run_id(),
         status=RunStatus.RUNNING,
@@ -98,24 +112,6 @@ def _tags_of(prepared: PreparedRun) -> dict[str, str]:
 def without_keys(tags: Mapping[str, str]) -> dict[str, str]:
     """Return tags as they may be stored: a value that is a key, by its name or its form, is masked."""
     return {name: MASK if is_secret_name(name) else mask_bare(value) for name, value in tags.items()}
-
-
-def _resumed_run(prepared: PreparedRun, resumed: ResumedRun, git: GitState | None) -> RunRecord:
-    old = resumed.run
-    warnings = [text for text in old.warnings if not text.startswith((STOPPED, *DECIDED_EARLY))]
-    if old.tool_version != __version__:
-        warnings.append(f"started by geval {old.tool_version}, resumed by geval {__version__}")
-    if git is not None and old.git is not None and git.commit != old.git.commit:
-        warnings.append(f"started at commit {_short(old.git)}, resumed at commit {_short(git)}")
-    if time_now() < old.started_at:
-        warnings.append("the system clock is earlier than the start of this run")
-    return replace(
-        old,
-        status=RunStatus.RUNNING,
-        finished_at=None,
-        warnings=tuple(dict.fromkeys([*warnings, *prepared.notes])),
-        tags={**old.tags, **_tags_of(prepared)},
-    )
 
 
 def _short(git: GitState) -> str:

@@ -146,7 +146,12 @@ def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun) -> Resume
             if not is_redone and done.add(result):
                 kept.add(result)
     # Calls whose results were lost are in the noted total only; results stored after the last note, only in the sum.
-    spent = combined(everything.usage, _noted(stored, runs), larger)
+    if stored.summary is not None:
+        noted = stored.summary.usage
+    else:
+        origin = runs.origin(stored.run.id)
+        noted = {} if origin is None or origin.spent is None else origin.spent
+    spent = combined(everything.usage, noted, larger)
     return ResumedRun(stored.run, done, kept, combined(spent, kept.usage, beyond))
 
 
@@ -170,14 +175,6 @@ def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[tuple[tuple[Cas
         while test is not None and test.index < index:
             test = next(tests, None)
         yield row, test is not None and len(row) >= plan.cases_of(test)
-
-
-def _noted(stored: StoredRun, runs: RunStore) -> Mapping[Role, Usage]:
-    """Return the stored cost of a run as a whole."""
-    if stored.summary is not None:
-        return stored.summary.usage
-    origin = runs.origin(stored.run.id)
-    return {} if origin is None or origin.spent is None else origin.spent
 
 
 def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
@@ -231,20 +228,19 @@ def options_of(covered: Mapping[str, JsonValue]) -> RunOptions:
     for field, option in declared_options(RunOptions):
         value = written.get(option.name)
         if option.decides_results and value is not None:
-            values[field.name] = _from_json(field.name, value)
+            # The value of an option from `deciding_options`.
+            if field.name == "dialect":
+                values[field.name] = Dialect(value)
+            else:
+                values[field.name] = (
+                    tuple(tuple(pair.split("=", 1)) for pair in value) if isinstance(value, list) else value
+                )
     if "filter_failing" in values or _ONLY in written:
         hint = "select them again in a terminal, with `geval run --filter-failing RUN`"
         raise UsageError(
             "this run had only some of its suite's tests, and which ones was not recorded", hint=hint
         )
     return RunOptions(**values)
-
-
-def _from_json(name: str, value: Any) -> Any:
-    """Return the value of an option from `deciding_options`."""
-    if name == "dialect":
-        return Dialect(value)
-    return tuple(tuple(pair.split("=", 1)) for pair in value) if isinstance(value, list) else value
 
 
 def _hash(fingerprints: Iterable[str]) -> str:
@@ -277,7 +273,22 @@ def changes(
     lines += config_lines
     has_config_changes = bool(config_lines)
     for part, old, new in _pairs(before.get(_SUITE), now.get(_SUITE)):
-        lines += _part_changes(part, old, new, has_config_changes=has_config_changes)
+        if part.startswith(FILE_PART):
+            name = part.removeprefix(FILE_PART)
+            if old is None or new is None:
+                if not has_config_changes:
+                    lines.append(f"file {name}: {'now used' if old is None else 'no longer used'}")
+            elif name == "...":
+                lines.append("files used by the tests: their content")
+            else:
+                lines.append(f"file {name}: its content")
+        elif part == ROWS_PART or part.startswith(CONFIG_PART):
+            if not has_config_changes:
+                lines.append(
+                    f"{part.removeprefix(CONFIG_PART)}: a value that comes from the environment or from another file"
+                )
+        elif part != OVERRIDES_PART:
+            lines.append(part)
     if before.get(_LOCK) != now.get(_LOCK):
         lines.append("geval.lock: the evaluation steps in it")
     if before.get(_PROMPTS) != now.get(_PROMPTS):
@@ -301,24 +312,6 @@ def _pairs(
         old, new = before.get(name, absent), now.get(name, absent)
         if old is not new and _text(old) != _text(new):
             yield name, old, new
-
-
-def _part_changes(part: str, old: JsonValue, new: JsonValue, *, has_config_changes: bool) -> Iterator[str]:
-    """Yield a line for each changed hash. A changed config is described key by key."""
-    if part.startswith(FILE_PART):
-        name = part.removeprefix(FILE_PART)
-        if old is None or new is None:
-            if not has_config_changes:
-                yield f"file {name}: {'now used' if old is None else 'no longer used'}"
-        elif name == "...":
-            yield "files used by the tests: their content"
-        else:
-            yield f"file {name}: its content"
-    elif part == ROWS_PART or part.startswith(CONFIG_PART):
-        if not has_config_changes:
-            yield f"{part.removeprefix(CONFIG_PART)}: a value that comes from the environment or from another file"
-    elif part != OVERRIDES_PART:
-        yield part
 
 
 def _config_changes(before: JsonValue, now: JsonValue, path: str = "") -> Iterator[str]:

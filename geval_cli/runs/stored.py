@@ -83,7 +83,12 @@ def named_report(name: str, runs: RunStore, access: Access = TRUSTED) -> RunRepo
         StoreError: stored runs cannot be read.
     """
     if is_results_file(name):
-        return _as_whole(read_results_file(Path(name), access), Path(name))
+        # What a file holds as if it were a stored run: the name of the file stands for an id that it lacks.
+        report = read_results_file(Path(name), access)
+        path = Path(name)
+        run = report.run if report.run.id else replace(report.run, id=path.name)
+        summary = report.summary if report.run.id else summarized(run, report.results)
+        return replace(report, run=run, summary=summary, file=str(path))
     return load_report(runs, name)
 
 
@@ -154,13 +159,6 @@ def kept_labels_of(runs: RunStore, run_id: str) -> HumanLabels | None:
     return found
 
 
-def _as_whole(report: RunReport, path: Path) -> RunReport:
-    """Return what a file holds as if it were a stored run: the name of the file stands for an id that it lacks."""
-    run = report.run if report.run.id else replace(report.run, id=path.name)
-    summary = report.summary if report.run.id else summarized(run, report.results)
-    return replace(report, run=run, summary=summary, file=str(path))
-
-
 def is_results_file(name: str) -> bool:
     """Return whether a name is that of a file, and not of a stored run."""
     return Path(name).suffix.lower() in _ENDINGS
@@ -181,7 +179,13 @@ def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
         return RunReport(imported.run, counted, lambda: iter(imported.results), is_stored=False)
     run, summary = _head_of(path, access)
     if not run.columns:
-        run = replace(run, columns=_columns_in(path, access))
+        # The columns of a .jsonl file's results, of which only they are read.
+        found: dict[int, Column] = {}
+        for item in _read(path, access, lambda text, _: _PLACES.decode(text)):
+            if item.column not in found:
+                found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
+        columns_in = tuple(found[index] for index in sorted(found))
+        run = replace(run, columns=columns_in)
     return RunReport(run, summary, lambda: _read(path, access, _with_test), is_stored=False)
 
 
@@ -314,15 +318,6 @@ def _is_promptfoo(path: Path, access: Access) -> bool:
         return isinstance(_whole(path, access).get("results"), dict)
     except (OSError, *_UNREADABLE):
         return False
-
-
-def _columns_in(path: Path, access: Access) -> tuple[Column, ...]:
-    """Return the columns of a .jsonl file's results, of which only they are read."""
-    found: dict[int, Column] = {}
-    for item in _read(path, access, lambda text, _: _PLACES.decode(text)):
-        if item.column not in found:
-            found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
-    return tuple(found[index] for index in sorted(found))
 
 
 def _opened(path: Path, access: Access) -> BinaryIO:
