@@ -296,7 +296,15 @@ class CasePrinter:
             if label in facts:
                 style = "" if label == "source" else "yellow"
                 self._print_block(label, [facts[label]], indent=indent, style=style)
-        self._print_steps(part.steps, name, indent=indent)
+        steps = part.steps
+        if steps in self._seen_steps:
+            self._print_block("steps", [f"the same as {self._seen_steps[steps]}"], indent=indent)
+            return
+        if steps:
+            self._seen_steps[steps] = name
+        for number, step in enumerate(steps, start=1):
+            head = _label("steps" if number == 1 else "").append(f"{number}. ")
+            print_hanging(head, Text(step), self._console, indent=indent)
 
     def _print_passed(self, views: Sequence[AssertionView]) -> None:
         """Print the assertions without a problem as one line."""
@@ -318,16 +326,6 @@ class CasePrinter:
             sign = Text(f"{self._signs.marks[status]} ", style=STYLES[status])
             label = _label("items" if number == 0 else "").append(sign)
             print_hanging(label, Text(item.line), self._console, indent=indent)
-
-    def _print_steps(self, steps: tuple[str, ...], name: str, *, indent: int) -> None:
-        if steps in self._seen_steps:
-            self._print_block("steps", [f"the same as {self._seen_steps[steps]}"], indent=indent)
-            return
-        if steps:
-            self._seen_steps[steps] = name
-        for number, step in enumerate(steps, start=1):
-            head = _label("steps" if number == 1 else "").append(f"{number}. ")
-            print_hanging(head, Text(step), self._console, indent=indent)
 
     def _print_error(self, error: ErrorInfo, *, indent: int) -> None:
         shown = self._shown

@@ -412,7 +412,11 @@ class JudgeVerdict(Struct, frozen=True):
         if estimator == "logprobs" and _is_number(coverage):
             return f"logprobs, coverage {format_share(coverage)}"
         if estimator == "samples" and _is_number(requested):
-            taken = f"{requested:g}{_most_samples(detail)} samples"
+            # ` of at most 20` where samples could end early.
+            early_stop = detail.get("early_stop")
+            upto = early_stop.get("upto") if isinstance(early_stop, Mapping) else None
+            most_samples = f" of at most {upto:g}" if _is_number(upto) else ""
+            taken = f"{requested:g}{most_samples} samples"
             return f"{taken}, {valid:g} valid" if _is_number(valid) else taken
         if estimator == "single":
             return "single rating"
@@ -445,13 +449,6 @@ def _tidy(value: JsonValue) -> JsonValue:
         case list() | tuple():
             return [_tidy(item) for item in value]
     return value
-
-
-def _most_samples(detail: Mapping[str, JsonValue]) -> str:
-    """Return ` of at most 20` where samples could end early."""
-    early_stop = detail.get("early_stop")
-    upto = early_stop.get("upto") if isinstance(early_stop, Mapping) else None
-    return f" of at most {upto:g}" if _is_number(upto) else ""
 
 
 def _masses(value: JsonValue) -> list[tuple[str, float]]:

@@ -426,24 +426,20 @@ def _judgements_of(assertions: Iterable[AssertionResult]) -> dict[str, Judgement
     for item in assertions:
         if item.metric is None or not ("judge" in item.detail or "criterion_key" in item.detail):
             continue
-        judgement = _judgement(item)
+        said = item.detail.get
+        judgement = Judgement(
+            _text(said("judge")),
+            _text(said("prompt_version")),
+            () if "criterion_key" in item.detail else tuple([_hashable(said(name)) for name in _CRITERION]),
+            _text(said("criterion_key")),
+            _text(said("rating_key")),
+        )
         earlier = found.get(item.metric)
         if earlier is not None:  # several assertions share the metric: equal only if all of them are
             keys = earlier.rating_key, judgement.rating_key
             judgement = replace(earlier, rating_key=" ".join(keys) if all(keys) else "")
         found[item.metric] = judgement
     return found
-
-
-def _judgement(item: AssertionResult) -> Judgement:
-    said = item.detail.get
-    return Judgement(
-        _text(said("judge")),
-        _text(said("prompt_version")),
-        () if "criterion_key" in item.detail else tuple([_hashable(said(name)) for name in _CRITERION]),
-        _text(said("criterion_key")),
-        _text(said("rating_key")),
-    )
 
 
 def _hashable(value: JsonValue) -> object:

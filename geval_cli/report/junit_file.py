@@ -128,7 +128,15 @@ def _outcome(result: CaseResult) -> str:
     is_whole = bool(whole_reason(result))  # what only measures failed nothing
     told = () if is_whole else view.problems
     first = next((shown for shown in told if shown.assertion.status is result.status), None)
-    attributes = {"message": _message(result, first), "type": _type(result, first)}
+    if result.error is not None:
+        message = one_line(result.error.message, _MESSAGE_WIDTH)
+    elif first is None:
+        message = whole_reason(result) or f"the case is marked as {result.status.value}"
+    else:
+        message = one_line(
+            f"{_named(first.assertion)}: {first.said or first.assertion.status}", _MESSAGE_WIDTH
+        )
+    attributes = {"message": message, "type": _type(result, first)}
     text = "\n".join(_details(view))
     return f"<{kind}{_attributes(attributes)}>{_text(text)}</{kind}>\n"
 
@@ -140,14 +148,6 @@ def _type(result: CaseResult, first: AssertionView | None) -> str:
         return "threshold"
     item = first.assertion
     return item.error.type if item.error is not None else item.type
-
-
-def _message(result: CaseResult, first: AssertionView | None) -> str:
-    if result.error is not None:
-        return one_line(result.error.message, _MESSAGE_WIDTH)
-    if first is None:
-        return whole_reason(result) or f"the case is marked as {result.status.value}"
-    return one_line(f"{_named(first.assertion)}: {first.said or first.assertion.status}", _MESSAGE_WIDTH)
 
 
 def _named(item: AssertionResult) -> str:

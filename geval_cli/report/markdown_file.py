@@ -1,7 +1,7 @@
 """`-o results.md`: a summary for people, short enough for a step summary or a comment on a merge request."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -23,7 +23,6 @@ from geval_cli.records import (
 )
 from geval_cli.report.case_view import (
     PROBLEMS,
-    AssertionView,
     CaseView,
     JudgeVerdict,
     assertion_name,
@@ -327,30 +326,26 @@ def _case(result: CaseResult, report: RunReport) -> str:
     if whole := whole_reason(result):
         lines.append(f"- {whole}")
     for shown in view.problems:
-        lines.extend(_assertion_lines(shown))
+        item = shown.assertion
+        name = code_span(sanitize(assertion_name(item)))
+        error = item.error
+        said = (
+            shown.said
+            if error is None
+            else "; ".join(filter(None, (f"{error.type}: {error.message}", error.hint)))
+        )
+        reason = f": {code_span(one_line(said, 700))}" if said else ""
+        score = figures_in_markdown(failure_text(item))
+        lines.append(f"- {', '.join([f'{name} {score}'.rstrip(), *shown.remarks])}{reason}")
+        for part in JudgeVerdict(item.detail).items:
+            mark = MARKS[Status.PASSED if part.is_met else Status.FAILED]
+            lines.append(f"  - {mark} {code_span(part.line)}")
     if result.output is not None or result.turns:
         lines.append(_block(output_text(result)))
     lines += [f"{code_span(end)}\n" for end in view.ends]
     for name, text in view.test_texts.items():
         lines += ["", f"{name.capitalize()}:", _block(text)]
     return "\n".join(lines) + "\n"
-
-
-def _assertion_lines(shown: AssertionView) -> Iterator[str]:
-    item = shown.assertion
-    name = code_span(sanitize(assertion_name(item)))
-    error = item.error
-    said = (
-        shown.said
-        if error is None
-        else "; ".join(filter(None, (f"{error.type}: {error.message}", error.hint)))
-    )
-    reason = f": {code_span(one_line(said, 700))}" if said else ""
-    score = figures_in_markdown(failure_text(item))
-    yield f"- {', '.join([f'{name} {score}'.rstrip(), *shown.remarks])}{reason}"
-    for part in JudgeVerdict(item.detail).items:
-        mark = MARKS[Status.PASSED if part.is_met else Status.FAILED]
-        yield f"  - {mark} {code_span(part.line)}"
 
 
 def _foot(report: RunReport) -> str:

@@ -315,10 +315,7 @@ def require_kinship(earlier: int, later: int, paired: int, names: tuple[str, str
             f"there is nothing to compare: {names[0] if not earlier else names[1]} has no results"
         )
     if paired < LEAST_SHARE * smaller:
-        message = f"the suites are unrelated: {paired:,} of {plural(smaller, 'test')} {_verb(paired)}"
+        verb = "matches" if paired == 1 else "match"
+        message = f"the suites are unrelated: {paired:,} of {plural(smaller, 'test')} {verb}"
         hint = "compare runs with the same tests: at least half of the smaller suite must match"
         raise UsageError(message, hint=hint)
-
-
-def _verb(count: int) -> str:
-    return "matches" if count == 1 else "match"

@@ -162,25 +162,29 @@ class OtelTraces:
         self._sends_logs = is_sent["LOGS"] and not is_off
         self._sends_spans = is_sent["TRACES"] and not is_off
         try:
-            self._build(_resource(environ))
+            # Who sends: `geval`, unless the variables give another name.
+            is_named = environ.get("OTEL_SERVICE_NAME") or "service.name=" in environ.get(
+                "OTEL_RESOURCE_ATTRIBUTES", ""
+            )
+            resource = Resource.create({} if is_named else {"service.name": "geval"})
+            self._spans = TracerProvider(resource=resource, shutdown_on_exit=False)
+            self._logs = LoggerProvider(resource=resource, shutdown_on_exit=False)
+            if self._sends_spans:
+                exporter = OTLPSpanExporter(session=self._links["TRACES"])
+                size = None if "OTEL_BSP_MAX_QUEUE_SIZE" in self._environ else _QUEUE
+                self._spans.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size))
+            if self._sends_logs:
+                log_exporter = OTLPLogExporter(session=self._links["LOGS"])
+                size = None if "OTEL_BLRP_MAX_QUEUE_SIZE" in self._environ else _QUEUE
+                self._logs.add_log_record_processor(
+                    BatchLogRecordProcessor(log_exporter, max_queue_size=size)
+                )
+            self._tracer = self._spans.get_tracer("geval", __version__)
+            self._logger = self._logs.get_logger("geval", __version__)
         except (ValueError, OSError) as error:
             raise UsageError(
                 f"OTEL_* variables cannot be used: {self._secrets.redact(str(error))}"
             ) from error
-
-    def _build(self, resource: Resource) -> None:
-        self._spans = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._logs = LoggerProvider(resource=resource, shutdown_on_exit=False)
-        if self._sends_spans:
-            exporter = OTLPSpanExporter(session=self._links["TRACES"])
-            size = None if "OTEL_BSP_MAX_QUEUE_SIZE" in self._environ else _QUEUE
-            self._spans.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size))
-        if self._sends_logs:
-            log_exporter = OTLPLogExporter(session=self._links["LOGS"])
-            size = None if "OTEL_BLRP_MAX_QUEUE_SIZE" in self._environ else _QUEUE
-            self._logs.add_log_record_processor(BatchLogRecordProcessor(log_exporter, max_queue_size=size))
-        self._tracer = self._spans.get_tracer("geval", __version__)
-        self._logger = self._logs.get_logger("geval", __version__)
 
     @property
     def ports(self) -> frozenset[int]:
@@ -266,6 +270,8 @@ class OtelTraces:
             return
         operation = "embeddings" if detail.purpose is Purpose.EMBEDDING else "chat"
         started = _nanoseconds(event.started_at)
+        kind = event.provider_id.partition(":")[0].lower()
+        vendor = _VENDORS.get(kind, kind)
         span = self._tracer.start_span(
             f"{operation} {detail.model}".rstrip(),
             context=self._within(detail.case),
@@ -274,7 +280,7 @@ class OtelTraces:
             attributes=_without_none(
                 {
                     "gen_ai.operation.name": operation,
-                    "gen_ai.provider.name": _vendor(event.provider_id),
+                    "gen_ai.provider.name": vendor,
                     "gen_ai.request.model": detail.model or None,
                     "gen_ai.response.model": detail.response_model,
                     "gen_ai.response.id": detail.response_id or event.request_id,
@@ -381,11 +387,14 @@ class OtelTraces:
     def _evaluation(self, found: AssertionResult, context: Any) -> None:
         if not self._sends_logs or self._links["LOGS"].is_given_up:
             return
+        # The reason, which may quote the output; None where content is not to be sent.
+        is_sent = self._sends_content and found.reason is not None
+        explanation = self._secrets.redact(found.reason or "") if is_sent else None
         facts = {
             "gen_ai.evaluation.name": found.metric or found.type,
             "gen_ai.evaluation.score.value": found.score,
             "gen_ai.evaluation.score.label": found.status.value,
-            "gen_ai.evaluation.explanation": self._explanation(found),
+            "gen_ai.evaluation.explanation": explanation,
             "error.type": None if found.error is None else found.error.type,
         }
         self._logger.emit(
@@ -397,11 +406,6 @@ class OtelTraces:
                 attributes=_without_none(facts),
             )
         )
-
-    def _explanation(self, found: AssertionResult) -> str | None:
-        """Return the reason, which may quote the output; None where content is not to be sent."""
-        is_sent = self._sends_content and found.reason is not None
-        return self._secrets.redact(found.reason or "") if is_sent else None
 
     def _end_all(self, facts: Attributes | None = None) -> None:
         """End the run's span and those of cases that came to no end."""
@@ -440,14 +444,6 @@ def endpoint_of(signal: str, environ: Mapping[str, str]) -> str:
     return next((value for name in names if (value := environ.get(name, "").strip())), DEFAULT_ENDPOINT)
 
 
-def _resource(environ: Mapping[str, str]) -> Resource:
-    """Return who sends: `geval`, unless the variables give another name."""
-    is_named = environ.get("OTEL_SERVICE_NAME") or "service.name=" in environ.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    )
-    return Resource.create({} if is_named else {"service.name": "geval"})
-
-
 def _all_assertions(found: tuple[AssertionResult, ...]) -> Iterator[AssertionResult]:
     for assertion in found:
         yield assertion
@@ -484,11 +480,6 @@ def _server(endpoint: str) -> Attributes:
     if not parts.hostname or port is None:
         return {}
     return {"server.address": parts.hostname, "server.port": port}
-
-
-def _vendor(provider_id: str) -> str:
-    kind = provider_id.partition(":")[0].lower()
-    return _VENDORS.get(kind, kind)
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -81,7 +81,32 @@ def write_problems(
         summary: what they say together in a sentence, where the format has a place for it.
     """
     if form is ProblemFormat.SARIF:
-        return _sarif([_Placed(item, origin, workspace) for item in sort_problems(problems)], summary)
+        # A log of SARIF 2.1.0, which code hosts and editors read.
+        items = [_Placed(item, origin, workspace) for item in sort_problems(problems)]
+        rules = {item.rule.id: item.rule for item in items}
+        driver = {
+            "name": "geval",
+            "version": __version__,
+            "rules": [
+                {"id": rule.id, "name": rule.title, "shortDescription": {"text": rule.meaning}}
+                for rule in rules.values()
+            ],
+        }
+        results = [
+            {
+                "ruleId": item.rule.id,
+                "level": item.problem.severity.value,
+                "message": {"text": item.text},
+                "locations": [] if item.place is None else [_sarif_place(item.path, item.place)],
+                "partialFingerprints": {"geval/v1": fingerprint},
+            }
+            for item, fingerprint in zip(items, _fingerprints(items), strict=True)
+        ]
+        run: dict[str, Any] = {"tool": {"driver": driver}}
+        if summary:
+            run["automationDetails"] = {"description": {"text": sanitize(summary)}}
+        run |= {"columnKind": "unicodeCodePoints", "results": results}
+        return _json({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
     return _WRITERS[form]([_Placed(item, origin, workspace) for item in sort_problems(problems)])
 
 
@@ -135,18 +160,16 @@ def _github_lines(items: Sequence[_Placed]) -> Iterator[str]:
         of_kind = [item for item in items if item.problem.severity is severity]
         shown = of_kind if len(of_kind) <= ANNOTATIONS_MAX else of_kind[: ANNOTATIONS_MAX - 1]
         for item in shown:
-            properties = {**_github_place(item), "title": item.rule.title}
+            if item.place is None:
+                github_place = {}
+            else:
+                github_place = {"file": item.path, "line": item.place.line, "col": item.place.column}
+            properties = {**github_place, "title": item.rule.title}
             listed = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
             yield f"::{severity} {listed}::{_message(item.text)}"
         if len(of_kind) > len(shown):
             text = f"{plural(len(of_kind) - len(shown), 'more problem')} of this kind, see the log"
             yield f"::{severity} title={_property(of_kind[0].rule.title)}::{_message(text)}"
-
-
-def _github_place(item: _Placed) -> dict[str, object]:
-    if item.place is None:
-        return {}
-    return {"file": item.path, "line": item.place.line, "col": item.place.column}
 
 
 def _message(text: str) -> str:
@@ -181,34 +204,6 @@ def _fingerprints(items: Sequence[_Placed]) -> Iterator[str]:
         key = (item.rule.id, item.path, "" if item.place is None else item.place.key_path, item.head)
         seen[key] += 1
         yield hashlib.sha256(json.dumps([*key, seen[key]]).encode()).hexdigest()
-
-
-def _sarif(items: Sequence[_Placed], summary: str) -> str:
-    """Return a log of SARIF 2.1.0, which code hosts and editors read."""
-    rules = {item.rule.id: item.rule for item in items}
-    driver = {
-        "name": "geval",
-        "version": __version__,
-        "rules": [
-            {"id": rule.id, "name": rule.title, "shortDescription": {"text": rule.meaning}}
-            for rule in rules.values()
-        ],
-    }
-    results = [
-        {
-            "ruleId": item.rule.id,
-            "level": item.problem.severity.value,
-            "message": {"text": item.text},
-            "locations": [] if item.place is None else [_sarif_place(item.path, item.place)],
-            "partialFingerprints": {"geval/v1": fingerprint},
-        }
-        for item, fingerprint in zip(items, _fingerprints(items), strict=True)
-    ]
-    run: dict[str, Any] = {"tool": {"driver": driver}}
-    if summary:
-        run["automationDetails"] = {"description": {"text": sanitize(summary)}}
-    run |= {"columnKind": "unicodeCodePoints", "results": results}
-    return _json({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _sarif_place(path: str, place: Location) -> dict[str, Any]:

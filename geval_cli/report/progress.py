@@ -232,7 +232,12 @@ class _Lines:
         width = options.max_width - 1
         dot = signs_of(console).dot
         batches = [Text(f" {text}", style="dim") for text in self._state.batch_texts(dot)]
-        for line in (self._first(console, width), self._second(console), *batches):
+        state, dot = self._state, signs_of(console).dot
+        eta = "" if self._stopping else state.eta_text(self._now_s)
+        parts = [state.elapsed_text(self._now_s), *([eta] if eta else []), state.calls_text()]
+        head = Text.assemble(" ", (self._stopping, "yellow"), f" {dot}") if self._stopping else Text()
+        second = head.append(" " + f" {dot} ".join(parts), style="dim")
+        for line in (self._first(console, width), second, *batches):
             line.truncate(width, overflow="ellipsis")
             yield line
 
@@ -243,21 +248,14 @@ class _Lines:
         for position, (status, words) in enumerate(state.count_parts()):
             counts.append(", " if position else "").append(words, style=STYLES[status])
         bar_width = min(_BAR_MAX, width - done.cell_len - counts.cell_len - 2)
-        bar = self._bar(bar_width, console) if bar_width >= _BAR_MIN else Text()
+        if bar_width >= _BAR_MIN:
+            full, empty = ("━", "─") if is_unicode(console) else ("#", "-")
+            share = self._state.done / self._state.total if self._state.total else 0
+            filled = int(bar_width * min(share, 1))
+            bar = Text.assemble((full * filled, "green"), (empty * (bar_width - filled), "dim"))
+        else:
+            bar = Text()
         return Text.assemble(" ", bar, done, counts)
-
-    def _second(self, console: Console) -> Text:
-        state, dot = self._state, signs_of(console).dot
-        eta = "" if self._stopping else state.eta_text(self._now_s)
-        parts = [state.elapsed_text(self._now_s), *([eta] if eta else []), state.calls_text()]
-        head = Text.assemble(" ", (self._stopping, "yellow"), f" {dot}") if self._stopping else Text()
-        return head.append(" " + f" {dot} ".join(parts), style="dim")
-
-    def _bar(self, width: int, console: Console) -> Text:
-        full, empty = ("━", "─") if is_unicode(console) else ("#", "-")
-        share = self._state.done / self._state.total if self._state.total else 0
-        filled = int(width * min(share, 1))
-        return Text.assemble((full * filled, "green"), (empty * (width - filled), "dim"))
 
 
 class _PlainProgress(_NoticesOnly):
@@ -281,11 +279,27 @@ class _PlainProgress(_NoticesOnly):
         self._state.add(event)
         self._notices.listen(event)
         if isinstance(event, RunFinished):
-            self._print_end(event)
+            state = self._state
+            word = "finished" if event.run.status is RunStatus.COMPLETED else event.run.status.value
+            done = f"{state.done:,} of {plural(state.total, 'case')}"
+            self._print(f"{word}: {done}; {state.counts_text()}; {state.elapsed_text(self._clock())}")
         elif isinstance(event, BatchesAdvanced):
-            self._print_batches(event)
+            # Print how far the batches are: at once at first, then when there is news and not too often.
+            text, now_s = batch_text(event, signs_of(self._console).dot), self._clock()
+            is_new_wave = event.answered == 0 and self._last_batches.get(event.role) != text
+            if is_new_wave or (
+                self._last_batches.get(event.role) != text and now_s - self._last_s >= _PLAIN_EVERY_S
+            ):
+                self._last_batches[event.role], self._last_s = text, now_s
+                self._print(text)
         elif not isinstance(event, RunStarted) and self._is_due(isinstance(event, CaseFinished)):
-            self._print_state()
+            state, now_s = self._state, self._clock()
+            self._last_s, self._last_done = now_s, state.done
+            eta = self._stopping() or state.eta_text(now_s)
+            share = format_percentage(state.done, state.total)
+            parts = [f"{state.done:,}/{state.total:,} ({share})", state.counts_text(), state.calls_text()]
+            times = f"{state.elapsed_text(now_s)}, {eta}" if eta else state.elapsed_text(now_s)
+            self._print("; ".join([*parts, times]))
 
     def _is_due(self, is_step: bool) -> bool:
         since_s = self._clock() - self._last_s
@@ -294,31 +308,6 @@ class _PlainProgress(_NoticesOnly):
             return True
         progressed = self._state.done - self._last_done >= self._state.total * _PLAIN_SHARE
         return is_step and progressed and since_s >= _PLAIN_EVERY_S
-
-    def _print_batches(self, event: BatchesAdvanced) -> None:
-        """Print how far the batches are: at once at first, then when there is news and not too often."""
-        text, now_s = batch_text(event, signs_of(self._console).dot), self._clock()
-        is_new_wave = event.answered == 0 and self._last_batches.get(event.role) != text
-        if is_new_wave or (
-            self._last_batches.get(event.role) != text and now_s - self._last_s >= _PLAIN_EVERY_S
-        ):
-            self._last_batches[event.role], self._last_s = text, now_s
-            self._print(text)
-
-    def _print_state(self) -> None:
-        state, now_s = self._state, self._clock()
-        self._last_s, self._last_done = now_s, state.done
-        eta = self._stopping() or state.eta_text(now_s)
-        share = format_percentage(state.done, state.total)
-        parts = [f"{state.done:,}/{state.total:,} ({share})", state.counts_text(), state.calls_text()]
-        times = f"{state.elapsed_text(now_s)}, {eta}" if eta else state.elapsed_text(now_s)
-        self._print("; ".join([*parts, times]))
-
-    def _print_end(self, event: RunFinished) -> None:
-        state = self._state
-        word = "finished" if event.run.status is RunStatus.COMPLETED else event.run.status.value
-        done = f"{state.done:,} of {plural(state.total, 'case')}"
-        self._print(f"{word}: {done}; {state.counts_text()}; {state.elapsed_text(self._clock())}")
 
     def _print(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)

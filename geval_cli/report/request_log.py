@@ -14,7 +14,7 @@ from rich.text import Text
 from geval_cli.errors import OutputError
 from geval_cli.events import ModelCalled, Noticed, RequestEnded, RunEvent, RunFinished, RunStarted
 from geval_cli.numbers import format_duration, plural
-from geval_cli.records import JsonValue, Usage, to_json
+from geval_cli.records import JsonValue, to_json
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import open_in_place, output_error
@@ -135,9 +135,7 @@ def _line(event: RequestEnded) -> str:
     else:
         ends = [reason for reason in event.finish_reasons if reason not in _USUAL_ENDS]
         ended = f", ended by {', '.join(dict.fromkeys(map(str, ends)))}" if ends else ""
-        what = f"{plural(len(event.finish_reasons), 'answer')} in {took}, {_tokens(event.usage)}{ended}"
+        usage = event.usage
+        tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+        what = f"{plural(len(event.finish_reasons), 'answer')} in {took}, {tokens}{ended}"
     return f"{head}: {what}" + (f" ({event.request_id})" if event.request_id else "")
-
-
-def _tokens(usage: Usage) -> str:
-    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"

@@ -120,7 +120,13 @@ def print_runs(
             *(cell if is_wide else _cut(cell, width) for cell, width in zip(shown, widths, strict=True))
         )
     print_trimmed(indented(table), console)
-    _print_notes(runs, columns, console, total)
+    notes = [_CHANGE_NOTE] if any(column.heading == "change" for column in columns) else []
+    if total is not None and total > len(runs):
+        notes.append(f"{len(runs):,} of {total:,} runs; `geval list -n {total}` shows all")
+    if notes:
+        console.print()
+    for note in notes:
+        print_hanging(Text(), Text(note, style="dim"), console, indent=1)
 
 
 def _latest(runs: Sequence[RunListEntry], total: int) -> str:
@@ -161,18 +167,6 @@ def runs_json(runs: Sequence[RunListEntry], total: int) -> dict[str, JsonValue]:
         ],
         "total": total,
     }
-
-
-def _print_notes(
-    runs: Sequence[RunListEntry], columns: Sequence[_Column], console: Console, total: int | None
-) -> None:
-    notes = [_CHANGE_NOTE] if any(column.heading == "change" for column in columns) else []
-    if total is not None and total > len(runs):
-        notes.append(f"{len(runs):,} of {total:,} runs; `geval list -n {total}` shows all")
-    if notes:
-        console.print()
-    for note in notes:
-        print_hanging(Text(), Text(note, style="dim"), console, indent=1)
 
 
 def _fit(

@@ -101,7 +101,9 @@ def run_problems(report: RunReport) -> Iterator[Problem]:
             if key in found or len(found) < _PLACES_MAX:
                 found.setdefault(key, _Failures(status, location, said)).add(result)
     for item in found.values():
-        notes = tuple(note for note in (_cases(item), _where(item, report.columns)) if note)
+        more = f" and {item.tests - len(item.cases):,} more" if item.tests > len(item.cases) else ""
+        cases = f"in {plural(item.count, 'case')}: {', '.join(item.cases)}{more}"
+        notes = tuple(note for note in (cases, _where(item, report.columns)) if note)
         message, severity = one_line(item.said, _TEXT_WIDTH), _SEVERITIES[item.status]
         yield Problem(message, _location(item.location), notes=notes, severity=severity)
 
@@ -128,11 +130,6 @@ def _said(item: AssertionResult) -> str:
     if item.error is not None:
         return f"{item.error.type}: {item.error.message}"
     return item.reason or "did not pass"
-
-
-def _cases(item: _Failures) -> str:
-    more = f" and {item.tests - len(item.cases):,} more" if item.tests > len(item.cases) else ""
-    return f"in {plural(item.count, 'case')}: {', '.join(item.cases)}{more}"
 
 
 def _where(item: _Failures, columns: Sequence[Column]) -> str:

@@ -82,7 +82,14 @@ def real_path(path: Path) -> Path:
             continue
         if any(real.is_relative_to(folder) for folder in _distrusted):
             raise LinkedError(errno.ELOOP, f"{here} is a link, which may come from the untrusted config")
-        if _is_somebody_elses(here):
+        # Whether Linux itself would not follow the link, where it protects links.
+        if not hasattr(os, "geteuid"):
+            is_somebody_elses = False
+        else:
+            folder, owner = here.parent.stat(), here.lstat().st_uid
+            is_open = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+            is_somebody_elses = bool(is_open) and owner not in {os.geteuid(), folder.st_uid}
+        if is_somebody_elses:
             raise LinkedError(
                 errno.ELOOP, f"{here} is another user's link in a folder that everyone can write to"
             )
@@ -93,15 +100,6 @@ def real_path(path: Path) -> Path:
             real = Path(target.anchor)
         pending.extend(reversed(target.parts[1:] if target.is_absolute() else target.parts))
     return real
-
-
-def _is_somebody_elses(link: Path) -> bool:
-    """Return whether Linux itself would not follow the link, where it protects links."""
-    if not hasattr(os, "geteuid"):
-        return False
-    folder, owner = link.parent.stat(), link.lstat().st_uid
-    is_open = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
-    return bool(is_open) and owner not in {os.geteuid(), folder.st_uid}
 
 
 class Place(Struct, frozen=True):

@@ -166,7 +166,19 @@ def print_answer(
     _print_counts(report, console)
     compare = f"geval compare {quoted(before)} {quoted(name or 'latest')}{_home_option(home)}"
     rest = [compare if before else f"{show} -v", f"geval view{_home_option(home)}"]
-    _print_next(report, failed, console, show, rest)
+    # Print the commands that answer the next question, where the run is stored.
+    if not report.is_stored or report.file or report.run.status is not RunStatus.COMPLETED:
+        return
+    commands = (
+        [f"{show} --case {failed.worst.removeprefix('#')}"] if failed is not None and failed.worst else []
+    )
+    commands += rest
+    print_hanging(
+        Text("next: ", style="dim"),
+        Text(f" {signs_of(console).dot} ".join(commands), style="dim"),
+        console,
+        indent=1,
+    )
 
 
 def _title(report: RunReport, failed: FailedTests | None, console: Console) -> Text:
@@ -287,24 +299,6 @@ def _ranking_text(metric: str, entries: Sequence[RankedColumn], console: Console
     )
     more = len(entries) - len(shown)
     return f"{name}: {places}{f'; {more:,} more (-v)' if more else ''}"
-
-
-def _print_next(
-    report: RunReport, failed: FailedTests | None, console: Console, show: str, others: Sequence[str]
-) -> None:
-    """Print the commands that answer the next question, where the run is stored."""
-    if not report.is_stored or report.file or report.run.status is not RunStatus.COMPLETED:
-        return
-    commands = (
-        [f"{show} --case {failed.worst.removeprefix('#')}"] if failed is not None and failed.worst else []
-    )
-    commands += others
-    print_hanging(
-        Text("next: ", style="dim"),
-        Text(f" {signs_of(console).dot} ".join(commands), style="dim"),
-        console,
-        indent=1,
-    )
 
 
 def _print_counts(report: RunReport, console: Console) -> None:

@@ -179,13 +179,9 @@ class Packer(Struct):
 
 
 def _packed(data: bytes) -> str:
-    return base64.b64encode(_deflated(data)).decode()
-
-
-def _deflated(data: bytes) -> bytes:
-    """Compress as browsers unpack it under the name "deflate-raw"."""
     made = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return made.compress(data) + made.flush()
+    deflated = made.compress(data) + made.flush()
+    return base64.b64encode(deflated).decode()
 
 
 def _rounded(score: float | None) -> float | None:
