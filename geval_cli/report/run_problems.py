@@ -111,15 +111,18 @@ def run_problems(report: RunReport) -> Iterator[Problem]:
 def _failures(result: CaseResult, report: RunReport) -> Iterator[tuple[Status, str, str, str]]:
     """Yield status, place, name and text of what did not pass; reasons differ, so names merge the cases of a place.
 
-    What failed in a case that its test's threshold lets pass is none.
+    What failed in a case that its test's threshold lets pass, or that has no verdict, is none.
     """
     if result.error is not None:
         kind = result.error.type
         yield Status.ERROR, report.run.config_path, kind, f"{kind}: {result.error.message}"
     if whole := whole_reason(result):
         yield Status.FAILED, report.run.config_path, whole, whole
-    for item in result.assertions if result.status is not Status.PASSED else ():
-        if item.status not in _SEVERITIES or (item.status is Status.FAILED and not item.weight):
+    has_failed = result.status is Status.FAILED
+    for item in result.assertions:
+        if item.status not in _SEVERITIES or (
+            item.status is Status.FAILED and not (has_failed and item.weight)
+        ):
             continue
         name = assertion_name(item)
         text = f"{name} {failure_text(item)}".rstrip() + f": {_said(item)}"

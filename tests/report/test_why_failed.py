@@ -208,10 +208,17 @@ def test_where_only_the_tests_own_threshold_fails_a_case_every_format_says_so(
 
 
 @pytest.mark.parametrize("ending", [".sarif", ".codequality.json"])
-def test_what_failed_in_a_case_that_passed_is_no_problem(ending: str, tmp_path: Path) -> None:
-    case = make_case(0, COLUMNS[0], P, score=0.6, assertions=(make_judged(F, 0.2), make_judged(P, 1.0)))
+@pytest.mark.parametrize("status", [P, Status.ERROR])
+def test_what_failed_in_a_case_that_did_not_fail_is_no_problem(
+    ending: str, status: Status, tmp_path: Path
+) -> None:
+    broken = make_judged(Status.ERROR, None, metric="tone", error=ErrorInfo("JudgeParseError", "no rating"))
+    other = make_judged(P, 1.0, metric="tone") if status is P else broken
+    case = make_case(0, COLUMNS[0], status, score=0.6, assertions=(make_judged(F, 0.2), other))
     write_results_file(tmp_path / f"r{ending}", make_report(results=lambda: iter([case])))
-    assert "consistency" not in (tmp_path / f"r{ending}").read_text(encoding="utf-8")
+    text = (tmp_path / f"r{ending}").read_text(encoding="utf-8")
+    assert "consistency" not in text
+    assert ("no rating" in text) is (status is Status.ERROR)
 
 
 @pytest.mark.parametrize(
