@@ -174,7 +174,7 @@ def _older_name(description: str | None, variables: Mapping[str, JsonValue], ind
     """Return description and variables as a name; without both, the number."""
     # Sorted by name: the order of variables in a file decides nothing.
     what: JsonValue = [description, with_texts(variables)] if description or variables else index
-    return json.dumps(what, sort_keys=True, ensure_ascii=False, default=str)
+    return json.dumps(what, sort_keys=True, default=str)
 
 
 def _is_found(pattern: str, text: str) -> bool:

@@ -82,6 +82,34 @@ def test_values(formula: str, value: float | None) -> None:
     assert value_of(formula) == (None if value is None else pytest.approx(value))
 
 
+@pytest.mark.parametrize(
+    ("name", "fewest", "most", "value"),
+    [
+        ("abs", 1, 1, 8.0),
+        ("ceil", 1, 1, 8.0),
+        ("exp", 1, 1, 2980.957987),
+        ("floor", 1, 1, 8.0),
+        ("log", 1, 2, 2.079441542),
+        ("log10", 1, 1, 0.903089987),
+        ("log2", 1, 1, 3.0),
+        ("max", 1, 9, 8.0),
+        ("min", 1, 9, 8.0),
+        ("pow", 2, 2, 64.0),
+        ("round", 1, 2, 8.0),
+        ("sqrt", 1, 1, 2.828427125),
+    ],
+)
+def test_each_function_takes_as_many_arguments_as_it_needs(
+    name: str, fewest: int, most: int, value: float
+) -> None:
+    for count in range(5):
+        formula = f"{name}({', '.join(['8', '2', '3', '4'][:count])})"
+        problems = list(check_formulas([DerivedMetric(name="m", value=formula)]))
+        assert (problems == []) is (fewest <= count <= most), formula
+        if count == fewest:
+            assert value_of(formula) == pytest.approx(value)
+
+
 @pytest.mark.parametrize("name", ["pass", "class", "is", "in", "not", "lambda", "sûreté", "Klasse_2"])
 def test_a_metric_may_have_any_word_for_its_name(name: str) -> None:
     summary = RunSummary(total=4, metrics={name: MetricSummary(0.5, 4, 0)})

@@ -5,10 +5,11 @@ from msgspec.structs import replace
 
 from geval_cli.gateway.cache import choice_keys
 from geval_cli.providers.base import ProviderIdentity
-from geval_cli.records import Message, ModelRequest, Purpose, Role
+from geval_cli.records import Message, ModelRequest, Purpose, Role, ToolDefinition
 
 IDENTITY = ProviderIdentity("openai", "gpt-4.1", "https://api.example.com/v1", {"temperature": 0})
 REQUEST = ModelRequest((Message("system", "Be brief."), Message("user", "Why?")), params={"max_tokens": 5})
+TOOL = ToolDefinition("f", "Do.", {})
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -74,11 +75,44 @@ def test_different_questions_have_different_keys(identity, request, other_identi
         (IDENTITY, replace(REQUEST, want_logprobs=True), 0),
         (IDENTITY, replace(REQUEST, response_schema={"type": "object"}), 0),
         (IDENTITY, replace(REQUEST, repeat_index=1), 0),
+        (IDENTITY, replace(REQUEST, ratings=("1", "2")), 0),
+        (IDENTITY, replace(REQUEST, tools=(TOOL,)), 0),
+        (replace(IDENTITY, variables=("city",)), replace(REQUEST, variables={"city": "Rome"}), 0),
         (IDENTITY, REQUEST, 1),
     ],
 )
 def test_what_changes_the_answer_changes_the_key(changed):
     assert choice_key(*changed) != choice_key(IDENTITY, REQUEST, 0)
+
+
+def test_of_tools_ratings_and_variables_everything_that_is_said_changes_the_key():
+    said = [
+        (IDENTITY, replace(REQUEST, tools=tools))
+        for tools in (
+            (),
+            (TOOL,),
+            (TOOL, TOOL),
+            (replace(TOOL, name="g"),),
+            (replace(TOOL, description="Do it."),),
+            (replace(TOOL, parameters={"type": "object"}),),
+        )
+    ]
+    said += [(IDENTITY, replace(REQUEST, ratings=ratings)) for ratings in (("1",), ("1", "2"), ("2", "1"))]
+    told = replace(IDENTITY, variables=("city", "day"))
+    said += [
+        (told, replace(REQUEST, variables=variables))
+        for variables in ({}, {"city": "Rome"}, {"city": "Oslo"}, {"day": "Rome"}, {"city": "Rome", "day": 1})
+    ]
+    assert len({choice_key(identity, request, 0) for identity, request in said}) == len(said)
+
+
+def test_every_field_of_a_request_was_asked_whether_it_changes_the_key():
+    """A field that is new belongs in one of the two, and in the rows above or below."""
+    changing = {"messages", "params", "sample_indexes", "repeat_index", "want_logprobs", "response_schema"}
+    changing |= {"ratings", "variables", "tools"}
+    indifferent = {"role", "purpose", "text", "origin", "media", "added"}
+    assert set(ModelRequest.__struct_fields__) == changing | indifferent
+    assert set(ProviderIdentity.__struct_fields__) == {"kind", "model", "endpoint", "params", "variables"}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +126,11 @@ def test_what_changes_the_answer_changes_the_key(changed):
         (replace(IDENTITY, params={}), replace(REQUEST, params={"max_tokens": 5, "temperature": 0})),
         (replace(IDENTITY, params={"max_tokens": 9, "temperature": 0}), REQUEST),
         (IDENTITY, replace(REQUEST, params={"max_tokens": 5, "seed": None})),
+        (IDENTITY, replace(REQUEST, text="the same, as one text")),
+        (IDENTITY, replace(REQUEST, origin={"prompt": "p"})),
+        (IDENTITY, replace(REQUEST, media=(object(),))),  # their hashes stand in the messages
+        (IDENTITY, replace(REQUEST, added=frozenset({"max_tokens"}))),
+        (IDENTITY, replace(REQUEST, variables={"city": "Rome"})),
     ],
 )
 def test_what_does_not_change_the_answer_does_not_change_the_key(identity, request_):

@@ -27,7 +27,7 @@ from queue import Queue
 from coverage import CoverageData
 from soak.core import CORE, EQUIVALENT
 from soak.mutant_worker import TIMED_OUT
-from soak.mutation import Mutant, mutants
+from soak.mutation import Mutant, lines_of_functions, mutants
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = 120
@@ -73,10 +73,13 @@ class Traced:
         """Read what coverage has stored, and what pytest has printed of how long each test takes."""
         found = CoverageData(str(data))
         found.read()
+        inside = {module: lines_of_functions((ROOT / module).read_text(encoding="utf-8")) for module in CORE}
         tests = {
             module: {
                 line: frozenset(context.rpartition("|")[0] for context in contexts if context)
                 for line, contexts in found.contexts_by_lineno(str(ROOT / module)).items()
+                # What runs on loading is counted for the test that happens to load the module first.
+                if line in inside[module]
             }
             for module in CORE
         }
@@ -84,12 +87,13 @@ class Traced:
         return cls(tests, {name: float(seconds) for seconds, name in lines})
 
     def chosen(self, module: str, line: int) -> list[str]:
-        """Return tests that run a line; of what runs when the module is loaded, tests that run any line."""
+        """Return tests that run a line; of what runs on loading, tests that run any line."""
         by_line = self.tests[module]
         running = by_line.get(line, frozenset())
         # Of a statement over several lines, some are not counted.
-        for above in range(line - 1, max(0, line - 12), -1):
-            running = running or by_line.get(above, frozenset())
+        if line in lines_of_functions((ROOT / module).read_text(encoding="utf-8")):
+            for above in range(line - 1, max(0, line - 12), -1):
+                running = running or by_line.get(above, frozenset())
         running = running or frozenset().union(*by_line.values())
         stem = Path(module).stem
         files: dict[str, list[str]] = {}

@@ -71,6 +71,20 @@ def mutants(source: str) -> list[Mutant]:
     return sorted(found, key=lambda mutant: (mutant.line, mutant.text))
 
 
+def lines_of_functions(source: str) -> frozenset[int]:
+    """Return the lines that run when a function is called; the others, defaults among them, run on loading."""
+    functions = (
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return frozenset(
+        line
+        for function in functions
+        for line in range(function.body[0].lineno, (function.end_lineno or function.lineno) + 1)
+    )
+
+
 def _mutant(source: str, text: str, line: int) -> Mutant:
     before, after = source.splitlines(), text.splitlines()
     changed = next(

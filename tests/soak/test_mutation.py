@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from soak.core import CORE, EQUIVALENT
-from soak.mutants import FAILED, LEAST, ROOMS, Worker, is_equivalent, sampled, started_worker
-from soak.mutation import mutants
+from soak.mutants import FAILED, LEAST, ROOMS, Traced, Worker, is_equivalent, sampled, started_worker
+from soak.mutation import lines_of_functions, mutants
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,6 +69,27 @@ def test_each_mistake_changes_one_place(source: str, made: set[str]) -> None:
 )
 def test_what_decides_nothing_is_left_as_it_is(source: str) -> None:
     assert mutants(source) == []
+
+
+def test_a_mistake_in_what_runs_on_loading_is_tried_against_all_tests_of_its_module() -> None:
+    """For coverage they belong to the test that happens to load the module first."""
+    source = (
+        "A = 1\ndef f(\n    a=2,\n):\n    return a\nclass C:\n    b = 3\n    def g(self):\n        return 4\n"
+    )
+    assert lines_of_functions(source) == {5, 9}
+
+    module = "geval_cli/gateway/limits.py"
+    text = (ROOT / module).read_text(encoding="utf-8")
+    inside = sorted(lines_of_functions(text))
+    first, last = inside[0], inside[-1]
+    traced = Traced(
+        {module: {first: frozenset({"tests/a.py::one"}), last: frozenset({"tests/b.py::two"})}}, {}
+    )
+    both = [f"{ROOT}/tests/a.py::one", f"{ROOT}/tests/b.py::two"]
+    assert traced.chosen(module, first) == both[:1]
+    assert traced.chosen(module, last) == both[1:]
+    assert traced.chosen(module, first - 1) == both
+    assert traced.chosen(module, 1) == both
 
 
 def test_the_difference_is_shown_without_its_surroundings() -> None:

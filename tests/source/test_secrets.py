@@ -92,7 +92,14 @@ def test_every_place_of_a_provider_is_masked_and_prose_is_not() -> None:
                 "id": "http://x.example/?sig=abc&v=1",
                 "config": {
                     "headers": {"Cookie": "sid=abc", "x-author": "me", "Key": "abc"},
-                    "body": {"vars": {"token": "abc"}, "auth": {"user": "me"}, "max_tokens": 5},
+                    "body": {
+                        "vars": {"token": "abc"},
+                        "auth": {"user": "me"},
+                        "max_tokens": 5,
+                        "key": "abc",
+                        "KEY": "abc",
+                        "keys": "abc",
+                    },
                 },
             },
         ],
@@ -107,7 +114,14 @@ def test_every_place_of_a_provider_is_masked_and_prose_is_not() -> None:
                 "id": "http://x.example/?sig=***&v=1",
                 "config": {
                     "headers": {"Cookie": "***", "x-author": "me", "Key": "***"},
-                    "body": {"vars": {"token": "***"}, "auth": {"user": "***"}, "max_tokens": 5},
+                    "body": {
+                        "vars": {"token": "***"},
+                        "auth": {"user": "***"},
+                        "max_tokens": 5,
+                        "key": "***",
+                        "KEY": "***",
+                        "keys": "abc",
+                    },
                 },
             },
         ],
