@@ -314,9 +314,9 @@ def weigh_words(
     Returns:
         Probabilities given everything that stands before; what could become several answers, or none, is left out.
     """
-    start, end = span
+    start, _ = span
     path = [item for item in place_tokens(tokens, text) if item.end > start]
-    if not path or path[0].start > start or path[0].start >= end:
+    if not path or path[0].start > start:
         return {}
     lead, masses = text[path[0].start : start], dict[str, list[float]]()
     for token, probability in _probabilities(path[0].token).items():

@@ -12,7 +12,7 @@ from support.sample_run import make_case
 from geval_cli.engine.plan import DoneCases
 from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import UsageError
-from geval_cli.records import CaseResult, Status
+from geval_cli.records import CaseResult, RunStatus, Status
 from geval_cli.runs.evaluate import run_evaluation
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
@@ -89,3 +89,47 @@ def test_cases_with_errors_are_done_again_only_when_that_is_asked_for(
 
     assert len(found.done) == done
     assert found.kept.counts[Status.ERROR] == (not retries_errors)
+
+
+@pytest.mark.parametrize(
+    ("broken", "lost", "retries_errors", "done_again"),
+    [
+        (None, None, False, set()),
+        ((1, 0), None, False, set()),
+        ((1, 0), None, True, {1}),
+        ((2, 1), (0, 1), True, {0, 2}),
+        (None, (1, 0), False, {1}),
+        (None, (2, 1), False, {2}),
+    ],
+)
+def test_what_is_compared_is_kept_or_done_again_together(
+    tmp_path: Path,
+    broken: tuple[int, int] | None,
+    lost: tuple[int, int] | None,
+    retries_errors: bool,
+    done_again: set[int],
+) -> None:
+    path = tmp_path / "suite.json"
+    checks = [{"type": "contains", "value": "say"}, {"type": "max-score"}]
+    tests = [{"vars": {"x": word}, "assert": checks} for word in ("one", "two", "three")]
+    suite = {"prompts": ["say {{ x }}", "shout {{ x }}"], "providers": ["echo"], "tests": tests}
+    path.write_text(json.dumps(suite), encoding="utf-8")
+    with open_state(tmp_path / ".geval", {}) as state:
+        stop = StopSignal()
+        whole = run_evaluation(prepare(RunRequest(path, {})), state, listen=lambda event: None, stop=stop)
+        run = asyncio.run(whole).run
+        results = {(result.test_index, result.column): result for result in state.runs.results(run.id)}
+        ended_early = replace(run, id=f"{run.id}-2", status=RunStatus.INTERRUPTED)
+        state.runs.begin(ended_early)
+        for place, result in results.items():
+            if place != lost:
+                state.runs.add(
+                    ended_early.id, replace(result, status=Status.ERROR) if place == broken else result
+                ).result()
+        state.runs.release(ended_early.id)
+        again = prepare(RunRequest(path, {}, resume_from=ended_early.id, retry_errors=retries_errors))
+        found = find_run(again, state.runs)
+
+    done = {place for place, result in results.items() if found.done.has(result)}
+    assert done == {place for place in results if place[0] not in done_again}
+    assert sum(found.kept.counts.values()) == len(done)

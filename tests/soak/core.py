@@ -78,6 +78,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return max(1, math.ceil(round(metric.min_valid * requested, (8))))",
     ): "what floats add to a product is far smaller than either",
     (
+        "geval_cli/gateway/retry.py",
+        "elif limited_s >= LONG_PAUSE_S and told.long_since != since:",
+        "elif (limited_s > LONG_PAUSE_S) and told.long_since != since:",
+    ): "no pause is that long to the very moment",
+    (
+        "geval_cli/gateway/cache.py",
+        "return int(key[:16], 16)",
+        "return int(key[:17], 16)",
+    ): "so many digits tell keys apart, and one more does",
+    (
         "geval_cli/gateway/single_flight.py",
         "while self._runtime.clock() - max(began, self._progress_at) < most_s:",
         "while (self._runtime.clock() - max(began, self._progress_at) <= most_s):",

@@ -202,6 +202,19 @@ def test_what_a_gate_needs_is_told_by_its_figure(statistic: Statistic) -> None:
         assert gate.breaks_on_a_shown_drop is (is_of_two_runs and not form)
 
 
+@pytest.mark.parametrize(
+    ("is_share", "difference", "said"),
+    [
+        (True, -0.0478, "-4.8 pts"),
+        (True, 0.5, "+50.0 pts"),
+        (False, -0.0478, "-0.048"),
+        (False, 0.5, "+0.500"),
+    ],
+)
+def test_a_difference_is_said_in_the_form_of_the_limit(is_share: bool, difference: float, said: str) -> None:
+    assert Gate("", Statistic.DELTA, ">=", 0.1, is_share=is_share).said(difference) == said
+
+
 NOT_CALIBRATED = "there is no calibration, so the gate `borderline <= 20%` cannot be checked"
 
 
