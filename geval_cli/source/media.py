@@ -143,8 +143,17 @@ _KNOWN: WeakValueDictionary[str, Media] = WeakValueDictionary()
 
 
 def keep(item: Media) -> Media:
-    """Return what its marker leads to as long as somebody holds it: an equal one, or this."""
-    return _KNOWN.setdefault(item.marker, item)
+    """Return what its marker leads to as long as somebody holds it: an equal one, or this.
+
+    An equal one that lies elsewhere may be gone by now.
+    """
+    known = _KNOWN.setdefault(item.marker, item)
+    if known.path not in (None, item.path):
+        try:
+            known.read()
+        except UnjudgeableError:
+            _KNOWN[item.marker] = known = item
+    return known
 
 
 def find_media(marker: str) -> Media | None:

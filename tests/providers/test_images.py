@@ -198,5 +198,19 @@ def test_a_file_that_changes_during_a_run_is_an_error(tmp_path: Path, image: Med
         assert server.requests == []
 
 
+@pytest.mark.parametrize("happens", [lambda path: path.unlink(), lambda path: path.write_bytes(png(BLUE))])
+def test_an_equal_image_in_another_folder_is_read_there_if_the_first_is_gone(
+    tmp_path: Path, image: Media, happens: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "other" / "cat.png"
+    path.parent.mkdir()
+    path.write_bytes(PNG)
+    assert read_media(path, "cat.png", TRUSTED, None) is image
+    happens(tmp_path / "cat.png")
+    other = read_media(path, "cat.png", TRUSTED, None)
+    [found] = with_media(ModelRequest((Message("user", f"What is {image.marker}?"),))).media
+    assert (found, found.read()) == (other, PNG)
+
+
 def test_an_image_is_reckoned_as_about_a_thousand_tokens(image: Media) -> None:
     assert with_media(ask(image.marker)).characters > 4 * 1000
