@@ -16,6 +16,7 @@ from support.payloads import (
     sample,
     write,
 )
+from support.unchecked import ONE_IN
 from support.unchecked_runs import Listener, listening, run_unchecked
 
 from geval_cli.cli.landlock import landlock_version
@@ -57,9 +58,11 @@ def test_the_kernel_alone_lets_nothing_out(tmp_path: Path) -> None:
 def test_each_place_and_each_form_stands_before_the_kernel(tmp_path: Path) -> None:
     """`make soak PARTS=payloads` takes all of their pairs, and so does the test above of geval's own checks."""
     everything = table(build_world(tmp_path, 9))
-    taken = [payload.name for _, payload in sample(everything)]
+    taken = [payload.name for _, payload in sample(everything, ONE_IN)]
     assert {name for name in taken if name.partition(": ")[0] in PLACES} == {
-        f"{place}: {form}" for number, place in enumerate(PLACES) for form in list(FORMS)[number % 3 :: 3]
+        f"{place}: {form}"
+        for number, place in enumerate(PLACES)
+        for form in list(FORMS)[number % ONE_IN :: ONE_IN]
     }
     left_out = {payload.name for _, payload in everything} - set(taken)
     assert {name.partition(": ")[0] for name in left_out} == set(PLACES)
@@ -71,5 +74,4 @@ def test_payloads_escape_where_nothing_holds_them(tmp_path: Path) -> None:
         world = build_world(tmp_path, listener.port)
         found = run_unchecked(world, "open")
     places = {name.partition(":")[0] for name in found}
-    assert len(found) >= 40
-    assert len(places) >= 20
+    assert len(places) >= 25

@@ -347,13 +347,13 @@ PLACES: Mapping[str, tuple[str, Build]] = {
 """What a config names files for, with the kind of file and the config that names it."""
 
 
-def sample(table: list[tuple[int, Payload]]) -> list[tuple[int, Payload]]:
-    """Return a third of the forms for each place, each form for a third of the places; and all that is no such pair.
+def sample(table: list[tuple[int, Payload]], one_in: int) -> list[tuple[int, Payload]]:
+    """Return one in so many forms for each place, each form for as many places; and all that is no such pair.
 
     `table` is what `payloads` gives, counted from 0.
     """
     pairs, forms = len(PLACES) * len(FORMS), len(FORMS)
-    return [row for row in table if row[0] >= pairs or row[0] % forms % 3 == row[0] // forms % 3]
+    return [row for row in table if row[0] >= pairs or row[0] % forms % one_in == row[0] // forms % one_in]
 
 
 def _code(world: World) -> Iterator[Payload]:
