@@ -75,7 +75,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("is_first_killed", [False, True], ids=["both live", "the first is killed"])
 def test_two_processes_that_ask_the_same_share_their_batches(tmp_path, server, is_first_killed):
     server.is_held = True
-    suite = BatchSuite(tmp_path, server)
+    suite = BatchSuite(tmp_path, server, options={"poll_s": 0.05})  # they are held for seconds
     first = started(suite, "first.json")
     wait_until(lambda: bool(server.batches))
     second = started(suite, "second.json")

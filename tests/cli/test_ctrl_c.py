@@ -73,14 +73,10 @@ geval()
     "module",
     [
         "geval_cli.cli.streams",
-        "geval_cli.errors",
         "typer",
         "geval_cli.cli.arguments",
-        "geval_cli.suite.load",
         "geval_cli.runs.evaluate",
-        "geval_cli.providers.echo",
         "uvloop",
-        "geval_cli.report.console",
         "geval_cli.report.terminal",
     ],
 )

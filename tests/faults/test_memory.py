@@ -10,7 +10,7 @@ from support.judge_server import judge_sensibly, prompt_text
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.product import Product
 
-EARLY, LATE, TESTS = 15, 55, 65
+EARLY, LATE, TESTS = 10, 30, 36
 
 JUDGED = [{"type": "g-eval", "criteria": "It is good."}]
 SETS = [{"type": "assert-set", "assert": [*JUDGED, {"type": "contains", "value": "fine"}]}]

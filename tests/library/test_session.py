@@ -7,12 +7,12 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from support.geval_command import clean_environment
+from support.geval_command import clean_environment, start_geval
 from support.judge_server import is_steps_request
 from support.loopback import LoopbackServer, chat_reply
 
@@ -147,27 +147,29 @@ def test_a_copy_is_a_metric_of_its_own(server: LoopbackServer, copied: object) -
 
 
 PROGRAM = """
+import warnings
+warnings.simplefilter("error")
 from geval_cli import GEval, TestCase
 metric = GEval("Helpfulness", "Does the response help?")
 case = TestCase("q", "a")
 """
 
 
-def start_python(program: str, server: LoopbackServer) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", PROGRAM + program],
-        env=clean_environment(OPENAI_BASE_URL=server.base_url),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start_python(
+    program: str, server: LoopbackServer, *, is_loaded_anew: bool = False
+) -> "subprocess.Popen[str]":
+    env = clean_environment(OPENAI_API_KEY="sk-of-a-program", OPENAI_BASE_URL=server.base_url)
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    code = PROGRAM + program
+    return start_geval(cwd=Path.cwd(), env=env, code=code, is_loaded_anew=is_loaded_anew, text=True, **pipes)
 
 
 QUIET = "import logging; logging.disable()\n"
 
 
 def test_a_program_ends_without_a_word(server: LoopbackServer) -> None:
-    program = start_python(f"{QUIET}print(metric.evaluate(case).score)", server)
+    """Neither in a process that has loaded nothing yet."""
+    program = start_python(f"{QUIET}print(metric.evaluate(case).score)", server, is_loaded_anew=True)
     assert program.communicate(timeout=60) == ("0.9\n", "")
     assert program.returncode == 0
 
@@ -189,10 +191,13 @@ def test_ctrl_c_interrupts_an_evaluation(server: LoopbackServer) -> None:
 
 
 @pytest.mark.local_model
-def test_a_program_with_a_local_judge_ends_without_a_word(server: LoopbackServer) -> None:
-    local = "GEval('Tone', 'The reply is polite.', model='local:smollm2')"
-    program = start_python(f"{QUIET}metric = {local}; print(metric.evaluate(case).metric)", server)
-    assert program.communicate(timeout=300) == ("Tone [GEval]\n", "")
+def test_a_program_with_a_local_model_ends_without_a_word(server: LoopbackServer) -> None:
+    """It compares meanings, for which it reads a few words where a rating takes hundreds."""
+    check = {"type": "similar", "value": "Yes.", "provider": "local:embedding:smollm2"}
+    program = start_python(
+        f"{QUIET}from geval_cli import check; print(check('Yes.', {check}).success)", server
+    )
+    assert program.communicate(timeout=300) == ("True\n", "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
