@@ -83,6 +83,15 @@ class TestThePackageOfThePage:
         done = geval(tmp_path, "run", "config.yaml", packages=site)
         assert (done.code, "config.yaml:7:16" in done.stderr) == (2, True), done.stderr
 
+    def test_a_slip_in_one_of_its_names_is_told(self, tmp_path: Path, site: Path, config: Path) -> None:
+        names = (
+            config.read_text().replace("haiku:basho", "haikoo:basho").replace("line-count", "not-line-cuont")
+        )
+        config.write_text(names)
+        said = geval(tmp_path, "validate", "config.yaml", packages=site).stderr
+        assert "did you mean `haiku:basho`?" in said
+        assert "did you mean `not-line-count`?" in said
+
     def test_the_page_shows_the_example(self) -> None:
         points = tomllib.loads(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0])
         project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.patterns import compile_later
-from geval_cli.plugins import PROVIDERS, find_plugin
+from geval_cli.plugins import PROVIDERS, find_plugin, plugin_names
 from geval_cli.providers.base import Provider, ProviderSource
 from geval_cli.providers.judge_kinds import TEXT, kind_of
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, WIRE_FORMATS
@@ -347,7 +347,7 @@ def _unknown_kind(source: ProviderSource) -> Problem:
     kinds = provider_kinds()
     if source.kind in _ELSEWHERE:
         return source.problem(f"`{source.id}` is not supported", hint=_ELSEWHERE[source.kind])
-    near = did_you_mean(source.kind, kinds)
+    near = did_you_mean(source.kind, (*kinds, *plugin_names(PROVIDERS)))
     if is_bare_path(source.spec.id, source.base_dir, source.access):
         hint = f"write file://{source.spec.id}"
     elif near:

@@ -20,7 +20,7 @@ from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
 from geval_cli.errors import ConfigError
 from geval_cli.judge.checklist import MOST_ITEMS
 from geval_cli.judge.dimensions import DIMENSIONS
-from geval_cli.plugins import extra
+from geval_cli.plugins import ASSERTIONS, extra, plugin_names
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_file_reference
 from geval_cli.source.json_source import read_json
@@ -481,7 +481,7 @@ def _read_type(value: Mapping[str, JsonValue], place: SourcePath, reading: LoadC
 def nearest_type(kind: str) -> str | None:
     """Return the assertion type that was most likely meant, inverted where the word is: `!contains`, `not_contains`."""
     positive = re.sub(r"^(?:not[\s_-]*|!\s*)", "", kind, flags=re.IGNORECASE)
-    near = did_you_mean(positive, ASSERTION_TYPES)
+    near = did_you_mean(positive, (*ASSERTION_TYPES, *plugin_names(ASSERTIONS)))
     return near if near is None or positive == kind else f"{_NEGATION}{near}"
 
 
