@@ -40,7 +40,7 @@ from enum import IntEnum, StrEnum
 
 
 class ExitCode(IntEnum):
-    """The exit codes that a shell or CI sees (GEVAL.md, section 4)."""
+    """The exit codes that a shell or CI sees; README.md explains them."""
 
     OK = 0
     FAILED = 1

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from geval_cli.patterns import compile_later
 
 _DIGITS, _DIGITS_MAX = 2, 9
-"""Scores are compared after rounding to nine decimals (GEVAL.md, section 2); more would be dust."""
+"""Scores are shown with two decimals and compared after rounding to nine, so that no rounding error decides."""
 _LIMIT_DIGITS = 4
 """Thresholds are written by people: shown in full up to here, with at least two decimals."""
 _LEAST_P, _LEAST_PERCENTS = 0.001, 0.1

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from support.own_code import nodes_of
+from support.own_code import module_texts, nodes_of
 from test_architecture import ROOMS, level_of
 
 ROOT = Path(__file__).parents[1]
@@ -95,6 +95,16 @@ def test_what_is_not_there_is_found() -> None:
     text = "`runs.preparing`, `prepare_nothing()`, `engine/none.py`, `NoSuchClass`, `Plan.no_field`, `docs/none.md`"
     assert missing(text) == code_in(text)
     assert missing("`runs.prepare.prepare`, `prepare()`, `engine/plan.py`, `Plan.queues`, `aiohttp`") == []
+
+
+def test_the_pages_that_the_code_names_are_there() -> None:
+    named = {
+        (module, page)
+        for module, text in module_texts().items()
+        for page in re.findall(r"(?<![\w/])(?:docs/[\w/-]+|[A-Z]+)\.md\b", text)
+    }
+    assert len(named) > 10
+    assert [(module, page) for module, page in sorted(named) if not (ROOT / page).is_file()] == []
 
 
 def test_the_tree_is_the_list_of_rooms_lowest_first() -> None:

@@ -310,7 +310,7 @@ _NO_OPTIONS = PromptfooTestOptions.model_construct()  # without building its val
 class MergedTest(Struct, frozen=True):
     """One test with `defaultTest` merged into it.
 
-    `options` and `default_options` stay apart because the command line is between them (GEVAL.md, sections 2, 3).
+    `options` and `default_options` stay apart because options of the command line are between them.
     `output` counts only when `has_output`; None is a value that can be judged as it is. `schema_place` is where
     `evaluation_schema` is; for a test without one, the test itself. `provider` answers in place of the suite's.
     `images` and `audio` are markers (`source.media`), as are images and recordings in any of the texts.

@@ -21,7 +21,7 @@ _ANY = "*"
 _FIRST_BLOCK, _LARGEST_BLOCK = 500, 10_000
 """Numbers of drawn tests that are held at once."""
 NO_PROVIDER = ProviderSpec(id="none")
-"""Stands where nothing is generated: the test's own output is judged as it is (GEVAL.md, section 1)."""
+"""Stands where nothing is generated: the test's own output is judged as it is."""
 
 
 class Selection(Struct, frozen=True):

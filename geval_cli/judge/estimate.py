@@ -1,4 +1,4 @@
-"""The estimators: a rating from token probabilities, from samples, or from a single reply (GEVAL.md, section 2)."""
+"""The estimators: a rating from token probabilities, from samples, or from a single reply."""
 
 import math
 from collections import Counter

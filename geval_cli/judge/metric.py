@@ -145,7 +145,7 @@ class Metric(Struct, frozen=True):
 
 
 class JudgedCase(Struct, frozen=True):
-    """One output and everything that a judge may see beside it, as the test case has it (GEVAL.md, section 1).
+    """One output and everything that a judge may see beside it, as the test case has it.
 
     Which text is the input and which the source is found in `geval_cli.judge.source`, not by the caller.
 
@@ -241,9 +241,9 @@ def identity_of(judge: Judge) -> ProviderIdentity | None:
 
 
 def default_step(score_range: ScoreRange) -> float:
-    """Return 1, or a tenth of the range when that is shorter than 2 (GEVAL.md, section 2)."""
+    """Return the `score_step` of a metric that names none: 1, or a tenth of a range that is shorter than 2."""
     low, high = score_range
-    return (high - low) / 10 if high - low < 2 else 1.0  # noqa: PLR2004  # the specification's own number
+    return (high - low) / 10 if high - low < 2 else 1.0  # noqa: PLR2004  # whole ratings would leave two of them
 
 
 def format_number(value: float) -> str:

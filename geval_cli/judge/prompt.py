@@ -208,7 +208,7 @@ def uses_steps(template: str) -> bool:
 def rubric_prompt_variables(
     criterion: Criterion, steps: Sequence[str], shown: Mapping[str, JsonValue], own: Mapping[str, JsonValue]
 ) -> dict[str, JsonValue]:
-    """Return the variables of a rubric prompt (GEVAL.md, section 3): ours, and the test's vars, which win over them.
+    """Return the variables of a rubric prompt: geval's own, and the test's vars, which take precedence.
 
     `shown` holds the parameters of the test case, input and output among them, as the judge would see them.
     """

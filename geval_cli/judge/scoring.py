@@ -1,6 +1,6 @@
 """Turn ratings into a score: normalisation, the distribution of samples, and the decision to pass.
 
-score = (rating - low) / (high - low); pass when round(score, 9) >= round(threshold, 9) (GEVAL.md, section 2).
+score = (rating - low) / (high - low); pass when round(score, 9) >= round(threshold, 9).
 """
 
 import math

@@ -93,7 +93,7 @@ def with_all_answers(case: JudgedCase) -> JudgedCase:
 
 
 def resolve_source(case: JudgedCase) -> Source:
-    """Return the source of a dimension, by the order of GEVAL.md, section 1, and the knowledge besides it."""
+    """Return what a dimension is judged against, by the order in docs/reference/geval.md, and the context beside it."""
     source_candidates = [
         ("source", case.source),
         ("turns", None if case.turns is None else transcript(case.turns, first=case.first_turn)),

@@ -44,7 +44,7 @@ def kind_by_default(judge: ProviderSpec) -> str | None:
 def judge_provider(
     spec: ModelGradedAssertion, test: MergedTest, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec:
-    """Return the judge of an assertion: of the nearest level that names one of this kind (GEVAL.md, section 3).
+    """Return the judge of an assertion: of the nearest level that names one of this kind.
 
     `kind` is what it must answer with (`providers.judge_kinds`).
 

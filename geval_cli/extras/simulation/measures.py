@@ -1,6 +1,6 @@
 """Count what the messages of a talk's user show, without a model: the same text always has the same figures.
 
-Words that say thanks, correct or ask are looked for in English. What a measure counts is in docs/simulation.md.
+Words that say thanks, correct or ask are looked for in English. What a measure counts is in docs/reference/realism.md.
 """
 
 import re
