@@ -5,6 +5,7 @@ A page holds such a part between `<!-- generated: NAME -->` and `<!-- end of NAM
 
 import json
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def vendor_table() -> str:
         for name, preset in PRESETS.items()
     )
     return "\n".join(("| id | what it is | key | address |", "| --- | --- | --- | --- |", *rows))
+
+
+def vendors_with_prices() -> str:
+    names = ", ".join(f"`{name}:`" for name, preset in PRESETS.items() if preset.price_vendor)
+    return textwrap.fill(f"List prices are known for `azure:`, `vertex:`, {names}.", 120)
 
 
 def key_of(preset: Preset) -> str:
@@ -60,7 +66,9 @@ GENERATED: Mapping[str, Callable[[str], str]] = {
     "docs/reference/provider-settings.md": lambda page: with_part(
         page, "settings of a provider", settings_table()
     ),
-    "docs/providers.md": lambda page: with_part(page, "vendors", vendor_table()),
+    "docs/providers.md": lambda page: with_part(
+        with_part(page, "vendors", vendor_table()), "vendors with list prices", vendors_with_prices()
+    ),
     "examples/configs/gevalconfig.schema.json": lambda _: (
         json.dumps(config_json_schema(), indent=2, ensure_ascii=False) + "\n"
     ),
