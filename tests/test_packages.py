@@ -83,6 +83,18 @@ class TestThePackageOfThePage:
         done = geval(tmp_path, "run", "config.yaml", packages=site)
         assert (done.code, "config.yaml:7:16" in done.stderr) == (2, True), done.stderr
 
+    def test_its_assertion_is_tested_as_the_page_says(self, tmp_path: Path, site: Path) -> None:
+        [test] = re.findall(r"`(assert check\(.+)`", PAGE)
+        for code, ends_with in ((test, 0), (test.replace('"value": 2', '"value": 3'), 1)):
+            done = subprocess.run(
+                [sys.executable, "-c", f"from geval_cli import check\n{code}"],
+                cwd=tmp_path,
+                env=clean_environment(PYTHONPATH=str(site)),
+                capture_output=True,
+                check=False,
+            )
+            assert done.returncode == ends_with, done.stderr
+
     def test_a_slip_in_one_of_its_names_is_told(self, tmp_path: Path, site: Path, config: Path) -> None:
         names = (
             config.read_text().replace("haiku:basho", "haikoo:basho").replace("line-count", "not-line-cuont")
