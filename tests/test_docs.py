@@ -113,7 +113,7 @@ def options_not_named(text: str) -> dict[str, list[list[str]]]:
 
 
 def test_every_option_of_every_command_is_named_on_a_page() -> None:
-    assert options_not_named(TEXT) == {}
+    assert options_not_named(TEXT) == {}, "name these options on a page of docs/"
 
 
 def test_every_command_is_named_on_a_page() -> None:
@@ -121,7 +121,7 @@ def test_every_command_is_named_on_a_page() -> None:
     assert isinstance(root, TyperGroup)
     names = [name for name, _ in commands(root, "geval")]
     assert len(names) > 10
-    assert [name for name in names if name not in TEXT] == []
+    assert [name for name in names if name not in TEXT] == [], "name these commands on a page of docs/"
 
 
 def wrong_commands(text: str) -> list[str]:
@@ -174,7 +174,7 @@ def test_every_kind_of_json_document_is_on_the_page_of_reports() -> None:
     table = page[page.index("| kind |") :].partition("\n\n")[0]
     named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     known = re.findall(r'"kind": "(\w+)"', "".join(module_texts().values()))
-    assert sorted(named) == sorted(set(known))
+    assert sorted(named) == sorted(set(known)), "the table of kinds in docs/reference/reports.md"
 
 
 def test_an_option_that_no_page_names_is_found() -> None:

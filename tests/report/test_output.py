@@ -261,4 +261,5 @@ def test_any_text_and_number_gives_one_line_of_valid_json(text: str, number: flo
 
 def test_the_page_names_every_format() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "reports.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\.[\w.]+)`", page, re.MULTILINE)) == set(FORMATS)
+    rows = set(re.findall(r"^\| `(\.[\w.]+)`", page, re.MULTILINE))
+    assert rows == set(FORMATS), "the table of endings in docs/reference/reports.md"
