@@ -1,4 +1,4 @@
-"""A run held against an earlier one: which one that is, the comparison, and gates on the difference."""
+"""Compare a run with an earlier one: which one that is, the comparison, and gates on the difference."""
 
 import dataclasses
 import math

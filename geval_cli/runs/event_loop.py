@@ -1,4 +1,4 @@
-"""The event loop that a run has where nobody gives it one."""
+"""The event loop of a run whose caller has none."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Stored runs as a list shows them, each with how its pass rate differs from that of its config's run before."""
+"""List stored runs, each with the change in pass rate since the previous run of its config."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Going on with an earlier run: which one, whether it is still the same suite, and what of it is done.
+"""Resume an earlier run: which one, whether it is still the same suite, and what of it is done.
 
 The inputs that decide a run's results are hashed part by part, so that what has changed can be told in words.
 """

@@ -248,7 +248,7 @@ def _of_wire(wire: str) -> dict[str, End]:
 
 # A gateway may hand on the reason of the vendor behind it: its own words come first, then those of all others.
 _EVERY = {name: end for words in reversed(VOCABULARIES) for name, end in words.reasons.items()}
-_READ = {
+_ENDS_BY_WIRE = {
     CHAT: {**_EVERY, **_of_wire(CHAT)},
     RESPONSES: _of_wire(RESPONSES),
     MESSAGES: {**_EVERY, **_of_wire(MESSAGES)},
@@ -267,21 +267,21 @@ def end_of(wire: str, reason: Any) -> End | None:
         reason = reason.get("type")
     if not isinstance(reason, str):
         return End.BROKEN
-    if known := _READ[wire].get(reason):  # nearly always: spelled as the vendor's own table has it
+    if known := _ENDS_BY_WIRE[wire].get(reason):  # nearly always: spelled as the vendor's own table has it
         return known
     name, _, detail = reason.partition(":")
     name = _plain(name)
     if name in _SAYS_NOTHING:
         return None
-    end = _READ[wire].get(name)
+    end = _ENDS_BY_WIRE[wire].get(name)
     if end is None and detail:
-        end = _READ[GEMINI].get(_plain(detail))
+        end = _ENDS_BY_WIRE[GEMINI].get(_plain(detail))
     return end or End.BROKEN
 
 
 def known_end(reason: str) -> End | None:
     """Return what a finish reason means that a config or a program names, in anyone's words; None for other words."""
-    return _READ[CHAT].get(reason) or _READ[CHAT].get(_plain(reason))
+    return _ENDS_BY_WIRE[CHAT].get(reason) or _ENDS_BY_WIRE[CHAT].get(_plain(reason))
 
 
 def withheld(reason: str | None) -> bool:

@@ -137,7 +137,7 @@ CONVERSE_API = WireParameters(
     ),
 )
 
-_OF_KINDS: Mapping[str, WireParameters] = {
+_BY_WIRE: Mapping[str, WireParameters] = {
     "anthropic": ANTHROPIC_API,
     "google": GOOGLE_API,
     "converse": CONVERSE_API,
@@ -151,7 +151,7 @@ def check_parameters(
 
     Of the parameters that are `told`, another check has said what becomes of them.
     """
-    table = RESPONSES_API if is_responses else _OF_KINDS.get(wire, CHAT_API)
+    table = RESPONSES_API if is_responses else _BY_WIRE.get(wire, CHAT_API)
     config = {name: value for name, value in source.spec.config.items() if name not in told}
     severity = source.rules.odd_params
     for name, advice in table.absent.items():
@@ -165,13 +165,13 @@ def check_parameters(
             yield source.problem(
                 f"{both} mean the same: keep one", key=found[1].partition(".")[0], severity=severity
             )
-    if is_responses or wire in _OF_KINDS:
+    if is_responses or wire in _BY_WIRE:
         yield from _translations(source, config, wire)
 
 
 def parameters_of(source: ProviderSource, written: Mapping[str, Any], wire: str) -> dict[str, Any]:
     """Return what is sent of `written`: not that of which `check_parameters` says that it is not sent."""
-    absent = _OF_KINDS.get(wire, CHAT_API).absent
+    absent = _BY_WIRE.get(wire, CHAT_API).absent
     as_it_is = source.spec.config.get("passthrough") or {}
     return {name: value for name, value in written.items() if name not in absent or name in as_it_is}
 
