@@ -24,7 +24,7 @@ from geval_cli.report.columns import run_sentence
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines
-from geval_cli.report.verdict import whole_title
+from geval_cli.report.verdict import whole_titles
 
 _DERIVED_MAX = 60
 _NAME_WIDTH = 200
@@ -55,14 +55,15 @@ class JunitFile:
             times[result.column] += round(result.latency_ms or 0.0)
         with SafeFile(self._path) as file:
             file.write('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n')
-            said = _text(run_sentence(report))
+            said, titles = _text(run_sentence(report)), whole_titles(report.columns)
             for column in report.columns:
+                title, time_ms = titles[column.index], times[column.index]
                 statuses = {status: counts[column.index, status] for status in Status}
                 derived = _derived(column, report)
-                file.write(_suite_start(column, report.run, statuses, times[column.index], derived))
+                file.write(_suite_start(title, column, report.run, statuses, time_ms, derived))
                 for result in report.results():  # again for each column, so that no results are held
                     if result.column == column.index:
-                        file.write(_case(result, column))
+                        file.write(_case(result, title))
                 file.write(f"<system-out>{said}</system-out>\n<system-err/>\n</testsuite>\n")
             file.write("</testsuites>\n")
 
@@ -80,11 +81,16 @@ def _derived(column: Column, report: RunReport) -> dict[str, str]:
 
 
 def _suite_start(
-    column: Column, run: RunRecord, counts: dict[Status, int], time_ms: int, derived: dict[str, str]
+    title: str,
+    column: Column,
+    run: RunRecord,
+    counts: dict[Status, int],
+    time_ms: int,
+    derived: dict[str, str],
 ) -> str:
     attributes = {
         "id": str(column.index),
-        "name": whole_title(column),
+        "name": title,
         "package": "geval",
         "timestamp": run.started_at[:19],
         "hostname": "localhost",
@@ -104,10 +110,10 @@ def _suite_start(
     return f"<testsuite{_attributes(attributes)}>\n<properties>\n{listed}</properties>\n"
 
 
-def _case(result: CaseResult, column: Column) -> str:
+def _case(result: CaseResult, title: str) -> str:
     attributes = {
         "name": f"{case_number(result)} {case_title(result, _NAME_WIDTH)}".strip(),
-        "classname": whole_title(column),
+        "classname": title,
         "time": _seconds(result.latency_ms or 0.0),
     }
     inner = _outcome(result)

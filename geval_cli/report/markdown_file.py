@@ -16,7 +16,6 @@ from geval_cli.numbers import (
 )
 from geval_cli.records import (
     CaseResult,
-    Column,
     ColumnSummary,
     RunSummary,
     Status,
@@ -75,7 +74,7 @@ from geval_cli.report.verdict import (
     rankings_shown,
     run_outcome,
     shown_gates,
-    whole_title,
+    whole_titles,
 )
 
 TEXT_MAX = 60_000
@@ -202,7 +201,7 @@ def _gates(summary: RunSummary) -> str:
 def _columns(report: RunReport, picked: _Picked) -> str:
     if len(report.columns) < 2:  # noqa: PLR2004 - one column would repeat the head
         return ""
-    rows = [_column_row(column, picked) for column in report.columns]
+    rows = [_column_row(index, title, picked) for index, title in whole_titles(report.columns).items()]
     hidden = len(rows) - _COLUMNS_MAX
     more = f"\nand {plural(hidden, 'more column')}, none with a higher pass rate\n" if hidden > 0 else ""
     header = ("prompt and provider", "passed", "failed", "errors", "not evaluated", "pass rate")
@@ -235,9 +234,10 @@ def _figures(column: ColumnSummary, metrics: Sequence[str]) -> tuple[str, ...]:
 
 def _differences(report: RunReport) -> str:
     """Return the table of how far each column differs from the baseline; nothing where no two tests are in both."""
+    titles = whole_titles(report.columns)
     rows = [
         (
-            code_span(whole_title(column)),
+            code_span(titles[column.index]),
             item.name if item.name == PASS_RATE else code_span(one_line(item.name, 40)),
             *map(figures_in_markdown, item.cells),
         )
@@ -250,17 +250,17 @@ def _differences(report: RunReport) -> str:
     hidden = len(rows) - DIFFERENCES_MAX
     more = f"\nand {plural(hidden, 'more difference')}\n" if hidden > 0 else ""
     baseline = report.columns[baseline_number(report.summary.columns) - 1]
-    header = (f"against {code_span(whole_title(baseline))}", "", *DIFFERENCE_HEADER)
+    header = (f"against {code_span(titles[baseline.index])}", "", *DIFFERENCE_HEADER)
     return f"\n{markdown_table(header, rows[:DIFFERENCES_MAX])}{more}"
 
 
-def _column_row(column: Column, picked: _Picked) -> tuple[str, ...]:
+def _column_row(index: int, title: str, picked: _Picked) -> tuple[str, ...]:
     passed, failed, errors, rest = (
-        picked.counts[column.index, status]
+        picked.counts[index, status]
         for status in (Status.PASSED, Status.FAILED, Status.ERROR, Status.NOT_EVALUATED)
     )
     rate = format_percentage(passed, passed + failed)
-    return (code_span(whole_title(column)), f"{passed:,}", f"{failed:,}", f"{errors:,}", f"{rest:,}", rate)
+    return (code_span(title), f"{passed:,}", f"{failed:,}", f"{errors:,}", f"{rest:,}", rate)
 
 
 def _metrics(summary: RunSummary) -> str:
@@ -285,7 +285,7 @@ def _rankings(summary: RunSummary) -> str:
 
 
 def _derived(report: RunReport) -> str:
-    titles = {column.index: whole_title(column) for column in report.columns}
+    titles = whole_titles(report.columns)
     rows = [(code_span(name), code_span(of), value) for name, of, value in derived_rows(report, titles)]
     return markdown_table(DERIVED_HEADER, rows) if rows else ""
 
@@ -317,8 +317,8 @@ def _details(report: RunReport, picked: _Picked, *, room: int) -> str:
 
 
 def _case(result: CaseResult, report: RunReport) -> str:
-    column = next((item for item in report.columns if item.index == result.column), None)
-    where = f" {code_span(whole_title(column))}" if column is not None and len(report.columns) > 1 else ""
+    column = whole_titles(report.columns).get(result.column) if len(report.columns) > 1 else None
+    where = f" {code_span(column)}" if column else ""
     title = f"{MARKS[result.status]} **{case_number(result)}** {code_span(case_title(result, 120))}{where}\n"
     lines, view = [title], CaseView(result)
     if result.error is not None:

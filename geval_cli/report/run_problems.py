@@ -16,7 +16,7 @@ from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problem
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict import whole_title
+from geval_cli.report.verdict import whole_titles
 
 _TEXT_WIDTH = 500
 _CASES_NAMED = 5
@@ -139,7 +139,7 @@ def _where(item: _Failures, columns: Sequence[Column]) -> str:
     """Return the columns that have the trouble, where there are several."""
     if len(columns) < 2:  # noqa: PLR2004 - several
         return ""
-    names = [whole_title(column) for column in columns if column.index in item.columns]
+    names = [title for index, title in whole_titles(columns).items() if index in item.columns]
     if len(names) == len(columns):
         return f"in all {len(columns):,} columns"
     more = f" and {len(names) - _COLUMNS_NAMED:,} more" if len(names) > _COLUMNS_NAMED else ""

@@ -1,6 +1,7 @@
 """The look of verdicts: marks, words and styles, and the tables of gates, flaky tests and derived metrics."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -207,10 +208,16 @@ def column_title(column: Column, columns: tuple[Column, ...], signs: Signs) -> s
     return f"{title} [{column.index + 1}]" if same > 1 else title
 
 
-def whole_title(column: Column) -> str:
-    """Return what a column is called where only one line of text can be: `prompt × provider`."""  # noqa: RUF002
-    labels = (one_line(label, _WHOLE_MAX) for label in (column.prompt_label, column.provider_label))
-    return column_name(Column(column.index, *labels)) or "geval"
+def whole_titles(columns: Iterable[Column]) -> dict[int, str]:
+    """Return the names of columns where there is room, by index: `prompt × provider`; `[2]` behind equal ones."""  # noqa: RUF002
+    titles = {}
+    for column in columns:
+        labels = (one_line(label, _WHOLE_MAX) for label in (column.prompt_label, column.provider_label))
+        titles[column.index] = column_name(Column(column.index, *labels)) or "geval"
+    counts = Counter(titles.values())
+    return {
+        index: f"{title} [{index + 1}]" if counts[title] > 1 else title for index, title in titles.items()
+    }
 
 
 def fitted_title(title: str, width: int, signs: Signs) -> str:

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from lxml import etree
 from msgspec.structs import replace
 from support.sample_run import make_case, make_judged, make_report
 
-from geval_cli.records import CaseResult, ErrorInfo, Status
+from geval_cli.records import CaseResult, Column, ErrorInfo, RunSummary, Status
 from geval_cli.report.output import write_results_file
 
 SCHEMA = Path(__file__).parent / "junit.xsd"
@@ -42,6 +43,24 @@ def test_a_suite_for_each_column_with_true_counts(tmp_path: Path) -> None:
             errors,
             skipped,
         )
+
+
+def test_columns_with_equal_names_are_told_apart_in_every_file(tmp_path: Path) -> None:
+    columns = (Column(0, "p", "m"), Column(1, "p", "m"), Column(2, "q", "m"))
+    failed = (make_judged(Status.FAILED, 0.1, reason="no"),)
+    cases = [make_case(0, column, Status.FAILED, assertions=failed) for column in columns[1:]]
+    report = make_report(columns, results=lambda: iter(cases), summary=RunSummary(total=2, failed=2))
+    names = ["p × m [1]", "p × m [2]", "q × m"]  # noqa: RUF001
+    for ending in ("junit.xml", "md", "sarif"):
+        write_results_file(tmp_path / f"r.{ending}", report)
+    suites = list(junitparser.JUnitXml.fromfile(str(tmp_path / "r.junit.xml")))
+    assert [suite.name for suite in suites] == names
+    assert [case.classname for suite in suites for case in suite] == names[1:]
+    page = (tmp_path / "r.md").read_text("utf-8")
+    assert [name for name in names if f"| `{name}` |" in page] == names
+    assert all(f"` `{name}`\n" in page for name in names[1:])
+    [problem] = json.loads((tmp_path / "r.sarif").read_text("utf-8"))["runs"][0]["results"]
+    assert f"in 2 of 3 columns: {', '.join(names[1:])}" in problem["message"]["text"]
 
 
 def test_a_failure_says_the_judges_reason(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from geval_cli.report.verdict import (
     ranking_rows,
     run_outcome,
     shown_gates,
-    whole_title,
+    whole_titles,
 )
 
 _FLAKY_SHOWN = 20
@@ -23,7 +23,7 @@ _FLAKY_SHOWN = 20
 def run_values(report: RunReport) -> dict[str, Any]:
     """Return the values of the templates `run_head.html` and `run_summary.html`."""
     run, summary = report.run, report.summary
-    titles = {column.index: whole_title(column) for column in run.columns}
+    titles = whole_titles(run.columns)
     # Of a finished run they are called as in the table that sets them side by side.
     titles |= {column.index: item.label for column, item in zip(run.columns, summary.columns, strict=False)}
     leaders = leading(summary.columns) if summary.columns else frozenset()
