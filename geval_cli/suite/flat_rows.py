@@ -249,7 +249,14 @@ class TableReader:
             return None
         key = str(path[0])
         if key == "threshold":
-            return self._number(text, name, place)
+            try:
+                return float(text)
+            except ValueError:
+                hint = "use a decimal point: 0.7" if "," in text else "scores run from 0 to 1"
+                self._reading.report(
+                    f"`{name}` must be a number, found `{text.strip()}`", place.value(name), hint
+                )
+                return None
         if len(path) == 1 and key in (*_ASSERTIONS, *_MAPPINGS, *_LISTS):
             return self._data(text, name, place)
         if key == "options":
@@ -262,16 +269,6 @@ class TableReader:
         found = _scalar(text) if text.lstrip().startswith("[") else text
         is_texts = isinstance(found, list) and all(isinstance(item, str) for item in found)
         return found if is_texts else text
-
-    def _number(self, text: str, name: str, place: SourcePath) -> JsonValue:
-        try:
-            return float(text)
-        except ValueError:
-            hint = "use a decimal point: 0.7" if "," in text else "scores run from 0 to 1"
-            self._reading.report(
-                f"`{name}` must be a number, found `{text.strip()}`", place.value(name), hint
-            )
-            return None
 
     def _data(self, text: str, name: str, place: SourcePath) -> JsonValue:
         try:

@@ -274,7 +274,15 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         misfit = (f"this is not a gate: `{text}`", _FORM) if limit < 0 else None
     if misfit:
         return Problem(misfit[0], place.value(), misfit[1])
-    problem = _limit_problem(statistic, limit, is_share=bool(percent))
+    is_share = bool(percent)
+    if limit < -1:
+        problem = "a limit below -1 (or -100%)"
+    elif statistic in _SHARES and limit > 1:
+        problem = "a limit above 1 (or 100%)"
+    elif is_share and statistic not in {*_SHARES, Statistic.ERRORS, Statistic.FAILURES}:
+        problem = "a percentage limit on a figure that is not a share"
+    else:
+        problem = None
     if problem:
         meant = "" if percent else percent_hint(limit)
         return Problem(
@@ -335,16 +343,6 @@ def _tags(text: str | None) -> tuple[tuple[str, str], ...] | None:
     if any(not name.strip() or not equals for name, equals, _ in pairs):
         return None
     return tuple((name.strip(), value.strip().strip("\"'")) for name, _, value in pairs)
-
-
-def _limit_problem(statistic: Statistic, limit: float, *, is_share: bool) -> str | None:
-    if limit < -1:
-        return "a limit below -1 (or -100%)"
-    if statistic in _SHARES and limit > 1:
-        return "a limit above 1 (or 100%)"
-    if is_share and statistic not in {*_SHARES, Statistic.ERRORS, Statistic.FAILURES}:
-        return "a percentage limit on a figure that is not a share"
-    return None
 
 
 def read_margins(value: JsonValue, place: SourcePath, reading: LoadContext) -> Margins:

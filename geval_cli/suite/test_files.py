@@ -49,7 +49,7 @@ from geval_cli.suite.named_files import (
     split_part,
 )
 from geval_cli.suite.schema import TestFilesSpec, TestSpec
-from geval_cli.suite.tables import TableRow, csv_rows, sheet_rows
+from geval_cli.suite.tables import csv_rows, sheet_rows
 from geval_cli.suite.validation import LoadContext, read_spec
 
 _LINES = frozenset({".jsonl", ".ndjson"})
@@ -275,7 +275,19 @@ def _file_rows(
     """
     path, suffix = file.path, file.suffix
     if suffix in _DOCUMENTS:
-        return _flat(_document_rows(path, asked_at, reading), path, names)
+        document = read_document(path, reading.files.access, asked_at=asked_at, prefix="tests")
+        items = document.value
+        if not isinstance(items, list):
+            message = f"a tests file must contain a list of tests, found {describe_value(items)}"
+            reading.report(message, document.place.value())
+            document_rows = None
+        else:
+            if document.may_use_env:
+                items = reading.env.fill(items, document.place, reading.problems)
+            if not items:
+                reading.report("`tests` has no entries", document.place.value(), "add a test")
+            document_rows = HeldRows.of_list(items, document.place)
+        return _flat(document_rows, path, names)
     if suffix == PARQUET_SUFFIX:
         return _flat(_parquet_rows(path, asked_at, names.names, reading), path, names)
     if suffix in PYTHON_SUFFIXES:
@@ -294,20 +306,6 @@ def _file_rows(
     if suffix in _LINES:
         return FlatRows(JsonLinesRows(path, asked_at), path, names)
     return FileRows(file, asked_at, names)
-
-
-def _document_rows(path: Path, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
-    document = read_document(path, reading.files.access, asked_at=asked_at, prefix="tests")
-    items = document.value
-    if not isinstance(items, list):
-        message = f"a tests file must contain a list of tests, found {describe_value(items)}"
-        reading.report(message, document.place.value())
-        return None
-    if document.may_use_env:
-        items = reading.env.fill(items, document.place, reading.problems)
-    if not items:
-        reading.report("`tests` has no entries", document.place.value(), "add a test")
-    return HeldRows.of_list(items, document.place)
 
 
 def _flat(source: RowSource | None, path: Path, names: ColumnNames) -> RowSource | None:
@@ -562,7 +560,26 @@ class FileRows(Struct, frozen=True):
 
     def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
         try:
-            yield from self._tests(reading)
+            path, access = self.file.path, reading.files.access
+            if self.file.suffix in _SHEETS:
+                cells = sheet_rows(path, self.file.part, access, self.asked_at, is_strict=True)
+            else:
+                delimiter = "\t" if self.file.suffix == ".tsv" else None
+                cells = csv_rows(path, access, self.asked_at, delimiter=delimiter, is_strict=True)
+            filled = (row for row in cells if not row.is_empty)
+            header = next(filled, None)
+            tests = None if header is None else TableReader(self.file.path, header, self.names, reading)
+            index = 0
+            for index, row in enumerate(filled, start=1):
+                assert tests is not None
+                test = tests.test_of(row, index - 1)
+                if test is not None:
+                    yield test
+            if not index:
+                hint = "write a header and one row per test"
+                if header is not None:
+                    hint = "the file has a header and no rows: add one row per test"
+                reading.report(f"`{self.file.path}` contains no tests", self.asked_at, hint)
         except ConfigError as error:
             reading.problems.extend(error.problems)
 
@@ -574,29 +591,6 @@ class FileRows(Struct, frozen=True):
     @property
     def is_small(self) -> bool:
         return _is_small(self.file.path)
-
-    def _tests(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
-        filled = (row for row in self._cells(reading) if not row.is_empty)
-        header = next(filled, None)
-        tests = None if header is None else TableReader(self.file.path, header, self.names, reading)
-        index = 0
-        for index, row in enumerate(filled, start=1):
-            assert tests is not None
-            test = tests.test_of(row, index - 1)
-            if test is not None:
-                yield test
-        if not index:
-            hint = "write a header and one row per test"
-            if header is not None:
-                hint = "the file has a header and no rows: add one row per test"
-            reading.report(f"`{self.file.path}` contains no tests", self.asked_at, hint)
-
-    def _cells(self, reading: LoadContext) -> Iterator[TableRow]:
-        path, access = self.file.path, reading.files.access
-        if self.file.suffix in _SHEETS:
-            return sheet_rows(path, self.file.part, access, self.asked_at, is_strict=True)
-        delimiter = "\t" if self.file.suffix == ".tsv" else None
-        return csv_rows(path, access, self.asked_at, delimiter=delimiter, is_strict=True)
 
 
 class GeneratedRows(Struct, frozen=True):
