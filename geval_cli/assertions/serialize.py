@@ -40,25 +40,25 @@ def _listed(items: Sequence[object]) -> Iterator[JsonValue]:
         if isinstance(item, GEvalFields) and item.dimensions is not None:
             made.append(item)
             if len(made) == len(item.dimensions):
-                yield _dimensions_form(made)
+                # The assertion of which `parts` has one for each dimension, with a threshold of each that
+                # needs its own.
+                written = {item.dimension: item.threshold for item in made[0].dimensions or ()}
+                shared = next(
+                    (part.threshold for part in made if written[part.dimension or ""] is None), None
+                )
+                entries: list[JsonValue] = [
+                    {"dimension": part.dimension}
+                    if written[part.dimension or ""] is None and part.threshold == shared
+                    else {"dimension": part.dimension, "threshold": part.threshold}
+                    for part in made
+                ]
+                form = {**serialize(made[0]), "dimensions": entries, "threshold": shared}
+                unsaid = {"dimension", "threshold"} if shared is None else {"dimension"}
+                dimensions_form = {key: entry for key, entry in form.items() if key not in unsaid}
+                yield dimensions_form
                 made = []
         else:
             yield _plain(item)
-
-
-def _dimensions_form(parts: Sequence[GEvalFields]) -> dict[str, JsonValue]:
-    """Return the assertion of which `parts` has one for each dimension, with a threshold of each that needs its own."""
-    written = {item.dimension: item.threshold for item in parts[0].dimensions or ()}
-    shared = next((part.threshold for part in parts if written[part.dimension or ""] is None), None)
-    entries: list[JsonValue] = [
-        {"dimension": part.dimension}
-        if written[part.dimension or ""] is None and part.threshold == shared
-        else {"dimension": part.dimension, "threshold": part.threshold}
-        for part in parts
-    ]
-    form = {**serialize(parts[0]), "dimensions": entries, "threshold": shared}
-    unsaid = {"dimension", "threshold"} if shared is None else {"dimension"}
-    return {key: entry for key, entry in form.items() if key not in unsaid}
 
 
 @cache

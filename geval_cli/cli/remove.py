@@ -92,7 +92,26 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
             told.labels_removed += sum(runs.labels().remove(run_id) for run_id in told.orphans)
             runs.shrink()
             told.answers = _remove_answers(given, told.gone, shrinks=not runs.is_any_going_on)
-    _tell(told, as_json=given.as_json)
+    if given.as_json:
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "rm",
+            "removed": told.gone,
+            "left": told.left,
+            "answers_removed": told.answers,
+            "labels": {"removed": told.labels_removed, "kept": told.labels_kept},
+        }
+        sys.stdout.write(json_text(document, indent=2) + "\n")
+        return
+    for item in told.left:
+        sys.stderr.write(f"note: run {item.run} was not removed: {item.why}\n")
+    parts = [f"run {told.gone[0]}" if len(told.gone) == 1 else plural(len(told.gone), "run")]
+    parts += [plural(told.labels_removed, "label")] if told.labels_removed else []
+    parts += [f"{plural(told.answers, 'cached answer')} that nothing else used"] if told.answers else []
+    sys.stdout.write(f"removed {' and '.join(parts)}\n")
+    if told.labels_kept:
+        how = "export them with `geval label RUN --export FILE`, or remove them with `geval rm RUN --labels`"
+        sys.stderr.write(f"note: kept {plural(told.labels_kept, 'human label')}: {how}\n")
 
 
 def _may_remove(
@@ -185,26 +204,3 @@ def _remove_answers(given: RemoveOptions, run_ids: Sequence[str], *, shrinks: bo
     except StoreError as error:  # the runs are gone, whatever becomes of the answers
         print_warnings([f"{error.message}; cached answers stay ({error.hint})"])
         return None
-
-
-def _tell(told: _Told, *, as_json: bool) -> None:
-    if as_json:
-        document = {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "rm",
-            "removed": told.gone,
-            "left": told.left,
-            "answers_removed": told.answers,
-            "labels": {"removed": told.labels_removed, "kept": told.labels_kept},
-        }
-        sys.stdout.write(json_text(document, indent=2) + "\n")
-        return
-    for item in told.left:
-        sys.stderr.write(f"note: run {item.run} was not removed: {item.why}\n")
-    parts = [f"run {told.gone[0]}" if len(told.gone) == 1 else plural(len(told.gone), "run")]
-    parts += [plural(told.labels_removed, "label")] if told.labels_removed else []
-    parts += [f"{plural(told.answers, 'cached answer')} that nothing else used"] if told.answers else []
-    sys.stdout.write(f"removed {' and '.join(parts)}\n")
-    if told.labels_kept:
-        how = "export them with `geval label RUN --export FILE`, or remove them with `geval rm RUN --labels`"
-        sys.stderr.write(f"note: kept {plural(told.labels_kept, 'human label')}: {how}\n")

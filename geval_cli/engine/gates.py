@@ -78,7 +78,13 @@ class _Sums(Struct):
             if result.score is not None:
                 self.scores.add(result.test_index, result.score)
         else:
-            self._add_metric(result, self.gate.metric)
+            # Count the assertions of the metric as one: it is as bad as the worst of them.
+            metric = self.gate.metric
+            if metric in result.named_scores:
+                self.scores.add(result.test_index, result.named_scores[metric])
+            status = metric_status(result.assertions, metric)
+            if status not in {None, Status.NOT_EVALUATED}:
+                self._count(status, result)
         marks = list(_borderline_marks(result, self.gate.metric))
         if marks:
             self.borderline.add(result.test_index, float(any(marks)))
@@ -88,14 +94,6 @@ class _Sums(Struct):
         if result.latency_ms and not result.cached and result.error is None:
             self.latencies.add(result.latency_ms)
             self.latency.add(result.latency_ms)
-
-    def _add_metric(self, result: CaseResult, metric: str) -> None:
-        """Count the assertions of the metric as one: it is as bad as the worst of them."""
-        if metric in result.named_scores:
-            self.scores.add(result.test_index, result.named_scores[metric])
-        status = metric_status(result.assertions, metric)
-        if status not in {None, Status.NOT_EVALUATED}:
-            self._count(status, result)
 
     def _count(self, status: Status, result: CaseResult) -> None:
         self.cases += 1

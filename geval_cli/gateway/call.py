@@ -238,6 +238,8 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
     }
     indexes = tuple(index for index in wanted if index in choice_of)
     sent = [part for part in parts if not part.cached]
+    costs = [part.bought_usd if part.cached else part.usage.cost_usd for part in parts]
+    bought_usd = sum((Usage(cost_usd=cost) for cost in costs), Usage()).cost_usd
     return ModelResponse(
         choices=tuple(choice_of[index] for index in indexes),
         usage=sum((part.usage for part in parts), Usage()),
@@ -248,7 +250,7 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
         fingerprint=next((part.fingerprint for part in parts if part.fingerprint is not None), None),
         request_id=next((part.request_id for part in parts if part.request_id is not None), None),
         sample_indexes=indexes,
-        bought_usd=_bought_usd(parts),
+        bought_usd=bought_usd,
         shared=all(part.shared for part in parts),
         retold=sum((part.retold for part in parts), Usage()),
     )
@@ -274,11 +276,6 @@ def longest(latencies_ms: Iterable[float | None]) -> float | None:
     found = list(latencies_ms)
     known = [latency for latency in found if latency is not None]
     return max(known) if len(known) == len(found) else None
-
-
-def _bought_usd(parts: Sequence[ModelResponse]) -> float | None:
-    costs = [part.bought_usd if part.cached else part.usage.cost_usd for part in parts]
-    return sum((Usage(cost_usd=cost) for cost in costs), Usage()).cost_usd
 
 
 def without_cost(response: ModelResponse, *, is_counted: bool) -> ModelResponse:

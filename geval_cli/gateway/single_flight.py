@@ -98,13 +98,10 @@ class SingleFlight:
             return await send_next(call)
         if call.keys in self._flights:
             return without_cost(await self._wait(call.keys), is_counted=self._is_counted)
-        self._begin(call, send_next)
-        return await self._wait(call.keys)
-
-    def _begin(self, call: ModelCall, send_next: Handler) -> None:
         flight = self._flights[call.keys] = _Flight(asyncio.create_task(send_next(call)))
         self._tasks.add(flight.task)
         flight.task.add_done_callback(partial(self._landed, flight, call.keys))
+        return await self._wait(call.keys)
 
     async def aclose(self) -> None:
         """Cancel what is under way, and all who wait for it."""

@@ -73,12 +73,11 @@ class JudgeCalls:
         """Return the request's own wire parameters; whatever the judge's config sets itself is left to it."""
         own = self.judge.provider_params
         params: dict[str, JsonValue] = {} if "temperature" in own else {"temperature": temperature}
-        if max_tokens is not None and not self._has_room(own):
+        if max_tokens is not None and not (
+            self.memory.needs_room(self.judge) or not _ROOM_KEYS.isdisjoint(own)
+        ):
             params["max_tokens"] = max_tokens
         return params
-
-    def _has_room(self, own: Mapping[str, JsonValue]) -> bool:
-        return self.memory.needs_room(self.judge) or not _ROOM_KEYS.isdisjoint(own)
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
         """Return the judge's answer, its cost added to this judgement's."""

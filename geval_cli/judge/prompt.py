@@ -317,23 +317,21 @@ def _criterion_text(criterion: Criterion, steps: Sequence[str]) -> str:
     if criterion.guidelines:
         sections.append("\n".join(["Guidelines:", *(f"- {text}" for text in criterion.guidelines)]))
     if criterion.examples:
-        sections.append(_examples_text(criterion.examples))
+        # The rated examples; their texts are fenced like those to be judged.
+        examples = criterion.examples
+        shown = [read_prompt("examples/rated").rstrip("\n")]
+        for number, example in enumerate(examples, start=1):
+            parts = (
+                f"Example {number}",
+                _example_part(number, "Input", example.input),
+                _example_part(number, "Output", example.output),
+                f"Rating: {format_number(round(example.rating, 2))}",
+                _example_part(number, "Reason", example.reason),
+            )
+            shown.append("\n".join(filter(None, parts)))
+        examples_text = "\n\n".join(shown)
+        sections.append(examples_text)
     return "\n\n".join(sections)
-
-
-def _examples_text(examples: Sequence[RatedExample]) -> str:
-    """Return the rated examples; their texts are fenced like those to be judged."""
-    shown = [read_prompt("examples/rated").rstrip("\n")]
-    for number, example in enumerate(examples, start=1):
-        parts = (
-            f"Example {number}",
-            _example_part(number, "Input", example.input),
-            _example_part(number, "Output", example.output),
-            f"Rating: {format_number(round(example.rating, 2))}",
-            _example_part(number, "Reason", example.reason),
-        )
-        shown.append("\n".join(filter(None, parts)))
-    return "\n\n".join(shown)
 
 
 def _example_part(number: int, label: str, text: str) -> str:

@@ -273,6 +273,14 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     secrets = Secrets(
         [key, *secret_values([headers, base_url, str(written_out or "")]), *source.secret_values]
     )
+    # The name of the batch API that the model of `source` has; empty for none.
+    named = settings.get("batch", preset_of(source).batch)
+    if not named or kind_of(source.spec.id) != TEXT:
+        batch_api = ""
+    elif named == "azure":
+        batch_api = named if "batch_deployment" in settings else ""
+    else:
+        batch_api = "" if speaks_responses(source) and named != "openai" else str(named)
     return Endpoint(
         id=source.id,
         label=source.label,
@@ -290,20 +298,10 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         price=_price(source, settings, url, model),
         certificate=certificate_of(source),
         signer=cloud or key_command_of(source, key_header=key_header, secrets=secrets),
-        batch=_batch_api(source, settings),
+        batch=batch_api,
         batch_deployment=settings.get("batch_deployment", ""),
         batch_price=batch_price_of(settings, url=preset.base_url if is_listed else url, model=model),
     )
-
-
-def _batch_api(source: ProviderSource, settings: Mapping[str, Any]) -> str:
-    """Return the name of the batch API that the model of `source` has; empty for none."""
-    named = settings.get("batch", preset_of(source).batch)
-    if not named or kind_of(source.spec.id) != TEXT:
-        return ""
-    if named == "azure":
-        return named if "batch_deployment" in settings else ""
-    return "" if speaks_responses(source) and named != "openai" else str(named)
 
 
 def _price(source: ProviderSource, settings: Mapping[str, Any], url: str, model: str) -> Price | None:

@@ -5,7 +5,6 @@ YAML parsers refuse some JSON (surrogate pairs in escapes, U+2028 in strings), s
 
 import json
 import math
-import re
 from typing import NoReturn
 
 from geval_cli.errors import ConfigError, Problem
@@ -96,9 +95,6 @@ class _Scanner:
         found = _NUMBER.match(self._text, self._offset)
         if not found:
             self._fail("a JSON value is missing here", hint="put strings and keys in double quotes")
-        return self._number(found)
-
-    def _number(self, found: re.Match[str]) -> int | float:
         if len(found.group()) > _MAX_DIGITS:
             self._fail(f"this number has more than {_MAX_DIGITS} digits")
         number = float(found.group()) if found.lastindex else int(found.group())

@@ -91,15 +91,13 @@ def _parameters(support: Sequence[float], ratings: tuple[float, ...], width: flo
     at a distance of 1, 2 and 3 weigh 0.5, 0.051 and 0.00095 of what the median weighs.
     """
     median = ratings[len(ratings) // 2]
-    weights = [_weight(abs(rating - median), width) for rating in support]
+    weights = [
+        float(2.0 ** -((_PRIOR_WIDTH * abs(rating - median) / width) ** _PRIOR_POWER)) for rating in support
+    ]
     total = math.fsum(weights)
     return tuple(
         ratings.count(rating) + weight / total for rating, weight in zip(support, weights, strict=True)
     )
-
-
-def _weight(distance: float, width: float) -> float:
-    return float(2.0 ** -((_PRIOR_WIDTH * distance / width) ** _PRIOR_POWER))
 
 
 def _tail(support: Sequence[float], parameters: Sequence[float], left: int, least: float) -> float:

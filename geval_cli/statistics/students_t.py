@@ -30,14 +30,11 @@ def t_quantile(share: float, freedom: float) -> float:
     t, tail = NormalDist().inv_cdf(share), 1 - share
     step = math.inf
     while step > _ROUNDING * t:
-        step = (two_sided_p(t, freedom) / 2 - tail) / _density(t, freedom)
+        power = (freedom + 1) / 2 * math.log1p(t * t / freedom)
+        density = math.exp(-power - _log_beta_half(freedom / 2)) / math.sqrt(freedom)
+        step = (two_sided_p(t, freedom) / 2 - tail) / density
         t += step
     return t
-
-
-def _density(t: float, freedom: float) -> float:
-    power = (freedom + 1) / 2 * math.log1p(t * t / freedom)
-    return math.exp(-power - _log_beta_half(freedom / 2)) / math.sqrt(freedom)
 
 
 def _log_beta_half(a: float) -> float:

@@ -81,7 +81,20 @@ class ModerationAssertion(ModelGradedAssertion):
         # A verdict is the same in every repeat, so that the repeat is no part of the request.
         messages = user_message(subject.text)
         response = await model.complete(ModelRequest(messages, role=Role.JUDGE, purpose=Purpose.VERDICT))
-        verdict = self._verdict(_flagged(response.choices[0].text))
+        text = response.choices[0].text
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict) or not all(
+            score is None or _is_share(score) for score in found.values()
+        ):
+            raise JudgeParseError(
+                "the moderation model did not return flagged categories",
+                raw_text=text,
+                hint="name a moderation model, for example openai:moderation",
+            )
+        verdict = self._verdict(found)
         return replace(verdict, latency_ms=response.latency_ms)
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
@@ -104,20 +117,6 @@ class ModerationAssertion(ModelGradedAssertion):
 def _counts(category: str, score: float | None, spec: ModerationAssertion) -> bool:
     is_wanted = not spec.value or category in spec.value
     return is_wanted and (spec.threshold is None or score is None or score >= spec.threshold)
-
-
-def _flagged(text: str) -> dict[str, float | None]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(score is None or _is_share(score) for score in found.values()):
-        raise JudgeParseError(
-            "the moderation model did not return flagged categories",
-            raw_text=text,
-            hint="name a moderation model, for example openai:moderation",
-        )
-    return found
 
 
 class ClassifierAssertion(ModelGradedAssertion):

@@ -77,12 +77,18 @@ class GEvalAssertion(GEvalFields):
             )
         missing = _missing_params(self, context)
         if missing:
+            test = context.test
+            in_vars = [name for name in missing if name in test.vars]
+            if in_vars:
+                hint_for_missing = f"move {', '.join(in_vars)} from `vars` to the test itself"
+            else:
+                hint_for_missing = "give the test these fields, or leave them out of evaluation_params"
             problems.append(
                 Problem(
                     f"{context.where.removeprefix('in ')} has no {', '.join(missing)}, which "
                     "evaluation_params lists",
                     self.place.spelled("evaluation_params", "evaluationParams"),
-                    _hint_for_missing(missing, context.test),
+                    hint_for_missing,
                 )
             )
         return problems
@@ -370,13 +376,6 @@ def _missing_params(spec: GEvalFields, context: CheckContext) -> tuple[str, ...]
     if context.rendered_prompt is None:  # it is broken, which is a problem of its own
         return tuple(name for name in missing if name != "input")
     return missing
-
-
-def _hint_for_missing(missing: Sequence[str], test: MergedTest) -> str:
-    in_vars = [name for name in missing if name in test.vars]
-    if in_vars:
-        return f"move {', '.join(in_vars)} from `vars` to the test itself"
-    return "give the test these fields, or leave them out of evaluation_params"
 
 
 class LlmEvaluation(GEvalAssertion):

@@ -15,7 +15,6 @@ from geval_cli.judge.metric import (
     DEFAULT_THRESHOLD,
     DEFAULT_WINDOW,
     ChecklistItem,
-    Explain,
     Metric,
     RatedExample,
     RubricBand,
@@ -82,12 +81,26 @@ def metric_from_spec(
         stop_error, evaluation_steps = None, ()
     bands = tuple(RubricBand(band.low, band.high, band.description) for band in spec.rubric or ())
     own_prompt = spec.rubric_prompt if spec.rubric_prompt is not None else defaults.rubric_prompt
+    # When to explain, seen from the verdict before `not-` turns it round.
+    explain = "passed" if spec.is_negated and spec.explain == "failed" else spec.explain
+    if own_prompt is None:
+        rubric_prompt = None
+    elif isinstance(own_prompt, str):
+        rubric_prompt = RubricPrompt(evaluate=own_prompt)
+    else:
+        rubric_prompt = RubricPrompt(own_prompt.steps, own_prompt.evaluate)
+    written = spec.checklist or ()
+    rendered = [item.item for item in written] if checklist is None else checklist
+    items = tuple(
+        ChecklistItem(text, item.weight, item.required, item.evidence)
+        for item, text in zip(written, rendered, strict=True)
+    )
     return Metric(
         name=spec.metric or spec.dimension or "g-eval",
         criteria=texts,
         dimension=spec.dimension,
         joint=tuple(item.dimension for item in spec.dimensions or ()),
-        checklist=_items(spec, checklist),
+        checklist=items,
         evaluation_params=spec.evaluation_params,
         evaluation_steps=spec.evaluation_steps if evaluation_steps is None else evaluation_steps,
         rubric=bands,
@@ -104,8 +117,8 @@ def metric_from_spec(
         samples=samples.upto if isinstance(samples, EarlyStopSpec) else samples,
         stop_error=stop_error,
         min_valid=spec.min_valid,
-        explain=_explain(spec),
-        rubric_prompt=_rubric_prompt(own_prompt),
+        explain=explain,
+        rubric_prompt=rubric_prompt,
         over=spec.over or "conversation",
         window=DEFAULT_WINDOW if spec.window is None else spec.window,
     )
@@ -129,28 +142,6 @@ def _written_criteria(spec: GEvalFields) -> tuple[str, ...]:
     if spec.criteria is None:
         return ()
     return (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria
-
-
-def _items(spec: GEvalFields, texts: tuple[str, ...] | None) -> tuple[ChecklistItem, ...]:
-    written = spec.checklist or ()
-    rendered = [item.item for item in written] if texts is None else texts
-    return tuple(
-        ChecklistItem(text, item.weight, item.required, item.evidence)
-        for item, text in zip(written, rendered, strict=True)
-    )
-
-
-def _explain(spec: GEvalFields) -> Explain:
-    """Return when to explain, seen from the verdict before `not-` turns it round."""
-    return "passed" if spec.is_negated and spec.explain == "failed" else spec.explain
-
-
-def _rubric_prompt(written: str | RubricPromptSpec | None) -> RubricPrompt | None:
-    if written is None:
-        return None
-    if isinstance(written, str):
-        return RubricPrompt(evaluate=written)
-    return RubricPrompt(written.steps, written.evaluate)
 
 
 def scoring_levels(spec: GEvalFields, test: MergedTest, defaults: JudgeDefaults) -> tuple[ScoringChoice, ...]:

@@ -534,7 +534,15 @@ class HttpClient:
         if missing := [name for name in _ADDED_BY_AIOHTTP if name not in headers]:
             options["skip_auto_headers"] = missing
         if address.is_encrypted or (proxy is not None and proxy.is_encrypted):
-            options["ssl"] = self._tls()
+            # Make the context for the first server that wants one: reading the system's certificates takes
+            # a while.
+            if self._context is None:
+                try:
+                    self._context = tls_context(self._certificate)
+                except OSError as error:
+                    reason = error.strerror or str(error)
+                    raise UnsendableRequestError(f"certificates cannot be read: {reason}") from error
+            options["ssl"] = self._context
             options["server_hostname"] = address.host.removesuffix(".").partition("%")[
                 0
             ]  # as certificates write it
@@ -548,16 +556,6 @@ class HttpClient:
             if not address.is_encrypted:  # then no tunnel is asked for: the proxy reads the request itself
                 options["headers"] = {**for_proxy, **headers}
         return options
-
-    def _tls(self) -> ssl.SSLContext:
-        """Make the context for the first server that wants one: reading the system's certificates takes a while."""
-        if self._context is None:
-            try:
-                self._context = tls_context(self._certificate)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                raise UnsendableRequestError(f"certificates cannot be read: {reason}") from error
-        return self._context
 
 
 async def _exchange(

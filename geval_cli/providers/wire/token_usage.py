@@ -126,7 +126,18 @@ def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
     if not isinstance(usage, dict) or not _reports(usage, "input_tokens", "output_tokens"):
         return None
     try:
-        return _consistent(_messages_usage(usage, body))
+        cache_read = _count(usage, "cache_read_input_tokens")
+        cache_write = _count(usage, "cache_creation_input_tokens")
+        messages_usage = TokenUsage(
+            _count(usage, "input_tokens") + cache_read + cache_write,
+            _count(usage, "output_tokens"),
+            cache_read_tokens=cache_read,
+            cache_write_tokens=cache_write,
+            long_cache_write_tokens=_count(_part(usage, "cache_creation"), "ephemeral_1h_input_tokens"),
+            model=_text(body, "model"),
+            conditions=_conditions(usage),
+        )
+        return _consistent(messages_usage)
     except _SenselessError:
         return None
 
@@ -165,6 +176,13 @@ def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage
     if reasoning and _count(usage, "total_tokens") == input_tokens + output_tokens + reasoning:
         # xAI counts reasoning beside the completion, all others within it; the total tells which it is.
         output_tokens += reasoning
+    # OpenRouter's own bill; with a key of the user's own at the vendor, the vendor's bill comes on top.
+    charged = _amount_usd(usage.get("cost"))
+    if charged is None or not usage.get("is_byok"):
+        charged_usd = charged
+    else:
+        upstream = _amount_usd(_part(usage, "cost_details").get("upstream_inference_cost"))
+        charged_usd = None if upstream is None else charged + upstream
     return TokenUsage(
         input_tokens,
         output_tokens,
@@ -174,21 +192,7 @@ def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage
         output_audio_tokens=_count(written, "audio_tokens"),
         model=_text(body, "model"),
         conditions=_conditions(body),
-        charged_usd=_charged_usd(usage),
-    )
-
-
-def _messages_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage:
-    cache_read = _count(usage, "cache_read_input_tokens")
-    cache_write = _count(usage, "cache_creation_input_tokens")
-    return TokenUsage(
-        _count(usage, "input_tokens") + cache_read + cache_write,
-        _count(usage, "output_tokens"),
-        cache_read_tokens=cache_read,
-        cache_write_tokens=cache_write,
-        long_cache_write_tokens=_count(_part(usage, "cache_creation"), "ephemeral_1h_input_tokens"),
-        model=_text(body, "model"),
-        conditions=_conditions(usage),
+        charged_usd=charged_usd,
     )
 
 
@@ -268,15 +272,6 @@ def _text(body: Mapping[str, Any], name: str) -> str | None:
 def _conditions(reported: Mapping[str, Any]) -> dict[str, str]:
     named = [(name, _text(reported, name)) for name in ("service_tier", "speed") if name in reported]
     return {name: value for name, value in named if value is not None}
-
-
-def _charged_usd(usage: Mapping[str, Any]) -> float | None:
-    """OpenRouter's own bill; with a key of the user's own at the vendor, the vendor's bill comes on top."""
-    charged = _amount_usd(usage.get("cost"))
-    if charged is None or not usage.get("is_byok"):
-        return charged
-    upstream = _amount_usd(_part(usage, "cost_details").get("upstream_inference_cost"))
-    return None if upstream is None else charged + upstream
 
 
 def _amount_usd(value: Any) -> float | None:
