@@ -133,3 +133,46 @@ def test_what_is_compared_is_kept_or_done_again_together(
     done = {place for place, result in results.items() if found.done.has(result)}
     assert done == {place for place in results if place[0] not in done_again}
     assert sum(found.kept.counts.values()) == len(done)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "latest", "unfinished"),
+    [
+        (["completed"], 0, None),
+        (["interrupted"], 0, 0),
+        (["aborted", "completed"], 1, 0),
+        (["interrupted", "aborted", "completed", "completed"], 3, 1),
+        (["interrupted", "judged"], 0, 0),
+        (["completed", "judged"], 0, None),
+    ],
+)
+def test_the_latest_run_of_a_config_is_resumed_or_the_latest_that_did_not_finish(
+    tmp_path: Path, statuses: list[str], latest: int, unfinished: int | None
+) -> None:
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps({"prompts": ["x"], "providers": ["echo"], "tests": [{}]}), encoding="utf-8")
+    with open_state(tmp_path / ".geval", {}) as state:
+        stop = StopSignal()
+        whole = run_evaluation(prepare(RunRequest(path, {})), state, listen=lambda event: None, stop=stop)
+        run = asyncio.run(whole).run
+        origin = state.runs.origin(run.id)
+        for number, status in enumerate(statuses):
+            is_judged = status == "judged"
+            one = replace(
+                run,
+                id=f"{run.id}-{number}",
+                status=RunStatus.INTERRUPTED if is_judged else RunStatus(status),
+                judged_from=run.id if is_judged else None,
+            )
+            state.runs.begin(one, origin)
+            state.runs.release(one.id)
+        state.runs.remove(run.id)
+
+        found = find_run(prepare(RunRequest(path, {})), state.runs)
+        assert found.run.id == f"{run.id}-{latest}"
+        wish = prepare(RunRequest(path, {}, resume_latest=True))
+        if unfinished is None:
+            with pytest.raises(UsageError, match="no unfinished run"):
+                find_run(wish, state.runs)
+        else:
+            assert find_run(wish, state.runs).run.id == f"{run.id}-{unfinished}"

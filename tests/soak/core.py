@@ -124,6 +124,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "how many requests an answer took is not kept: it is always one",
     (
         "geval_cli/gateway/cache.py",
+        "requests=1,",
+        "requests=2,",
+    ): "how many requests an answer took is not kept: it is always one",
+    (
+        "geval_cli/gateway/cache.py",
         "_MEMORY_BESIDE_A_STORE = 40_000",
         "_MEMORY_BESIDE_A_STORE = (39999)",
     ): "a size of that order is meant",

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from geval_cli.records import JsonValue
 from geval_cli.source.problems import draw_source_line
@@ -65,6 +67,19 @@ def test_what_is_no_secret_stays(line: str) -> None:
 def test_keys_are_recognised_by_their_form_anywhere() -> None:
     assert mask_text("use sk-proj-abcdefgh12345 please") == "use *** please"
     assert mask_text("Authorization: Bearer abcdefgh12345") == "Authorization: ***"
+
+
+SECRET_TEXTS = {
+    "sk-proj-abcdefgh12345": "***",
+    "https://me:sk-proj-abcdefgh12345@x.example/": "https://***@x.example/",  # two marks, one in the other
+    "https://x.example/?sig=abc&v=1": "https://x.example/?sig=***&v=1",
+    "nothing": "nothing",
+}
+
+
+@given(st.lists(st.sampled_from(sorted(SECRET_TEXTS)), max_size=5))
+def test_of_several_secrets_in_a_text_each_is_hidden_once(parts: list[str]) -> None:
+    assert mask_text(" and ".join(parts)) == " and ".join(SECRET_TEXTS[part] for part in parts)
 
 
 def test_a_snapshot_keeps_variables_and_references_but_no_literal_keys() -> None:
