@@ -180,12 +180,27 @@ def test_half_of_the_judged_cases_is_a_pass_rate_of_exactly_one_half() -> None:
     assert tally.summary().pass_rate == 0.5
 
 
-@pytest.mark.parametrize(("kind", "bugs"), [("InternalError", 1), ("JudgeError", 0)])
-def test_results_that_a_bug_spoilt_are_counted_once(kind: str, bugs: int) -> None:
+@pytest.mark.parametrize(
+    ("of_case", "of_members", "bugs"),
+    [
+        ("InternalError", ("InternalError", "InternalError"), 1),
+        ("InternalError", (None, None), 1),
+        (None, ("InternalError", None), 1),
+        (None, ("JudgeError", "InternalError"), 1),
+        ("JudgeError", ("JudgeError", "JudgeError"), 0),
+        ("JudgeError", (None, None), 0),
+        (None, (), 0),
+    ],
+)
+def test_results_that_a_bug_spoilt_are_counted_once(
+    of_case: str | None, of_members: tuple[str | None, ...], bugs: int
+) -> None:
+    def error(kind: str | None) -> ErrorInfo | None:
+        return None if kind is None else ErrorInfo(kind, "oops")
+
     tally = Tally()
-    error = ErrorInfo(kind, "oops")
-    judged = replace(assertion_result(ERROR, None), error=error)
-    tally.add(replace(case_result(ERROR, (judged, judged)), error=error))
+    members = tuple(replace(assertion_result(ERROR, None), error=error(kind)) for kind in of_members)
+    tally.add(replace(case_result(ERROR, members), error=error(of_case)))
     tally.add(case_result(PASSED))
     assert tally.bugs == bugs
 

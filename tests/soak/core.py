@@ -119,6 +119,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "how many requests an answer took is not kept: it is always one",
     (
         "geval_cli/gateway/cache.py",
+        "return [Usage(1, usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd)]",
+        "return [Usage((0), usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd)]",
+    ): "how many requests an answer took is not kept: it is always one",
+    (
+        "geval_cli/gateway/cache.py",
         "requests=1,",
         "requests=(0),",
     ): "how many requests an answer took is not kept: it is always one",

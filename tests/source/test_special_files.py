@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from support.geval_command import run_geval
 
+from geval_cli.source.access import regular_only
+
 
 @pytest.mark.parametrize(
     "config",
@@ -38,3 +40,13 @@ def test_a_config_that_is_a_pipe_is_a_problem(tmp_path: Path) -> None:
     done = run_geval("run", "pipe.yaml", cwd=tmp_path)
     assert done.code == 2
     assert "`pipe.yaml` is a pipe or a device, not a file" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are listed in /proc")
+def test_what_is_no_file_is_closed_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(OSError, match="is a "):
+            regular_only(str(path), os.O_RDONLY)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
