@@ -84,7 +84,7 @@ def test_the_dimensions_example_runs_with_another_judge(project: Path) -> None:
 
 @pytest.mark.local_model
 def test_the_example_for_the_local_model_runs_on_the_real_one(project: Path) -> None:
-    """As a judge it is in the demo (tests/cli/test_first_hour.py) and in tests/library/test_session.py."""
+    """As a judge it is in the demo (tests/cli/test_first_hour.py)."""
     config = project / "quickstart.yaml"
     # It takes a second of a processor for thirty tokens that it writes, or a hundred that it reads.
     text = config.read_text(encoding="utf-8")

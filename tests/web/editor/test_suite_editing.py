@@ -98,7 +98,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def editor(server: RunningServer) -> Editor:
     folder = server.settings.folder
     for path in folder.rglob("*"):
-        if path.is_file() and ".geval" not in path.parts:
+        if (path.is_file() or path.is_symlink()) and ".geval" not in path.parts:
             path.unlink()
     found = Editor(server, folder)
     found.path.write_text(SUITE, encoding="utf-8")
