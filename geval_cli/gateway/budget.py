@@ -266,7 +266,7 @@ class CostReservation:
         while True:
             self._budget.check()
             is_known = price.answers > 0
-            if (is_known or not price.is_asked) and self._budget.leaves_room_beside(self._reserved_usd):
+            if not price.is_asked and self._budget.leaves_room_beside(self._reserved_usd):
                 break
             waiter = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)

@@ -221,8 +221,9 @@ def test_answers_that_could_not_be_used_take_money_too(world, error, told_usd, r
         error.cost_usd = told_usd
     first = iter([costing(0.5)(None)])
     provider = FakeProvider(lambda _: next(first, error), limits=ProviderLimits(max_retries=0))
-    ask_many(world, provider, Budget(max_cost_usd=3.0), asks(30), max_concurrency=10)
+    answers = ask_many(world, provider, Budget(max_cost_usd=3.0), asks(30), max_concurrency=10)
     assert len(provider.requests) == requests
+    assert {type(answer) for answer in answers} == {ModelResponse, type(error), BudgetError}
 
 
 def test_answers_that_cost_nothing_go_on_for_ever(world):
