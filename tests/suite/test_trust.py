@@ -11,8 +11,9 @@ from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.errors import ConfigError
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml
+from geval_cli.specs.conversation import ToolSet
 from geval_cli.specs.promptfoo import NamedPromptSpec
-from geval_cli.suite.trust import WatchedTests, code_of_suite, document_trust_problems
+from geval_cli.suite.trust import WatchedTests, code_of_suite, code_of_test, document_trust_problems
 
 
 @dataclass
@@ -96,3 +97,16 @@ def test_a_prompt_that_a_program_makes_is_code_by_the_name_that_the_config_gives
 ) -> None:
     prompt = NamedPromptSpec(id="p", label="p", raw=raw, made_by=made_by)
     assert [part.what for part in code_of_suite(suite([], prompts=(prompt,)))] == names
+
+
+@pytest.mark.parametrize(
+    ("test", "code"),
+    [
+        (case(), []),
+        (case(tools=ToolSet(SourcePath.nowhere())), []),
+        (case(tools=ToolSet(SourcePath.nowhere(), named_functions=True)), ["tools"]),
+        (asserting("a"), []),
+    ],
+)
+def test_tools_are_code_where_they_are_functions(test: MergedTest, code: list[str]) -> None:
+    assert [part.what for part in code_of_test(test)] == code
