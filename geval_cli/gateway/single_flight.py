@@ -101,6 +101,7 @@ class SingleFlight:
         flight = self._flights[call.keys] = _Flight(asyncio.create_task(send_next(call)))
         self._tasks.add(flight.task)
         flight.task.add_done_callback(partial(self._landed, flight, call.keys))
+        del flight  # as in `_wait`
         return await self._wait(call.keys)
 
     async def aclose(self) -> None:
