@@ -128,7 +128,9 @@ def test_reload_and_a_second_tab_show_the_same_run(page: Any, tmp_path: Path, mo
         for tab in (second, window.page):
             tab.bring_to_front()
             tab.locator('[data-run-status="completed"]').wait_for()
-            assert page.locator("[data-cell].is-failed").count() == 1
+            failed = tab.locator("[data-cell].is-failed")
+            failed.first.wait_for()
+            assert failed.count() == 1
         second.close()
 
 
