@@ -397,7 +397,7 @@ def test_the_same_talks_are_no_pair_to_ask_about(product: Product) -> None:
         ('{"turns": [{"content": "Hi"}]}', "turn 1 has no role", "t.jsonl:1:1"),
         ('{"turns": [{"role": "user"}]}', "turn 1 has no `content`", "t.jsonl:1:1"),
         ('{"foo": 1}', "this line is not a talk", "t.jsonl:1:1"),
-        ('{"turns": ' + "[" * 3000 + "]" * 3000 + "}", "levels deep", "t.jsonl:1:"),
+        ('{"turns": ' + "[" * 100_000 + "]" * 100_000 + "}", "levels deep", "t.jsonl:1:"),
     ],
 )
 def test_broken_files(product: Product, text: str, problem: str, place: str) -> None:
