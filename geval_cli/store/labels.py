@@ -25,7 +25,7 @@ _SELECT_ONE = """
     WHERE run_id = ? AND case_id = ? AND metric = ? AND annotator = ?
 """
 _COUNT = "SELECT count(*) FROM labels WHERE run_id = ?"
-_RUNS = "SELECT DISTINCT run_id FROM labels WHERE substr(run_id, 1, length(?1)) = ?1 ORDER BY run_id"
+_RUNS = "SELECT DISTINCT run_id FROM labels WHERE substr(run_id, 1, length(?)) = ? ORDER BY run_id"
 _DELETE = "DELETE FROM labels WHERE run_id = ?"
 
 
@@ -86,7 +86,7 @@ class RunLabels(Struct, frozen=True):
 
     def runs(self, beginning: str) -> list[str]:
         """Return the ids of runs that have labels and begin so, also of runs that were removed."""
-        return [row[0] for row in self._select(_RUNS, beginning)]
+        return [row[0] for row in self._select(_RUNS, beginning, beginning)]
 
     def remove(self, run_id: str) -> int:
         """Remove the labels of a run; return how many there were.
