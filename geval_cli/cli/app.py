@@ -589,7 +589,7 @@ def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
         UsageError: there is no such command.
     """
     if words and words[0] == "import" and "import" in commands:
-        # The words with `suite` after `import`, where no kind is written.
+        # `geval import FILE` means `geval import suite FILE`.
         verb, *rest = words
         is_written = bool(rest) and rest[0] in (*_IMPORTED, "-h", "--help")
         return list(words) if is_written else [verb, "suite", *rest]

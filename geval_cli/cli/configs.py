@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from geval_cli.cli.problems import print_annotations, print_problems
 from geval_cli.cli.run import check_all
 from geval_cli.errors import ConfigError, ExitCode, OutputError, ProblemFormat, UsageError
-from geval_cli.extras.promptfoo.differences import differences
+from geval_cli.extras.promptfoo.differences import ConfigDifference, differences
 from geval_cli.numbers import plural
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.report.safe_file import SafeFile, open_in_place, output_error
 from geval_cli.report.sanitize import quoted
-from geval_cli.runs.requests import RunRequest, is_untrusted
+from geval_cli.runs.requests import PreparedRun, RunRequest, is_untrusted
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.suite.export import PortableSuite, read_portable_suite
 from geval_cli.suite.json_schema import config_json_schema
@@ -58,26 +58,9 @@ def validate_configs(
     print_problems(problems)
     print_annotations(problems)
     for run in prepared:
-        columns = len(run.plan.columns)
-        described = (
-            f"{run.suite.path} is valid: {plural(run.tests, 'test')} x {plural(columns, 'column')}"
-            f" = {plural(run.total, 'case')}"
-        )
-        sys.stdout.write(described + "\n")
+        sys.stdout.write(_described(run) + "\n")
         if lists_differences:
-            found = list(differences(run.suite))
-            if not found:
-                listed = "no known differences from promptfoo\n"
-            else:
-                lines = [f"{plural(len(found), 'thing')} may differ from promptfoo:"]
-                for item in found:
-                    more = f" and {plural(item.more, 'more place')}" if item.more else ""
-                    where = f" ({item.location}{more})" if item.location else ""
-                    lines.append(
-                        f"- {item.what}{where}\n  promptfoo: {item.promptfoo}\n  geval: {item.geval}"
-                    )
-                listed = "\n".join(lines) + "\n"
-            sys.stdout.write(listed)
+            sys.stdout.write(_listed(list(differences(run.suite))))
     return ExitCode.OK
 
 
@@ -199,3 +182,22 @@ def _write(path: Path, text: str, *, is_told: bool = True, is_private: bool = Fa
         raise UsageError(error.message, hint=error.hint) from error
     if is_told:
         sys.stdout.write(f"wrote {path}\n")
+
+
+def _listed(found: Sequence[ConfigDifference]) -> str:
+    if not found:
+        return "no known differences from promptfoo\n"
+    lines = [f"{plural(len(found), 'thing')} may differ from promptfoo:"]
+    for item in found:
+        more = f" and {plural(item.more, 'more place')}" if item.more else ""
+        where = f" ({item.location}{more})" if item.location else ""
+        lines.append(f"- {item.what}{where}\n  promptfoo: {item.promptfoo}\n  geval: {item.geval}")
+    return "\n".join(lines) + "\n"
+
+
+def _described(prepared: PreparedRun) -> str:
+    columns = len(prepared.plan.columns)
+    return (
+        f"{prepared.suite.path} is valid: {plural(prepared.tests, 'test')} x {plural(columns, 'column')}"
+        f" = {plural(prepared.total, 'case')}"
+    )

@@ -490,8 +490,7 @@ class GroupedCommand(TyperCommand):
             if record is not None:
                 written, text = record
                 rows = sections.setdefault(_heading(param), [])
-                # An option or argument as it is written, with `N`, `FILE` or `TEXT` where click names a
-                # Python type.
+                # `N`, `FILE` or `TEXT` in place of the name of a Python type.
                 found = _TYPE.search(written)
                 if found is None:
                     without_type = written

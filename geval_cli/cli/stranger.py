@@ -146,7 +146,6 @@ class Wall(Struct):
         if why_not:
             self._do_without(why_not)
             return
-        # A temporary folder that holds nobody else's files; it goes with the process.
         temporary = make_temporary_folder()
         atexit.register(remove_folder, temporary)
         tempfile.tempdir = str(temporary)

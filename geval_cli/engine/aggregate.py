@@ -57,6 +57,12 @@ def _rounded(value: float, digits: float = 0) -> float:
 _NAME = compile_later(r"[^\W\d]\w*")
 _KEYWORD = "__keyword"
 _ANY_NUMBER = 1_000
+_COUNTS = {
+    (1, 1): "one argument",
+    (1, 2): "one argument or two",
+    (2, 2): "two arguments",
+    (1, _ANY_NUMBER): "at least one argument",
+}
 _FUNCTIONS: dict[str, tuple[Callable[..., float], int, int]] = {
     "abs": (abs, 1, 1),
     "ceil": (math.ceil, 1, 1),
@@ -71,7 +77,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., float], int, int]] = {
     "round": (_rounded, 1, 2),
     "sqrt": (math.sqrt, 1, 1),
 }
-"""Each function with the least and the most arguments that it takes."""
+"""Each function with the smallest and the largest number of arguments that it takes."""
 _NOTICES_MAX = 100
 FLAKY_MAX = 100
 """So many flaky tests are named; all are counted."""
@@ -183,11 +189,7 @@ def _check(node: ast.expr) -> None:
                 _check(argument)
             _, least, most = _FUNCTIONS[name]
             if not least <= len(arguments) <= most:
-                wanted = (
-                    {1: "one argument", 2: "two arguments"}[least] if least == most else "one argument or two"
-                )
-                wanted = "an argument" if most == _ANY_NUMBER else wanted
-                raise ValueError(f"`{name}` takes {wanted}, not {len(arguments)}")
+                raise ValueError(f"`{name}` takes {_COUNTS[least, most]}, not {len(arguments)}")
         case ast.Call(func=ast.Name(id=name)):
             raise ValueError(f"unknown function `{name}`; use one of {', '.join(_FUNCTIONS)}")
         case _:
@@ -317,8 +319,7 @@ class Notices(Struct):
         if isinstance(event, Noticed):
             self.say(event.message)
         elif isinstance(event, ModelCalled) and event.dropped:
-            # The gateway tells what a server does not take when the server says so; an answer from the
-            # cache is silent.
+            # The gateway tells what a server does not accept when the server says so; a cached answer is silent.
             new = [name for name in event.dropped if (event.provider_id, name) not in self._left_out]
             self._left_out.update((event.provider_id, name) for name in new)
             if "temperature" in new:

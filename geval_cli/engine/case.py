@@ -372,8 +372,7 @@ async def _ask(job: Job, test: MergedTest, rendered: Rendered, context: JobConte
     if rules.prompts_spell_chats:
         form = prompt_form(job.provider)
         if form == "chat":
-            # Refuse a chat that cannot be read: as one text of the user a model would answer it, and be
-            # judged for it.
+            # A model would answer a chat that cannot be read as one text of the user, and be judged for that.
             mistake = "" if takes_text(job.provider) else chat_mistake(rendered.whole)
             if mistake:
                 message = f"the prompt `{job.prompt.label}` starts like a chat, but cannot be read as one: {mistake}"

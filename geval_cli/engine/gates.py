@@ -222,27 +222,33 @@ class GateSubjects(Struct):
             for gate in self.gates
             if gate.metric is not None
         ]
-        before = {COUNT}
-        for item in self.derived:
-            names = sorted(names_in_formula(item.value) - before)
-            named += [
-                (name, f"the derived metric `{item.name}`", item.place.value("value")) for name in names
-            ]
-            before.add(item.name)
+        derived = {item.name for item in self.derived}
         for name, what, where in named:
             if name not in self.metrics and not may_be(name):
-                known = hint_among(name, sorted(self.metrics)) or f"add `metric: {name}` to an assertion"
-                hyphenated = next(
-                    (metric for metric in sorted(self.metrics) if name in metric.split("-")), None
-                )
-                is_formula = what.startswith("the derived")
-                if name in before and is_formula:
-                    known = f"a formula can use derived metrics above it: move `{name}` up"
-                elif name in before:
-                    known = "gate on a metric of an assertion: a derived metric can have no gate"
-                elif hyphenated is not None and is_formula:
-                    known = f"a hyphen is a minus sign here: name the metric `{hyphenated.replace('-', '_')}`"
-                yield Problem(f"no assertion has the metric `{name}` of {what}", where, known)
+                hint = self._known_metrics(name)
+                if name in derived:
+                    hint = "use a metric of an assertion: a derived metric can have no gate and no margin"
+                yield Problem(f"no assertion has the metric `{name}` of {what}", where, hint)
+        above = {COUNT, *self.metrics}
+        for item in self.derived:
+            for name in sorted(names_in_formula(item.value) - above):
+                if may_be(name):
+                    continue
+                hyphenated = [metric for metric in sorted(self.metrics) if name in metric.split("-")]
+                if name in derived:
+                    hint = f"a formula can use derived metrics above it: move `{name}` up"
+                elif hyphenated:
+                    hint = (
+                        f"a hyphen is a minus sign here: name the metric `{hyphenated[0].replace('-', '_')}`"
+                    )
+                else:
+                    hint = self._known_metrics(name)
+                message = f"no assertion has the metric `{name}` of the derived metric `{item.name}`"
+                yield Problem(message, item.place.value("value"), hint)
+            above.add(item.name)
+
+    def _known_metrics(self, name: str) -> str:
+        return hint_among(name, sorted(self.metrics)) or f"add `metric: {name}` to an assertion"
 
     def problems(self) -> Iterator[Problem]:
         """Yield one for each gate and margin for which nothing can be counted, whatever models answer."""

@@ -95,23 +95,7 @@ class LikelyMistakes(Struct):
 
     def note(self, test: MergedTest) -> None:
         """Note the next test."""
-        named: list[tuple[tuple[str, ...], JsonValue]] = [
-            (("input",), test.input),
-            (("expected_output",), test.expected_output),
-            (("context",), test.context),
-        ]
-        if not self.plan.suite.rules.nested_variables:
-            named += [(("vars", name), value) for name, value in test.vars.items()]
-        for keys, value in named:
-            if not isinstance(value, str) or "{{" not in value:
-                continue
-            for match in _TAG.finditer(value):
-                word = _WORD.match((match[1] or "").strip())
-                if word is not None and word[0] in test.variables:
-                    key = ".".join(keys), match[0]
-                    place, at, count = self._unrendered.get(key, (test.place, keys, 0))
-                    if count or len(self._unrendered) < _NAMES_MAX:
-                        self._unrendered[key] = place, at, count + 1
+        self._note_unrendered(test)
         for spec in each_assertion(test.assertions):
             value = vars(spec).get("value")  # pydantic takes long to say that a type has no such field
             if isinstance(value, str):
@@ -138,10 +122,7 @@ class LikelyMistakes(Struct):
             elif name in self._unused:
                 self._unused[name].tests += 1
             elif len(self._unused) < _NAMES_MAX:
-                # Whether a YAML file has the variable, and not a table of tests.
-                location = _location(test.place, ("vars", name))
-                is_in_config = location is not None and location.file.endswith((".yaml", ".yml"))
-                self._unused[name] = _Unused(test.place, is_in_config, frozenset(test.vars))
+                self._unused[name] = _Unused(test.place, _is_in_config(test, name), frozenset(test.vars))
 
     @property
     def _all_tests(self) -> SuiteTests | None:
@@ -238,6 +219,25 @@ class LikelyMistakes(Struct):
         if len(value) > len("\u201c\u201d") and len(self._quoted) < _NAMES_MAX:
             self._quoted.setdefault(value, spec.place.value(*keys))
 
+    def _note_unrendered(self, test: MergedTest) -> None:
+        named: list[tuple[tuple[str, ...], JsonValue]] = [
+            (("input",), test.input),
+            (("expected_output",), test.expected_output),
+            (("context",), test.context),
+        ]
+        if not self.plan.suite.rules.nested_variables:
+            named += [(("vars", name), value) for name, value in test.vars.items()]
+        for keys, value in named:
+            if not isinstance(value, str) or "{{" not in value:
+                continue
+            for match in _TAG.finditer(value):
+                word = _WORD.match((match[1] or "").strip())
+                if word is not None and word[0] in test.variables:
+                    key = ".".join(keys), match[0]
+                    place, at, count = self._unrendered.get(key, (test.place, keys, 0))
+                    if count or len(self._unrendered) < _NAMES_MAX:
+                        self._unrendered[key] = place, at, count + 1
+
     def _read_test(self, test: MergedTest) -> None:
         # What tests share, each of them has: only the last one's is held, so that no other gets its identity.
         before, self._read_last = self._read_last, {}
@@ -303,6 +303,12 @@ def _texts_of_prompt(prompt: PromptSpec) -> Iterator[str]:
 def _place_of(prompt: PromptSpec) -> Location | None:
     place = prompt.place
     return place.value("raw") or place.value("system") or place.value("messages") or place.value()
+
+
+def _is_in_config(test: MergedTest, name: str) -> bool:
+    """Return whether a YAML file has the variable, and not a table of tests."""
+    location = _location(test.place, ("vars", name))
+    return location is not None and location.file.endswith((".yaml", ".yml"))
 
 
 def _unused(names: Sequence[str], found: _Unused, place: Location | None, hint: str) -> Problem:

@@ -189,8 +189,6 @@ async def _answers(question: _Question, metric: Metric, output: str, calls: Judg
     replies, chances = await calls.read(
         request, lambda choice: (found := question.read(choice), _chances(found, choice))
     )
-    # The answers weighed by their `chances`, as `_chances` returns them; with `must` all have to be
-    # settled.
     items = question.items
     must = metric.scoring == "logprobs"
     settled = [number for number, (_, known) in enumerate(chances or (), 1) if known >= MIN_COVERAGE]

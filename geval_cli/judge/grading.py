@@ -429,7 +429,6 @@ def _mean_of_answers(metric: Metric, rated: Mapping[int, Grade]) -> Grade:
         "answers": answers,
     }
     steps = grades[0].evaluation_steps
-    # What was said of the worst answer, and which one that is of how many.
     said = grades[lowest].reason
     if len(grades) == 1 or not said:
         reason_of_answers = said

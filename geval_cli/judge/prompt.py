@@ -317,7 +317,6 @@ def _criterion_text(criterion: Criterion, steps: Sequence[str]) -> str:
     if criterion.guidelines:
         sections.append("\n".join(["Guidelines:", *(f"- {text}" for text in criterion.guidelines)]))
     if criterion.examples:
-        # The rated examples; their texts are fenced like those to be judged.
         examples = criterion.examples
         shown = [read_prompt("examples/rated").rstrip("\n")]
         for number, example in enumerate(examples, start=1):

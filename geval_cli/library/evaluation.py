@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from geval_cli.assertions.graded.jury import Member, ask_jury, verdict_of_jury
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.trace import called_steps
 from geval_cli.errors import (
     ApiError,
@@ -68,24 +69,13 @@ async def evaluate_case(judges: Session, evaluation: Evaluation, case: TestCase)
             for judge, found in asked
         ]
         outcome = verdict_of_jury(await ask_jury(members), jury.rules)
-        latency_ms = (time.perf_counter() - started) * 1000
-        assert outcome.score is not None
-        assert outcome.threshold is not None
-        detail = dict(outcome.detail)
-        return Result(
-            metric=f"{metric.name} [GEval]",
-            score=outcome.score,
-            success=outcome.status is Status.PASSED,
-            threshold=outcome.threshold,
-            reason=outcome.reason,
-            latency_ms=latency_ms,
-            metadata={**detail, "score_range": tuple(detail["score_range"])},
-        )
+        metadata = {**outcome.detail, "score_range": tuple(outcome.detail["score_range"])}
+        return _result(metric, outcome, metadata, started)
     try:
         grade = await judges.grade(metric, judged, asked[0][1])
     except ProviderError as error:
         raise ApiError(error.message, status=error.status, body=error.body, hint=error.hint) from error
-    return _result(metric, grade, latency_ms=(time.perf_counter() - started) * 1000)
+    return _result(metric, grade, _metadata(grade.detail), started)
 
 
 async def evaluate_cases(
@@ -299,15 +289,19 @@ def _texts(value: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
     return value if value is None or isinstance(value, str) else tuple(value)
 
 
-def _result(metric: Metric, grade: Grade, *, latency_ms: float) -> Result:
+def _result(
+    metric: Metric, verdict: Grade | Outcome, metadata: dict[str, JsonValue], started: float
+) -> Result:
+    assert verdict.score is not None
+    assert verdict.threshold is not None
     return Result(
         metric=f"{metric.name} [GEval]",
-        score=grade.score,
-        success=grade.status is Status.PASSED,
-        threshold=grade.threshold,
-        reason=grade.reason,
-        latency_ms=latency_ms,
-        metadata=_metadata(grade.detail),
+        score=verdict.score,
+        success=verdict.status is Status.PASSED,
+        threshold=verdict.threshold,
+        reason=verdict.reason,
+        latency_ms=(time.perf_counter() - started) * 1000,
+        metadata=metadata,
     )
 
 

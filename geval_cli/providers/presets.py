@@ -273,7 +273,6 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     secrets = Secrets(
         [key, *secret_values([headers, base_url, str(written_out or "")]), *source.secret_values]
     )
-    # The name of the batch API that the model of `source` has; empty for none.
     named = settings.get("batch", preset_of(source).batch)
     if not named or kind_of(source.spec.id) != TEXT:
         batch_api = ""

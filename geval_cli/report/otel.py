@@ -162,7 +162,6 @@ class OtelTraces:
         self._sends_logs = is_sent["LOGS"] and not is_off
         self._sends_spans = is_sent["TRACES"] and not is_off
         try:
-            # Who sends: `geval`, unless the variables give another name.
             is_named = environ.get("OTEL_SERVICE_NAME") or "service.name=" in environ.get(
                 "OTEL_RESOURCE_ATTRIBUTES", ""
             )

@@ -81,7 +81,6 @@ def write_problems(
         summary: what they say together in a sentence, where the format has a place for it.
     """
     if form is ProblemFormat.SARIF:
-        # A log of SARIF 2.1.0, which code hosts and editors read.
         items = [_Placed(item, origin, workspace) for item in sort_problems(problems)]
         rules = {item.rule.id: item.rule for item in items}
         driver = {

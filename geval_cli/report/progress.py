@@ -284,7 +284,7 @@ class _PlainProgress(_NoticesOnly):
             done = f"{state.done:,} of {plural(state.total, 'case')}"
             self._print(f"{word}: {done}; {state.counts_text()}; {state.elapsed_text(self._clock())}")
         elif isinstance(event, BatchesAdvanced):
-            # Print how far the batches are: at once at first, then when there is news and not too often.
+            # A new wave is told at once, later news not too often.
             text, now_s = batch_text(event, signs_of(self._console).dot), self._clock()
             is_new_wave = event.answered == 0 and self._last_batches.get(event.role) != text
             if is_new_wave or (

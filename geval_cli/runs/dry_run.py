@@ -190,8 +190,6 @@ class _Judgement(Struct):
         elif self.form is not None and request.purpose is not Purpose.EXPLANATION:
             # A rating that is explained, if any is.
             rating = self.form.asked_range[self.form.explain == "passed"]
-            # A judge's answer in the form of a dimension: the rating, or one of each dimension that is
-            # asked for.
             metric = self.form
             if not metric.joint:
                 rating_text = format_number(rating)
@@ -383,7 +381,7 @@ class _DryRun(Struct, eq=False):
             self._seen[question] = max(seen, len(keys))
         is_new = seen < len(keys)
         missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
-        # Whether a request would go into a batch: steps do not.
+        # Steps never go into a batch.
         is_wanted = request.role in self.prepared.request.batched_roles
         is_batched = is_wanted and request.purpose is not Purpose.STEPS and batch_api(provider) is not None
         counts = request_counts(

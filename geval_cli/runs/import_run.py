@@ -322,7 +322,7 @@ def _converted(
             continue
         found.append(case)
     if wrong:
-        # Where results are; the text is read a second time, which only files with problems need.
+        # The text is read a second time, with positions, which only files with problems need.
         indexes = [index for index, _ in wrong]
         place = read_json(text, str(path)).place
         for key in keys:

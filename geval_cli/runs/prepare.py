@@ -11,7 +11,7 @@ from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.assertions.graded.judges import check_writer, kind_by_default
 from geval_cli.engine.check import Checked, check_plan, is_of_gates
 from geval_cli.engine.plan import NO_PROVIDER, DrawnTests, Plan, SelectedTests
-from geval_cli.errors import ConfigError, MissingKey, Problem, Severity
+from geval_cli.errors import ConfigError, Location, MissingKey, Problem, Severity
 from geval_cli.plugins import extra
 from geval_cli.providers.judge_kinds import TEXT
 from geval_cli.providers.prices import FREE_KINDS, known_price
@@ -325,13 +325,7 @@ def _check_providers(
         yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
     judged_at = {spec.fingerprint: place for spec, place in zip(judging, checked.judged_at, strict=True)}
     for spec in _distinct([*judging, *answering]):
-        # Why a config may not use a provider; one that the command line names is the user's own word.
-        if suite.access.runs_code or (runs_program(spec) and not suite.access.is_strangers):
-            refused = None  # a server refuses a config with code as a whole, and lets it be edited
-        else:
-            refused = provider_access_problem(
-                spec, env=suite.env, base_dir=suite.base_dir, access=suite.access
-            )
+        refused = _access_problem(spec, suite)
         if refused is not None:
             yield refused
             continue
@@ -341,24 +335,25 @@ def _check_providers(
             for lack in check_ready(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):
                 problem = lack
                 if isinstance(lack, MissingKey) and spec.fingerprint in judged_at:
-                    place = judged_at[spec.fingerprint]
-                    kind = kind_by_default(spec)
-                    if kind is not None:
-                        is_text = kind == TEXT
-                        needs = f"the default, {spec.public_id}, needs {lack.variable}"
-                        hint = "set `defaultTest.options.provider`" + (
-                            ", for example local:smollm2" if is_text else ""
-                        )
-                        problem = Problem(
-                            f"no {'judge' if is_text else f'{kind} provider'} is set, and {needs}",
-                            place,
-                            hint,
-                        )
-                    else:
-                        problem = dataclasses.replace(
-                            lack, notes=("choose another judge with --grader PROVIDER", *lack.notes)
-                        )
+                    problem = _judge_lacks_key(lack, spec, judged_at[spec.fingerprint])
                 yield problem if is_going_to_run else dataclasses.replace(problem, severity=Severity.WARNING)
+
+
+def _judge_lacks_key(problem: MissingKey, judge: ProviderSpec, place: Location | None) -> Problem:
+    kind = kind_by_default(judge)
+    if kind is not None:
+        is_text = kind == TEXT
+        needs = f"the default, {judge.public_id}, needs {problem.variable}"
+        hint = "set `defaultTest.options.provider`" + (", for example local:smollm2" if is_text else "")
+        return Problem(f"no {'judge' if is_text else f'{kind} provider'} is set, and {needs}", place, hint)
+    return dataclasses.replace(problem, notes=("choose another judge with --grader PROVIDER", *problem.notes))
+
+
+def _access_problem(spec: ProviderSpec, suite: LoadedSuite) -> Problem | None:
+    """Why a config may not use a provider; one that the command line names is the user's own word."""
+    if suite.access.runs_code or (runs_program(spec) and not suite.access.is_strangers):
+        return None  # a server refuses a config with code as a whole, and lets it be edited
+    return provider_access_problem(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
 
 
 def asks_for_money(prepared: PreparedRun) -> bool:

@@ -228,7 +228,6 @@ def options_of(covered: Mapping[str, JsonValue]) -> RunOptions:
     for field, option in declared_options(RunOptions):
         value = written.get(option.name)
         if option.decides_results and value is not None:
-            # The value of an option from `deciding_options`.
             if field.name == "dialect":
                 values[field.name] = Dialect(value)
             else:
@@ -273,22 +272,7 @@ def changes(
     lines += config_lines
     has_config_changes = bool(config_lines)
     for part, old, new in _pairs(before.get(_SUITE), now.get(_SUITE)):
-        if part.startswith(FILE_PART):
-            name = part.removeprefix(FILE_PART)
-            if old is None or new is None:
-                if not has_config_changes:
-                    lines.append(f"file {name}: {'now used' if old is None else 'no longer used'}")
-            elif name == "...":
-                lines.append("files used by the tests: their content")
-            else:
-                lines.append(f"file {name}: its content")
-        elif part == ROWS_PART or part.startswith(CONFIG_PART):
-            if not has_config_changes:
-                lines.append(
-                    f"{part.removeprefix(CONFIG_PART)}: a value that comes from the environment or from another file"
-                )
-        elif part != OVERRIDES_PART:
-            lines.append(part)
+        lines += _part_changes(part, old, new, has_config_changes=has_config_changes)
     if before.get(_LOCK) != now.get(_LOCK):
         lines.append("geval.lock: the evaluation steps in it")
     if before.get(_PROMPTS) != now.get(_PROMPTS):
@@ -312,6 +296,24 @@ def _pairs(
         old, new = before.get(name, absent), now.get(name, absent)
         if old is not new and _text(old) != _text(new):
             yield name, old, new
+
+
+def _part_changes(part: str, old: JsonValue, new: JsonValue, *, has_config_changes: bool) -> Iterator[str]:
+    """Yield a line for each changed hash. A changed config is described key by key."""
+    if part.startswith(FILE_PART):
+        name = part.removeprefix(FILE_PART)
+        if old is None or new is None:
+            if not has_config_changes:
+                yield f"file {name}: {'now used' if old is None else 'no longer used'}"
+        elif name == "...":
+            yield "files used by the tests: their content"
+        else:
+            yield f"file {name}: its content"
+    elif part == ROWS_PART or part.startswith(CONFIG_PART):
+        if not has_config_changes:
+            yield f"{part.removeprefix(CONFIG_PART)}: a value that comes from the environment or from another file"
+    elif part != OVERRIDES_PART:
+        yield part
 
 
 def _config_changes(before: JsonValue, now: JsonValue, path: str = "") -> Iterator[str]:

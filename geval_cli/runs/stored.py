@@ -83,7 +83,7 @@ def named_report(name: str, runs: RunStore, access: Access = TRUSTED) -> RunRepo
         StoreError: stored runs cannot be read.
     """
     if is_results_file(name):
-        # What a file holds as if it were a stored run: the name of the file stands for an id that it lacks.
+        # The name of the file stands for an id that it lacks.
         report = read_results_file(Path(name), access)
         path = Path(name)
         run = report.run if report.run.id else replace(report.run, id=path.name)
@@ -179,7 +179,6 @@ def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
         return RunReport(imported.run, counted, lambda: iter(imported.results), is_stored=False)
     run, summary = _head_of(path, access)
     if not run.columns:
-        # The columns of a .jsonl file's results, of which only they are read.
         found: dict[int, Column] = {}
         for item in _read(path, access, lambda text, _: _PLACES.decode(text)):
             if item.column not in found:

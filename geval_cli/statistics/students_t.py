@@ -54,7 +54,7 @@ def _incomplete_beta(x: float, rest: float, a: float) -> float:
         return 1.0
     if x <= 0:
         return 0.0
-    # Log(x) of x = 1 - rest, without loss for an x near 1.
+    # log1p loses no digits of log(x) where x = 1 - rest is near 1.
     front = math.exp(
         a * (math.log1p(-rest) if rest < x else math.log(x)) + math.log(rest) / 2 - _log_beta_half(a)
     )

@@ -182,13 +182,7 @@ def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) ->
             if (is_frozen and not has_log) or not _is_readable(database):
                 database = Database(path, schema, access=OpenMode.FROZEN)
                 if has_log:
-                    # Copy the database and its log to a temporary folder: to read a log, SQLite needs to
-                    # make files beside it.
-                    folder = stack.enter_context(temporary_folder())
-                    for source in (path, log):
-                        shutil.copy(source, folder)
-                    copied = folder / path.name
-                    database = Database(copied, schema)
+                    database = Database(_copied(path, log, stack), schema)
             with contextlib.closing(database.connect_plainly()) as connection:
                 applied_migrations(connection, path, schema)
         except sqlite3.Error as error:
@@ -215,6 +209,14 @@ def _is_readable(database: Database) -> bool:
             return False
         raise
     return True
+
+
+def _copied(path: Path, log: Path, stack: contextlib.ExitStack) -> Path:
+    """Copy the database and its log to a temporary folder: to read a log, SQLite needs to make files beside it."""
+    folder = stack.enter_context(temporary_folder())
+    for source in (path, log):
+        shutil.copy(source, folder)
+    return folder / path.name
 
 
 def is_unwritable(error: StoreError) -> bool:
@@ -263,15 +265,19 @@ def _open(path: Path, access: OpenMode = OpenMode.WRITE) -> sqlite3.Connection:
         address, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=bool(access)
     )
     try:
-        # Have SQLite trust nothing that stands in the file itself: someone else may have written it.
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA cell_size_check = ON")
-        if sys.version_info >= (3, 12):
-            connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+        _distrust(connection)
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _distrust(connection: sqlite3.Connection) -> None:
+    """Have SQLite trust nothing that stands in the file itself: someone else may have written it."""
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    if sys.version_info >= (3, 12):
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

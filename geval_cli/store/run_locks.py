@@ -46,12 +46,7 @@ class RunLocks:
                 file = path.open("a+b", buffering=0)
                 if self._is_mine(file, path):
                     self._held[run_id] = file
-                    # Write the holder into the locked file if possible: the lock holds without it, as on a
-                    # full disk.
-                    with contextlib.suppress(OSError):
-                        file.truncate(0)
-                        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-                        file.flush()
+                    _sign(file)
                     return True
                 file.close()
                 time.sleep(_PAUSE_S)
@@ -173,3 +168,11 @@ class SharedRuns:
 
     def _note(self, name: str) -> Path:
         return self._folder / f"{self._session}-{name}.run"
+
+
+def _sign(file: BinaryIO) -> None:
+    """Write the holder into the locked file if possible: the lock holds without it, as on a full disk."""
+    with contextlib.suppress(OSError):
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        file.flush()

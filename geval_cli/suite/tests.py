@@ -174,23 +174,7 @@ def _load_texts(fields: Fields, reading: LoadContext) -> None:
         return
     for name in _TEXT_FIELDS:
         if name in fields.values:
-            value, place = fields.values[name], fields.child(name)
-            if isinstance(value, tuple):
-                fields.values[name] = tuple(
-                    _content(item, place.value(index), reading) if _names_content(item) else item
-                    for index, item in enumerate(value)
-                )
-                if any(
-                    text is None and item is not None
-                    for text, item in zip(fields.values[name], value, strict=True)
-                ):
-                    fields.drop(name)
-            elif _names_content(value):
-                text = _content(value, place.value(), reading)
-                if text is None:
-                    fields.drop(name)
-                else:
-                    fields.values[name] = text
+            _load_field(name, fields, reading)
     variables = fields.values.get("vars")
     if isinstance(variables, dict) and any(map(_names_content, variables.values())):
         at = fields.child("vars")
@@ -242,6 +226,25 @@ def _no_media(item: JsonValue, kind: str, location: Location | None) -> tuple[st
         )
     hint = f"{FORMATS[kind]}: {EXAMPLES[kind]}, or {DATA_URL_EXAMPLES[kind]}"
     return f"`{shown}` is not {what}", location, hint
+
+
+def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
+    value, place = fields.values[name], fields.child(name)
+    if isinstance(value, tuple):
+        fields.values[name] = tuple(
+            _content(item, place.value(index), reading) if _names_content(item) else item
+            for index, item in enumerate(value)
+        )
+        if any(
+            text is None and item is not None for text, item in zip(fields.values[name], value, strict=True)
+        ):
+            fields.drop(name)
+    elif _names_content(value):
+        text = _content(value, place.value(), reading)
+        if text is None:
+            fields.drop(name)
+        else:
+            fields.values[name] = text
 
 
 PROFILE = "profile"

@@ -54,8 +54,7 @@ def read_trace(fields: Fields, reading: LoadContext) -> None:
         return
     steps = []
     for index, item in enumerate(value):
-        # What is said of a step: what a tool was given or gave back may be null, and an empty error is
-        # none.
+        # An empty error is no error.
         if isinstance(item, dict):
             known = {
                 key: part
@@ -144,8 +143,7 @@ def _check_turn(turn: TurnSpec, number: int, place: SourcePath, reading: LoadCon
     elif turn.content is None and not turn.tool_calls:
         reading.report(f"turn {number} has no `content`", place.value(), "write what was said")
     for index, call in enumerate(turn.tool_calls):
-        # Whether a call names a tool: itself, or, as APIs write it, in a mapping beside its id and its
-        # type.
+        # APIs write the name in a mapping, beside the id and the type of the call.
         parts = [call, *(part for part in call.values() if isinstance(part, Mapping))]
         names = [part.get("name") for part in parts]
         names_tool = any(isinstance(name, str) and name.strip() for name in names)

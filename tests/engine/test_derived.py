@@ -193,7 +193,7 @@ def test_the_values_of_columns_survive_being_stored() -> None:
         ("abs(x, 2)", "`abs` takes one argument, not 2"),
         ("pow(x)", "`pow` takes two arguments, not 1"),
         ("round()", "`round` takes one argument or two, not 0"),
-        ("max()", "`max` takes an argument, not 0"),
+        ("max()", "`max` takes at least one argument, not 0"),
     ],
 )
 def test_a_formula_that_cannot_be_computed_is_told_with_what_is_wrong(formula: str, why: str) -> None:

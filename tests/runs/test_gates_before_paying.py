@@ -142,7 +142,7 @@ def test_a_gate_between_runs_on_what_rivals_decide_is_a_problem(tmp_path: Path) 
         (
             "f1.mean >= 0.5",
             "no assertion has the metric `f1`",
-            "gate on a metric of an assertion: a derived metric can have no gate",
+            "use a metric of an assertion: a derived metric can have no gate and no margin",
         ),
         ("style.errors <= 1", "no assertion has the metric `style`", "use one of: hellos, tone"),
         ("pass_rate[aera=billing] >= 0.5", "no test has the metadata", "did you mean `area`?"),

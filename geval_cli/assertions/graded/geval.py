@@ -266,7 +266,6 @@ def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase
     case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
     if turns := subject.conversation:
         case = replace(case, turns=turns)
-    # Whether the steps that led to an output are looked for: they are named, or the test brings them.
     if brings_trace(subject) or not _OF_TRACE.isdisjoint(spec.evaluation_params or ()):
         case = replace(case, trace=trace_of(subject), shows_trace=brings_trace(subject))
     if spec.source is None:
@@ -409,7 +408,7 @@ class LlmEvaluation(GEvalAssertion):
 
     def case(self, subject: Subject, tools: Tools) -> JudgedCase:
         """Return the parts of a test and its output that the judge sees, the prompt among them."""
-        # The case with the prompt beside the input; a prompt that is all of the input is not shown twice.
+        # The prompt is shown beside the input, but not where it is all of the input.
         case = super().case(subject, tools)
         if subject.system is not None:
             return replace(case, prompt=subject.system)

@@ -98,7 +98,6 @@ def verdict_of_jury(
         score, threshold = _weighted(votes, weights), grades[0].threshold
     else:
         score, threshold = COMBINED_SCORES[rules.combine](scores), grades[0].threshold
-    # How much each judge counted, where judges have weights; else nothing.
     known = [weight for weight in weights if weight is not None]
     shares = heard_shares(known, _scores(votes)) if len(known) == len(votes) else []
     of_grades = [share for share, vote in zip(shares, votes, strict=False) if vote.grade is not None]

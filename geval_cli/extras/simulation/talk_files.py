@@ -14,6 +14,7 @@ from geval_cli.extras.traces.messages import messages
 from geval_cli.json_codec import decode_json
 from geval_cli.numbers import plural
 from geval_cli.records import Turn
+from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import is_results_file, open_report
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.files import open_problem
@@ -77,16 +78,20 @@ def read_talks(named: str, home: Path | None) -> Talks:
     else:
         hint = "use a run whose tests have `turns`"
         with open_report(named, home, os.environ) as (report, _):
-            # The conversations of a run; those of a test are one cluster.
-            talks, failed = [], 0
-            for result in report.results():
-                if result.turns and result.error is None:
-                    talks.append(Talk(result.turns, result.test_key or str(result.test_index)))
-                failed += bool(result.turns) and result.error is not None
-            found = replace(_speaking(report.file or f"run {report.run.id}", talks), failed=failed)
+            found = _of_run(report)
     if not found.talks:
         raise UsageError(f"{found.name} has no conversation in which a user says something", hint=hint)
     return found
+
+
+def _of_run(report: RunReport) -> Talks:
+    """Return the conversations of a run; those of a test are one cluster."""
+    talks, failed = [], 0
+    for result in report.results():
+        if result.turns and result.error is None:
+            talks.append(Talk(result.turns, result.test_key or str(result.test_index)))
+        failed += bool(result.turns) and result.error is not None
+    return replace(_speaking(report.file or f"run {report.run.id}", talks), failed=failed)
 
 
 def _speaking(name: str, talks: Iterable[Talk], *, earlier: int = 0) -> Talks:
@@ -166,6 +171,25 @@ def _is_trace(line: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict) and not any(name in value for name in _LISTS)
+
+
+def _of_traces(path: Path) -> Talks:
+    """Return the talks of traces or logs: each as its last call tells it, with the answer to that."""
+    reading = TraceReading()
+    found: dict[tuple[str, ...], Talk] = {}
+    for number, answer in enumerate(read_traces(path, reading), start=1):
+        told = [*answer.turns, answer.answer]
+        talk = Talk(tuple(Turn(turn.role, turn.content) for turn in told), str(number))
+        found[talk.said] = talk
+    if reading.bad:
+        if all("expected keys" in problem.message for problem in reading.problems):
+            hint = f"{_FORM}; or use traces that `geval import traces` reads"
+            problems = [Problem("this line is not a talk", item.location, hint) for item in reading.problems]
+            raise ConfigError(problems)
+        raise ConfigError(reading.problems)
+    begun = {said[:length] for said in found for length in range(len(said))}
+    whole = [talk for said, talk in found.items() if said not in begun or not said]
+    return _speaking(str(path), whole, earlier=len(found) - len(whole))
 
 
 def _turns_of(line: bytes, file: str, number: int) -> tuple[Turn, ...]:

@@ -107,8 +107,7 @@ class ToolCaller:
                     f"the calls of {spec.public_id} cannot be answered: its API is not known to take results",
                     hint="use another provider, or leave `tools` out",
                 )
-            # Refuse the calls of an answer that a limit or a filter has ended: what is left of their
-            # arguments may be valid.
+            # What is left of the arguments, where a limit or a filter ended the answer, may be valid JSON.
             name = calls[-1]["function"]["name"]
             end = known_end(choice.finish_reason or "")
             if may_be_empty(end):
@@ -185,8 +184,6 @@ class ToolCaller:
             self._stored = await self._log.of_case(self._case_id)
         stored = self._stored[number] if number < len(self._stored) else None
         if stored is not None:
-            # What a call was answered before; None for one that may be made again, as the user was told of
-            # it.
             assert self._log is not None
             if (stored.name, stored.arguments) != (name, arguments):
                 raise CodeFailedError(

@@ -255,7 +255,7 @@ def _entry(item: JsonValue, place: SourcePath, reading: LoadContext) -> Calibrat
     fields = read_fields(CalibrationEntry, _without_nulls(item), place, "a calibration", reading)
     if fields is None:
         return None
-    # Take whole numbers for numbers in blocks: 0 and 1 are how JSON writes the ends of a scale.
+    # JSON writes the ends of a scale as the whole numbers 0 and 1.
     blocks = fields.values.get("p_pass")
     if isinstance(blocks, list):
         fields.values["p_pass"] = [

@@ -128,7 +128,6 @@ def print_document(document: ReportDocument, console: Console) -> None:
             print_hanging(Text(""), heading, console, indent=0)
         for table in briefs or section.tables:
             console.print()
-            # Print a table; columns of figures stand on the right.
             are_figures = [all(map(_FIGURE.fullmatch, column)) for column in zip(*table.rows, strict=True)]
             sides = "".join(
                 "R" if is_figure else "L" if place else "l" for place, is_figure in enumerate(are_figures)

@@ -645,19 +645,7 @@ def _pair_labels(
         hint = "give the labelled run with --run, or add the judge's scores as `score`"
         raise UsageError(f"{given.path} has no judge scores", hint=hint)
     if is_weighted(given.labels):
-        # Say of labels that were drawn with unequal chances what each counts, and which are a plain draw
-        # together.
-        by_output: dict[str, dict[str, Label]] = defaultdict(dict)
-        for pair in pairs:
-            by_output[pair.label.metric].setdefault(pair.output, pair.label)
-        for metric, labels in by_output.items():
-            shares = shares_of_labels(labels, outputs.get(metric) or _ENDLESS)
-            if shares is None:
-                continue
-            kept = equally_likely(shares)
-            for pair in pairs:
-                if pair.label.metric == metric:
-                    pair.share, pair.is_kept = shares[pair.output], pair.output in kept
+        _weigh(pairs, outputs)
     return pairs, unmatched
 
 
@@ -665,6 +653,25 @@ def _counted(items: Iterable[JudgedItem], outputs: Counter[str]) -> Iterator[Jud
     for item in items:
         outputs.update(metric for metric, score in item.scores.items() if score is not None)
         yield item
+
+
+def _weigh(pairs: Sequence[JudgedLabel], outputs: Mapping[str, int]) -> None:
+    """Say of labels that were drawn with unequal chances what each counts, and which are a plain draw together.
+
+    Raises:
+        ConfigError: labels that a draw was made after are missing.
+    """
+    by_output: dict[str, dict[str, Label]] = defaultdict(dict)
+    for pair in pairs:
+        by_output[pair.label.metric].setdefault(pair.output, pair.label)
+    for metric, labels in by_output.items():
+        shares = shares_of_labels(labels, outputs.get(metric) or _ENDLESS)
+        if shares is None:
+            continue
+        kept = equally_likely(shares)
+        for pair in pairs:
+            if pair.label.metric == metric:
+                pair.share, pair.is_kept = shares[pair.output], pair.output in kept
 
 
 def _of_match(match: Match) -> JudgedLabel:

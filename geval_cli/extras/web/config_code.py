@@ -54,20 +54,24 @@ def _code_in(value: JsonValue) -> Iterator[str]:
     while pending:
         part = pending.pop()
         if isinstance(part, dict):
-            kind = part.get("type")
-            if isinstance(kind, str) and kind.removeprefix("not-") in _ASSERTION_TYPES:
-                yield kind
-            yield from (key for key in KEY_COMMAND.spellings if isinstance(part.get(key), list))
-            for key in _PROVIDER_KEYS:
-                named = part.get(key)
-                if isinstance(named, str) and _is_program(named):
-                    yield named
+            yield from _code_in_mapping(part)
             pending.extend(reversed(part.values()))
         elif isinstance(part, list):
             yield from (item for item in part if isinstance(item, str) and _is_program(item))
             pending.extend(reversed(part))
         elif isinstance(part, str) and _is_code_file(part):
             yield part
+
+
+def _code_in_mapping(part: dict[str, Any]) -> Iterator[str]:
+    kind = part.get("type")
+    if isinstance(kind, str) and kind.removeprefix("not-") in _ASSERTION_TYPES:
+        yield kind
+    yield from (key for key in KEY_COMMAND.spellings if isinstance(part.get(key), list))
+    for key in _PROVIDER_KEYS:
+        named = part.get(key)
+        if isinstance(named, str) and _is_program(named):
+            yield named
 
 
 def _is_program(text: str) -> bool:

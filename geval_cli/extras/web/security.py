@@ -100,7 +100,7 @@ class TokenCheck:
         has_token = hmac.compare_digest(given, self._token) or is_cookie
         if has_token:
             return None
-        # The challenge: Basic for pages, so that browsers ask for the token, Bearer for programs.
+        # Browsers ask for the token where they are challenged with Basic; programs send Bearer.
         challenge = (
             'Bearer realm="geval"'
             if scope["path"].startswith("/api/")

@@ -77,8 +77,7 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
     if request.ray is None:
         check_loky()
     else:
-        # Check that configs that are one suite are in one folder, as only the first one's is sent to a
-        # cluster.
+        # Only the folder of the first config is sent to a cluster.
         folder = request.config.resolve().parent
         outside = [path for path in request.joined if not path.resolve().is_relative_to(folder)]
         if outside and request.ray != LOCAL:

@@ -265,14 +265,7 @@ class _LocalWorker:
         self.is_gone = True
         self.tell(_END)
         if self._connection is not None:
-            # Close a connection so that both ends hear of it: while a thread reads, closing alone leaves it
-            # open.
-            connection = self._connection
-            with contextlib.suppress(OSError):  # the other end is gone
-                if sys.platform != "win32":
-                    with socket.socket(fileno=os.dup(connection.fileno())) as both:
-                        both.shutdown(socket.SHUT_RDWR)
-                connection.close()
+            _hang_up(self._connection)
         self._pool.shutdown(wait=False, kill_workers=True)
 
     def _listen(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
@@ -292,6 +285,15 @@ class _LocalWorker:
             asyncio.run_coroutine_threadsafe(putting, loop).result()
         except RuntimeError:  # the loop is closed: nobody wants to know
             putting.close()
+
+
+def _hang_up(connection: "Connection[Any, Any]") -> None:
+    """Close a connection so that both ends hear of it: while a thread reads, closing alone leaves it open."""
+    with contextlib.suppress(OSError):  # the other end is gone
+        if sys.platform != "win32":
+            with socket.socket(fileno=os.dup(connection.fileno())) as both:
+                both.shutdown(socket.SHUT_RDWR)
+        connection.close()
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -366,7 +366,7 @@ def _read(reply: dict[str, Any]) -> JsonValue:
         return None
     if reply.get("json") is None:
         raise ScriptError(f"it returned a {reply['type']}, which is not a JSON value")
-    # Halves of surrogate pairs, which no other program takes for text, replaced by the sign for that.
+    # No other program accepts halves of surrogate pairs as text.
     text = reply["json"]
     if "\\u" not in text and not _LONE_SURROGATE.search(text):
         without_halves = text

@@ -27,9 +27,9 @@ _CO_VARARGS = 0x04
 
 def main() -> None:
     """Load the file that the command line names, with imports from its second argument; answer until stdin ends."""
-    # The protocol's two pipes, where code that goes through the first descriptors does not meet them. Stdin
-    # and stdout are turned to nothing and to stderr, also for C code and children. Forks let go of the
-    # pipes, so that the end of this process is seen at the other end.
+    # The protocol's pipes move out of the way of code that uses the first descriptors: it reads nothing from stdin, and
+    # what it prints goes to stderr, also from C and from children. Forks close the pipes, so that the other end sees
+    # when this process ends.
     channel = [_moved_up(0), _moved_up(1)]
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -55,7 +55,6 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
     print_problems(prepared.warnings)
     with open_state(given.home, os.environ) as state:
         print_warnings(state.warnings)
-        # Say what the look takes: as the answer with --plan, else before anything is sent.
         cache = state.cache
         ratings, cost = planned_look(read, prepared, run_async(plan_run(uncached(prepared), cache)))
         told = (

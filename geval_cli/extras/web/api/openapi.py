@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
@@ -25,27 +26,10 @@ def describe_api(app: FastAPI, *, needs_token: bool, has_open_geval: bool = Fals
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-            schema = ProblemDocument.model_json_schema(ref_template=_REFERENCE)
-            schemas = found.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(schema.pop("$defs", {}))
-            schemas["ProblemDocument"] = schema
-            for item in found["paths"].values():
-                for operation in item.values():
-                    # FastAPI lists its own form of 422 beside ours.
-                    for response in operation["responses"].values():
-                        if "application/problem+json" in response.get("content", {}):
-                            response["content"].pop("application/json", None)
-            template = _REFERENCE.format(model="{name}")
-            _, schemas = msgspec.json.schema_components((*ANSWERS, *LABEL_ANSWERS), ref_template=template)
-            for schema in schemas.values():
-                _spell_out_arrays(schema)
-            found["components"]["schemas"].update(schemas)
+            _add_problem_schemas(found)
+            _add_record_schemas(found)
             if needs_token:
-                open_operations = _OPEN_OPERATIONS | ({"geval"} if has_open_geval else set())
-                found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-                for operation in (item for path in found["paths"].values() for item in path.values()):
-                    if operation.get("operationId") not in open_operations:
-                        operation["security"] = [{"token": []}]
+                _add_token(found, _OPEN_OPERATIONS | ({"geval"} if has_open_geval else set()))
             app.openapi_schema = found
         return app.openapi_schema
 
@@ -61,6 +45,27 @@ def operations_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def _add_problem_schemas(document: dict[str, Any]) -> None:
+    schema = ProblemDocument.model_json_schema(ref_template=_REFERENCE)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas.update(schema.pop("$defs", {}))
+    schemas["ProblemDocument"] = schema
+    for item in document["paths"].values():
+        for operation in item.values():
+            # FastAPI lists its own form of 422 beside ours.
+            for response in operation["responses"].values():
+                if "application/problem+json" in response.get("content", {}):
+                    response["content"].pop("application/json", None)
+
+
+def _add_record_schemas(document: dict[str, Any]) -> None:
+    template = _REFERENCE.format(model="{name}")
+    _, schemas = msgspec.json.schema_components((*ANSWERS, *LABEL_ANSWERS), ref_template=template)
+    for schema in schemas.values():
+        _spell_out_arrays(schema)
+    document["components"]["schemas"].update(schemas)
+
+
 def _spell_out_arrays(schema: Any) -> None:
     """Write arrays as generators of clients read them: always with an `items` that is a schema, never with false."""
     if isinstance(schema, dict):
@@ -73,6 +78,13 @@ def _spell_out_arrays(schema: Any) -> None:
     elif isinstance(schema, list):
         for part in schema:
             _spell_out_arrays(part)
+
+
+def _add_token(document: dict[str, Any], open_operations: AbstractSet[str]) -> None:
+    document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for operation in (item for path in document["paths"].values() for item in path.values()):
+        if operation.get("operationId") not in open_operations:
+            operation["security"] = [{"token": []}]
 
 
 router = APIRouter()

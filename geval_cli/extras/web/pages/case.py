@@ -51,7 +51,6 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
     ]
     before, after, failed_before, failed_after = steps
     repeats = pages.repeats(run.id, result.test_index, result.column)
-    # The images and recordings of a case, with a link where the file is still in the served folder.
     found = []
     for item in CaseView(result).media:
         path = _media_path(request, run, item.name)
@@ -89,8 +88,7 @@ def show_media(request: Request, run_id: str, sha256: str) -> Response:
         raise gone from error
     if item.sha256 != sha256:
         raise gone
-    # A file, or the one range of its bytes that `asked` names (RFC 9110): Safari plays no recording
-    # without.
+    # Safari plays no recording without ranges (RFC 9110).
     media_type = item.media_type
     asked = request.headers.get("range", "")
     headers = {"cache-control": "private, max-age=3600", "accept-ranges": "bytes"}
