@@ -559,6 +559,27 @@ def test_two_runs_that_ask_the_same_share_their_batches(tmp_path, server):
     assert len({item["id"] for run in ended for item in run.run["batches"]}) == len(server.batches)
 
 
+def test_what_another_run_is_about_to_submit_is_taken_off_its_list_before_it_is_sent_directly(
+    tmp_path, server
+):
+    server.is_held = True
+    suite = Suite(tmp_path, server)
+    suite.run(waits=False)
+    cache = ResponseCache.open(tmp_path / "home")
+    try:
+        connection = cache._database.connect()
+        with connection:  # as it is between a run's asking and its batch
+            connection.execute("UPDATE batch_requests SET batch_id = NULL WHERE rowid = 1")
+        of_the_row = "SELECT count(*) FROM batch_requests WHERE rowid = 1"
+        assert connection.execute(of_the_row).fetchone()[0] == 1
+        directly = len(server.direct)
+        suite.run(waits=False)  # all but this one are in a batch: it is the first of its kind to be sent
+        assert len(server.direct) > directly
+        assert connection.execute(of_the_row).fetchone()[0] == 0
+    finally:
+        cache.close()
+
+
 def test_a_run_without_the_cache_joins_no_other(tmp_path, server):
     Suite(tmp_path, server).run()
     Suite(tmp_path, server).run(reads_cache=False)

@@ -192,6 +192,10 @@ class BatchQueue:
         """Return whether a call is in a batch already, or answered by one."""
         return await self.store.is_known(self.key_of(call))
 
+    async def take(self, call: ModelCall) -> bool:
+        """Keep a call out of batches, as it is sent directly; False when it is in one by now, or answered by one."""
+        return await self.store.take(self.key_of(call))
+
     def begin_pass(self) -> Pending:
         """Forget what the last pass left unanswered, and return it."""
         left, self.pending = self.pending, Pending()
@@ -292,6 +296,10 @@ class ScoutLayer:
                 continue
             scouting.under_way = asyncio.get_running_loop().create_future()
             try:
+                # Another process that shares the cache may have put it into a batch meanwhile, or be about to: who
+                # takes it off the list of what waits for one is the only one to send it.
+                if not await self._queue.take(call):
+                    break
                 return await self._scout(call, scouting, send_next)
             finally:
                 under_way, scouting.under_way = scouting.under_way, None
