@@ -5,6 +5,7 @@ A run keeps what it found in its record, so that two runs know whether the same 
 
 import asyncio
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import Assertion, MergedTest, ModelGradedAssertion, each_assertion
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.rating_keys import CRITERION_PARTS, STEPS
 from geval_cli.engine.case import JobContext, begin_job
 from geval_cli.engine.content_keys import NOTHING_SAID, key_of
 from geval_cli.engine.evaluation_modes import assertions_of
@@ -28,6 +30,7 @@ from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, ratings_of
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.looks import Look, MetricDrift, keep_look, look_from_json, looks_before
 from geval_cli.gateway.gateway import CallPolicy
+from geval_cli.json_codec import encode_json
 from geval_cli.judge.scoring import passes
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
@@ -140,6 +143,8 @@ class _AskedAgain(Struct):
 
     ratings: dict[str, Mapping[str, Rating]] = field(default_factory=dict)
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)
+    criteria: dict[str, set[bytes]] = field(default_factory=dict)
+    """By metric, what it was rated by, without the steps that a judge writes anew each time."""
     errored: int = 0
     stopped: str = ""
     first_error: str = ""
@@ -161,6 +166,10 @@ class _AskedAgain(Struct):
             item.metric: item.threshold for item in results if item.metric and item.threshold is not None
         }
         for item in results:
+            parts = item.detail.get(CRITERION_PARTS)
+            if item.metric is not None and parts:
+                named = sorted((name, part) for name, part in parts.items() if name != STEPS)
+                self.criteria.setdefault(item.metric, set()).add(encode_json(named))
             if item.error is not None:
                 self.errored += 1
                 self.first_error = self.first_error or item.error.message
@@ -272,7 +281,8 @@ def _metrics(anchors: AnchorSet, asked: _AskedAgain, margin: float) -> Iterator[
         found = drift_of(pairs, margin)
         if found is not None:
             limit = thresholds.pop() if len(thresholds) == 1 else None
-            yield MetricDrift(name, found, limit, tuple(then), tuple(now))
+            rated_by = hashlib.sha256(b"\n".join(sorted(asked.criteria.get(name, ())))).hexdigest()[:16]
+            yield MetricDrift(name, found, limit, tuple(then), tuple(now), criterion=rated_by)
 
 
 def _names_of_judge(rating: Rating) -> list[str]:
@@ -287,7 +297,10 @@ def _names_of_judge(rating: Rating) -> list[str]:
 
 
 def with_looks(found: Look, earlier: Sequence[Look]) -> Look:
-    """Return a look with what all looks at the same anchors show together, oldest first."""
+    """Return a look with what all looks at the same anchors by the same judge show together, oldest first.
+
+    Another judge or criterion is another question: its shifts say nothing about this one.
+    """
     metrics = []
     for item in found.metrics:
         shifts = [
@@ -295,7 +308,7 @@ def with_looks(found: Look, earlier: Sequence[Look]) -> Look:
             for one in earlier
             if one.digest == found.digest
             for other in one.metrics
-            if other.metric == item.metric
+            if other.metric == item.metric and other.criterion == item.criterion
         ]
         together = looks_at([*shifts, item.drift.shift], item.drift.margin) if shifts else None
         metrics.append(replace(item, looks=together))

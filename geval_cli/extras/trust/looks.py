@@ -24,7 +24,8 @@ class MetricDrift(Struct, frozen=True):
     Attributes:
         threshold: of today; None where the metric has none.
         judges_then, judges_now: as configs name them, with the models that answered by their own account.
-        looks: all looks at these anchors together, this one last; None of a single one.
+        looks: all looks at these anchors by the same judge together, this one last; None of a single one.
+        criterion: a digest of the judge and all else that it rated by.
     """
 
     metric: str
@@ -33,6 +34,7 @@ class MetricDrift(Struct, frozen=True):
     judges_then: tuple[str, ...]
     judges_now: tuple[str, ...]
     looks: Looks | None = None
+    criterion: str = ""
 
 
 class Look(Struct, frozen=True):
