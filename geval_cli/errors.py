@@ -262,12 +262,14 @@ class UnsupportedParameterError(ProviderRequestError):
 class ProviderResponseError(ProviderError):
     """A successful status with a body that is not what the protocol promises.
 
-    `cost_usd` is what it cost all the same, if the body says so.
+    `cost_usd`, `input_tokens` and `output_tokens` are what it took all the same, if the body says so.
     """
 
     is_retryable = True
 
     cost_usd: float | None = None
+    input_tokens = 0
+    output_tokens = 0
 
 
 class ProviderShapeError(ProviderResponseError):

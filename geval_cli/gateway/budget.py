@@ -11,7 +11,7 @@ from geval_cli.gateway.call import OPEN_CASE, Handler, ModelCall, OpenCase, Serv
 from geval_cli.numbers import format_cost, plural
 from geval_cli.providers.base import Provider
 from geval_cli.providers.prices import FREE_KINDS
-from geval_cli.records import ModelResponse, Purpose, Role
+from geval_cli.records import ModelResponse, Purpose, Role, Usage
 
 ROUNDING = 1e-9
 
@@ -290,3 +290,39 @@ class CostReservation:
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class _Expense(Struct):
+    """The cost of one call so far: of its answers, and of attempts that brought none and were charged all the same."""
+
+    answered: Usage = Usage()
+    failed: Usage = Usage()
+
+
+class Ledger:
+    """A layer that notes what each attempt of a call took, for whoever tells the run what the call has cost.
+
+    It stands inside all that repeats a request, or makes several of one: there single failures are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._expenses: dict[int, _Expense] = {}
+
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        try:
+            response = await send_next(call)
+        except ProviderResponseError as error:
+            if error.input_tokens or error.output_tokens or error.cost_usd:
+                taken = Usage(0, error.input_tokens, error.output_tokens, cost_usd=error.cost_usd)
+                self._of(call).failed += taken
+            raise
+        self._of(call).answered += response.usage
+        return response
+
+    def close(self, number: int) -> tuple[Usage, Usage]:
+        """Return what the call of this number took for its answers and for its failures, and forget it."""
+        expense = self._expenses.pop(number, None)
+        return (Usage(), Usage()) if expense is None else (expense.answered, expense.failed)
+
+    def _of(self, call: ModelCall) -> _Expense:
+        return self._expenses.setdefault(call.number, _Expense())

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError, UnjudgeableError
 from geval_cli.events import ModelCalled, Noticed, RequestDetail, RequestEnded, RunEvent
-from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation
+from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation, Ledger
 from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline, choice_keys
 from geval_cli.gateway.call import (
     CASE_OF_TRACE,
@@ -131,6 +131,7 @@ class StackParts(Struct, frozen=True):
     answers: Answers
     circuit: Circuit
     cases: OpenCases
+    ledger: Ledger
     batches: Batching | None = None
     claims: Claims | None = None
 
@@ -169,6 +170,8 @@ def build_stack(
         None if batches is None else batches.scout,
         # Around all that follows: each attempt is adapted, admitted and paid for anew, and a delay holds no slot.
         Retry(pauses=pauses, runtime=runtime, notice=notice, wire=policy.wire),
+        # Inside the retries, as an attempt that failed may have been charged; around batches, whose answers may, too.
+        parts.ledger,
         # Inside the retries, as a refused parameter is a lesson and no failed attempt; above the limits, as calls
         # that wait for what the first one finds out must hold no slot.
         CapabilityLayer(notice),
@@ -255,6 +258,7 @@ class Gateway:
         # Batches are submitted breadth first: no case of theirs is whole before the last of them has ended.
         most = None if policy.begin_batches is not None else policy.pace.part(max_concurrency)
         self.cases = OpenCases(policy.budget, most)
+        self._ledger = Ledger()
         self.batches: Any = None
         if policy.begin_batches is not None and cache is not None:
             self.batches = policy.begin_batches(
@@ -269,7 +273,15 @@ class Gateway:
         # Runs that read no earlier answers want their own, each.
         claims = None if cache is None or policy.is_offline or reads_since else cache.claims
         layers = build_stack(
-            StackParts(self._single_flight, self._answers, circuit, self.cases, self.batches, claims),
+            StackParts(
+                single_flight=self._single_flight,
+                answers=self._answers,
+                circuit=circuit,
+                cases=self.cases,
+                ledger=self._ledger,
+                batches=self.batches,
+                claims=claims,
+            ),
             policy=policy,
             runtime=runtime,
             on_event=on_event,
@@ -297,8 +309,17 @@ class Gateway:
                 self._repeated[id(request)] = call
         except ProviderError:
             asked = Usage(requests=len(request.sample_indexes))
-            self._tell(call, started, asked, failed=True)
+            self._tell(call, started, sum(self._ledger.close(call.number), asked), failed=True)
             raise
+        except BaseException:
+            # Some of several samples may be answered, and kept, when nothing more may leave.
+            taken = sum(self._ledger.close(call.number), Usage())
+            if taken != Usage():
+                self._tell(call, started, replace(taken, requests=0, batched_requests=0), failed=True)
+            raise
+        _, lost = self._ledger.close(call.number)
+        if lost != Usage():
+            response = replace(response, usage=response.usage + lost)
         self._tell(call, started, less(response.usage, response.retold), dropped=response.dropped)
         return response
 

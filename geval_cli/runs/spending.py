@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.events import ModelCalled, RunEvent
 from geval_cli.records import Role, Usage
@@ -29,11 +30,16 @@ class Spending(Struct):
     _next_note_s: float = 0.0
 
     def add(self, event: RunEvent) -> bool:
-        """Count an event if it is an answer; whether it was one."""
-        if not isinstance(event, ModelCalled) or event.failed:
+        """Count an event if it is a call that took something; whether it was one."""
+        if not isinstance(event, ModelCalled):
             return False
+        usage = event.usage
+        if event.failed:
+            usage = replace(usage, requests=0)
+            if usage == Usage():
+                return False
         before = self._called.get(event.role)
-        self._called[event.role] = event.usage if before is None else before + event.usage
+        self._called[event.role] = usage if before is None else before + usage
         return True
 
     def is_note_due(self) -> bool:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.fake_provider import FakeProvider, ask
 
-from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.budget import Budget, Ledger
 from geval_cli.gateway.cache import Answers
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey, compose
 from geval_cli.gateway.gateway import CallPolicy, StackParts, build_stack
@@ -14,7 +14,7 @@ from geval_cli.gateway.retry import Circuit
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.records import ModelResponse
 
-SENDING = ("Retry", "CapabilityLayer", "Limits", "BudgetLayer", "Circuit")
+SENDING = ("Retry", "Ledger", "CapabilityLayer", "Limits", "BudgetLayer", "Circuit")
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ SENDING = ("Retry", "CapabilityLayer", "Limits", "BudgetLayer", "Circuit")
         (
             CallPolicy(budget=Budget(max_cost_usd=1.0), is_tracing=True),
             (
-                *("SingleFlight", "CacheRead", "FanOut", "CacheWrite", "Retry", "CapabilityLayer"),
-                *("CostReservation", "Limits", "BudgetLayer", "RequestTrace", "Circuit"),
+                *("SingleFlight", "CacheRead", "FanOut", "CacheWrite", "Retry", "Ledger"),
+                *("CapabilityLayer", "CostReservation", "Limits", "BudgetLayer", "RequestTrace", "Circuit"),
             ),
         ),
     ],
@@ -42,6 +42,7 @@ def test_the_layers_stand_in_one_list_outermost_first(policy, names):
             Answers(None, since=None, notice=lambda _: None),
             Circuit(Runtime().clock),
             OpenCases(Budget(), None),
+            Ledger(),
         ),
         policy=policy,
         runtime=Runtime(),

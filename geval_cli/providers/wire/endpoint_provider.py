@@ -309,7 +309,9 @@ class EndpointProvider:
         except ProviderResponseError as error:
             if isinstance(received.body, dict):
                 tokens = believed(self.tokens(received.body), Exchange(""))
-                error.cost_usd = self._endpoint.usage(tokens, requests=1).cost_usd
+                usage = self._endpoint.usage(tokens, requests=1)
+                error.cost_usd = usage.cost_usd
+                error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
             raise
 
     def _in_place_of_error(self, received: Received, request: ModelRequest) -> Choice:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlunsplit
 
-from geval_cli.errors import Problem, ProviderRequestError, TemplateError
+from geval_cli.errors import Problem, ProviderRequestError, ProviderResponseError, TemplateError
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
@@ -164,13 +164,22 @@ class HttpProvider:
             settings.price.prepare()
         call = self._call(request)
         reply = await self._transport.send(call, context)
-        choice = await find_answer(
-            reply,
-            context,
-            path=settings.response_path,
-            code=settings.response_code,
-            takes_all=settings.templates is not None,
-        )
+        try:
+            choice = await find_answer(
+                reply,
+                context,
+                path=settings.response_path,
+                code=settings.response_code,
+                takes_all=settings.templates is not None,
+            )
+        except ProviderResponseError as error:
+            body = json_of(reply)
+            tokens = read_chat_usage(body) if isinstance(body, dict) else None
+            tokens = believed(tokens, Exchange((call.url, call.body)))
+            if tokens is not None:
+                error.cost_usd = None if settings.price is None else settings.price.cost_usd(tokens)
+                error.input_tokens, error.output_tokens = tokens.input_tokens, tokens.output_tokens
+            raise
         lacks_logprobs = request.want_logprobs and choice.token_logprobs is None
         dropped = (("logprobs",) if lacks_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
