@@ -45,6 +45,7 @@ from geval_cli.source.parquet import (
     read_shape,
 )
 from geval_cli.source.secrets import mask_config, mask_text
+from geval_cli.source.source_map import split_lines
 from geval_cli.statistics.paired import Margins
 from geval_cli.store.runs import LATEST, RunOrigin, RunStore, new_run_id, time_now
 from geval_cli.version import __version__
@@ -354,7 +355,7 @@ def _read_lines(text: str, path: Path) -> ImportedRun:
     told = ToldTests()
 
     def lines() -> Iterator[tuple[int, str, str | None]]:
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(split_lines(text), 1):
             if line.strip() and not _is_told(told, line, number, path):
                 yield number, line, None
 

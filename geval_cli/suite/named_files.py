@@ -120,7 +120,7 @@ def split_part(name: str) -> tuple[str, str]:
     if found:
         return found["path"], found["function"]
     path, mark, sheet = name.partition("#")
-    return (path, sheet) if mark and path.lower().endswith((".xlsx", ".xls")) else (name, "")
+    return (path, sheet) if mark and path.lower().endswith((".xlsx", ".xlsm", ".xls")) else (name, "")
 
 
 def missing_file(reference: str, folder: Path, access: Access, asked_at: Location | None) -> Problem:

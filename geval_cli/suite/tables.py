@@ -98,17 +98,41 @@ class TableRow(Struct, frozen=True):
 @lru_cache(1)
 def _places_in(text: str, delimiter: str) -> tuple[list[tuple[int, int]], list[int]]:
     """Return where each cell of a row begins and ends, and where its lines end; of one row all are often looked for."""
+    cell = _cell_pattern(delimiter)
     spans: list[tuple[int, int]] = []
-    start, is_quoted = 0, False
-    for found in re.finditer(f'["{re.escape(delimiter)}]', text):
-        offset = found.start()
-        if found[0] != '"':
-            if not is_quoted:
-                spans.append((start, offset))
-                start = offset + 1
-        elif is_quoted or offset == start:
-            is_quoted = not is_quoted
-    return [*spans, (start, len(text))], [found.end() for found in _LINE_BREAKS.finditer(text)]
+    end = -1
+    while end < len(text):
+        found = cell.match(text, end + 1)
+        assert found is not None  # a cell may be empty
+        end = found.end()
+        spans.append((found.start(), end))
+    return spans, [found.end() for found in _LINE_BREAKS.finditer(text)]
+
+
+@lru_cache(4)
+def _cell_pattern(delimiter: str) -> "re.Pattern[str]":
+    """Return what matches a cell up to the delimiter: `quoted` is what its quotes hold, `rest` what is behind them."""
+    return re.compile(
+        rf'(?:"(?P<quoted>[^"]*+(?:""[^"]*+)*+)(?P<closed>"?))?+(?P<rest>[^{re.escape(delimiter)}]*+)'
+    )
+
+
+def _relaxed(cells: list[str], text: str, delimiter: str) -> list[str]:
+    """Return the cells of a row as promptfoo reads them: what has text behind its closing quote keeps its quotes.
+
+    Raises:
+        csv.Error: a quote is never closed, which Python's reader takes for the end of the cell only if it is strict.
+    """
+    spans, _ = _places_in(text, delimiter)
+    found = [_cell_pattern(delimiter).match(text, start) for start, _ in spans]
+    if any(match is not None and match["closed"] == "" for match in found):
+        raise csv.Error("unexpected end of data")
+    return [
+        cell
+        if match is None or not match["closed"] or not match["rest"].rstrip("\r\n")
+        else '"{}"{}'.format(match["quoted"].replace('""', '"'), match["rest"].rstrip("\r\n"))
+        for cell, match in zip(cells, found, strict=True)
+    ]
 
 
 class CellPositions(Mapping[KeyPath, Location]):
@@ -161,10 +185,10 @@ def csv_rows(
         access: what may be read for the config.
         asked_at: where the config names the file.
         delimiter: what is between cells; None: as the first line has it, a comma, a semicolon or a tab.
-        is_strict: whether a quote that is never closed, and text behind a closed one, are errors.
+        is_strict: whether text behind a closing quote is an error.
 
     Raises:
-        ConfigError: the file cannot be read, is no UTF-8 text, or (with `is_strict`) its quotes are wrong.
+        ConfigError: the file cannot be read, is no UTF-8 text, or its quotes are wrong.
     """
     # Python's own bound is 128 kB a cell: documents in variables are longer.
     csv.field_size_limit(MAX_TEXT_BYTES)
@@ -182,7 +206,8 @@ def csv_rows(
                 if len(cells) > MAX_COLUMNS:
                     raise ConfigError([_too_wide(len(cells), Location(str(path), begin, 1, length=0))])
                 if cells:
-                    yield TableRow(cells, begin, reader.line_num, text, mark)
+                    read = cells if is_strict or '"' not in text else _relaxed(cells, text, mark)
+                    yield TableRow(read, begin, reader.line_num, text, mark)
                 begin = reader.line_num + 1
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error
@@ -233,7 +258,7 @@ def sheet_rows(
 ) -> Iterator[TableRow]:
     """Yield the rows of a sheet (the first one when `sheet` is empty) one by one; formulas have their saved values.
 
-    With `is_strict`, a formula without one is an error, and not an empty cell.
+    `sheet` is its name, or its number from 1. With `is_strict`, a formula without a value is an error.
 
     Raises:
         ConfigError: the file cannot be read, has no such sheet, or the package for it is missing.
@@ -248,6 +273,8 @@ def sheet_rows(
     try:
         _check_size(content, path, access, asked_at)
         book = _opened(openpyxl, content, books, data_only=True)
+        if sheet not in book.sheetnames and sheet.isdecimal() and 0 < int(sheet) <= len(book.sheetnames):
+            sheet = book.sheetnames[int(sheet) - 1]
         if sheet and sheet not in book.sheetnames:
             hint = f"it has: {', '.join(book.sheetnames)}"
             raise ConfigError([Problem(f"`{path.name}` has no sheet `{sheet}`", asked_at, hint)])

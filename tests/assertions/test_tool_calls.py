@@ -76,6 +76,14 @@ def seen(output: JsonValue, config: dict[str, JsonValue]) -> Subject:
         (
             "is-valid-openai-tools-call",
             FLAT_TOOLS,
+            f"{response_call({'city': 'Bern'})}\n{response_call({'city': 'Basel'})}\n".replace(
+                "Be", "B\u2028"
+            ),
+            Status.PASSED,
+        ),
+        (
+            "is-valid-openai-tools-call",
+            FLAT_TOOLS,
             f"{response_call({'city': 'Bern'})}\n{response_call({'city': 3})}",
             Status.FAILED,
         ),

@@ -293,6 +293,15 @@ def test_what_is_no_results_file_is_told_with_its_place(tmp_path: Path, name: st
     assert any(says in line for line in told), told
 
 
+def test_line_separators_within_a_text_end_no_line(tmp_path: Path) -> None:
+    output = "a\u2028b\u2029c\x85d\x0b\x1ce"
+    lines = [json.dumps({**_CASE, "output": output, "test_index": n}, ensure_ascii=False) for n in range(2)]
+
+    found = read_importable(_write(tmp_path, "\r\n".join(lines), "r.jsonl"))
+
+    assert [case.output for case in found.results] == [output, output]
+
+
 def test_each_broken_line_has_its_number(tmp_path: Path) -> None:
     lines = [json.dumps(_CASE), "{", json.dumps({**_CASE, "test_index": "x"}), "", json.dumps(_CASE)]
 

@@ -1,7 +1,10 @@
 """Tests and prompts from files in geval's dialect: the same rows in every kind of file, and mistakes in them."""
 
+import csv
 import gc
+import io
 import json
+import re
 import tracemalloc
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
@@ -11,6 +14,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.errors import ConfigError, Problem
@@ -22,7 +27,7 @@ from geval_cli.suite.export import read_portable_suite
 from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import OpenedSuite
-from geval_cli.suite.tables import column_letters, guess_delimiter
+from geval_cli.suite.tables import TableRow, column_letters, guess_delimiter
 
 ECHO: dict[str, Any] = {"prompts": ["{{ question }}"], "providers": ["echo"]}
 
@@ -103,6 +108,12 @@ def write_parquet(folder: Path) -> str:
     return "file://t.parquet"
 
 
+def write_sheet_with_macros(folder: Path) -> str:
+    write_sheet(folder)
+    (folder / "t.xlsx").rename(folder / "t.xlsm")
+    return "file://t.xlsm#2"
+
+
 def write_json_lines(folder: Path) -> str:
     (folder / "t.jsonl").write_text("".join(json.dumps(without_empty(row)) + "\n" for row in ROWS), "utf-8")
     return "file://t.jsonl"
@@ -165,6 +176,7 @@ WRITERS: list[Callable[[Path], str]] = [
     write_semicolons,
     write_tsv,
     write_sheet,
+    write_sheet_with_macros,
     write_parquet,
     write_json_lines,
     write_json,
@@ -659,6 +671,23 @@ def test_files_that_cannot_be_had_are_refused(tmp_path: Path, tests: object, mes
 @pytest.mark.parametrize("tests", ["file://t.csv", ["file://*.csv", {"vars": {"a": 1}}]])
 def test_editors_accept_files_of_tests(tests: object) -> None:
     jsonschema.Draft202012Validator(config_json_schema()).validate({**ECHO, "tests": tests})
+
+
+@given(
+    st.lists(st.text(alphabet='a ",;\n\r\té', max_size=6), min_size=1, max_size=4), st.sampled_from(",;\t")
+)
+def test_a_cell_is_where_it_is_written(cells: list[str], delimiter: str) -> None:
+    written = io.StringIO(newline="")
+    csv.writer(written, delimiter=delimiter).writerow(cells)
+    text = written.getvalue()
+    row = TableRow(cells, 1, text.count("\n"), text, delimiter)
+    for column, cell in enumerate(cells):
+        place = row.location(Path("t.csv"), column)
+        lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)
+        rest = "".join(lines[place.line - 1 :])[place.column - 1 :]
+        read = next(csv.reader(io.StringIO(rest, newline=""), delimiter=delimiter), [])
+        assert (read or [""])[0] == cell
+        assert column == 0 or text[len(text) - len(rest) - 1] == delimiter
 
 
 def test_delimiters_and_columns_have_the_names_that_people_use() -> None:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.errors import UnjudgeableError
 from geval_cli.records import JsonValue
+from geval_cli.source.source_map import split_lines
 
 _FENCES = ("```", "~~~")
 _FLAT_CALLS = frozenset({"tool_use", "function_call"})
@@ -65,7 +66,7 @@ def calls_beside(
             values = [parse_strict_json(output)]
         except ValueError:
             try:  # the Responses API's calls, one a line
-                values = [parse_strict_json(line) for line in output.splitlines()]
+                values = [parse_strict_json(line) for line in split_lines(output.rstrip())]
             except ValueError:
                 return tuple(calls)
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]

@@ -17,7 +17,7 @@ from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.providers.wire.chat import tool_call
 from geval_cli.records import JsonValue
-from geval_cli.source.source_map import SourcePath
+from geval_cli.source.source_map import SourcePath, split_lines
 from geval_cli.specs.base import Score
 from geval_cli.templating import Templates
 
@@ -142,7 +142,7 @@ def _as_data(output: JsonValue) -> JsonValue:
     try:
         return parse_strict_json(output)
     except ValueError:
-        lines = [_line(line) for line in output.splitlines() if line.strip()]
+        lines = [_line(line) for line in split_lines(output) if line.strip()]
         if lines and all(map(_is_response_call, lines)):
             return lines
         raise

@@ -15,6 +15,7 @@ from geval_cli.extras.programs.scripting.code import FILE_PREFIX
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
+from geval_cli.source.source_map import split_lines
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.suite import LoadedSuite
@@ -250,7 +251,7 @@ def _unquoted_dates(suite: LoadedSuite) -> Places:
                 continue
             if place.file not in lines:
                 with suppress(OSError, ValueError), open_regular(Path(place.file), suite.access) as stream:
-                    lines[place.file] = stream.read().decode("utf-8-sig").splitlines()
+                    lines[place.file] = split_lines(stream.read().decode("utf-8-sig"))
             line = lines.setdefault(place.file, [])[place.line - 1 :][:1]
             if not "".join(line)[place.column - 1 :].startswith(("'", '"', "|", ">")):
                 yield place

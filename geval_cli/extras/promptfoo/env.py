@@ -3,19 +3,26 @@
 import re
 from collections.abc import Mapping
 
-from geval_cli.errors import Problem, Severity
+from geval_cli.errors import Problem, Severity, TemplateError
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access, environment_problem
 from geval_cli.source.env import EnvValues, settable
 from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating.js_text import js_string
+from geval_cli.templating.registry import templates_of
+
+TRUE_WORDS = frozenset({"1", "true", "yes", "yup", "yeppers"})
+"""The words that promptfoo itself takes for yes in the environment."""
 
 _QUOTED = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
+_LITERAL = rf"(?:{_QUOTED}|-?[0-9]+(?:\.[0-9]+)?|true|false|none|null)"
 _EXPRESSION = compile_later(
     rf"\{{\{{-?\s*env(?:\.(?P<name>[A-Za-z_]\w*)|\[\s*(?P<key>{_QUOTED})\s*\])\s*"
-    rf"(?:\|\s*(?:default|d)\(\s*(?P<default>{_QUOTED})\s*(?:,\s*\w+\s*)?\)\s*)?-?\}}\}}"
+    rf"(?P<filters>(?:\|\s*\w+\s*(?:\(\s*(?:{_LITERAL}\s*(?:,\s*{_LITERAL}\s*)*)?\)\s*)?|or\s+{_LITERAL}\s*)*)-?\}}\}}"
 )
+_FALLBACK = compile_later(r"\bor\b|\|\s*(?:default|d)\s*\(")
 _ESCAPE = compile_later(r"\\(.)", re.DOTALL)
 _MARK = "env"
 # As in `source.env`: a shorter value would be hidden in every message.
@@ -43,21 +50,30 @@ class PromptfooEnv(EnvValues):
                 problems.append(environment_problem(name, place.value()))
                 return ""
             value = self.values.get(name)
-            if value is not None:
-                if len(value) >= _MIN_HIDDEN:
-                    self._used.add(value)
+            self._keep_secret(value or "")
+            if value is not None and not found["filters"]:
                 return value
-            if found["default"] is not None:
-                return _unquoted(found["default"])
-            if name not in self._missed:
+            if value is None and not _FALLBACK.search(found["filters"]) and name not in self._missed:
                 self._missed.add(name)
                 message = f"the environment variable `{name}` is not set and has no fallback"
                 hint = "set it, or add it to a .env file"
                 not_set = Problem(message, place.value(), hint, severity=Severity.WARNING)
                 problems.append(not_set)
-            return found[0]
+            if not found["filters"]:
+                return found[0]
+            known = {} if value is None else {name: value}
+            try:
+                filled = templates_of(PROMPTFOO_RULES, known).render(found[0], {})
+            except TemplateError:  # of a filter that the config brings: left to the rendering
+                return found[0]
+            self._keep_secret(filled if value else "")
+            return filled
 
         return _EXPRESSION.sub(replacement, text)
+
+    def _keep_secret(self, value: str) -> None:
+        if len(value) >= _MIN_HIDDEN:
+            self._used.add(value)
 
 
 def literal_env(raw: JsonValue, around: Mapping[str, str], access: Access) -> dict[str, str]:

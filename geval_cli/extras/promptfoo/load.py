@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from geval_cli.errors import ConfigError, Location, Problem, Severity
-from geval_cli.extras.promptfoo.env import PromptfooEnv, literal_env
+from geval_cli.extras.promptfoo.env import TRUE_WORDS, PromptfooEnv, literal_env
 from geval_cli.extras.promptfoo.merge import ConfigFile, MergedConfigs, gather, open_config, settings_of
 from geval_cli.extras.promptfoo.paths import program_reference
 from geval_cli.extras.promptfoo.prompts import ConfigPart, default_prompt, read_promptfoo_prompts
@@ -146,8 +146,6 @@ def _is_count(value: JsonValue) -> bool:
 
 
 _NO_EXPANSION = "PROMPTFOO_DISABLE_VAR_EXPANSION"
-# The words that promptfoo itself takes for yes in the environment.
-_TRUE = frozenset({"1", "true", "yes", "yup", "yeppers"})
 
 
 def open_suite(
@@ -197,7 +195,7 @@ def _suite(
         reading=reading,
         overrides=dict(variables),
         whole=whole,
-        expands=reading.env.values.get(_NO_EXPANSION, "").lower() not in _TRUE,
+        expands=reading.env.values.get(_NO_EXPANSION, "").lower() not in TRUE_WORDS,
     )
     prompts = read_promptfoo_prompts(merged.prompts, reading)
     providers = read_promptfoo_providers(merged.providers, reading)

@@ -87,7 +87,7 @@ class References(Struct):
         self, reference: str, home: Document, asked_at: Location | None
     ) -> tuple[JsonValue, Document] | None:
         name, _, pointer = reference.partition("#")
-        document = home if not name else self._read(name, asked_at)
+        document = home if not name else self._read(name, home, asked_at)
         if document is None:
             return None
         found = document.value
@@ -107,11 +107,13 @@ class References(Struct):
             self.used.add(pointer.strip("/").partition("/")[0])
         return found, document
 
-    def _read(self, name: str, asked_at: Location | None) -> Document | None:
+    def _read(self, name: str, home: Document, asked_at: Location | None) -> Document | None:
+        """Return the file that a reference in `home` names, relative to the folder of that file."""
         if "://" in name and not is_file_reference(name):
             self._refuse(f"`{name}` is not fetched", asked_at, "save it in a file next to the config")
             return None
-        path = self.folder / name.removeprefix("file://")
+        folder = self.folder if home is self.document else Path(home.positions.file).parent
+        path = folder / name.removeprefix("file://")
         if path not in self._files:
             try:
                 self._files[path] = read_document(path, self.access, asked_at=asked_at)

@@ -12,6 +12,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.files import FILE_PREFIX, read_document, read_text
 from geval_cli.source.json_source import read_json
+from geval_cli.source.source_map import split_lines
 from geval_cli.templating.js_text import js_json
 
 _SEPARATOR = "---"
@@ -66,7 +67,8 @@ def _whole(path: Path, access: Access, asked_at: Location | None) -> PromptTexts
 
 
 def _of_lines(path: Path, access: Access, asked_at: Location | None) -> PromptTexts:
-    for number, line in enumerate(read_text(path, access, asked_at=asked_at).splitlines(), start=1):
+    # Not by `str.splitlines`: a string in JSON may have U+2028 in it.
+    for number, line in enumerate(split_lines(read_text(path, access, asked_at=asked_at)), start=1):
         if line.strip():
             read_json(line, str(path), first_line=number)
             yield line, ""

@@ -110,9 +110,17 @@ class TableColumns(Struct):
     _expected: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._expected = [name for name in self.header if name.startswith(_EXPECTED)]
-        for name in self.header:
+        names = dict.fromkeys(self.header)
+        self._expected = [name for name in names if name.startswith(_EXPECTED)]
+        for name in names:
             self._check_name(name)
+            if name and self.header.count(name) > 1:
+                hint = (
+                    "number them: `__expected1`, `__expected2`" if name == _EXPECTED else "rename the others"
+                )
+                self.reading.warn(
+                    f"several columns are called `{name}`, of which the last one is used", self.place, hint
+                )
 
     def test_of(self, cells: list[str], location: Location | None) -> dict[str, JsonValue]:
         """Return the test that a row describes; empty columns of ours say nothing, empty variables are empty texts."""
@@ -140,13 +148,21 @@ class TableColumns(Struct):
                 position = _position(configured["number"])
                 if number is not None and position < len(found):
                     found[position][configured["key"]] = number
+                elif number is not None:
+                    message = (
+                        f"`{name}` of this row is not used: it has {len(found)} filled `{_EXPECTED}` cells"
+                    )
+                    self.reading.warn(message, location, "the number counts the filled cells of the row")
         if row.get("__metric"):
             for assertion in found:
                 assertion["metric"] = row["__metric"]
         test["assert"] = [*found]
         if row.get("__threshold", "").strip():
             threshold = self._number(row["__threshold"], "__threshold", location)
-            test |= {} if threshold is None else {"threshold": threshold}
+            if threshold == 0:  # to promptfoo no threshold, so that each assertion decides
+                message = "`__threshold` of 0 is not used, so every assertion of this row must pass"
+                self.reading.warn(message, location, "leave the cell empty")
+            test |= {"threshold": threshold} if threshold else {}
         return test
 
     def _number(self, cell: str, name: str, location: Location | None) -> float | None:

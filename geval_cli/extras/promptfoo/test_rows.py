@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.extras.promptfoo.env import TRUE_WORDS
 from geval_cli.extras.promptfoo.prompts import ConfigPart
 from geval_cli.extras.promptfoo.table_rows import TableColumns, not_empty
 from geval_cli.records import JsonValue
@@ -31,9 +32,16 @@ Rows = Iterator[tuple[int, list[str]]]
 """Rows as texts, each with the number of the line that it ends on, from 1."""
 
 
-def _csv_texts(path: Path, access: Access, asked_at: Location | None, delimiter: str) -> Rows:
-    width = None
-    for row in csv_rows(path, access, asked_at, delimiter=delimiter):
+def _csv_texts(path: Path, asked_at: Location | None, reading: LoadContext) -> Rows:
+    env, width = reading.env.values, None
+    rows = csv_rows(
+        path,
+        reading.files.access,
+        asked_at,
+        delimiter=env.get("PROMPTFOO_CSV_DELIMITER") or ",",
+        is_strict=env.get("PROMPTFOO_CSV_STRICT", "").lower() in TRUE_WORDS,
+    )
+    for row in rows:
         if width is not None and len(row.cells) != width:
             raise ConfigError([uneven_problem(row, width, path)])
         width = len(row.cells)
@@ -147,13 +155,7 @@ def _of_file(
         for value, place in JsonLinesRows(file.path, asked_at).rows(reading):
             yield TestRow(value, place, folder, next(numbers))
     elif file.suffix == ".csv":
-        delimiter = reading.env.values.get("PROMPTFOO_CSV_DELIMITER") or ","
-        yield from _of_table(
-            file.path,
-            _csv_texts(file.path, reading.files.access, asked_at, delimiter),
-            asked_at,
-            reading,
-        )
+        yield from _of_table(file.path, _csv_texts(file.path, asked_at, reading), asked_at, reading)
     elif file.suffix in _SHEETS:
         yield from _of_table(
             file.path, _sheet_texts(file.path, file.part, reading.files.access, asked_at), asked_at, reading

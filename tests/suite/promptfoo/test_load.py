@@ -70,6 +70,17 @@ def test_references_are_put_in_with_what_stands_beside_them(tmp_path: Path) -> N
     ]
 
 
+def test_references_of_a_file_are_relative_to_its_own_folder(tmp_path: Path) -> None:
+    files = {
+        "checks/a.yaml": "a: {$ref: 'b.yaml#/b'}\nc: {$ref: '../b.yaml#/b'}\nd: {$ref: '#/a'}\n",
+        "checks/b.yaml": "b: {type: contains, value: below}\n",
+        "b.yaml": "b: {type: contains, value: above}\n",
+    }
+    content = {**BASE, "tests": [{"assert": [{"$ref": f"checks/a.yaml#/{key}"} for key in "acd"]}]}
+    (case,) = cases(tmp_path, content, files=files)
+    assert [getattr(item, "value", None) for item in case.assertions] == ["below", "above", "below"]
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
@@ -105,6 +116,35 @@ def test_env_values_are_filled_in_once_and_with_defaults(tmp_path: Path) -> None
         "tests": [{"vars": {"x": "{{env.OUTER}}"}}],
     }
     assert prompts_sent(tmp_path, content, env={"OUTER": "o"}) == ["o/x 3 d o"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("env.SET | upper", "VALUE"),
+        ("env['SET'] | replace('a', 'o') | truncate(2, true, '')", "vo"),
+        ("env.EMPTY | default('d')", ""),
+        ("env.EMPTY | default('d', true)", "d"),
+        ("env.NONE | default('d') | upper", "D"),
+        ("env.NONE or 'd'", "d"),
+        ("env.EMPTY or 'd'", "d"),
+        ('env.NONE | d("}\'")', "}'"),
+        ("env.SET | no_such_filter", "{{ env.SET | no_such_filter }}"),
+        ("env.SET ~ x", "{{ env.SET ~ x }}"),
+    ],
+)
+def test_filters_of_env_values_are_applied_where_nothing_is_rendered(
+    tmp_path: Path, expression: str, text: str
+) -> None:
+    provider = {"id": "openai:gpt-4.1", "config": {"organization": f"<{{{{ {expression} }}}}>"}}
+    env = {"SET": "value", "EMPTY": "", "OPENAI_API_KEY": "k"}
+    suite = load(tmp_path, {**BASE, "providers": [provider]}, env=env)
+    assert suite.providers[0].config["organization"] == f"<{text}>"
+
+
+def test_an_env_expression_that_never_ends_takes_no_time(tmp_path: Path) -> None:
+    text = "{{ env.A | default(" + "1" * 20_000 + " " * 20_000 + "x"
+    assert load(tmp_path, {**BASE, "prompts": [text]}).prompts[0].raw == text
 
 
 def test_an_env_value_that_is_not_set_is_warned_about_and_empty(tmp_path: Path) -> None:

@@ -28,8 +28,16 @@ def test_chat_messages_in_yaml_become_json(tmp_path: Path) -> None:
 
 
 def test_a_json_file_stays_as_it_is_and_json_lines_are_a_prompt_each(tmp_path: Path) -> None:
-    files = {"a__json": '[ {"role": "user", "content": "x"} ]\n', "b__jsonl": '"one"\n\n["two"]\n'}
-    assert raw_prompts(tmp_path, ["a.json", "b.jsonl"], **files) == [files["a__json"], '"one"', '["two"]']
+    files = {
+        "a__json": '[ {"role": "user", "content": "x"} ]\n',
+        "b__jsonl": '"one"\n\n["two"]\r\n"a\u2028b\x85c"\n',
+    }
+    assert raw_prompts(tmp_path, ["a.json", "b.jsonl"], **files) == [
+        files["a__json"],
+        '"one"',
+        '["two"]',
+        '"a\u2028b\x85c"',
+    ]
 
 
 def test_files_named_inside_json_prompts_are_put_in(tmp_path: Path) -> None:

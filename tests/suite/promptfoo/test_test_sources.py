@@ -68,6 +68,93 @@ def test_quotes_inside_an_unquoted_cell_are_text(tmp_path: Path) -> None:
     assert xs(tmp_path, "t.csv", t__csv='x\n{"a": 1}\n') == ['{"a": 1}']
 
 
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ('"x" tail', '"x" tail'),
+        ('"{"a": 1}"', '"{"a": 1}"'),
+        ('"a ""b"" c"d', '"a "b" c"d'),
+        ('"a "", b"', 'a ", b'),
+        ('"two\nlines"', "two\nlines"),
+        ('a"b', 'a"b'),
+        ('"" ', '"" '),
+    ],
+)
+@pytest.mark.parametrize("line", ["{},after\n", "before,{}", "{},{}\r\n"])
+def test_a_quoted_cell_with_text_behind_it_keeps_its_quotes(
+    tmp_path: Path, cell: str, value: str, line: str
+) -> None:
+    text = "x,y\n" + line.replace("{}", cell)
+    (case,) = cases(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": text})
+    expected = [value if part == "{}" else part for part in line.strip().split(",")]
+    assert list(case.vars.values()) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'x,y\na,b\n1,"two\n2,c\n3,d\n',
+        'x,y\na,b\n1,"two"" \n',
+        'x,y\na,b\n"x" tail,"open',
+    ],
+)
+def test_a_quote_that_is_never_closed_does_not_swallow_the_rows_below(tmp_path: Path, text: str) -> None:
+    opened = open_config(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": text})
+    (problem,) = opened.problems
+    assert problem.message == "a quote in this row is never closed"
+    assert problem.location
+    assert problem.location.line == 3
+
+
+def test_strict_tables_have_no_text_behind_a_quote(tmp_path: Path) -> None:
+    files, strict = {"t.csv": 'x\n"a" b\n'}, {"PROMPTFOO_CSV_STRICT": "true"}
+    found = errors_of(tmp_path, {**BASE, "tests": "t.csv"}, files=files, env=strict)
+    assert found == ["there is text after a closing quote in this row"]
+
+
+def test_of_columns_with_one_name_the_last_one_counts_once(tmp_path: Path) -> None:
+    text = "x,__expected,__expected,x\na,contains: a,contains: b,b\n"
+    (case,) = cases(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": text})
+    assert dict(case.vars) == {"x": "b"}
+    assert [getattr(item, "value", None) for item in case.assertions] == ["b"]
+    found = warnings_of(tmp_path, {**BASE, "tests": "t.csv"})
+    told = [text.split("`")[1] for text in found if text.startswith("several columns are called")]
+    assert told == ["x", "__expected"]
+
+
+@pytest.mark.parametrize("written", ["0", "0.0"])
+def test_a_threshold_of_0_in_a_table_lets_no_failure_pass(tmp_path: Path, written: str) -> None:
+    files = {"t.csv": f"x,__threshold,__expected\na,{written},b\n"}
+    (case,) = cases(tmp_path, {**BASE, "tests": "t.csv"}, files=files)
+    assert case.threshold is None
+    (warning,) = warnings_of(tmp_path, {**BASE, "tests": "t.csv"})
+    assert "`__threshold` of 0 is not used" in warning
+
+
+def test_a_setting_of_no_expectation_is_warned_about(tmp_path: Path) -> None:
+    text = "x,__expected1,__expected2,__config:__expected2:threshold\na,,similar: b,0.9\n"
+    (warning,) = warnings_of(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": text})
+    assert warning.startswith("`__config:__expected2:threshold` of this row is not used")
+
+
+@pytest.mark.parametrize(("part", "found"), [("", "one"), ("#Two", "two"), ("#1", "one"), ("#2", "two")])
+def test_sheets_have_names_and_numbers(tmp_path: Path, part: str, found: str) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for sheet, value in ((book.active, "one"), (book.create_sheet("Two"), "two")):
+        sheet.append(["x"])
+        sheet.append([value])
+    book.save(tmp_path / "t.xlsx")
+    assert xs(tmp_path, f"t.xlsx{part}") == [found]
+
+
+def test_a_sheet_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    openpyxl.Workbook().save(tmp_path / "t.xlsx")
+    for part in ("0", "2", "Two"):
+        assert errors_of(tmp_path, {**BASE, "tests": f"t.xlsx#{part}"}) == [f"`t.xlsx` has no sheet `{part}`"]
+
+
 def test_another_delimiter_may_come_from_the_environment(tmp_path: Path) -> None:
     suite = load(
         tmp_path,
