@@ -1,12 +1,13 @@
 """A process that has loaded geval, and becomes `geval ARGS` by forking: what a test saves is the loading and unloading.
 
-`support.forked_geval` starts it as a program, with the names of further libraries, and sends it, for each command, a
-socket and two pipes. Each command is a process with its own arguments, folder, environment, streams and exit code, and
-ends as every Python process does, except that no one takes apart what was loaded. Commands may overlap.
+`support.forked_geval` starts it as a program and sends it, for each command, a socket and two pipes. Each command is a
+process with its own arguments, folder, environment, streams and exit code, and ends as every Python process does, save
+that no one takes apart what was loaded. Commands may overlap.
 
 It loads libraries and what every `geval run` loads, and runs a small suite once: most of what a short command costs is
 done at the first use of something. Modules of geval that only some commands use are not among it, so that a command
-which forgets to import one of them still fails.
+which forgets to import one of them still fails. A process forked off it can be such a process too, with libraries that
+only some commands use.
 """
 
 import contextlib
@@ -56,7 +57,8 @@ tests:
 class Command:
     """What a forked process is to become: `python -m MODULE ARGS`, or with `code` `python -c CODE ARGS`.
 
-    It leads a session at the terminal `stdin`, or a group of processes, of its own, or neither.
+    Without `module`, it loads the libraries `args`, and what is to be forked off it comes by the socket `stdin`. It
+    leads a session at the terminal `stdin`, or a group of processes, of its own, or neither.
     """
 
     args: list[str]
@@ -154,20 +156,39 @@ def rehearse() -> None:
     tempfile.tempdir = None  # it is looked for once
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    assert threading.active_count() == 1, "a process with several threads must not fork"
+
+
+def with_libraries(command: Command, streams: list[int]) -> socket.socket:
+    """Load what is asked for. Returns who will ask for commands."""
+    control, *written = streams
+    for number, wanted in zip(written, (1, 2), strict=True):
+        os.dup2(number, wanted)
+        os.close(number)
+    os.environ.clear()
+    os.environ.update(command.env)
+    for name in command.args:
+        importlib.import_module(name)
+    return socket.socket(fileno=control)
 
 
 def main() -> None:
-    for name in (*LOADED, *sys.argv[2:]):
+    for name in LOADED:
         importlib.import_module(name)
     sys.path.append(str(Path(__file__).parents[1]))
     importlib.import_module("support.built_commands").build_commands()
     sys.path.pop()
     rehearse()
-    gc.freeze()
-    begun = serve(socket.socket(fileno=int(sys.argv[1])))
-    if begun is not None:
-        become(*begun)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        assert threading.active_count() == 1, "a process with several threads must not fork"
+        gc.freeze()
+        begun = serve(control)
+        if begun is None:
+            return
+        if begun[0].module:
+            become(*begun)
+            return
+        control = with_libraries(*begun)
 
 
 if __name__ == "__main__":

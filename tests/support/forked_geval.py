@@ -20,20 +20,32 @@ from ptyprocess import PtyProcess
 
 
 class ForkServer:
-    """The process that has loaded geval, and `libraries` beside. It is gone when `close` returns."""
+    """The process that has loaded geval, and `libraries` beside: then it is forked off `base`.
 
-    def __init__(self, env: Mapping[str, str], libraries: Sequence[str] = ()) -> None:
+    It is gone when `close` returns.
+    """
+
+    def __init__(
+        self, env: Mapping[str, str], libraries: Sequence[str] = (), base: "ForkServer | None" = None
+    ) -> None:
         self._turn = threading.Lock()
         self._control, theirs = socketpair()
-        program = Path(__file__).with_name("fork_server.py")
+        # Nothing is read from them: its streams are to be of the kind that its children get.
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with theirs:
+            if base is not None:
+                here = Path.cwd()
+                self._process: subprocess.Popen[Any] = ForkedProcess(
+                    libraries, base, module="", cwd=here, env=env, stdin=theirs, **pipes
+                )
+                return
+            program = Path(__file__).with_name("fork_server.py")
             self._process = subprocess.Popen(
-                [sys.executable, "-P", program, str(theirs.fileno()), *libraries],
+                [sys.executable, "-P", program, str(theirs.fileno())],
                 env=dict(env),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,  # nothing is read: its streams are to be of the kind that its children get
-                stderr=subprocess.PIPE,
+                **pipes,
             )
 
     def begin(self, command: Mapping[str, Any], streams: Sequence[int]) -> int:
@@ -124,8 +136,9 @@ def _command(
 
 
 @functools.cache
-def fork_server(*env: tuple[str, str], libraries: Sequence[str] = ()) -> ForkServer:
-    """The one of this process of pytest whose environment is `env`, started by the first that asks for it."""
-    server = ForkServer(dict(env), libraries)
+def fork_server(*libraries: str, env: tuple[tuple[str, str], ...]) -> ForkServer:
+    """The one of this process of pytest that has loaded `libraries`, started by the first that asks for it."""
+    base = fork_server(env=env) if libraries else None
+    server = ForkServer(dict(env), libraries, base)
     atexit.register(server.close)
     return server

@@ -97,7 +97,7 @@ def run_pytest(*args: str, cwd: Path, env: Mapping[str, str]) -> Finished:
 
 
 def start_pytest(*args: str, cwd: Path, env: Mapping[str, str]) -> "subprocess.Popen[Any]":
-    server = fork_server(*sorted(clean_environment().items()), libraries=("pytest",))
+    server = _server_with("pytest")
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return ForkedProcess(args, server, module="pytest", cwd=cwd, env=env, **pipes)
 
@@ -147,16 +147,14 @@ def _finished(process: "subprocess.Popen[bytes]", cwd: Path, timeout_s: float) -
 
 
 def _server_for(args: Sequence[str]) -> ForkServer:
-    """Commands about trust have one of their own: what they compute with takes longer to load than all else.
+    """Servers have one of their own, and so have commands about trust: what they compute with is slow to load."""
+    command = args[0] if args else ""
+    return _server_with(*_OF_SERVERS.get(command, ("scipy.stats",) if command in _ABOUT_TRUST else ()))
 
-    So have the servers.
-    """
-    if args and args[0] in _OF_SERVERS:
-        return fork_server(*sorted(clean_environment().items()), libraries=_OF_SERVERS[args[0]])
-    if args and args[0] in _ABOUT_TRUST:
-        one_thread = clean_environment(OPENBLAS_NUM_THREADS="1")  # a process with several must not fork
-        return fork_server(*sorted(one_thread.items()), libraries=("scipy.stats",))
-    return fork_server(*sorted(clean_environment().items()))
+
+def _server_with(*libraries: str) -> ForkServer:
+    one_thread = clean_environment(OPENBLAS_NUM_THREADS="1")  # a process with several must not fork
+    return fork_server(*libraries, env=tuple(sorted(one_thread.items())))
 
 
 def _can_be_forked(env: Mapping[str, str]) -> bool:
