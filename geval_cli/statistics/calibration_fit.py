@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from geval_cli.statistics.agreement import Confusion, Threshold, Verdicts, confusion, threshold_candidates
 from geval_cli.statistics.calibration import Calibration, Logistic, rising_blocks
 from geval_cli.statistics.correlation import Codes, Numbers, encode
-from geval_cli.statistics.intervals import Estimate, clustered_estimate
+from geval_cli.statistics.intervals import Estimate, clustered_estimate, mixed_estimate
 
 ALPHA = 0.1
 """The share of bad outputs that may be a clear pass, and of good ones that may be a clear fail."""
@@ -205,6 +205,8 @@ def fit(labelled: Labelled, blank: Calibration, plan: FitPlan) -> Calibration:
 class HeldOutCheck(Struct, frozen=True):
     """How a calibration does on labels that it was not made from.
 
+    Verdicts are counted as labelled; with a prevalence of good outputs, all shares and means are weighted to it.
+
     Attributes:
         counts: verdicts at its threshold, and `present_counts` at the present one.
         accuracy: the share of right verdicts; balanced accuracy is the mean of the shares of good and bad.
@@ -268,7 +270,7 @@ def cross_check(
         said[:, held] = _said(made, scored.scores[held], present=plan.present, base=base)
     if labelled.passed is not None:
         said[_COLUMNS.index("present")] = labelled.passed
-    return _checked(labelled, said)
+    return _checked(labelled, said, plan.objective.prevalence)
 
 
 _COLUMNS = ("passed", "present", "chance", "base", "clear pass", "clear fail")
@@ -292,29 +294,40 @@ def _said(found: Calibration, scores: Numbers, *, present: float, base: float) -
     ).astype(np.float64)
 
 
-def _checked(held: Labelled, said: NDArray[np.float64]) -> HeldOutCheck:
+def _checked(held: Labelled, said: NDArray[np.float64], prevalence: float | None = None) -> HeldOutCheck:
     good, truth = held.good, held.good.astype(np.float64)
     passed, present, chance, base, clear_pass, clear_fail = said
     counts, before = confusion(passed > 0, good), confusion(present > 0, good)
     known = ~np.isnan(clear_pass)
 
+    def plain(values: Numbers, rows: Verdicts) -> Estimate:
+        return clustered_estimate(values[rows].tolist(), _named(held.clusters, rows))
+
     def share(values: Numbers, rows: Verdicts) -> Estimate | None:
-        return clustered_estimate(values[rows].tolist(), _named(held.clusters, rows)) if rows.any() else None
+        return plain(values, rows) if rows.any() else None
+
+    everything = np.ones(len(good), dtype=bool)
+
+    def mean(values: Numbers, rows: Verdicts = everything) -> Estimate:
+        if prevalence is None:
+            return plain(values, rows)
+        sides = ((prevalence, plain(values, rows & good)), (1 - prevalence, plain(values, rows & ~good)))
+        return mixed_estimate(sides, len(set(_named(held.clusters, rows))))
 
     def mean_square(chances: Numbers) -> Estimate:
-        return clustered_estimate(((chances - truth) ** 2).tolist(), held.clusters)
+        return mean((chances - truth) ** 2)
 
     return HeldOutCheck(
         counts=counts,
         present_counts=before,
-        accuracy=clustered_estimate((passed == truth).astype(float).tolist(), held.clusters),
-        present_accuracy=clustered_estimate((present == truth).astype(float).tolist(), held.clusters),
+        accuracy=mean((passed == truth).astype(np.float64)),
+        present_accuracy=mean((present == truth).astype(np.float64)),
         balanced_accuracy=balanced_accuracy(counts),
         present_balanced_accuracy=balanced_accuracy(before),
         brier=mean_square(chance),
         base_brier=mean_square(base),
         score_brier=mean_square(held.scores),
-        clear=share(np.maximum(clear_pass, clear_fail), known),
+        clear=mean(np.maximum(clear_pass, clear_fail), known) if known.any() else None,
         bad_passed=share(clear_pass, known & ~good),
         good_failed=share(clear_fail, known & good),
     )

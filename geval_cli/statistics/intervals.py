@@ -213,6 +213,32 @@ def clustered_estimate(
     return Estimate(sums.mean, sums.interval(lowest=lowest), sums.n, sums.clusters)
 
 
+def mixed_estimate(parts: Sequence[tuple[float, Estimate]], clusters: int) -> Estimate:
+    """Return the mean over kinds of items of which each has a share of the whole, with its 95 % interval.
+
+    With w the shares, m the means and l and u their bounds it is sum(w m) - sqrt(sum((w (m - l))^2)) to
+    sum(w m) + sqrt(sum((w (u - m))^2)): a kind of which little is known makes the whole unsure by its share.
+
+    Args:
+        parts: the share of each kind, and the mean of its items; the shares add up to 1.
+        clusters: independent groups of all items.
+
+    Source: Zou and Donner, "Construction of confidence limits about effect measures", 2008.
+    """
+    n = sum(part.n for _, part in parts)
+    if any(part.value is None for _, part in parts):
+        return Estimate(None, None, n, clusters)
+    value = math.fsum(share * (part.value or 0.0) for share, part in parts)
+    bounds = [(share, part.value or 0.0, part.interval) for share, part in parts]
+    if any(found is None for *_, found in bounds):
+        return Estimate(value, None, n, clusters)
+    down, up = (
+        math.hypot(*(share * (found[end] - mean) for share, mean, found in bounds if found is not None))
+        for end in (0, 1)
+    )
+    return Estimate(value, (value - down, value + up), n, clusters)
+
+
 def pass_at_k(passed: int, judged: int, k: int) -> float | None:
     """Return the unbiased estimate (0..1) of the chance that at least one of `k` tries passes; None of fewer tries.
 

@@ -17,6 +17,7 @@ from geval_cli.statistics.intervals import (
     RunningMean,
     clustered_estimate,
     mean_interval,
+    mixed_estimate,
     share_interval,
 )
 
@@ -236,6 +237,24 @@ def test_an_estimate_in_another_unit_keeps_its_number_of_items() -> None:
     assert Estimate(0.5, (0.25, 0.75), 8, 4).times(4) == Estimate(2, (1, 3), 8, 4)
     assert Estimate(0.5, None, 1, 1).times(4) == Estimate(2, None, 1, 1)
     assert Estimate(None).times(4) == Estimate(None, None, 0, 0)
+
+
+def test_a_mean_of_kinds_is_as_sure_as_the_kind_that_weighs() -> None:
+    """Twenty good outputs that stand for 95 % of all are twenty, however many bad ones are labelled beside them."""
+    good, bad = (
+        clustered_estimate([value] * count, range(count)) for value, count in ((1.0, 20), (0.0, 200))
+    )
+    found = mixed_estimate([(0.95, good), (0.05, bad)], 220)
+    assert (found.value, found.n, found.clusters) == (pytest.approx(0.95), 220, 220)
+    assert found.interval is not None
+    assert good.interval is not None
+    assert bad.interval is not None
+    assert found.interval[0] == pytest.approx(0.95 - math.hypot(0.95 * (1 - good.interval[0]), 0.0))
+    assert found.interval[1] == pytest.approx(0.95 + 0.05 * bad.interval[1])
+    assert mixed_estimate([(1.0, good)], 20) == good
+    one = clustered_estimate([0.5], ["a"])
+    assert mixed_estimate([(0.5, good), (0.5, one)], 21) == Estimate(0.75, None, 21, 21)
+    assert mixed_estimate([(0.5, good), (0.5, Estimate(None))], 20) == Estimate(None, None, 20, 20)
 
 
 @given(CLUSTERS, st.randoms(use_true_random=False))

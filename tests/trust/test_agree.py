@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from lxml import etree
+from msgspec.structs import replace
 from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_judged_run
 
 import geval_cli.extras.trust
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.extras.trust.agreement import agree
+from geval_cli.extras.trust.agreement import agree, agreement_document
+from geval_cli.extras.trust.documents import write_document
 from geval_cli.extras.trust.labels import write_labels
 from geval_cli.extras.trust.options import AgreeOptions
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
@@ -193,10 +195,13 @@ def test_labels_without_scores_need_a_run() -> None:
 
 
 def case(number: int, score: float | None, *, threshold: float | None = 0.5, column: int = 0) -> CaseResult:
+    status = Status.ERROR if score is None else Status.PASSED
+    if score is not None and threshold is not None and score < threshold:
+        status = Status.FAILED
     judged = AssertionResult(
         "g-eval",
         "tone",
-        Status.ERROR if score is None else Status.PASSED,
+        status,
         score,
         threshold=threshold,
         detail={"judge": "openai:gpt-4.1"},
@@ -237,13 +242,37 @@ class TestRuns:
         by_area = agree(self.labels, results, options=AgreeOptions(cluster="area"))
         assert by_area.metrics[0].clusters == 10
 
-    def test_thresholds_that_differ_leave_the_one_of_good(self) -> None:
-        results = [case(number, 0.5, threshold=0.4 + number / 100) for number in range(30)]
-        assert (
-            agree(self.labels, results, options=AgreeOptions(good=0.6)).metrics[0].verdicts.threshold == 0.6
+    def test_verdicts_of_several_thresholds_are_told_as_those_of_the_run(self, tmp_path: Path) -> None:
+        results = [case(number, number % 4 / 4, threshold=0.3 + number / 100) for number in range(30)]
+        found = agree(self.labels, results, options=AgreeOptions(good=0.6))
+        (item,) = found.metrics
+        passed = [number % 4 / 4 >= 0.3 + number / 100 for number in range(30)]
+        good = [number % 3 / 2 >= 0.6 for number in range(30)]
+        pairs = list(zip(passed, good, strict=True))
+        counts = item.verdicts.counts
+        assert (counts.true_pass, counts.false_pass) == (
+            pairs.count((True, True)),
+            pairs.count((True, False)),
         )
+        assert item.verdicts.threshold is None
+        write_document(tmp_path / "found.md", agreement_document(found))
+        text = (tmp_path / "found.md").read_text(encoding="utf-8")
+        assert f"| as run | {counts.true_pass} | {counts.false_pass} |" in text
+        write_document(tmp_path / "found.html", agreement_document(found))
+        page = (tmp_path / "found.html").read_text(encoding="utf-8")
+        right = counts.true_pass + counts.true_fail
+        assert f"The judge is right about {right} of 30 outputs." in page
+        assert "the judge passes from" not in page
         chosen = agree(self.labels, results, options=AgreeOptions(threshold=0.3)).metrics[0].verdicts
         assert chosen.threshold == 0.3
+
+    def test_a_judge_that_broke_on_everything_is_not_called_scores_of_the_file(self) -> None:
+        found = replace(
+            agree(self.labels, [case(number, None) for number in range(30)]), run="20261127-000000-aaaa"
+        )
+        about = agreement_document(found).about
+        assert about is not None
+        assert about(str).startswith("Judge: unknown. Run 20261127-000000-aaaa")
 
     def test_unmatched_labels(self) -> None:
         results = [case(number, 0.5) for number in range(20)]

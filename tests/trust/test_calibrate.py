@@ -23,16 +23,17 @@ import geval_cli.extras.trust
 from geval_cli.cli.arguments import parse_option
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.extras.trust.calibration import calibrate, calibration_document, write_calibration
-from geval_cli.extras.trust.documents import print_document
+from geval_cli.extras.trust.documents import print_document, write_document
 from geval_cli.extras.trust.labels import write_labels
 from geval_cli.extras.trust.options import CalibrateOptions
-from geval_cli.records import CaseResult
+from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 from geval_cli.report.console import make_console
 from geval_cli.report.report import RunReport
 from geval_cli.runs.options import Option
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
+from geval_cli.statistics.intervals import share_interval
 from geval_cli.store.state import open_runs
 from geval_cli.suite.export import read_portable_suite
 from geval_cli.suite.json_schema import config_json_schema
@@ -53,6 +54,26 @@ def rows(count: int = 40, *, metric: str = "tone", seed: int = 1, **changes: Any
             {"id": str(number), "metric": metric, "label": truth, "scale": [1, 5], "score": score, **changes}
         )
     return made
+
+
+def rated(number: int, score: float, threshold: float, *, passed: bool) -> CaseResult:
+    """A result of a run whose judge decided so, whatever its score."""
+    status = Status.PASSED if passed else Status.FAILED
+    return CaseResult(
+        id=f"{number}.0.0",
+        test_index=number,
+        repeat_index=0,
+        column=0,
+        description=None,
+        prompt=RenderedPrompt("p", "prompt", "Say it."),
+        provider=ProviderRef("echo", "echo"),
+        vars={},
+        output=f"output {number}",
+        status=status,
+        score=score,
+        named_scores={"tone": score},
+        assertions=(AssertionResult("g-eval", "tone", status, score, threshold),),
+    )
 
 
 def refusals(given: list[dict[str, Any]], **options: Any) -> list[str]:
@@ -115,6 +136,68 @@ class TestRecord:
     def test_notes(self, given: list[dict[str, Any]], note: str) -> None:
         notes = calibrate(given).metrics[0].notes
         assert any(text.startswith(note) for text in notes), notes
+
+    def test_figures_on_held_out_labels_are_those_of_the_prevalence(self) -> None:
+        """Half of the labels are good, as was advised; nearly all outputs will be."""
+        draw = np.random.default_rng(5)
+        given = []
+        for number in range(400):
+            good = number % 2
+            score = float(np.clip(draw.normal(0.7 if good else 0.4, 0.15), 0, 1))
+            given.append(
+                {"id": str(number), "metric": "tone", "label": float(good), "score": round(score, 2)}
+            )
+        found = calibrate(given, options=CalibrateOptions(prevalence=0.95))
+        (item,) = found.metrics
+        checked = item.checked
+        assert checked is not None
+        counts = checked.counts
+        right = 0.95 * counts.true_pass / counts.good + 0.05 * counts.true_fail / counts.bad
+        assert checked.accuracy.value == pytest.approx(right)
+        # Always to say "95 %" is off by .05 of good outputs and by .95 of bad ones.
+        assert checked.base_brier.value == pytest.approx(0.95 * 0.05**2 + 0.05 * 0.95**2, abs=2e-3)
+        assert checked.brier.value < checked.base_brier.value
+        assert checked.bad_passed.n == checked.good_failed.n == 200
+        # Bad outputs, of which there are next to none, make the figure no surer than the good ones do.
+        assert checked.accuracy.interval is not None
+        width = checked.accuracy.interval[1] - checked.accuracy.interval[0]
+        of_good = share_interval(counts.true_pass, counts.good)
+        assert of_good is not None
+        assert width > 0.95 * (of_good[1] - of_good[0])
+        best = max(item.candidates, key=lambda one: one.mcc or 0.0)
+        assert best.threshold == item.calibration.threshold
+        console = make_console(io.StringIO(), environ={})
+        print_document(calibration_document(found), console)
+        said = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+        assert "on held-out labels, weighted to 95 % good outputs: " in said
+
+    @pytest.mark.parametrize("ending", [".md", ".json"])
+    def test_verdicts_that_no_threshold_makes_are_told_as_those_of_the_run(
+        self, ending: str, tmp_path: Path
+    ) -> None:
+        """Half of the tests have another threshold than the others, so none of them is today's."""
+        results = [
+            rated(number, number % 5 / 4, 0.2 if number % 2 else 0.9, passed=number % 2 == 1)
+            for number in range(40)
+        ]
+        labels = [
+            {"id": item.id, "metric": "tone", "label": float(item.test_index % 5 > 1)} for item in results
+        ]
+        found = calibrate(labels, results)
+        (item,) = found.metrics
+        assert item.present is None
+        assert item.at_present.threshold is None
+        counts = item.at_present.counts
+        assert (counts.false_pass, counts.false_fail) == (8, 12)
+        assert item.summary.endswith("; the run's own verdicts: 8 and 12.")
+        path = tmp_path / f"found{ending}"
+        write_document(path, calibration_document(found))
+        text = path.read_text(encoding="utf-8")
+        if ending == ".md":
+            assert "| as run | 8 of 16 | 12 of 24 |" in text
+            assert text.count("| today |") == 1
+        else:
+            assert json.loads(text)["metrics"][0]["present"] is None
 
     def test_equal_scores_keep_the_present_threshold(self) -> None:
         (item,) = calibrate(rows(40, score=0.5), options=CalibrateOptions(threshold=0.6)).metrics

@@ -44,7 +44,7 @@ from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import open_report
 from geval_cli.statistics import agreement as statistics
-from geval_cli.statistics.agreement import EPSILONS, AltTest, Ceiling, Confusion
+from geval_cli.statistics.agreement import EPSILONS, AltTest, Ceiling, Confusion, Verdicts
 from geval_cli.statistics.correlation import (
     CORRELATIONS,
     MIN_CLUSTERS,
@@ -99,13 +99,14 @@ class VerdictCounts(Struct, frozen=True):
 
     Attributes:
         good_at: mean labels from here on are good, 0..1.
-        threshold: scores from here on pass.
+        threshold: scores from here on pass; None where no threshold makes these verdicts: the run's tests have several,
+            or more than the score decides.
         kappa: Cohen's, of the judge's verdicts with people's.
         better_threshold: where Matthews' correlation is highest; None when no threshold tells good from bad.
     """
 
     good_at: float
-    threshold: float
+    threshold: float | None
     counts: Confusion
     kappa: Estimate
     mcc: float | None
@@ -313,7 +314,8 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
     scored = [pair for pair in pairs if pair.score is not None]
     scale = pairs[0].label.scale
     data, everything = _data(scored), _data(pairs)
-    verdicts = _verdicts(data, scored, name, options)
+    passed, threshold = _passed(scored, name, options)
+    verdicts = _verdicts(data, passed, threshold, options)
     alt = None
     if len(data.annotators) >= statistics.MIN_ANNOTATORS:
         epsilon = EPSILONS[options.annotators]
@@ -359,10 +361,10 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
             LabelledOutput(
                 pair.label.human,
                 pair.score or 0.0,
-                passed=pair.passed_at(options.threshold, verdicts.threshold),
+                passed=bool(is_passed),
                 words=pair.words,
             )
-            for pair in scored
+            for pair, is_passed in zip(scored, passed, strict=True)
         ),
     )
 
@@ -434,16 +436,21 @@ def _kappa_with(rating: Numbers, own: Numbers, clusters: Sequence[str]) -> Estim
     )
 
 
-def _verdicts(data: _Data, pairs: Sequence[JudgedLabel], metric: str, options: AgreeOptions) -> VerdictCounts:
+def _passed(pairs: Sequence[JudgedLabel], metric: str, options: AgreeOptions) -> tuple[Verdicts, float]:
+    """Return the judge's verdicts, and the threshold that is nearest to what made them."""
     used = [pair.match.item.thresholds.get(metric) for pair in pairs if pair.match is not None]
     threshold = threshold_of(used, options.good, options.threshold)
+    return np.array([pair.passed_at(options.threshold, threshold) for pair in pairs], dtype=bool), threshold
+
+
+def _verdicts(data: _Data, passed: Verdicts, threshold: float, options: AgreeOptions) -> VerdictCounts:
     good = data.human >= options.good
-    passed = np.array([pair.passed_at(options.threshold, threshold) for pair in pairs], dtype=bool)
     better = statistics.best_threshold(data.score, good, present=threshold)
     counts = statistics.confusion(passed, good)
+    makes_them = bool((passed == (data.score >= threshold - _ROUNDING)).all())
     return VerdictCounts(
         good_at=options.good,
-        threshold=threshold,
+        threshold=threshold if makes_them else None,
         counts=counts,
         kappa=data.estimate(lambda kept: statistics.cohen_kappa(passed[kept], good[kept])),
         mcc=counts.mcc,
@@ -627,13 +634,14 @@ def statistics_of(item: MetricAgreement) -> Iterator[tuple[str, Estimate]]:
 
 def _verdict_rows(item: MetricAgreement) -> Iterator[tuple[str, ...]]:
     verdicts = item.verdicts
-    found = [(verdicts.threshold, verdicts.counts)]
+    found: list[tuple[float | None, Confusion]] = [(verdicts.threshold, verdicts.counts)]
     if verdicts.better_threshold is not None and verdicts.better_counts is not None:
         found.append((verdicts.better_threshold, verdicts.better_counts))
     for threshold, counts in found:
         numbers = (counts.true_pass, counts.false_pass, counts.false_fail, counts.true_fail)
         mcc = "-" if counts.mcc is None else fixed(counts.mcc, 3)
-        yield (format_threshold(threshold), *(f"{number:,}" for number in numbers), mcc)
+        name = "as run" if threshold is None else format_threshold(threshold)
+        yield (name, *(f"{number:,}" for number in numbers), mcc)
 
 
 _VERDICT_HEADER = ("threshold", "good, passes", "bad, passes", "good, fails", "bad, fails", "MCC")
@@ -656,7 +664,7 @@ def _alt_test_text(item: MetricAgreement) -> str:
 
 
 def _about(found: Agreement, quote: Quote) -> str:
-    judges = ", ".join(map(quote, found.judges)) or "scores of the file"
+    judges = ", ".join(map(quote, found.judges)) or ("unknown" if found.run else "scores of the file")
     run = "" if found.run is None else f" Run {quote(found.run)}, {found.unmatched:,} labels unmatched."
     people = plural(len(found.annotators), "annotator")
     groups = plural(

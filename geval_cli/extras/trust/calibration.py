@@ -64,9 +64,13 @@ _DIGITS = 6
 
 
 class Candidate(Struct, frozen=True):
-    """A threshold with its verdicts on the labels; `value` is what the objective says, higher is better."""
+    """A threshold with its verdicts on the labels; `value` is what the objective says, higher is better.
 
-    threshold: float
+    `mcc` is Matthews' correlation, at the prevalence of good outputs that was given. `threshold` is None of verdicts
+    that no threshold makes.
+    """
+
+    threshold: float | None
     counts: Confusion
     balanced_accuracy: float | None
     mcc: float | None
@@ -78,8 +82,9 @@ class MetricCalibration(Struct, frozen=True):
 
     Attributes:
         calibration: what a run uses.
-        present: the threshold of today.
-        candidates: all thresholds, lowest first; `at_present` is that of today.
+        present: the threshold of today; None where it does not make the run's verdicts: tests have several, or
+            more than the score decides.
+        candidates: all thresholds, lowest first; `at_present` has the verdicts of today.
         checked: on held-out labels; None where they are all of one group.
         errored: labels whose output the judge could not score; they are left out.
         notes: what to know before it is used.
@@ -91,7 +96,7 @@ class MetricCalibration(Struct, frozen=True):
 
     metric: str
     calibration: Calibration
-    present: float
+    present: float | None
     at_present: Candidate
     candidates: tuple[Candidate, ...]
     checked: HeldOutCheck | None
@@ -366,11 +371,12 @@ def _calibration(
         _candidate(item.threshold, item.confusion, plan.objective)
         for item in threshold_candidates(labelled.scores, labelled.good)
     )
-    at_present = _candidate(plan.present, confusion(verdicts, labelled.good), plan.objective)
+    present = plan.present if (verdicts == (scores >= plan.present - _DUST)).all() else None
+    at_present = _candidate(present, confusion(verdicts, labelled.good), plan.objective)
     item = MetricCalibration(
         metric=name,
         calibration=found,
-        present=plan.present,
+        present=present,
         at_present=at_present,
         candidates=candidates,
         checked=cross_check(labelled, blank, plan, rescored),
@@ -382,7 +388,8 @@ def _calibration(
         summary="",
         points=tuple(_points(labelled)),
     )
-    return replace(item, summary=_sentence(item))
+    chosen = confusion(scores >= found.threshold - _DUST, labelled.good)
+    return replace(item, summary=_sentence(item, chosen))
 
 
 def _whole(metric: str, pairs: Sequence[JudgedLabel]) -> list[Match]:
@@ -393,8 +400,10 @@ def _whole(metric: str, pairs: Sequence[JudgedLabel]) -> list[Match]:
     ] or matches
 
 
-def _candidate(threshold: float, counts: Confusion, objective: Objective) -> Candidate:
-    return Candidate(threshold, counts, balanced_accuracy(counts), counts.mcc, objective.value(counts))
+def _candidate(threshold: float | None, counts: Confusion, objective: Objective) -> Candidate:
+    prevalence = objective.prevalence
+    mcc = counts.mcc if prevalence is None else Objective(prevalence=prevalence).value(counts)
+    return Candidate(threshold, counts, balanced_accuracy(counts), mcc, objective.value(counts))
 
 
 def _points(labelled: Labelled) -> Iterator[tuple[float, float, int]]:
@@ -437,27 +446,26 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
         yield "no score is borderline: good and bad outputs lie apart"
 
 
-def _sentence(item: MetricCalibration) -> str:
+def _sentence(item: MetricCalibration, after: Confusion) -> str:
+    """Return what the threshold does, `after`, beside the verdicts of today."""
     found, before = item.calibration, item.at_present.counts
-    after = next(
-        (one.counts for one in item.candidates if one.threshold == found.threshold), item.at_present.counts
+    chosen = format_threshold(found.threshold)
+    said = (
+        f"{after.false_pass:,} of {after.bad:,} bad outputs pass and fails {after.false_fail:,} of"
+        f" {after.good:,} good ones"
     )
-    today, chosen = format_threshold(item.present), format_threshold(found.threshold)
+    if item.present is None:
+        return (
+            f"the threshold {chosen} lets {said}; the run's own verdicts: {before.false_pass:,} and"
+            f" {before.false_fail:,}."
+        )
+    today = format_threshold(item.present)
     if found.threshold == item.present:
-        return (
-            f"the threshold {today} stays: it lets {before.false_pass:,} of {before.bad:,} bad outputs"
-            f" pass and fails {before.false_fail:,} of {before.good:,} good ones."
-        )
+        return f"the threshold {today} stays: it lets {said}."
     if after == before:
-        return (
-            f"the threshold {chosen} makes the same verdicts as {today} today: it lets"
-            f" {after.false_pass:,} of {after.bad:,} bad outputs pass and fails {after.false_fail:,} of"
-            f" {after.good:,} good ones."
-        )
+        return f"the threshold {chosen} makes the same verdicts as {today} today: it lets {said}."
     return (
-        f"the threshold {chosen} lets {after.false_pass:,} of {after.bad:,} bad outputs pass and fails"
-        f" {after.false_fail:,} of {after.good:,} good ones; {today} today: {before.false_pass:,} and"
-        f" {before.false_fail:,}."
+        f"the threshold {chosen} lets {said}; {today} today: {before.false_pass:,} and {before.false_fail:,}."
     )
 
 
@@ -492,7 +500,7 @@ def calibration_document(found: Calibrated) -> ReportDocument:
             f"Labels: {quote(found.labels)}{of_run(found.run, quote)}; {count}. Outputs are grouped by"
             f" {quote(found.clustered_by)}."
         ),
-        [section for item in found.metrics for section in _sections(item)],
+        [section for item in found.metrics for section in _sections(item, found.prevalence)],
         found.to_json(),
     )
 
@@ -502,9 +510,9 @@ _MOST_ROWS = 40
 """Thresholds of one metric that a terminal shows; scores that are means of samples make hundreds."""
 
 
-def _sections(item: MetricCalibration) -> Iterator[Section]:
+def _sections(item: MetricCalibration, prevalence: float | None) -> Iterator[Section]:
     found = item.calibration
-    tables = [Table(_CANDIDATES, [_candidate_row(item, one) for one in item.candidates])]
+    tables = [Table(_CANDIDATES, [_candidate_row(item, one) for one in _with_today(item)])]
     if isinstance(found.curve, tuple):
         blocks = [(f"{one.low:g}", f"{one.high:g}", fixed(one.p, 3), f"{one.n:,}") for one in found.curve]
         tables.append(Table(("from score", "to score", "P(pass)", "labels"), blocks))
@@ -515,7 +523,7 @@ def _sections(item: MetricCalibration) -> Iterator[Section]:
         tables.append(Table(("figure", *ESTIMATE), list(_figure_rows(item.checked))))
     shown = [_candidate_row(item, one) for one in _shown(item)]
     narrow = [(row[0], row[1], row[2], row[5]) for row in shown]
-    left_out = len(item.candidates) - len(shown)
+    left_out = len(_with_today(item)) - len(shown)
     yield Section(
         item.title,
         lambda quote: item.summary,
@@ -526,7 +534,7 @@ def _sections(item: MetricCalibration) -> Iterator[Section]:
             Table((*_CANDIDATES[:3], ""), narrow),
         ],
         texts=[
-            *_texts(item),
+            *_texts(item, prevalence),
             *([f"{left_out:,} more thresholds: --json, or -o FILE"] if left_out > 0 else []),
         ],
         notes=item.notes,
@@ -535,12 +543,18 @@ def _sections(item: MetricCalibration) -> Iterator[Section]:
         yield jury_section(item.metric, item.jury, found.judges)
 
 
-def _shown(item: MetricCalibration) -> list[Candidate]:
-    """Return the thresholds that a terminal has room for, today's among them."""
+def _with_today(item: MetricCalibration) -> list[Candidate]:
+    """Return all thresholds in their order, today's among them; first the verdicts that no threshold makes."""
     is_there = any(one.threshold == item.present for one in item.candidates)
-    everything = sorted(
-        [*item.candidates, *([] if is_there else [item.at_present])], key=lambda one: one.threshold
+    return sorted(
+        [*item.candidates, *([] if is_there else [item.at_present])],
+        key=lambda one: -1.0 if one.threshold is None else one.threshold,
     )
+
+
+def _shown(item: MetricCalibration) -> list[Candidate]:
+    """Return the thresholds that a terminal has room for."""
+    everything = _with_today(item)
     if len(everything) <= _MOST_ROWS:
         return everything
     kept = {item.calibration.threshold, item.present}
@@ -556,7 +570,7 @@ def _candidate_row(item: MetricCalibration, one: Candidate) -> tuple[str, ...]:
     if one.threshold == item.present:
         marks.append("today")
     return (
-        format_threshold(one.threshold),
+        "as run" if one.threshold is None else format_threshold(one.threshold),
         f"{counts.false_pass:,} of {counts.bad:,}",
         f"{counts.false_fail:,} of {counts.good:,}",
         "-" if one.balanced_accuracy is None else fixed(one.balanced_accuracy, 3),
@@ -565,7 +579,7 @@ def _candidate_row(item: MetricCalibration, one: Candidate) -> tuple[str, ...]:
     )
 
 
-def _texts(item: MetricCalibration) -> Iterator[str]:
+def _texts(item: MetricCalibration, prevalence: float | None) -> Iterator[str]:
     """Yield what scores mean, which are clear, and how that did on held-out labels."""
     found, checked = item.calibration, item.checked
     said = ", ".join(f"{fixed(found.p_pass(score), 2)} at {score:g}" for score in (0.0, 0.25, 0.5, 0.75, 1.0))
@@ -577,15 +591,19 @@ def _texts(item: MetricCalibration) -> Iterator[str]:
     if checked is None or checked.accuracy.value is None or checked.present_accuracy.value is None:
         yield "not checked: all labels are in one group, so none could be held out"
         return
+    where = "on held-out labels"
+    if prevalence is not None:
+        where += f", weighted to {format_share(prevalence)} good outputs"
+    today = "as run" if item.present is None else f"at {format_threshold(item.present)}"
     yield (
-        f"on held-out labels: {_percents(checked.accuracy)} of verdicts right"
-        f" ({_percents(checked.present_accuracy)} at {format_threshold(item.present)}),"
+        f"{where}: {_percents(checked.accuracy)} of verdicts right"
+        f" ({_percents(checked.present_accuracy)} {today}),"
         f" Brier {figure_text(checked.brier.value, 3)} ({figure_text(checked.base_brier.value, 3)} without a judge)"
     )
     if checked.clear is not None and checked.clear.value is not None:
         passed = f", {_percents(checked.bad_passed)} of bad a clear pass" if checked.bad_passed else ""
         failed = f", {_percents(checked.good_failed)} of good a clear fail" if checked.good_failed else ""
-        yield f"on held-out labels: {_percents(checked.clear)} of scores clear{passed}{failed}"
+        yield f"{where}: {_percents(checked.clear)} of scores clear{passed}{failed}"
 
 
 def _percents(share: Estimate) -> str:

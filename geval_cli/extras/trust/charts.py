@@ -193,9 +193,14 @@ _LENGTH_GROUPS = 5
 
 
 def agreement_charts(
-    metric: str, points: Sequence[LabelledOutput], counts: "Confusion", *, threshold: float, good_at: float
+    metric: str,
+    points: Sequence[LabelledOutput],
+    counts: "Confusion",
+    *,
+    threshold: float | None,
+    good_at: float,
 ) -> list[Chart]:
-    """Return what is drawn of a metric with human labels."""
+    """Return what is drawn of a metric with human labels; `threshold` is None where none makes the verdicts."""
     name = _name("labels", metric)
     scores = score_against_label(name, metric, points, threshold=threshold, good_at=good_at)
     lengths = _length_chart(metric, points)
@@ -214,7 +219,7 @@ def _name(kind: str, metric: str) -> str:
     return f"{kind}-{hashlib.blake2b(metric.encode(errors='surrogatepass'), digest_size=4).hexdigest()}"
 
 
-def _verdict_chart(metric: str, counts: "Confusion", limit: float) -> Chart:
+def _verdict_chart(metric: str, counts: "Confusion", limit: float | None) -> Chart:
     """Return the four kinds of verdicts as squares, whose darkness is their share of the good, or of the bad."""
     cells = (
         ("good, passes", counts.true_pass, counts.good, True),
@@ -236,16 +241,16 @@ def _verdict_chart(metric: str, counts: "Confusion", limit: float) -> Chart:
             svg.text(x + 10, y + 22, said)
             + svg.text(x + 10, y + 42, f"{count:,} of {total:,}", kind="is-strong")
         )
-    threshold = f"{limit:g}"
     right = counts.true_pass + counts.true_fail
     outputs = plural(counts.good + counts.bad, "output")
-    said = f"At the threshold {threshold} the judge is right about {right:,} of {outputs}."
+    at, said = ("", "The") if limit is None else (f" at {limit:g}", f"At the threshold {limit:g} the")
+    said += f" judge is right about {right:,} of {outputs}."
     figures = FigureTable(
         ("verdict", "outputs", "of"),
         tuple((name, f"{count:,}", f"{total:,}") for name, count, total, _ in cells),
     )
     title, name = (
-        f"Verdicts at {threshold}: {one_line(metric, svg.NAME_WIDTH)}",
+        f"Verdicts{at}: {one_line(metric, svg.NAME_WIDTH)}",
         _name("verdicts", metric),
     )
     return Chart(name, title, said, figures, 224, [*drawn])
