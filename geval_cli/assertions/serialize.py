@@ -6,6 +6,7 @@ from functools import cache
 from geval_cli.assertions.graded.geval_fields import GEvalFields, RubricBandSpec
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import JurySpec, ProviderSpec, Spec, spellings
+from geval_cli.specs.conversation import ToolSet
 
 
 def serialize(spec: Spec) -> dict[str, JsonValue]:
@@ -26,11 +27,32 @@ def _plain(value: object) -> JsonValue:
         return [serialize(member) for member in value.members]
     if isinstance(value, Spec):
         return serialize(value)
+    if isinstance(value, ToolSet):
+        return _tools(value)
     if isinstance(value, tuple | list):
         return list(_listed(value))
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value
+
+
+def _tools(tools: ToolSet) -> dict[str, JsonValue]:
+    """Return tools as a config has them; those that are functions are in files, and stay there."""
+    written: dict[str, JsonValue] = {
+        "definitions": [
+            {"name": tool.name, "description": tool.description, "parameters": _plain(dict(tool.parameters))}
+            for tool in tools.definitions
+        ],
+        "max_calls": tools.max_calls,
+    }
+    if tools.simulator is not None:
+        written["simulate"] = {"provider": serialize(tools.simulator), "world": tools.world}
+    if tools.recorded:
+        answers = [serialize(answer) for answer in tools.recorded]
+        written["recorded"] = [
+            answer if "error" in answer else {"result": None, **answer} for answer in answers
+        ]
+    return written
 
 
 def _listed(items: Sequence[object]) -> Iterator[JsonValue]:

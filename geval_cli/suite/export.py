@@ -122,6 +122,7 @@ def _files_that_stay(content: Mapping[str, JsonValue], place: SourcePath) -> Ite
 _STAYING = {
     "calibration": "the thresholds it supplied are written out as numbers",
     "labels": "gates on true figures need it",
+    "anchors": "the judge rates its outputs again before each run",
 }
 
 
@@ -144,10 +145,10 @@ def _content(
         "tests": tests,
         "profiles": None if suite.tests.profiles is None else list(suite.tests.profiles),
         "options": serialize(suite.options),
-        "calibration": raw.get("calibration"),
-        "labels": raw.get("labels"),
+        "derivedMetrics": [serialize(metric) for metric in suite.derived_metrics],
+        **{key: raw.get(key) for key in ("baseline", "margin", "gates", "calibration", "labels", "anchors")},
     }
-    spelled = {"default_test": "defaultTest"}
+    spelled = {"default_test": "defaultTest", "derived_metrics": "derivedMetrics", "tools": "defaultTest"}
     given = {spelled.get(key, key) for key in raw}
     return {key: value for key, value in parts.items() if key in given}
 

@@ -15,9 +15,10 @@ from support.suites import load_suite
 
 from geval_cli.errors import ConfigError
 from geval_cli.source.yaml_source import read_yaml
-from geval_cli.specs.base import Spec
+from geval_cli.specs.base import Spec, spellings
 from geval_cli.suite.export import read_portable_suite
 from geval_cli.suite.json_schema import config_json_schema
+from geval_cli.suite.schema import SuiteSpec
 
 ENV = {"CITY": "Rome", "MODEL": "openai:gpt-4o"}
 VALID = Path(__file__).parent / "valid"
@@ -112,7 +113,9 @@ def suite_in(path: Path) -> Any:
     """All that a run takes from a config, without places and file names."""
     suite = load_suite(path, env=ENV)
     parts = (suite.description, suite.prompts, suite.providers, suite.options, list(suite.tests), suite.env)
-    return plain(parts)
+    gates = [gate.text for gate in suite.gates]
+    named = (suite.baseline and suite.baseline.name, suite.labels and suite.labels.path.name)
+    return plain((*parts, gates, suite.derived_metrics, suite.margins, suite.tags, named))
 
 
 def plain(value: object) -> Any:
@@ -166,6 +169,51 @@ def test_a_suite_whose_tools_are_functions_is_not_exported() -> None:
         "functions are not read here: `tea_shop.py`",
         "use `definitions`",
     )
+
+
+EVERY_KEY = """
+$schema: ./gevalconfig.schema.json
+description: all keys
+tags: {team: a, n: 1}
+dialect: geval
+env: {A: b}
+prompts: [a]
+providers: ["openai:gpt-4.1"]
+defaultTest: {threshold: 0.5}
+tests: [{input: x, tools: {definitions: file://tools.json, recorded: [{name: add, result: null}]}}]
+tools:
+  definitions: [{type: function, function: {name: add, parameters: {type: object}}}]
+  simulate: {provider: "openai:gpt-4.1", world: "{{ input }}"}
+  recorded: [{name: add, args: {a: 1}, result: {sum: 2}}, {name: add, error: no}]
+  max_calls: 3
+profiles: [calm, {mood: angry}]
+options: {max_concurrency: 2}
+derived_metrics: [{name: double, value: m * 2}]
+baseline: "openai:gpt-4.1"
+margin: {pass_rate: 0.02}
+gates: [pass_rate >= 90%, errors <= 0]
+calibration: file://judge.cal.json
+labels: labels.jsonl
+anchors: judge.anchors.json
+"""
+
+
+def test_every_key_of_a_config_is_exported(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    raw = read_yaml(EVERY_KEY, "config.yaml").value
+    assert {spellings(SuiteSpec)[key] for key in raw} == set(SuiteSpec.model_fields) - {"place"}
+    text = EVERY_KEY.replace("calibration: file://judge.cal.json\n", "")  # which has to be there
+    config.write_text(text, encoding="utf-8")
+    (tmp_path / "tools.json").write_text('[{"name": "add", "input_schema": {"type": "object"}}]', "utf-8")
+
+    content = exported(tmp_path, text)
+
+    assert suite_in(passed_on(config, tmp_path)) == suite_in(config)
+    assert content.keys() == {*raw} - {"tools", "calibration", "derived_metrics"} | {"derivedMetrics"}
+    assert content["gates"] == ["pass_rate >= 90%", "errors <= 0"]
+    assert content["defaultTest"]["tools"]["simulate"]["world"] == "{{ input }}"
+    warned = [problem.message for problem in read_portable_suite(config, env=ENV).warnings]
+    assert [message.split("`")[1] for message in warned] == ["labels.jsonl", "judge.anchors.json"]
 
 
 def exported(tmp_path: Path, config: str, **files: str) -> dict[str, Any]:
