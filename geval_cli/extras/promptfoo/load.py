@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from geval_cli.errors import ConfigError, Location, Problem, Severity
@@ -22,6 +23,7 @@ from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document, SourcePath
+from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import PromptfooOptions, TemplateFilter
 from geval_cli.specs.type_messages import describe_value
@@ -212,7 +214,8 @@ def _suite(
     baseline = _baseline(merged.settings.get("baseline"), reading)
     reading.problems.extend(tests.problems())
     problems = sort_problems(map(reading.env.hide, reading.problems))
-    parts = _digest_parts(configs, reading, variables)
+    rows = _named_elsewhere(tests, prompts, providers)
+    parts = _digest_parts(configs, reading, variables, rows)
     written = [without_media_data(mask_config(config.written)) for config in configs]
     snapshot = written[0] if len(written) == 1 else written
     suite = LoadedSuite(
@@ -275,8 +278,24 @@ def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
     return default
 
 
+def _named_elsewhere(
+    tests: PromptfooTests, prompts: Sequence[PromptSpec], providers: Sequence[ProviderSpec]
+) -> Iterator[JsonValue]:
+    """Yield what files that the configs name take from further files; the texts of the configs do not say it."""
+    yield [prompt.raw for prompt in prompts]
+    yield [provider.config for provider in providers]
+    files = tests.reading.files
+    for value in tests.written():
+        names = sorted({*_files_in(value, files.base_dir, files.access, is_marked=True)})
+        if names:
+            yield [f"{FILE_PREFIX}{name}" for name in names]
+
+
 def _digest_parts(
-    configs: list[ConfigFile], reading: LoadContext, variables: Mapping[str, JsonValue]
+    configs: list[ConfigFile],
+    reading: LoadContext,
+    variables: Mapping[str, JsonValue],
+    rows: Iterator[JsonValue],
 ) -> dict[str, str]:
     """Return the parts that decide the results: all configs, and every file they name, with or without file://."""
     joined = {
@@ -291,18 +310,18 @@ def _digest_parts(
             for name in _files_in(config.content, config.path.parent, reading.files.access)
         }
     )
-    return suite_parts(joined, named, reading.files, variables)
+    return suite_parts(joined, chain(named, rows), reading.files, variables)
 
 
-def _files_in(value: JsonValue, folder: Path, access: Access) -> Iterator[str]:
-    """The files that texts in `value` name, as paths relative to nothing; who reads them tells what may not be."""
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _files_in(item, folder, access)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _files_in(item, folder, access)
-    elif isinstance(value, str) and _names_files(value):
+def _files_in(value: JsonValue, folder: Path, access: Access, *, is_marked: bool = False) -> Iterator[str]:
+    """The files that texts in `value` name, as paths relative to nothing; who reads them tells what may not be.
+
+    With `is_marked`, only those with file://.
+    """
+    if isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _files_in(item, folder, access, is_marked=is_marked)
+    elif isinstance(value, str) and (value.startswith(FILE_PREFIX) if is_marked else _names_files(value)):
         with suppress(ConfigError):
             yield from (str(file.path.resolve()) for file in find_files(value, folder, access))
 

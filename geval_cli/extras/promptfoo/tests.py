@@ -164,6 +164,16 @@ class PromptfooTests(Struct, frozen=True):
             pass
         return [reading.env.hide(problem) for problem in reading.problems]
 
+    def written(self) -> Iterator[JsonValue]:
+        """Yield every test as it is written, and the variables of the files that one names in place of `vars`."""
+        reading = self.reading.with_problems([])
+        scenarios = [part for item in self.scenarios for part in (*item.settings, *item.tests)]
+        for row in iterate_rows((*self.tests, *scenarios), reading):
+            yield row.value
+            if isinstance(row.value, dict) and isinstance(row.value.get("vars"), str | list):
+                test = read_row(row, "a test", reading)
+                yield {} if test is None else test.spec.vars
+
     def _cases(self, reading: LoadContext) -> Iterator[MergedTest]:
         index = 0
         for test in self._read_tests(reading):

@@ -264,3 +264,32 @@ def test_differences_from_promptfoo_are_listed_once(tmp_path: Path) -> None:
 def test_a_config_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(ConfigError):
         open_config(tmp_path, content)
+
+
+TESTS_IN_FILES = {
+    "t.yaml": "- {vars: {x: file://doc.txt}}\n",
+    "t.json": '[{"vars": {"x": ["file://doc.txt", "y"]}}]',
+    "t.jsonl": '{"vars": {"x": "y"}, "assert": [{"type": "contains", "value": "file://doc.txt"}]}\n',
+    "t.csv": "x\nfile://d*.txt\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "files"),
+    [
+        *(({"tests": f"file://{name}"}, {name: text}) for name, text in TESTS_IN_FILES.items()),
+        ({"scenarios": [{"config": "file://t.yaml"}]}, TESTS_IN_FILES),
+        ({"scenarios": [{"config": [{}], "tests": ["t.csv"]}]}, TESTS_IN_FILES),
+        ({"tests": [{"vars": "v.yaml"}]}, {"v.yaml": "x: file://doc.txt\n"}),
+        ({"prompts": ["file://p.yaml"]}, {"p.yaml": "- {role: user, content: file://doc.txt}\n"}),
+        ({"providers": [{"id": "echo", "config": {"a": "file://c.json"}}]}, {"c.json": '["file://doc.txt"]'}),
+    ],
+)
+def test_a_change_of_a_file_that_a_file_names_is_noticed(
+    tmp_path: Path, content: dict[str, object], files: dict[str, str]
+) -> None:
+    whole = {**BASE, **content}
+    first = load(tmp_path, whole, files={**files, "doc.txt": "one"})
+    same = load(tmp_path, whole)
+    changed = load(tmp_path, whole, files={"doc.txt": "two"})
+    assert first.digest == same.digest != changed.digest
