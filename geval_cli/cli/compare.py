@@ -24,7 +24,7 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import quoted
-from geval_cli.runs.options import declared_options
+from geval_cli.runs.options import check_idle, declared_options
 from geval_cli.runs.stored import open_reports
 from geval_cli.statistics.paired import ADJUSTMENTS
 
@@ -46,6 +46,8 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
     if not 0 < given.detect <= 1:
         hint = "give the smallest difference in scores that matters to you, for example 0.05"
         raise UsageError(f"--detect {given.detect:g} must be above 0 and at most 1", hint=hint)
+    if given.labels is None:
+        check_idle(given, {"allow_unmatched"}, without="--labels")
     problems = []
     for path in given.outputs:
         problem = check_output_path(path)

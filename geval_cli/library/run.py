@@ -120,10 +120,14 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `-o results.json` would hold."""
-        from geval_cli.records import SCHEMA_VERSION, to_json
+        import json
 
-        parts = {name: to_json(getattr(self, name)) for name in ("run", "summary", "results")}
-        return {"schema_version": SCHEMA_VERSION, **parts}
+        from geval_cli.report.json_file import json_document
+        from geval_cli.report.report import RunReport
+
+        report = RunReport(self.run, self.summary, lambda: iter(self.results))
+        document: dict[str, Any] = json.loads("".join(json_document(report)))
+        return document
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with a row for each case and the columns of `-o results.parquet`.

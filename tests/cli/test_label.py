@@ -56,8 +56,14 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for (text,) in found]
 
 
-def store(folder: Path, outputs: Iterator[str] | list[str], run_id: str = "run-1", **detail: Any) -> str:
-    """A stored run with an output for each text, each judged 0.5 of 1 on `tone`."""
+def store(
+    folder: Path,
+    outputs: Iterator[str] | list[str],
+    run_id: str = "run-1",
+    score: float | None = 0.5,
+    **detail: Any,
+) -> str:
+    """A stored run with an output for each text, each judged 0.5 of 1 on `tone`; None: the judge broke."""
     runs = RunStore.open(folder / ".geval")
     run = RunRecord(
         run_id,
@@ -75,13 +81,18 @@ def store(folder: Path, outputs: Iterator[str] | list[str], run_id: str = "run-1
     last = None
     for number, text in enumerate(outputs):
         judged = make_judged(
-            Status.PASSED,
-            0.5,
+            Status.ERROR if score is None else Status.PASSED,
+            score,
             metric="tone",
             detail={"judge": "openai:gpt-4.1", "criteria": "Be kind.", **detail},
         )
         case = make_case(
-            number, id=f"{number}.0.0", output=text, assertions=(judged,), named_scores={"tone": 0.5}, vars={}
+            number,
+            id=f"{number}.0.0",
+            output=text,
+            assertions=(judged,),
+            named_scores={} if score is None else {"tone": score},
+            vars={},
         )
         last = runs.add(run.id, case)
     if last is not None:
@@ -415,6 +426,32 @@ class TestWithoutTerminal:
             parse_option(option, None, text)
         assert "lowest and the highest label" in caught.value.message
         assert parse_option(option, None, "1, 5") == parse_option(option, None, "1-5") == (1.0, 5.0)
+
+    @pytest.mark.parametrize("count", [{"draw": 5}, {"next": 5}])
+    def test_nothing_is_drawn_of_what_no_judge_scored(self, count: dict[str, Any], tmp_path: Path) -> None:
+        """An empty sheet, or a session without an output, would say that all is done."""
+        store(tmp_path, ["one", "two", "three"], score=None)
+        home, sheet = tmp_path / ".geval", tmp_path / "sheet.csv"
+        with pytest.raises(UsageError, match="has a score that labels could be compared with"):
+            run_label("latest", LabelCommand(export=sheet, home=home, **count))
+        assert not sheet.exists()
+
+    def test_a_sheet_for_a_person_has_the_name_in_every_row(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        store(tmp_path, ["one", "two"])
+        home, sheet = tmp_path / ".geval", tmp_path / "sheet.jsonl"
+        run_label("latest", LabelCommand(export=sheet, home=home, annotator=" anna "))
+        given = [json.loads(line) for line in sheet.read_text(encoding="utf-8").splitlines()]
+        assert [row["annotator"] for row in given] == ["anna", "anna"]
+        sheet.write_text("".join(json.dumps({**row, "label": 1}) + "\n" for row in given), encoding="utf-8")
+        run_label("latest", LabelCommand(read=sheet, home=home))
+        run_label("latest", LabelCommand(read=sheet, home=home, annotator="ben"))
+        assert [row["annotator"] for row in rows(tmp_path)] == ["anna", "anna"]
+        for name, count in (("anna", 2), ("ben", 0)):
+            path = tmp_path / f"{name}.jsonl"
+            run_label("latest", LabelCommand(export=path, home=home, annotator=name))
+            assert f"wrote {count} label" in capsys.readouterr().out
 
 
 class TestAfterwards:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from geval_cli.cli.app import app
 from geval_cli.cli.options import GroupedCommand, declared
+from geval_cli.errors import UsageError
 from geval_cli.extras.web.api.runs import start_request
 from geval_cli.runs.options import InApi, Option, OptionGroup, RunOptions, declared_options, default_of
 from geval_cli.runs.requests import RunRequest
@@ -226,3 +227,76 @@ def test_a_fingerprint_changes_with_the_options_that_decide_results_and_no_other
     looked_up: dict[str, Any] = {"failing": frozenset("a")} if name == "filter_failing" else {}
     changes = written(**{name: value}, **looked_up) != written()
     assert changes is option.decides_results
+
+
+IDLE = {
+    "label --import f.csv": ("--draw 5", "--seed 3", "--metric tone", "--scale 1,5", "--show-verdict"),
+    "label --review": (
+        "--draw 5",
+        "--seed 3",
+        "--scale 1,5",
+        "--show-verdict",
+        "--annotator anna",
+        "--allow-unmatched",
+    ),
+    "label --export f.csv": ("--show-verdict", "--allow-unmatched", "--seed 3"),
+    "label": ("--allow-unmatched", "--seed 3", "--json"),
+    "estimate f.csv --draw 5": (
+        "--json",
+        "-o f.json",
+        "--require true_mean>=1",
+        "--method rogan-gladen",
+        "--good 0.5",
+        "--threshold 0.5",
+        "--margin 0.1",
+        "--allow-unmatched",
+    ),
+    "estimate f.csv --draw 5 --of a,b": ("--run a",),
+    "estimate f.csv": ("--seed 3",),
+    "estimate f.csv --method rogan-gladen": ("--margin 0.1", "--allow-unmatched"),
+    "drift --save f.jsonl": (
+        "--json",
+        "-o f.json",
+        "--plan",
+        "--max-cost 1",
+        "--max-requests 1",
+        "-j 1",
+        "--env-file f",
+        "--grader echo",
+        "--scoring single",
+        "--samples 3",
+    ),
+    "drift f.jsonl": ("--run a", "--items 5", "--seed 3"),
+    "drift f.jsonl --plan": ("-o f.json", "--margin 0.1"),
+    "probe f.yaml --only shuffle": ("--labels f.csv", "--run a"),
+    "probe f.yaml --plan": ("-o f.json",),
+    "improve f.yaml --plan": ("-o f.json", "-o f.yaml"),
+    "realism --against f.jsonl": (
+        "--plan",
+        "--pairs 3",
+        "--show-answers",
+        "--seed 3",
+        "--offline",
+        "--max-cost 1",
+        "--max-requests 1",
+        "-j 1",
+        "--env-file f",
+    ),
+    "realism --against f.jsonl --grader echo --plan": ("-o f.json",),
+    "compare a b": ("--allow-unmatched",),
+    "comment a": ("--pr 3",),
+}
+
+
+@pytest.mark.parametrize(("command", "idle"), [(name, option) for name in IDLE for option in IDLE[name]])
+def test_an_option_that_would_do_nothing_is_refused_before_anything_is_read(
+    command: str, idle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [*command.split(), *idle.split()])
+    assert isinstance(done.exception, UsageError), done.output
+    flag = {"-o": "--output", "-j": "--max-concurrency"}.get(
+        idle.split(maxsplit=1)[0], idle.split(maxsplit=1)[0]
+    )
+    assert done.exception.message.startswith((f"{flag} cannot be combined with ", f"{flag} needs "))
+    assert not list(tmp_path.iterdir())

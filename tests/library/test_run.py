@@ -104,6 +104,16 @@ def test_texts_of_rows_are_data_and_name_no_files_and_no_keys(own_folder: Path) 
     assert "the secret" not in json.dumps(result.to_json())
 
 
+def test_its_json_is_that_of_the_file(own_folder: Path) -> None:
+    tests = [{"input": "q", "expected_output": "e", "output": "a"}, {"input": "q2", "output": "b"}]
+    result = run(
+        Suite(tests=tests, assertions=[{"type": "contains", "value": "a"}]), output=own_folder / "r.json"
+    )
+    written = json.loads((own_folder / "r.json").read_text(encoding="utf-8"))
+    assert result.to_json() == written
+    assert [item["input"] for item in written["tests"]] == ["q", "q2"]
+
+
 def test_a_function_judges_and_so_does_a_metric(server: LoopbackServer) -> None:
     def judge(prompt: str) -> str:
         return '{"reason": "It is so.", "score": 4}' if '"score"' in prompt else '{"steps": ["Read."]}'

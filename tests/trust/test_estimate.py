@@ -1,5 +1,6 @@
 """`geval estimate`: true figures of a run, the sheet to label, gates and exit codes."""
 
+import io
 import json
 import random
 from pathlib import Path
@@ -13,11 +14,13 @@ from support.stored_runs import store_judged_run
 
 import geval_cli.extras.trust
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.extras.trust.estimation import estimate
+from geval_cli.extras.trust.documents import print_document
+from geval_cli.extras.trust.estimation import estimate, estimate_document
 from geval_cli.extras.trust.labelling import draw_sheet
 from geval_cli.extras.trust.labels import read_labels, write_labels
 from geval_cli.extras.trust.options import EstimateOptions
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
+from geval_cli.report.console import make_console
 
 
 def case(number: int, score: float | None, *, metric: str = "tone", threshold: float = 0.75) -> CaseResult:
@@ -124,6 +127,17 @@ def test_what_the_judge_could_not_score_is_counted() -> None:
     (item,) = estimate(labels_of(truth, range(40)), broken).metrics
     assert (item.labelled, item.outputs, item.errored) == (39, 58, 2)
     assert any("2 outputs of the run" in note for note in item.notes)
+
+
+def test_of_a_judge_that_broke_on_everything_nothing_is_said() -> None:
+    found = estimate(labels_of([1.0] * 20, range(20)), [case(number, None) for number in range(20)])
+    (item,) = found.metrics
+    assert (item.judge_pass_rate, item.pass_rate, item.outputs, item.errored) == (None, None, 0, 20)
+    console = make_console(io.StringIO(), environ={})
+    print_document(estimate_document(found), console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "the true pass rate is unknown" in shown
+    assert "0 %" not in shown
 
 
 def test_all_labelled_and_one_label() -> None:

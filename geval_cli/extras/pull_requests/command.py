@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from geval_cli.cli.options import CommandTable, declared
-from geval_cli.runs.options import HomeOption, Option, OptionGroup
+from geval_cli.runs.options import HomeOption, Option, OptionGroup, check_idle
 
 commands = CommandTable()
 
@@ -73,6 +73,8 @@ def comment(given: CommentOptions, run: CommentedRun = "latest") -> None:
     from geval_cli.runs.event_loop import run_async
     from geval_cli.runs.stored import open_reports
 
+    if not given.posts:
+        check_idle(given, {"number"}, without="--post")
     if given.output is not None and given.output.suffix.lower() != ".md":
         raise UsageError(f"cannot write a comment to {given.output}", hint="use a name that ends in .md")
     names = [run] if given.baseline in (None, "none") else [run, str(given.baseline)]

@@ -11,7 +11,7 @@ import typer
 from geval_cli.cli.options import EXIT_CODES, CommandTable, complete_run, declared, exit_with
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.trust.options import BudgetOptions, ReportOptions, SeedOption
-from geval_cli.runs.options import OfflineOption, Option, OptionGroup
+from geval_cli.runs.options import OfflineOption, Option, OptionGroup, check_idle
 
 if TYPE_CHECKING:
     from geval_cli.extras.simulation.realism import PlannedPairs, TalkPair, ToldApart
@@ -87,6 +87,12 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
         raise UsageError("no talks of real users given", hint="pass them with --against real.jsonl")
     if given.judge is None and given.plan:
         raise UsageError("--plan needs --grader: without a judge nothing is sent", hint="remove --plan")
+    if given.judge is None:
+        of_judge = {"pairs", "shows_answers", "seed", "is_offline"}
+        of_requests = {"max_cost", "max_requests", "max_concurrency", "env_file"}
+        check_idle(given, of_judge | of_requests, without="--grader")
+    if given.plan:
+        check_idle(given, {"outputs"}, beside="--plan")
     check_document_paths(given.outputs, "a comparison of users")
     simulated, real = (read_talks(named, given.home) for named in (run, given.against))
     told = None

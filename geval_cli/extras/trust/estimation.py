@@ -63,7 +63,7 @@ class MetricEstimate(Struct, frozen=True):
     Attributes:
         mean: of labels, if all outputs had one; None by `rogan-gladen`.
         pass_rate: the share of good outputs, likewise.
-        judge_mean, judge_pass_rate: the judge's own figures.
+        judge_mean, judge_pass_rate: the judge's own figures; None where it scored nothing.
         labels_mean, labels_pass_rate: of the labels alone; None by `rogan-gladen`.
         weight_of_mean, weight_of_rate: how much the judge's scores count beside the labels, 0..1.
         labelled: outputs with a label; `outputs`: of the run with a score; `errored`: where the judge broke.
@@ -75,7 +75,7 @@ class MetricEstimate(Struct, frozen=True):
     mean: Estimate | None
     pass_rate: Estimate | None
     judge_mean: float | None
-    judge_pass_rate: float
+    judge_pass_rate: float | None
     labels_mean: Estimate | None
     labels_pass_rate: Estimate | None
     weight_of_mean: float | None
@@ -213,7 +213,7 @@ def _by_inference(
         mean=None if mean is None else mean.estimate,
         pass_rate=None if rate is None else rate.estimate,
         judge_mean=found.judged_mean,
-        judge_pass_rate=found.judged_rate or 0.0,
+        judge_pass_rate=found.judged_rate,
         labels_mean=None if mean is None else mean.labels,
         labels_pass_rate=None if rate is None else rate.labels,
         weight_of_mean=None if mean is None else mean.weight,
@@ -334,7 +334,8 @@ def _section(item: MetricEstimate) -> Section:
         if value is not None
     ]
     outputs = f"{item.outputs:,}"
-    rows.insert(2, ("pass rate, judge alone", format_share(item.judge_pass_rate), "-", outputs, "-"))
+    alone = "-" if item.judge_pass_rate is None else format_share(item.judge_pass_rate)
+    rows.insert(2, ("pass rate, judge alone", alone, "-", outputs, "-"))
     if item.judge_mean is not None:
         rows.append(("mean, judge alone", fixed(item.judge_mean, 3), "-", outputs, "-"))
     return Section(
@@ -351,7 +352,7 @@ def _section(item: MetricEstimate) -> Section:
 def _sentence(item: MetricEstimate) -> str:
     counted = f"{plural(item.labelled, 'label')}, {plural(item.outputs, 'output')}"
     rate = item.pass_rate
-    if rate is None or rate.value is None:
+    if rate is None or rate.value is None or item.judge_pass_rate is None:
         return f"the true pass rate is unknown ({counted})"
     between = ""
     if rate.interval is not None:

@@ -54,6 +54,7 @@ from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 
 _DIGITS = 12
+_NOTHING_SCORED = "no output of this run has a score that labels could be compared with"
 _TELLING = frozenset({"run_id", "prompt", "provider"})
 """Keys of a row that say which run an output is of."""
 _WORDS = {1.0: "pass", 0.0: "fail"}
@@ -112,7 +113,7 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice, run_id:
     """Return what is to be labelled of a run. Goes through it once and keeps no texts.
 
     Raises:
-        UsageError: nothing in it has a metric, or not one that is chosen.
+        UsageError: nothing in it has a metric, or not one that is chosen; or no score, where some are to be drawn.
     """
     found: dict[str, list[Output]] = {}
     criteria = MetricCriteria()
@@ -134,6 +135,8 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice, run_id:
         return _next_outputs({name: named[name] for name in order}, seen, choice, criteria.criteria)
     if choice.count is not None:  # labels of what the judge could not judge are compared with nothing
         order = draw((name for name in order if scored[name] & metrics), choice.count, seed=choice.seed)
+        if not order:
+            raise UsageError(_NOTHING_SCORED, hint="see why with `geval show`, then `geval judge RUN`")
     return Sheet(tuple(item for name in order for item in named[name]), criteria.criteria)
 
 
@@ -165,7 +168,7 @@ def _next_outputs(
     """Return outputs that have no label yet, drawn so that labels of them tell most.
 
     Raises:
-        UsageError: all outputs have labels, or some have labels of a part of the metrics only.
+        UsageError: all outputs have labels, none has a score, or some have labels of a part of the metrics only.
     """
     digests = {(item.id, item.metric): item.output_sha256 for items in named.values() for item in items}
     valid = [
@@ -190,6 +193,8 @@ def _next_outputs(
         for name, items in named.items()
         if name not in labelled and any(i.metric in seen[name][1] for i in items)
     ]
+    if not any(i.metric in seen[name][1] for name, items in named.items() for i in items):
+        raise UsageError(_NOTHING_SCORED, hint="see why with `geval show`, then `geval judge RUN`")
     if not names:
         raise UsageError(
             "all outputs of this run that a judge scored have labels",
@@ -410,10 +415,11 @@ def rows_of_sheet(
     scales: Mapping[str, Scale],
     fetch: Callable[[Output], CaseResult],
     drawn: str = "",
+    annotator: str = "",
 ) -> Iterator[dict[str, JsonValue]]:
     """Yield the rows of a sheet: labels that are kept, and a row with the text of each output that has none yet.
 
-    Nothing in it says what the judge found.
+    Nothing in it says what the judge found. `annotator` is who is to fill it in; "" for anybody.
     """
     labels: dict[tuple[str, str, str], list[StoredLabel]] = {}
     for label in kept:
@@ -428,6 +434,7 @@ def rows_of_sheet(
         [judged] = judged_items([result])
         given = Given(
             scale=scales[item.metric],
+            annotator=annotator,
             draw=sheet.draws.get(item.metric, drawn),
             weight=sheet.weights.get(item.id),
         )

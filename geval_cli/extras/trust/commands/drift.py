@@ -22,6 +22,7 @@ from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.event_loop import run_async, run_stoppable
+from geval_cli.runs.options import check_idle
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import call_policy
@@ -42,7 +43,12 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
             raise UsageError(
                 "--save cannot be combined with an anchors file to judge", hint="remove one of them"
             )
+        judging = {"outputs", "as_json", "plan", *given.of_request()}
+        check_idle(given, judging, beside="--save")
         return _save(given.save, given)
+    check_idle(given, {"run", "items", "seed"}, without="--save")
+    if given.plan:
+        check_idle(given, {"outputs", "margin"}, beside="--plan")
     if anchors is None:
         hint = (
             "make one with `geval drift --save anchors.jsonl --run RUN`, then run `geval drift anchors.jsonl`"

@@ -42,6 +42,7 @@ from geval_cli.report.console import make_console, print_hanging, print_rows
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, quoted, sanitized_lines, value_text
+from geval_cli.runs.options import check_idle
 from geval_cli.runs.stored import is_results_file, load_report, open_reports
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.labels import RunLabels, StoredLabel
@@ -119,6 +120,16 @@ def run_label(name: str, given: LabelCommand) -> None:
         raise UsageError(f"--next and {other} cannot be combined", hint="use one of them")
     if given.as_json and not given.review:
         raise UsageError("--json needs --review", hint="add --review, or --export FILE.jsonl")
+    if given.read is None:
+        check_idle(given, {"allow_unmatched"}, without="--import")
+    else:
+        check_idle(given, {"draw", "seed", "metrics", "scale", "shows_verdict"}, beside="--import")
+    if given.review:
+        check_idle(given, {"draw", "seed", "scale", "shows_verdict", "annotator"}, beside="--review")
+    if given.export is not None:
+        check_idle(given, {"shows_verdict"}, beside="--export")
+    if given.draw is None and given.next is None:
+        check_idle(given, {"seed"}, without="--draw")
     if given.export is not None:
         check_is_new(given.export, "--export", "; import the filled-in sheet with `--import`")
     if given.export is not None and _exported_without_run(name, given, given.export):
@@ -182,12 +193,17 @@ def _export(
 ) -> None:
     metrics = {item.metric for item in sheet.outputs}
     is_sheet = given.draw is not None or sheet.weights or not any(item.metric in metrics for item in kept)
+    by = None if given.annotator is None else given.annotator.strip()
     if is_sheet:
-        rows = list(rows_of_sheet(sheet, kept, scales=scales, fetch=opened.fetch, drawn=_drawn(given)))
+        rows = list(
+            rows_of_sheet(
+                sheet, kept, scales=scales, fetch=opened.fetch, drawn=_drawn(given), annotator=by or ""
+            )
+        )
         if sheet.weights:  # a draw was made after these, and counts only with them
             rows = [item.row for item in kept if item.metric in metrics] + rows
     else:
-        rows = [item.row for item in kept if item.metric in metrics]
+        rows = [item.row for item in kept if item.metric in metrics and by in (None, item.annotator)]
     if given.export is not None:
         _write(given.export, rows, "row" if is_sheet else "label", _fewer(sheet, given))
 

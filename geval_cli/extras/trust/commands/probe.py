@@ -24,6 +24,7 @@ from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.event_loop import run_async, run_stoppable
+from geval_cli.runs.options import check_idle
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import load_report
@@ -41,8 +42,12 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
         ConfigError: the config has problems, or a file cannot be written.
         UsageError: there is no such probe, or nothing is judged by a model.
     """
-    check_document_paths(given.outputs, "probes")
+    if given.plan:
+        check_idle(given, {"outputs"}, beside="--plan")
     chosen_probes(given.only)
+    if given.only and not _LABELLED.intersection(given.only):
+        check_idle(given, {"labels_file", "run"}, without="--only family")
+    check_document_paths(given.outputs, "probes")
     request = RunRequest(config, os.environ, **given.of_request())
     prepared = prepare(request, is_going_to_run=not given.plan)
     print_problems(prepared.warnings)

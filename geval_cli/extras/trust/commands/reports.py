@@ -17,6 +17,7 @@ from geval_cli.extras.trust.options import AgreeCommand, CalibrateCommand, Estim
 from geval_cli.numbers import plural
 from geval_cli.records import JsonValue
 from geval_cli.report.report import RunReport
+from geval_cli.runs.options import check_idle
 from geval_cli.runs.stored import is_results_file, open_report, open_reports
 from geval_cli.store.runs import LATEST
 
@@ -92,6 +93,26 @@ def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
         ConfigError: labels are broken or unmatched, or a file cannot be written.
         UsageError: there is no such run, metric, method or gate.
     """
+    if given.draw is None:
+        check_idle(given, {"seed"}, without="--draw")
+    else:
+        ignored = {
+            "outputs",
+            "as_json",
+            "require",
+            "method",
+            "good",
+            "threshold",
+            "margin",
+            "allow_unmatched",
+        }
+        check_idle(given, ignored, beside="--draw")
+    if given.of is not None:
+        check_idle(given, {"run"}, beside="--of")
+    if (
+        given.method == "rogan-gladen"
+    ):  # labels from elsewhere are matched with nothing, and correct no calibration
+        check_idle(given, {"margin", "allow_unmatched"}, beside="--method rogan-gladen")
     check_document_paths(given.outputs, "an estimate")
     if given.of is not None:
         # Write both outputs of tests of two runs, to be labelled for `geval compare --labels`.
