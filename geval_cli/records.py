@@ -282,6 +282,7 @@ class ModelResponse(Struct, frozen=True):
         cache_read_tokens, cache_write_tokens: which part of the input came from the vendor's prompt cache, or was put
             there.
         exhausted_s: how long the server has nothing left for its callers, by its own account; 0 when it has.
+        lost: how many choices came that are no answers, such as those that a filter took away.
     """
 
     choices: tuple[Choice, ...]
@@ -297,6 +298,7 @@ class ModelResponse(Struct, frozen=True):
     cache_write_tokens: int = 0
     sample_indexes: tuple[int, ...] = ()
     exhausted_s: float = 0.0
+    lost: int = 0
     bought_usd: float | None = None
     shared: bool = False
     retold: Usage = Usage()

@@ -45,11 +45,20 @@ class _Width(Struct):
 
 
 class _Gathered(Struct):
-    """The responses for one call so far. A sample whose request failed for good is lost: it is not asked for again."""
+    """The responses for one call so far.
+
+    A sample is lost, and not asked for again, when its request failed for good, or what came for it is no answer.
+    """
 
     parts: list[ModelResponse] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
     error: ProviderError | None = None
+
+    def add(self, response: ModelResponse, asked: Sequence[int]) -> None:
+        """Add the response to a request for the samples `asked`."""
+        self.parts.append(response)
+        left = [index for index in asked if index not in response.sample_indexes]
+        self.lost.update(left[: response.lost])
 
     def missing(self, wanted: Sequence[int]) -> list[int]:
         given = {index for part in self.parts for index in part.sample_indexes}
@@ -78,7 +87,7 @@ class FanOut:
                 response = await self._send(call, width, send_next)
                 known = frozenset({_FEATURE})
                 if response is not None:
-                    gathered.parts.append(response)
+                    gathered.add(response, wanted)
             finally:
                 width.discovery.settle({_FEATURE}, known=known)
         while missing := gathered.missing(wanted):
@@ -97,7 +106,7 @@ class FanOut:
         )
         for chunk, answer in zip(chunks, answers, strict=True):
             if isinstance(answer, ModelResponse):
-                gathered.parts.append(answer)
+                gathered.add(answer, chunk)
             elif isinstance(answer, ProviderError) and not isinstance(answer, ProviderSettledError):
                 gathered.lost.update(chunk)
                 gathered.error = gathered.error or answer
@@ -118,7 +127,7 @@ class FanOut:
             return None
         if asked > 1:
             was_wide = not width.is_limited
-            width.learn(asked=asked, given=len(response.choices))
+            width.learn(asked=asked, given=len(response.choices) + response.lost)
             if was_wide and width.is_limited and width.most == 1:
                 self._tell(call)
         return response

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from support.calls import answer, ask, provider, run
-from support.loopback import LoopbackServer, Reply
+from support.loopback import LoopbackServer, Reply, choices_reply
 
 from geval_cli.errors import ProviderRequestError, ProviderResponseError
+from geval_cli.gateway.gateway import Gateway
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Role
 
 AZURE_REFUSAL = {
@@ -129,3 +130,36 @@ def test_a_program_of_one_s_own_may_say_why_it_ended(told: Any, reason: str | No
     [response] = run(answer(provider("python:app.py", base_dir=tmp_path)))
     [choice] = response.choices
     assert (choice.text, choice.finish_reason) == ("x", reason)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"finish_reason": "content_filter", "message": {"role": "assistant", "content": ""}},
+        {"finish_reason": "content_filter", "message": {"role": "assistant", "content": "Score: 3"}},
+        {"finish_reason": "stop", "message": {"role": "assistant", "content": None}},
+        {"finish_reason": "abort", "message": {"role": "assistant", "content": "Sco"}},
+    ],
+    ids=["taken away", "cut off by a filter", "no text", "broken off"],
+)
+def test_a_sample_that_is_no_answer_is_lost_and_no_later_request_is_split_because_of_it(entry: Any) -> None:
+    def respond(body: Any, headers: Any) -> Reply:
+        reply = choices_reply(["Score: 4"] * body["n"])
+        if "first" in str(body):
+            reply.body["choices"][1] = {"index": 1, **entry}
+        return reply
+
+    async def judge(url: str) -> list[ModelResponse]:
+        model = provider("openai:judge", {"base_url": url}, env={"OPENAI_API_KEY": "k"})
+        gateway = Gateway(cache=None, on_event=lambda _: None)
+        texts = ("the first", "the second")
+        asked = [ask(text, sample_indexes=(0, 1, 2, 3), role=Role.JUDGE) for text in texts]
+        responses = [await gateway.complete(model, request) for request in asked]
+        await gateway.aclose()
+        await model.aclose()
+        return responses
+
+    with LoopbackServer(respond=respond) as server:
+        first, second = asyncio.run(judge(server.base_url))
+    assert (len(first.choices), len(second.choices)) == (3, 4)
+    assert [request.json["n"] for request in server.requests] == [4, 4]

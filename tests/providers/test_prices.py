@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from genai_prices.data_snapshot import get_snapshot
-from support.calls import answer, provider, run
+from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply, chat_reply
 
+from geval_cli.errors import ProviderResponseError
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.prices import FREE, FREE_KINDS, FixedPrice, ListPrice, Price, Priced, price_of
 from geval_cli.providers.wire.endpoint import Endpoint
@@ -249,3 +250,13 @@ def test_the_kinds_that_are_said_to_be_free_are_those_whose_providers_are(tmp_pa
         model = provider(provider_id, base_dir=tmp_path)
         assert isinstance(model, Priced)
         assert model.price == FREE
+
+
+def test_an_answer_of_a_batch_that_cannot_be_used_costs_what_batches_cost() -> None:
+    config = {"price": {"input": 10, "output": 20, "batch": {"input": 5, "output": 10}}}
+    model: Any = provider("openai:m", config, env={"OPENAI_API_KEY": "k"})
+    body = chat_reply(None, usage=(100_000, 50_000)).body
+    with pytest.raises(ProviderResponseError) as error:
+        model.batched_response(ask(), 200, body)
+    assert error.value.cost_usd == 1.0
+    run(model.aclose())

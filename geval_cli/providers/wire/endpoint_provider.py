@@ -157,6 +157,10 @@ class EndpointProvider:
         """Return the tokens that the reply reports; None when it reports none."""
         return read_chat_usage(body)
 
+    def sent_choices(self, body: Any) -> int:
+        """Return how many choices a reply holds, whether or not they are answers."""
+        return 1
+
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
         """Return the parts of a request that this API does not support."""
         wished = {"logprobs": request.want_logprobs, "n": len(request.sample_indexes) > 1}
@@ -254,7 +258,7 @@ class EndpointProvider:
         is_batched: bool = False,
     ) -> ModelResponse:
         endpoint, (body, reply, context) = self._endpoint, received
-        choices = self._read(received, request)
+        choices = self._read(received, request, is_batched=is_batched)
         tokens = self._tokens(received, payload, choices, request)
         usage = endpoint.usage(tokens, requests=len(choices), is_batched=is_batched)
         named = body if isinstance(body, dict) else {}
@@ -275,9 +279,10 @@ class EndpointProvider:
             cache_read_tokens=0 if tokens is None else tokens.cache_read_tokens,
             cache_write_tokens=0 if tokens is None else tokens.cache_write_tokens,
             exhausted_s=self._transport.exhausted_s(reply, usage),
+            lost=max(0, min(self.sent_choices(body), len(request.sample_indexes)) - len(choices)),
         )
 
-    def _read(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def _read(self, received: Received, request: ModelRequest, *, is_batched: bool) -> tuple[Choice, ...]:
         """Return the answers in a reply; an error about it says what it cost all the same."""
         body = received.body
         try:
@@ -309,7 +314,7 @@ class EndpointProvider:
         except ProviderResponseError as error:
             if isinstance(received.body, dict):
                 tokens = believed(self.tokens(received.body), Exchange(""))
-                usage = self._endpoint.usage(tokens, requests=1)
+                usage = self._endpoint.usage(tokens, requests=1, is_batched=is_batched)
                 error.cost_usd = usage.cost_usd
                 error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
             raise

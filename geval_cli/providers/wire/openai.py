@@ -470,6 +470,9 @@ class OpenAICompatibleProvider(EndpointProvider):
             choices = (replace(choices[0], message=answer_message(entry)),)
         return choices
 
+    def sent_choices(self, body: Any) -> int:
+        return sum(map(_is_mapping, body["choices"]))
+
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
         return ()  # what a server will not take it refuses, and the gateway asks without it
 
