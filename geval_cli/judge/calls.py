@@ -6,10 +6,12 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from geval_cli.errors import JudgeError
+from geval_cli.errors import JudgeError, JudgeParseError
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge, KeepingJudge
 from geval_cli.judge.prompt import reread_text, user_message
+from geval_cli.judge.replies.lenient_json import find_begun_objects
+from geval_cli.judge.replies.parse import without_thoughts
 from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role, Usage
 
@@ -179,6 +181,24 @@ def _of_judge(request: ModelRequest) -> ModelRequest:
 def is_cut_off(choice: Choice) -> bool:
     """Return whether a reply ends because a token limit was reached."""
     return known_end(choice.finish_reason or "") is End.LENGTH
+
+
+def whole_text(choice: Choice) -> str:
+    """Return the text of a reply. One that a token limit ended is read where it is JSON, which shows what is missing.
+
+    Raises:
+        JudgeParseError: the limit cut off a reply in words, of which nobody knows how it would have gone on.
+    """
+    text = choice.text
+    if is_cut_off(choice):
+        answer = without_thoughts(text)
+        if len(answer.split()) > 1 and next(find_begun_objects(answer), None) is None:
+            raise JudgeParseError(
+                "the judge's reply breaks off (a token limit cut it off)",
+                raw_text=text,
+                hint="raise `max_tokens` in the judge's config",
+            )
+    return text
 
 
 def _without(params: Mapping[str, JsonValue], key: str) -> dict[str, JsonValue]:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, ProviderError, UsageError
-from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of, reply_schema
+from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of, reply_schema, whole_text
 from geval_cli.judge.checklist import grade_checklist
 from geval_cli.judge.conversation import cases_of_answers
 from geval_cli.judge.dimensions import METRICS_KEPT, joint_criteria, metric_criteria
@@ -400,7 +400,7 @@ def _worded_steps_request(
 
 
 def _read_steps(choice: Choice) -> tuple[str, ...]:
-    return _parsed_steps(choice.text)
+    return _parsed_steps(whole_text(choice))
 
 
 _parsed_steps = lru_cache(maxsize=_STEPS_KEPT)(parse_steps)

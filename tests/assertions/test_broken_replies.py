@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 from msgspec import Struct, field
+from msgspec.structs import replace
 from support.graded import SpeakingJudge
 from support.specs import TEMPLATES, assertion, case
 
 from geval_cli.assertions.base import ModelGradedAssertion, RowColumn, RowMember, Subject, Tools
 from geval_cli.assertions.registry import ASSERTION_TYPES, judge_assertion, judge_row
-from geval_cli.errors import GevalError
+from geval_cli.errors import GevalError, JudgeError
+from geval_cli.judge.grading import write_steps
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.records import Status, TraceStep
+from geval_cli.records import ModelRequest, ModelResponse, Status, TraceStep
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating import Templates
@@ -151,7 +153,17 @@ CONTRADICTIONS = (
 RUBRICS = ("llm-rubric", "search-rubric", "trajectory:goal-success")
 
 
-def verdict_on(kind: str, reply: str | None) -> list[Status]:
+class _CutOffJudge(SpeakingJudge):
+    """Says what it is told, until a token limit ends it."""
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        response = await super().complete(request)
+        return replace(
+            response, choices=tuple(replace(one, finish_reason="length") for one in response.choices)
+        )
+
+
+def verdict_on(kind: str, reply: str | None, *, is_cut_off: bool = False) -> list[Status]:
     """The verdict on an output, or on each of two, when the judge says `reply`; errors are errors."""
     spec = KINDS[kind]
     written = json.dumps(spec.good) if reply is None else reply
@@ -174,7 +186,7 @@ def verdict_on(kind: str, reply: str | None) -> list[Status]:
             return json.dumps({"reason": "r", "winner": "tie"})
         return json.dumps(spec.before) if asked_before else written
 
-    judge = SpeakingJudge([says])
+    judge = (_CutOffJudge if is_cut_off else SpeakingJudge)([says])
     tools = Tools(TEMPLATES, lambda _: judge, JudgeMemory())
     made = assertion(kind.split(maxsplit=1)[0], **spec.keys)
     steps = (TraceStep("tool", "search"),)
@@ -243,3 +255,34 @@ def test_a_prompt_of_your_own_may_ask_for_a_yes_or_no_alone() -> None:
     tools = Tools(TEMPLATES, lambda _: judge, JudgeMemory())
     result = asyncio.run(judge_assertion(own, Subject(case(), "the output", "p"), tools))
     assert (result.status, result.score) == (Status.PASSED, 1.0)
+
+
+IN_WORDS = {
+    "context-recall": "One is so. [Attributed]\nTwo is so. [Attributed]\nThree is",
+    "contextual-recall": "One is so. [Attributed]\nTwo is so. [Attributed]\nThree is",
+    "context-faithfulness claims": "It is a.\nIt is b.\nIt",
+    "model-graded-closedqa": "It names the price. The answer is: Y",
+    "conversation-relevance": "It is about the same thing. The answer is: yes",
+    "factuality": "A) It is a subset of",
+    "model-graded-factuality": "A) It is a subset of",
+    "answer-relevance": "What is",
+}
+
+
+@pytest.mark.parametrize("kind", IN_WORDS)
+def test_a_reply_in_words_that_a_token_limit_cut_off_is_no_verdict(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, kind, replace(KINDS[kind], before={}))
+    assert verdict_on(kind, IN_WORDS[kind], is_cut_off=True) == [Status.ERROR]
+
+
+def test_steps_in_words_that_a_token_limit_cut_off_are_none() -> None:
+    judge = _CutOffJudge(["1. Read it.\n2. Rate i"])
+    with pytest.raises(JudgeError, match="breaks off"):
+        asyncio.run(write_steps("It is kind.", ("Input",), judge, JudgeMemory()))
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"answer-relevance"}))
+def test_json_that_is_whole_when_the_token_limit_comes_is_read(kind: str) -> None:
+    assert Status.PASSED in verdict_on(kind, None, is_cut_off=True)

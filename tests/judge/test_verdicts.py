@@ -5,6 +5,7 @@ from geval_cli.judge.replies.verdicts import (
     JudgeDecision,
     parse_attributions,
     parse_category,
+    parse_checklist,
     parse_choice,
     parse_numbers,
     parse_plain,
@@ -209,3 +210,15 @@ def test_a_plain_answer_is_what_follows_the_thoughts() -> None:
 def test_a_contradictory_or_doubted_reply_is_an_error(read, text: str) -> None:
     with pytest.raises(JudgeParseError):
         read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"1": {"answer": "yes", "evidence": "abc"}, "2": {"answer": "yes", "evidence": "the qu',
+        '{"item": 1, "answer": "yes", "evidence": "abc"}\n{"item": 2, "answer": "yes", "evidence": "the qu',
+    ],
+)
+def test_an_item_of_a_checklist_whose_quotation_breaks_off_is_not_answered(text: str) -> None:
+    with pytest.raises(JudgeParseError, match="does not answer item 2"):
+        parse_checklist(text, ("Is it a?", "Is it b?"))

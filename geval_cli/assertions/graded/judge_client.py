@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from geval_cli.assertions.base import CheckContext, MergedTest, ModelGradedAssertion, Subject, Tools
 from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.values import render_deep
-from geval_cli.errors import ConfigError, Problem
-from geval_cli.judge.calls import JudgeCalls
+from geval_cli.errors import ConfigError, JudgeError, Problem
+from geval_cli.judge.calls import JudgeCalls, whole_text
 from geval_cli.judge.prompt import Block, question_text, user_message
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role
 from geval_cli.source.yaml_source import read_yaml
@@ -64,7 +64,7 @@ class JudgeClient:
             JudgeError: it cannot be read either.
             ProviderError: the judge could not answer.
         """
-        return await self.ask_choice(question, lambda choice: read(choice.text))
+        return await self.ask_choice(question, lambda choice: read(whole_text(choice)))
 
     async def ask_choice(
         self, question: Question, read: Callable[[Choice], Read], *, want_logprobs: bool = False
@@ -80,11 +80,24 @@ class JudgeClient:
     async def ask_several(
         self, question: Question, count: int, read: Callable[[str], Read]
     ) -> Sequence[Read]:
-        """Return `count` different replies, parsed by `read`; fewer when some failed."""
+        """Return `count` different replies, parsed by `read`; fewer when some failed.
+
+        Raises:
+            JudgeError: none can be read.
+            ProviderError: the judge could not answer.
+        """
         # At 0, several answers would mostly be one.
         request = self._request(question, temperature=1, samples=count)
         response = await self._calls.ask(request)
-        return [read(choice.text) for choice in response.choices]
+        found, problems = [], []
+        for choice in response.choices:
+            try:
+                found.append(read(whole_text(choice)))
+            except JudgeError as error:
+                problems.append(error)
+        if not found:
+            raise problems[0]
+        return found
 
     def _request(
         self, question: Question, *, temperature: int, samples: int = 1, want_logprobs: bool = False

@@ -505,6 +505,8 @@ def _item_reply(answer: JsonMember, holder: JsonObject | None) -> ItemReply | No
     ):
         return None
     quoted = None if holder is None else holder.last(*_EVIDENCE_KEYS)
+    if holder is not None and not holder.is_closed and quoted is None:
+        return None  # it broke off, perhaps in the words that are quoted
     # Quoted words as one text; several of them with dots between.
     if quoted is None or quoted.value is None:
         evidence = ""
