@@ -31,6 +31,7 @@ _EXPRESSION = compile_later(
     r"\{\{-?\s*env\.(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*"
     r"(?:\|\s*default\(\s*(?P<default>'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")\s*\)\s*)?-?\}\}"
 )
+_LIKE_AN_EXPRESSION = compile_later(r"\{\{-?\s*env\s*[.\[](?:[^}]|\}(?!\}))*\}\}")
 # These say where the clouds' libraries find a machine's credentials: in files that may name programs to run, or other
 # servers to ask.
 _OF_THE_MACHINE = frozenset(
@@ -138,6 +139,12 @@ def settable(values: Mapping[str, str], access: Access) -> dict[str, str]:
         for name, value in values.items()
         if access.runs_code or not (name in _OF_THE_MACHINE or name.startswith(_AWS_ADDRESSES))
     }
+
+
+def unknown_expression(text: str) -> str:
+    """Return the first expression of an env value that `EnvValues` does not fill in; "" where there is none."""
+    found = (match[0] for match in _LIKE_AN_EXPRESSION.finditer(text))
+    return next((expression for expression in found if not _EXPRESSION.fullmatch(expression)), "")
 
 
 class EnvValues:

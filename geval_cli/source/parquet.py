@@ -1,6 +1,7 @@
 """Read Parquet files row by row: values as JSON has them, in memory that does not grow with the number of rows."""
 
 import math
+import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, time
@@ -13,6 +14,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUST_HINT, Access, open_regular
 from geval_cli.source.files import open_problem
@@ -39,6 +41,8 @@ def file_of_tests(path: Path) -> Path:
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 2_000
 _READ_AT_ONCE = 1 << 20
+_SHORT_FLOATS = compile_later(r"\b(?:half)?float\b")
+_MOST_DIGITS = 10
 _BROKEN = (ValueError, OSError, NotImplementedError, KeyError, IndexError, TypeError, MemoryError)
 """Errors that pyarrow raises on broken files, beside its own."""
 
@@ -182,6 +186,8 @@ def _values_of(column: Any) -> list[Any]:
         values = column.to_pylist(maps_as_pydicts="strict")
     except (ValueError, KeyError, OverflowError):
         return [_read_cell(cell) for cell in column]
+    if _SHORT_FLOATS.search(str(column.type)):
+        values = [_with_written_floats(value, column.type) for value in values]
     if any(is_kind(column.type) for is_kind in (types.is_string, types.is_integer, types.is_boolean)):
         return list(values)
     return [_plain_or_fault(value) for value in values]
@@ -189,11 +195,38 @@ def _values_of(column: Any) -> list[Any]:
 
 def _read_cell(cell: Any) -> Any:
     try:
-        return _plain_or_fault(cell.as_py(maps_as_pydicts="strict"))
+        return _plain_or_fault(_with_written_floats(cell.as_py(maps_as_pydicts="strict"), cell.type))
     except UnicodeDecodeError:
         return _NoJsonError("does not contain UTF-8 text")
     except (ValueError, KeyError, OverflowError) as error:
         return _NoJsonError(f"cannot be read: {error}")
+
+
+def _with_written_floats(value: Any, kind: Any) -> Any:
+    """Return a value whose 32-bit and 16-bit numbers are those that were written: 0.1, and not 0.10000000149011612."""
+    from pyarrow import types  # noqa: PLC0415 - an extra, and slow to import
+
+    if types.is_dictionary(kind):
+        return _with_written_floats(value, kind.value_type)
+    if isinstance(value, float) and (types.is_float32(kind) or types.is_float16(kind)):
+        form = "f" if types.is_float32(kind) else "e"
+        shorter = (float(f"{value:.{count}g}") for count in range(1, _MOST_DIGITS))
+        return next((number for number in shorter if _packed(number, form) == _packed(value, form)), value)
+    if isinstance(value, dict) and types.is_struct(kind):
+        inner = {kind.field(index).name: kind.field(index).type for index in range(kind.num_fields)}
+        return {name: _with_written_floats(item, inner[name]) for name, item in value.items()}
+    if isinstance(value, dict) and types.is_map(kind):
+        return {name: _with_written_floats(item, kind.item_type) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_written_floats(item, kind.value_type) for item in value]
+    return value
+
+
+def _packed(number: float, form: str) -> bytes:
+    try:
+        return struct.pack(form, number)
+    except OverflowError:  # it was rounded up, out of the range
+        return b""
 
 
 def _plain_or_fault(value: Any) -> Any:

@@ -4,6 +4,7 @@ from geval_cli.json_codec import encode_json
 from geval_cli.plugins import extra
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.records import JsonValue
+from geval_cli.source.env import unknown_expression
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import FunctionSpec, JurySpec, ProviderSpec
@@ -80,6 +81,11 @@ def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> 
             return None
         fields.values.setdefault("label", mask_text(name))
     spec = build_spec(ProviderSpec, fields, reading)
+    if spec is not None:
+        for key in ("id", "config"):
+            _report_unfilled(
+                fields.values.get(key), fields.child(key) if key in fields.written else place, reading
+            )
     if spec is None or spec.id not in reading.functions:
         return spec
     return FunctionSpec(
@@ -89,6 +95,19 @@ def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> 
         place=spec.place,
         function=reading.functions[spec.id],
     )
+
+
+def _report_unfilled(value: JsonValue, place: SourcePath, reading: LoadContext) -> None:
+    """Report expressions of env values that are no template here, and would be sent as they are written."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            _report_unfilled(entry, place.child(key), reading)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _report_unfilled(item, place.child(index), reading)
+    elif isinstance(value, str) and (found := unknown_expression(value)):
+        hint = "write {{ env.NAME }} or {{ env.NAME | default('text') }}"
+        reading.report(f"`{found}` would be sent as it is written", place.value(), hint)
 
 
 def _is_split(value: dict[str, JsonValue]) -> bool:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import random
 import subprocess
 import sys
 from datetime import UTC, date, datetime, time
@@ -52,6 +53,14 @@ def variables_of(folder: Path, tests: object) -> list[dict[str, Any]]:
     return [dict(case.vars) for case in suite.suite.tests]
 
 
+def test_every_32_bit_number_is_the_shortest_that_means_it(tmp_path: Path) -> None:
+    drawn = random.Random(5)
+    # Six digits always survive 32 bits.
+    written = [float(f"{drawn.uniform(-1, 1):.5f}e{drawn.randint(-20, 20)}") for _ in range(500)]
+    parquet.write_table(pa.table({"x": pa.array(written, pa.float32())}), tmp_path / "t.parquet")
+    assert [row["x"] for row in variables_of(tmp_path, "file://t.parquet")] == written
+
+
 MOMENT = datetime(2024, 1, 2, 3, 4, 5)  # noqa: DTZ001 - columns without a time zone
 TYPES = [
     (pa.array(["ä😀"]), "ä😀"),
@@ -60,6 +69,16 @@ TYPES = [
     (pa.array([True]), True),
     (pa.array([2**64 - 1], pa.uint64()), 2**64 - 1),
     (pa.array([0.5], pa.float32()), 0.5),
+    (pa.array([0.1], pa.float32()), 0.1),
+    (pa.array([16777217.0], pa.float32()), 16777216.0),
+    (pa.array([3.4028235e38], pa.float32()), 3.4028235e38),
+    (pa.array([0.1], pa.float32()).dictionary_encode(), 0.1),
+    (pa.array([[0.7, None]], pa.list_(pa.float32())), [0.7, None]),
+    (
+        pa.array([{"float": 1 / 3, "s": 0.3}], pa.struct({"float": pa.float64(), "s": pa.float32()})),
+        {"float": 1 / 3, "s": 0.3},
+    ),
+    (pa.array([[("k", 0.2)]], pa.map_(pa.string(), pa.float32())), {"k": 0.2}),
     (pa.array([Decimal("1.10")]), "1.10"),
     (pa.array([date(2024, 1, 2)]), "2024-01-02"),
     (pa.array([time(3, 4, 5)], pa.time32("s")), "03:04:05"),

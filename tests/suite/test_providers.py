@@ -50,3 +50,35 @@ def test_a_mistake_in_the_settings_is_shown_where_it_stands(tmp_path: Path) -> N
 def test_what_is_no_id_with_settings_is_a_problem(written: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         read(tmp_path, written)
+
+
+@pytest.mark.parametrize(
+    ("written", "line", "column"),
+    [
+        ("  - id: 'openai:{{ env.X | lower }}'", 2, 9),
+        ("  - \"openai:{{ env['X'] }}\"", 2, 5),
+        ("  - openai:m:\n      config:\n        base_url: 'https://{{ env.X or 1 }}/v1'", 4, 19),
+        ("  - openai:m:\n      config: {headers: {A: '{{ env.X }} {{env.X|default(1)}}'}}", 3, 29),
+        ("  - openai:m:\n      config: {stop: [a, \"{{- env['X'] -}}\"]}", 3, 26),
+    ],
+)
+def test_env_expressions_that_are_not_filled_in_are_refused(
+    written: str, line: int, column: int, tmp_path: Path
+) -> None:
+    (tmp_path / ".env").write_text("X=y\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, written)
+    [problem] = caught.value.problems
+    assert "would be sent as it is written" in problem.message
+    assert problem.location is not None
+    assert (problem.location.line, problem.location.column) == (line, column)
+
+
+@pytest.mark.parametrize(
+    "written", ["{{ prompt }}", "{{ environment.X }}", "{{ env.X }}", "{{env.N|default('x')}}"]
+)
+def test_other_templates_in_settings_stay(written: str, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("X=y\n", encoding="utf-8")
+    [spec] = read(tmp_path, f'  - http://127.0.0.1: {{config: {{body: {{a: "{written}"}}}}}}')
+    filled = {"{{ env.X }}": "y", "{{env.N|default('x')}}": "x"}
+    assert spec.config["body"] == {"a": filled.get(written, written)}
