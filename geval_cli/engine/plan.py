@@ -196,15 +196,14 @@ def _text(value: JsonValue) -> str:
 def answers_prompt(provider: ProviderSpec, prompt: PromptSpec) -> bool:
     """Return whether a provider gets a prompt at all; one that chooses nothing gets every prompt."""
     chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
-    return chosen is None or _is_chosen(prompt_names(prompt), chosen)
+    return chosen is None or is_chosen(prompt_names(prompt), chosen)
 
 
 def runs_with(test: MergedTest, provider: ProviderSpec, prompt: PromptSpec) -> bool:
     """Return whether a test is run with a provider and a prompt."""
     promptfoo = test.promptfoo
-    return (promptfoo.prompts is None or _is_chosen(prompt_names(prompt), promptfoo.prompts)) and (
-        promptfoo.providers is None
-        or _is_chosen((provider.label, provider.id, provider.public_id), promptfoo.providers)
+    return (promptfoo.prompts is None or is_chosen(prompt_names(prompt), promptfoo.prompts)) and (
+        promptfoo.providers is None or is_chosen(provider_names(provider), promptfoo.providers)
     )
 
 
@@ -214,7 +213,12 @@ def prompt_names(prompt: PromptSpec) -> tuple[str, ...]:
     return (prompt.id, prompt.label, *own)
 
 
-def _is_chosen(names: Iterable[str], chosen: Iterable[str]) -> bool:
+def provider_names(provider: ProviderSpec) -> tuple[str, ...]:
+    """Return all names by which a test may choose a provider."""
+    return (provider.label, provider.id, provider.public_id)
+
+
+def is_chosen(names: Iterable[str], chosen: Iterable[str]) -> bool:
     """Return whether one of `names` is chosen: as it is, by the group before its colon, or by a beginning and `*`."""
     known = [name for name in names if name]
     return any(

@@ -30,7 +30,6 @@ def jobs(folder: Path, **keys: object) -> list[tuple[str, str]]:
         (["group:b", "First"], ["one", "three"]),
         ("group:a", ["two"]),
         (["two"], ["two"]),
-        (["Fir"], []),
         ([], []),
     ],
 )

@@ -5,6 +5,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+from geval_cli.engine.plan import is_chosen, prompt_names
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.extras.promptfoo.env import TRUE_WORDS, PromptfooEnv, literal_env
 from geval_cli.extras.promptfoo.merge import ConfigFile, MergedConfigs, gather, open_config, settings_of
@@ -20,12 +21,12 @@ from geval_cli.source.digest import suite_parts
 from geval_cli.source.env import gather_env
 from geval_cli.source.files import FILE_PREFIX, SourceFiles
 from geval_cli.source.media import without_media_data
-from geval_cli.source.problems import sort_problems
+from geval_cli.source.problems import hint_among, sort_problems
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.dialect import PROMPTFOO_RULES
-from geval_cli.specs.promptfoo import PromptfooOptions, TemplateFilter
+from geval_cli.specs.promptfoo import FilteredProviderSpec, PromptfooOptions, TemplateFilter
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.statistics.paired import NO_MARGINS
 from geval_cli.suite.gates import read_derived_metrics, read_gates, read_margins
@@ -190,6 +191,9 @@ def _suite(
     variables: Mapping[str, JsonValue],
 ) -> OpenedSuite:
     whole = configs[0].document.place
+    prompts = read_promptfoo_prompts(merged.prompts, reading) or (default_prompt(whole),)
+    providers = read_promptfoo_providers(merged.providers, reading)
+    _warn_of_choices(prompts, providers, reading)
     tests = PromptfooTests(
         tests=tuple(merged.tests),
         scenarios=read_scenarios(merged.scenarios, reading),
@@ -197,10 +201,10 @@ def _suite(
         reading=reading,
         overrides=dict(variables),
         whole=whole,
+        prompts=prompts,
+        providers=providers,
         expands=reading.env.values.get(_NO_EXPANSION, "").lower() not in TRUE_WORDS,
     )
-    prompts = read_promptfoo_prompts(merged.prompts, reading)
-    providers = read_promptfoo_providers(merged.providers, reading)
     options = read_options(merged.settings, reading)
     providers = tuple(delayed(provider, options.delay_ms) for provider in providers)
     part = merged.settings.get("derivedMetrics")
@@ -221,7 +225,7 @@ def _suite(
     suite = LoadedSuite(
         path=path,
         base_dir=path.parent,
-        prompts=prompts or (default_prompt(whole),),
+        prompts=prompts,
         providers=providers,
         tests=tests,
         options=options,
@@ -242,6 +246,19 @@ def _suite(
     )
     errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
     return OpenedSuite(suite, errors)
+
+
+def _warn_of_choices(
+    prompts: Sequence[PromptSpec], providers: Sequence[ProviderSpec], reading: LoadContext
+) -> None:
+    """Warn of prompts that a provider chooses and that do not exist: promptfoo leaves them out, silently."""
+    for provider in providers:
+        chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
+        for index, name in enumerate(chosen or ()):
+            if not any(is_chosen(prompt_names(prompt), [name]) for prompt in prompts):
+                labels = dict.fromkeys(prompt.label for prompt in prompts)
+                at = provider.place.child("prompts").value(index)
+                reading.warn(f"there is no prompt `{name}`", at, hint_among(name, labels))
 
 
 def _tags(part: ConfigPart | None, reading: LoadContext) -> dict[str, str]:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.conversation_state import CONVERSATION_ID
+from geval_cli.engine.plan import is_chosen, prompt_names, provider_names
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.extras.promptfoo.paths import program_reference
 from geval_cli.extras.promptfoo.prompts import ConfigPart
@@ -19,8 +20,9 @@ from geval_cli.extras.promptfoo.test_rows import TestRow, iterate_rows
 from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
 from geval_cli.source.files import FILE_PREFIX, MAX_TEXT_BYTES, is_file_reference, open_problem
-from geval_cli.source.problems import sort_problems
+from geval_cli.source.problems import hint_among, sort_problems
 from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.named_files import CODE_SUFFIXES, NamedFile, existing_files, is_wildcard, split_part
 from geval_cli.suite.tests import MAX_PROBLEMS, merge_test
@@ -140,7 +142,10 @@ class Scenario(Struct, frozen=True):
 
 
 class PromptfooTests(Struct, frozen=True):
-    """The tests of a suite; each pass reads files anew and yields equal tests. `whole` is where the config begins."""
+    """The tests of a suite; each pass reads files anew and yields equal tests. `whole` is where the config begins.
+
+    `prompts` and `providers` have the names by which a test may choose some of them.
+    """
 
     tests: tuple[ConfigPart, ...]
     scenarios: tuple[Scenario, ...]
@@ -148,6 +153,8 @@ class PromptfooTests(Struct, frozen=True):
     reading: LoadContext
     overrides: Mapping[str, JsonValue]
     whole: SourcePath
+    prompts: tuple[PromptSpec, ...]
+    providers: tuple[ProviderSpec, ...]
     expands: bool = True
 
     def __iter__(self) -> Iterator[MergedTest]:
@@ -176,13 +183,29 @@ class PromptfooTests(Struct, frozen=True):
 
     def _cases(self, reading: LoadContext) -> Iterator[MergedTest]:
         index = 0
+        self._check_choices(self.default, reading)
         for test in self._read_tests(reading):
+            self._check_choices(test, reading)
             for case in self._of_test(test, reading):
                 yield replace(case, index=index)
                 index += 1
             if len(reading.problems) >= MAX_PROBLEMS:
                 reading.report(f"more than {MAX_PROBLEMS:,} problems: nothing after them is checked", None)
                 return
+
+    def _check_choices(self, test: ReadTest, reading: LoadContext) -> None:
+        """Report prompts and providers that a test chooses and that do not exist: it would not be run, silently."""
+        names = {
+            "prompts": {prompt.label: prompt_names(prompt) for prompt in self.prompts},
+            "providers": {provider.title: provider_names(provider) for provider in self.providers},
+        }
+        chosen = {"prompts": test.promptfoo.prompts, "providers": test.promptfoo.providers}
+        for key, known in names.items():
+            place = test.spec.place.child(key)
+            for index, name in enumerate(chosen[key] or ()):
+                if not any(is_chosen(own, [name]) for own in known.values()):
+                    message = f"there is no {key.removesuffix('s')} `{name}`"
+                    reading.report(message, place.value(index) or place.value(), hint_among(name, known))
 
     def _read_tests(self, reading: LoadContext) -> Iterator[ReadTest]:
         is_empty = True

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,56 @@ def test_differences_from_promptfoo_are_listed_once(tmp_path: Path) -> None:
 def test_a_config_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(ConfigError):
         open_config(tmp_path, content)
+
+
+CHOOSING: dict[str, object] = {
+    "prompts": [{"id": "p1", "label": "group:one", "raw": "{{x}}"}, {"raw": "two", "label": "Two"}],
+    "providers": ["echo", {"id": "openai:gpt-4.1", "label": "Big"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [
+        ({"prompts": ["p1"]}, 2),
+        ({"prompts": ["group", "Two"]}, 4),
+        ({"prompts": ["gro*"], "providers": ["openai", "echo"]}, 2),
+        ({"providers": "Big"}, 2),
+        ({"providers": []}, 0),
+    ],
+)
+def test_a_test_runs_with_what_it_chooses(tmp_path: Path, chosen: dict[str, object], count: int) -> None:
+    content = {**CHOOSING, "tests": [{"vars": {"x": 1}, **chosen}]}
+    assert len(prompts_sent(tmp_path, content)) == count
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"prompts": ["Two", "Tow"]}, "there is no prompt `Tow`"),
+        ({"prompts": ["gro"]}, "there is no prompt `gro`"),
+        ({"providers": "gpt-4.1"}, "there is no provider `gpt-4.1`"),
+        ({"providers": ["anthropic:*"]}, "there is no provider `anthropic:*`"),
+    ],
+)
+@pytest.mark.parametrize("where", ["tests", "defaultTest", "scenarios", "file"])
+def test_what_a_test_chooses_must_exist(
+    tmp_path: Path, chosen: dict[str, object], message: str, where: str
+) -> None:
+    test = {"vars": {"x": 1}, **chosen}
+    write_files(tmp_path, {"t.json": json.dumps([test])})
+    places: dict[str, dict[str, object]] = {
+        "tests": {"tests": [test]},
+        "defaultTest": {"defaultTest": test},
+        "scenarios": {"scenarios": [{"config": [test], "tests": [{}]}]},
+        "file": {"tests": ["file://t.json"]},
+    }
+    assert errors_of(tmp_path, {**CHOOSING, **places[where]}) == [message]
+
+
+def test_prompts_that_a_provider_chooses_and_do_not_exist_are_warned_about(tmp_path: Path) -> None:
+    content = {**CHOOSING, "providers": [{"id": "echo", "prompts": ["Two", "Three"]}], "tests": [{}]}
+    assert "there is no prompt `Three`" in warnings_of(tmp_path, content)
 
 
 TESTS_IN_FILES = {
