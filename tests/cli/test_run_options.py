@@ -267,10 +267,7 @@ IDLE = {
         "--samples 3",
     ),
     "drift f.jsonl": ("--run a", "--items 5", "--seed 3"),
-    "drift f.jsonl --plan": ("-o f.json", "--margin 0.1"),
     "probe f.yaml --only shuffle": ("--labels f.csv", "--run a"),
-    "probe f.yaml --plan": ("-o f.json",),
-    "improve f.yaml --plan": ("-o f.json", "-o f.yaml"),
     "realism --against f.jsonl": (
         "--plan",
         "--pairs 3",
@@ -282,7 +279,6 @@ IDLE = {
         "-j 1",
         "--env-file f",
     ),
-    "realism --against f.jsonl --grader echo --plan": ("-o f.json",),
     "compare a b": ("--allow-unmatched",),
     "comment a": ("--pr 3",),
 }

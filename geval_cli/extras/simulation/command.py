@@ -91,8 +91,6 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
         of_judge = {"pairs", "shows_answers", "seed", "is_offline"}
         of_requests = {"max_cost", "max_requests", "max_concurrency", "env_file"}
         check_idle(given, of_judge | of_requests, without="--grader")
-    if given.plan:
-        check_idle(given, {"outputs"}, beside="--plan")
     check_document_paths(given.outputs, "a comparison of users")
     simulated, real = (read_talks(named, given.home) for named in (run, given.against))
     told = None

@@ -47,8 +47,6 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
         check_idle(given, judging, beside="--save")
         return _save(given.save, given)
     check_idle(given, {"run", "items", "seed"}, without="--save")
-    if given.plan:
-        check_idle(given, {"outputs", "margin"}, beside="--plan")
     if anchors is None:
         hint = (
             "make one with `geval drift --save anchors.jsonl --run RUN`, then run `geval drift anchors.jsonl`"

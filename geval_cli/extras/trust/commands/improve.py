@@ -30,7 +30,6 @@ from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.event_loop import run_async, run_stoppable
-from geval_cli.runs.options import check_idle
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import load_report
@@ -48,8 +47,6 @@ def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
         ConfigError: the config or the labels have problems, or a file cannot be written.
         UsageError: there is no such run or metric, or too few labels.
     """
-    if given.plan:
-        check_idle(given, {"outputs"}, beside="--plan")
     fragments = [path for path in given.outputs if path.suffix.lower() in _YAML]
     reports = tuple(path for path in given.outputs if path not in fragments)
     check_document_paths(reports, "an improvement", others=sorted(_YAML))

@@ -42,8 +42,6 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
         ConfigError: the config has problems, or a file cannot be written.
         UsageError: there is no such probe, or nothing is judged by a model.
     """
-    if given.plan:
-        check_idle(given, {"outputs"}, beside="--plan")
     chosen_probes(given.only)
     if given.only and not _LABELLED.intersection(given.only):
         check_idle(given, {"labels_file", "run"}, without="--only family")
