@@ -77,6 +77,8 @@ _OF_RUNS = {
 _SHARES = frozenset(
     {Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED, Statistic.BORDERLINE, *DELTAS, *TRUE_FIGURES}
 )
+_COUNTS = frozenset({Statistic.ERRORS, Statistic.FAILURES})
+"""What is counted, and compared as a share with a limit in per cent."""
 GATE = compile_later(
     r"\s*(?P<subject>[^<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
     r"(?P<limit>[-+]?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?"
@@ -277,9 +279,9 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
     is_share = bool(percent)
     if limit < -1:
         problem = "a limit below -1 (or -100%)"
-    elif statistic in _SHARES and limit > 1:
+    elif limit > 1 and (statistic in _SHARES or (is_share and statistic in _COUNTS)):
         problem = "a limit above 1 (or 100%)"
-    elif is_share and statistic not in {*_SHARES, Statistic.ERRORS, Statistic.FAILURES}:
+    elif is_share and statistic not in {*_SHARES, *_COUNTS}:
         problem = "a percentage limit on a figure that is not a share"
     else:
         problem = None

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import UNCALIBRATED
-from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.plugins import EXTRAS, extra
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access, open_regular
@@ -28,11 +28,11 @@ from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document, SourcePath
-from geval_cli.specs.base import RunOptionsSpec
+from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.statistics.paired import NO_MARGINS
-from geval_cli.suite.gates import read_derived_metrics, read_gates, read_margins
+from geval_cli.suite.gates import DerivedMetric, Gate, read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
@@ -235,31 +235,40 @@ def read_suite(
     unfilled = {key: value for key, value in masked.items() if filled.get(key) == raw[key]}
     parts = suite_parts(deciding, rows, reading.files, variables, unfilled)
     rest = _check_rest(fields, reading)
+    prompts: tuple[PromptSpec, ...] = part("prompts", read_prompts, ())
+    providers: tuple[ProviderSpec, ...] = part("providers", read_providers, ())
+    options = part("options", _options, None)
+    gates: tuple[Gate, ...] = part("gates", read_gates, ())
+    derived_metrics: tuple[DerivedMetric, ...] = part("derived_metrics", read_derived_metrics, ())
+    margins = part("margin", read_margins, NO_MARGINS)
+    found = sort_problems(map(reading.env.hide, reading.problems))
     suite = LoadedSuite(
         path=path,
         base_dir=path.parent,
-        prompts=part("prompts", read_prompts, ()) or (NO_PROMPT,),
-        providers=part("providers", read_providers, ()),
+        prompts=prompts or (NO_PROMPT,),
+        providers=providers,
         tests=tests,
-        options=part("options", _options, None) or RunOptionsSpec(),
-        gates=part("gates", read_gates, ()),
+        options=options or RunOptionsSpec(),
+        warnings=tuple(problem for problem in found if problem.severity is Severity.WARNING),
+        test_warnings=tests.warnings,
+        gates=gates,
         parts=parts,
         snapshot=without_media_data(masked),
         description=rest.description if rest else None,
         tags=tag_texts(rest.tags) if rest else {},
-        derived_metrics=part("derived_metrics", read_derived_metrics, ()),
+        derived_metrics=derived_metrics,
         env=reading.env.values,
         access=reading.files.access,
         baseline=None
         if rest is None or rest.baseline is None
         else BaselineName(rest.baseline, fields.child("baseline")),
-        margins=part("margin", read_margins, NO_MARGINS),
+        margins=margins,
         margin_place=fields.child("margin"),
         calibrations=calibrations,
         labels=_named_file(rest, "labels", fields, path.parent),
         anchors=_named_file(rest, "anchors", fields, path.parent),
     )
-    return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
+    return OpenedSuite(suite, tuple(problem for problem in found if problem.severity is Severity.ERROR))
 
 
 def _top_mapping(document: Document) -> dict[str, JsonValue]:

@@ -1,7 +1,7 @@
 """The typed suite that the rest of the program works with: prompts, providers and a re-iterable source of tests."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -61,7 +61,7 @@ class LoadedSuite:
         tests: iterable again and again; each pass yields equal tests.
         parts: all that decides the results, each part as a hash: keys of the config, files, vars from the command line.
         snapshot: the config as data, before env values are put in; what the run record keeps.
-        warnings: problems that do not stop a run.
+        warnings: problems that do not stop a run; `test_warnings` are those of its tests, known once they were read.
         rules: of its dialect.
         access: what may be read, run and reached for it.
         tags: of its runs.
@@ -82,6 +82,7 @@ class LoadedSuite:
     description: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     warnings: tuple[Problem, ...] = ()
+    test_warnings: Sequence[Problem] = ()
     rules: DialectRules = DEFAULT_RULES
     gates: tuple[Gate, ...] = ()
     derived_metrics: tuple[DerivedMetric, ...] = ()
@@ -118,7 +119,7 @@ def tag_texts(tags: Mapping[str, JsonValue]) -> dict[str, str]:
 
 
 class OpenedSuite(msgspec.Struct, frozen=True):
-    """A suite as far as it could be read, and the problems found on the way.
+    """A suite as far as it could be read, and the errors found on the way; warnings are in the suite.
 
     The problems of the tests are not among them: the first pass over `suite.tests` raises those. With `problems`, the
     suite lacks the parts that are wrong; it is good for finding further problems, not for a run.

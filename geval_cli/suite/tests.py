@@ -6,7 +6,7 @@ import msgspec
 from msgspec import structs
 
 from geval_cli.assertions.base import MergedTest
-from geval_cli.errors import ConfigError, Location
+from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
@@ -286,7 +286,8 @@ class SuiteTests(msgspec.Struct, frozen=True):
 
     So many as take little memory are kept from the first whole pass on; of more, each pass reads the rows anew.
     `default` is None when there is no defaultTest, or when it has problems of its own. A test whose user is simulated
-    is one test for each of the `profiles`, unless it has its own.
+    is one test for each of the `profiles`, unless it has its own. `warnings` are those of the passes so far, the first
+    of each kind; they stop no pass.
     """
 
     source: RowSource
@@ -295,6 +296,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
     overrides: Mapping[str, JsonValue]
     profiles: Profiles | None = None
     profiles_place: SourcePath = msgspec.field(default_factory=SourcePath.nowhere)
+    warnings: list[Problem] = msgspec.field(default_factory=list)
     _kept: list[MergedTest] = msgspec.field(default_factory=list)
 
     def __iter__(self) -> Iterator[MergedTest]:
@@ -322,6 +324,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
             if spec is not None:
                 check_output_of_test(spec, self.default, reading)
                 yield index, spec
+            self._put_warnings_aside(reading)
             if len(reading.problems) >= MAX_PROBLEMS:
                 reading.report(
                     f"more than {MAX_PROBLEMS:,} problems: nothing after tests[{index}] is checked", None
@@ -329,3 +332,10 @@ class SuiteTests(msgspec.Struct, frozen=True):
                 break
         if reading.problems:
             raise ConfigError(sort_problems(map(reading.env.hide, reading.problems)))
+
+    def _put_warnings_aside(self, reading: LoadContext) -> None:
+        found = [problem for problem in reading.problems if problem.severity is Severity.WARNING]
+        for problem in found:
+            reading.problems.remove(problem)
+            if all(known.message != problem.message for known in self.warnings):
+                self.warnings.append(reading.env.hide(problem))

@@ -118,10 +118,26 @@ def test_what_looks_like_a_chat_and_is_none_is_told(
 ) -> None:
     files = {f"p_{ending}": text} if ending else {}
     found = prepared(tmp_path, [f"file://p.{ending}" if ending else text], **files)
-    [warning] = found.warnings
-    assert "looks like chat messages, but is sent as one text" in warning.message
+    said = "looks like chat messages, but is sent as one text"
+    [warning] = [warning for warning in found.warnings if said in warning.message]
     assert hint in warning.hint
     assert (warning.location.file, found.suite.prompts[0].messages) == (str(tmp_path / "c.yaml"), None)
+
+
+def test_a_warning_hides_no_problem_beside_it(tmp_path: Path) -> None:
+    judged = {"type": "g-eval", "criteria": "good", "provider": "echo"}
+    document = {
+        "prompts": ['[{"role": "user", "content": {{ q | tojson }}}]'],
+        "providers": ["echo"],
+        "gates": ["pass_rate[area=none] >= 50%"],
+        "tests": [{"vars": {"q": "x"}, "assert": [judged]}],
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunRequest(tmp_path / "c.yaml", {}, is_locked=True))
+    messages = [problem.message for problem in caught.value.problems]
+    for said in ("looks like chat messages", "no test has the metadata", "has no steps for a criterion"):
+        assert any(said in message for message in messages), messages
 
 
 def test_a_mistake_in_a_chat_is_placed_in_its_file(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Tools as a config names them: what keeps them from being called is told before anything is sent."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,20 @@ def told(folder: Path, tools: str, *words: str, provider: str = MODEL, file: str
     assert done.code == 2, done.stdout + done.stderr
     assert "nothing was sent" in done.stderr
     return done.stderr
+
+
+def test_a_warning_about_the_tools_of_a_test_stops_no_run(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text("def add(a: int) -> int:\n    return a\n", encoding="utf-8")
+    (tmp_path / "replies.yaml").write_text("- {match: '', reply: hello}\n", encoding="utf-8")
+    test = {"input": "hi", "tools": "file://tools.py", "assert": [{"type": "contains", "value": "hello"}]}
+    config = {"prompts": ["{{ input }}"], "providers": ["scripted:replies.yaml"], "tests": [test, test]}
+    (tmp_path / "c.yaml").write_text(json.dumps(config), encoding="utf-8")
+
+    done = run_geval("run", "c.yaml", "--no-progress", cwd=tmp_path, env=clean_environment())
+
+    assert done.code == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+    assert done.stderr.count("warning: `add` of tools.py has no docstring") == 1
 
 
 WRONG = """
