@@ -161,7 +161,8 @@ def steps_requests(
     There are none where the user's own prompt asks for them: it may show the output.
     """
     for criteria, labels in steps_needed(metric, case):
-        if memory.locked_steps(criteria, labels, judge) is None:
+        is_locked = memory.locked_steps(criteria, labels, judge) is not None
+        if not is_locked and memory.why_no_steps(criteria, labels, judge) is None:
             yield _shared_steps_request(criteria, labels, JudgeCalls(judge, memory))
 
 
@@ -182,8 +183,20 @@ async def write_steps(
     Raises:
         JudgeError, ProviderError: none could be had.
     """
-    calls = JudgeCalls(judge, memory)
-    return await calls.read(_shared_steps_request(criteria, labels, calls), _read_steps)
+    return await _shared_steps(criteria, labels, JudgeCalls(judge, memory))
+
+
+async def _shared_steps(criteria: str, labels: tuple[str, ...], calls: JudgeCalls) -> tuple[str, ...]:
+    memory, judge = calls.memory, calls.judge
+    error = memory.why_no_steps(criteria, labels, judge)
+    if error is not None:
+        raise error
+    try:
+        return await calls.read(_shared_steps_request(criteria, labels, calls), _read_steps)
+    except JudgeError as failure:
+        if calls.usage.requests:  # not where another test has asked for the same at the same time
+            memory.note_no_steps(criteria, labels, judge, failure)
+        raise
 
 
 def judged_texts(metric: Metric, case: JudgedCase) -> JsonValue:
@@ -303,12 +316,11 @@ class _Judging(Struct, frozen=True):
             request = _steps_request(
                 self._own_messages(own.steps, criterion, ()), calls.params(temperature=0)
             )
-        else:
-            locked = self.memory.locked_steps(criterion.criteria, self.shown.step_labels, self.judge)
-            if locked is not None:
-                return locked
-            request = _shared_steps_request(criterion.criteria, self.shown.step_labels, calls)
-        return await calls.read(request, _read_steps)
+            return await calls.read(request, _read_steps)
+        locked = self.memory.locked_steps(criterion.criteria, self.shown.step_labels, self.judge)
+        if locked is not None:
+            return locked
+        return await _shared_steps(criterion.criteria, self.shown.step_labels, calls)
 
     def _evaluate_messages(self, criterion: Criterion, steps: tuple[str, ...]) -> tuple[Message, ...]:
         own = self.metric.rubric_prompt

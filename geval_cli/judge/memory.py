@@ -1,11 +1,13 @@
 """Memories of a run: what it has found out about its judges, and the metrics that it has made."""
 
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
+from geval_cli.errors import JudgeError
 from geval_cli.gateway.capabilities import Discovery
 from geval_cli.judge.metric import Judge, Metric, public_id_of
 from geval_cli.records import JsonValue, ModelResponse
@@ -17,6 +19,10 @@ _FEATURES = frozenset({LOGPROBS})
 _PATIENCE_S = 10.0
 _SHARED_KEPT = 1024  # of a config with criteria of its own in every test, the last ones
 
+# Who cannot write steps would be asked in vain for each test. A session of `geval serve` may outlive the reason.
+_MOST_FAILURES = 3
+_FAILURES_HOLD_S = 30.0
+
 Texts = tuple[str, ...] | None
 
 Shared = TypeVar("Shared")
@@ -24,6 +30,14 @@ Shared = TypeVar("Shared")
 
 LockedSteps = Mapping[tuple[str, tuple[str, ...], str], tuple[str, ...]]
 """Evaluation steps by criteria, the labels of what the judge sees, and the judge's id, as `geval.lock` has them."""
+
+
+class _Failures(Struct):
+    """How often a judge's steps for a criterion could not be read, even after a retry, and when last."""
+
+    error: JudgeError
+    times: int
+    at: float
 
 
 class JudgeMemory:
@@ -41,12 +55,27 @@ class JudgeMemory:
         self._needs_room: set[Judge] = set()
         self.facts: dict[Judge, JsonValue] = {}
         self._discoveries: defaultdict[Judge, Discovery] = defaultdict(Discovery)
+        self._unwritten: dict[tuple[str, tuple[str, ...], Judge], _Failures] = {}
 
     def locked_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge) -> tuple[str, ...] | None:
         """Return the steps that a lock file has for a criterion; None when it has none."""
         if not self._locked_steps:
             return None
         return self._locked_steps.get((criteria, labels, public_id_of(judge)))
+
+    def note_no_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge, error: JudgeError) -> None:
+        """Remember that no steps of a judge could be read."""
+        before = self._unwritten.get((criteria, labels, judge))
+        times = 1 if before is None else before.times + 1
+        self._unwritten[criteria, labels, judge] = _Failures(error, times, time.monotonic())
+
+    def why_no_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge) -> JudgeError | None:
+        """Return why a judge is not asked for steps now: it was asked several times in vain. None if it may be."""
+        found = self._unwritten.get((criteria, labels, judge))
+        if found is None or found.times < _MOST_FAILURES or time.monotonic() - found.at > _FAILURES_HOLD_S:
+            return None
+        error = found.error
+        return type(error)(error.message, raw_text=error.raw_text, hint=error.hint)
 
     async def ask_with_logprobs(
         self,

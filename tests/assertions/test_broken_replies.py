@@ -260,12 +260,10 @@ def test_a_prompt_of_your_own_may_ask_for_a_yes_or_no_alone() -> None:
 IN_WORDS = {
     "context-recall": "One is so. [Attributed]\nTwo is so. [Attributed]\nThree is",
     "contextual-recall": "One is so. [Attributed]\nTwo is so. [Attributed]\nThree is",
-    "context-faithfulness claims": "It is a.\nIt is b.\nIt",
     "model-graded-closedqa": "It names the price. The answer is: Y",
     "conversation-relevance": "It is about the same thing. The answer is: yes",
     "factuality": "A) It is a subset of",
     "model-graded-factuality": "A) It is a subset of",
-    "answer-relevance": "What is",
 }
 
 

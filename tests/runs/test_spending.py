@@ -155,3 +155,32 @@ def test_samples_of_a_rating_that_a_budget_cuts_short_are_part_of_what_a_run_cos
         summary = spent(tmp_path, server, "anthropic:m", samples=9, max_requests=most)
     assert len(server.requests) == most - 1  # and one for the echo
     assert to_json(summary.usage)["judge"]["cost_usd"] == (most - 1) * BILLED_USD
+
+
+def test_a_judge_that_cannot_write_steps_is_not_asked_for_them_by_each_test(tmp_path: Path) -> None:
+    tests = 30
+    with LoopbackServer(respond=lambda body, headers: chat_reply("I would look at the tone.")) as server:
+        judge = {"id": "openai:judge", "config": {"base_url": server.base_url}}
+        written = {
+            "prompts": ["Say {{ x }}"],
+            "providers": ["echo"],
+            "tests": [
+                {"vars": {"x": x}, "assert": [{"type": "g-eval", "criteria": "Kind.", "provider": judge}]}
+                for x in range(tests)
+            ],
+        }
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(written), encoding="utf-8")
+        prepared = prepare(RunRequest(path, {"OPENAI_API_KEY": "k"}, max_concurrency=1))
+        with open_state(tmp_path / "state", {}) as state:
+            report = asyncio.run(run_evaluation(prepared, state, listen=lambda _: None, stop=StopSignal()))
+            [error] = {
+                (result.assertions[0].error.type, result.assertions[0].error.message)
+                for result in report.results()
+            }
+    assert report.summary.errored == tests
+    assert error == (
+        "JudgeParseError",
+        "no evaluation steps can be read from the judge's reply, even after a retry",
+    )
+    assert 6 <= len(server.requests) < tests  # twice for each test, if all of them asked
