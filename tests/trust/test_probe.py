@@ -29,7 +29,13 @@ from geval_cli.extras.trust.commands.probe import run_probes
 from geval_cli.extras.trust.documents import print_document, write_document
 from geval_cli.extras.trust.labels import LabelFile, labels_from_rows
 from geval_cli.extras.trust.options import LabelCommand, ProbeCommand, ProbeOptions
-from geval_cli.extras.trust.probe_findings import FamilyScore, family_finding, flips_finding
+from geval_cli.extras.trust.probe_findings import (
+    FamilyScore,
+    family_finding,
+    flips_finding,
+    harmless_findings,
+    padding_finding,
+)
 from geval_cli.extras.trust.probes import (
     PROBES,
     Finding,
@@ -47,7 +53,7 @@ from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.statistics.intervals import Estimate
+from geval_cli.statistics.intervals import Estimate, mean_interval
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trust"
 ITEMS = 40
@@ -210,7 +216,7 @@ class TestJudges:
         )
 
     def test_one_that_likes_length_fails_where_text_is_added(self, tmp_path: Path) -> None:
-        report = probed(config(tmp_path, items=16, metrics=METRICS[1:2]), longest, items=16)
+        report = probed(config(tmp_path, items=ITEMS, metrics=METRICS[1:2]), longest, items=ITEMS)
         assert {name for name, _ in verdicts(report, ProbeVerdict.FAILS)} == {
             "repeat",
             "shuffle",
@@ -258,7 +264,20 @@ class TestNumbers:
         report = probed(config(tmp_path, items=3, metrics=METRICS[1:2]), constant, items=3)
         assert {item.probe for item in report.findings if item.verdict is ProbeVerdict.FAILS} == {"empty"}
         shifts = [item for item in report.findings if item.figure == "shift"]
-        assert {(item.verdict, item.note) for item in shifts} == {(ProbeVerdict.UNCLEAR, "needs 10 tests")}
+        assert {(item.verdict, item.note) for item in shifts} == {(ProbeVerdict.UNCLEAR, "needs 34 tests")}
+
+    def test_scores_that_all_stay_show_little_of_those_to_come(self) -> None:
+        """One output in 15 that falls from 1 to 0 is more than the bar, and 20 outputs often hold none."""
+        for count, verdict, note in ((20, "unclear", "needs 34 tests"), (34, "holds", "")):
+            same = [ScoreChange(number, 1.0, 1.0, True, True) for number in range(count)]
+            shift, _ = harmless_findings(PROBES["typo"], "tone", same)
+            assert (shift.verdict.value, shift.note) == (verdict, note)
+            low, high = shift.estimate.interval or (0.0, 0.0)
+            assert (low, high) == pytest.approx(mean_interval(0.0, 0.0, count, level=0.9, lowest=-1))
+            rise = padding_finding(PROBES["padding"], "tone", same)
+            assert (rise.verdict.value, rise.note) == ("unclear", "needs 41 tests")
+        fallen = [ScoreChange(number, 0.9, 0.4 + number % 3 / 50, True, False) for number in range(20)]
+        assert harmless_findings(PROBES["typo"], "tone", fallen)[0].verdict is ProbeVerdict.FAILS
 
     def test_a_damage_that_is_named_must_hurt_any_metric(self, tmp_path: Path) -> None:
         path = config(tmp_path, items=16, metrics=METRICS[2:])
@@ -298,6 +317,18 @@ class TestFamilies:
         assert finding.verdict.value == verdict
         assert finding.estimate.value == pytest.approx(shift)
         assert finding.estimate.clusters == tests
+
+    def test_a_few_outputs_of_one_family_decide_nothing(self) -> None:
+        """A single one has no spread of its own: its error would count as known."""
+        many = [FamilyScore(str(number), 0.1 * (number % 5 - 2), is_own=False) for number in range(30)]
+        few = [FamilyScore(str(number), 0.3, is_own=True) for number in range(9)]
+        for own in (few[:1], few):
+            finding = family_finding(PROBES["family"], "tone", [*many, *own])
+            assert finding.estimate.interval is None
+            assert (finding.verdict.value, finding.note) == (
+                "unclear",
+                "needs 10 labelled tests of each family",
+            )
 
     def test_its_interval_is_that_of_a_regression_with_clustered_errors(self) -> None:
         """Against statsmodels, where it is installed: OLS of the error on the family, cov_type="cluster"."""

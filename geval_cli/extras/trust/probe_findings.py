@@ -22,14 +22,14 @@ from geval_cli.statistics.correlation import (
     kendall,
     spearman,
 )
-from geval_cli.statistics.intervals import ClusteredMean, Estimate, share_interval
+from geval_cli.statistics.intervals import ClusteredMean, Estimate, mean_interval, share_interval
 
 LEAST_FALLEN, MOST_SHIFT, MOST_FLIPS, MOST_RISE = 0.5, 0.05, 0.10, 0.05
 MOST_JOINT_FLIPS, MOST_LOSS = 0.05, 0.05
 LEAST_TAU, LEAST_AGREEMENT = 0.8, 0.8
 SAME = 1e-9
 """Scores that differ by less are equal."""
-_TOST_QUANTILE = 0.95
+_TOST_LEVEL = 0.9
 _MOST_NEEDED = 2000
 _CERTAIN = 1 - 1e-12
 
@@ -42,14 +42,11 @@ def clustered(pairs: Sequence[ScoreChange], value_of: Callable[[ScoreChange], fl
     return mean
 
 
-def _mean(pairs: Sequence[ScoreChange], quantile: float) -> Estimate:
+def _mean(pairs: Sequence[ScoreChange], level: float) -> Estimate:
     """Return the mean change with its two-sided interval; none from fewer than `MIN_CLUSTERS` tests."""
     mean = clustered(pairs, lambda pair: pair.after - pair.before)
-    error = mean.standard_error()
-    if mean.mean is None or error is None or mean.clusters < MIN_CLUSTERS:
-        return Estimate(mean.mean, None, mean.n, mean.clusters)
-    spread = float(stats.t.ppf(quantile, mean.clusters - 1)) * error
-    return Estimate(mean.mean, (mean.mean - spread, mean.mean + spread), mean.n, mean.clusters)
+    interval = mean.interval(level, lowest=-1) if mean.clusters >= MIN_CLUSTERS else None
+    return Estimate(mean.mean, interval, mean.n, mean.clusters)
 
 
 def _needed(estimate: Estimate, bar: float, *, is_upper: bool) -> str:
@@ -94,6 +91,27 @@ def _held(
     if estimate.interval is not None:
         verdict, note = bar.verdict(estimate.interval), ""
     return Finding(probe.name, metric, probe.kind, figure, estimate, str(bar), verdict=verdict, note=note)
+
+
+def _mean_finding(
+    probe: Probe,
+    metric: str,
+    figure: str,
+    pairs: Sequence[ScoreChange],
+    bar: FigureLimit,
+    level: float = 0.95,
+) -> Finding:
+    """Return a mean change held against its bar; where it is unclear, with how many tests would show that it holds."""
+    found = _held(probe, metric, figure, _mean(pairs, level), bar)
+    if found.verdict is not ProbeVerdict.UNCLEAR:
+        return found
+    mean = clustered(pairs, lambda pair: pair.after - pair.before)
+    value, variance = mean.mean or 0.0, (mean.standard_error() or 0.0) ** 2
+    for count in range(max(MIN_CLUSTERS, mean.clusters), _MOST_NEEDED):
+        interval = mean_interval(value, variance * mean.clusters / count, count, level=level, lowest=-1)
+        if interval is not None and bar.verdict(interval) is ProbeVerdict.HOLDS:
+            return replace(found, note=f"needs {count:,} tests")
+    return replace(found, note="")
 
 
 def _share_finding(
@@ -141,7 +159,7 @@ def harmless_findings(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -
     """Return how far the mean score shifted, and how many verdicts flipped."""
     if not pairs:
         return [_nothing(probe, metric, "shift")]
-    shift = _held(probe, metric, "shift", _mean(pairs, _TOST_QUANTILE), FigureLimit("+-", MOST_SHIFT))
+    shift = _mean_finding(probe, metric, "shift", pairs, FigureLimit("+-", MOST_SHIFT), _TOST_LEVEL)
     return [shift, flips_finding(probe, metric, pairs)]
 
 
@@ -169,7 +187,7 @@ def padding_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> 
     """Return how far the mean score rose."""
     if not pairs:
         return _nothing(probe, metric, "rise")
-    return _held(probe, metric, "rise", _mean(pairs, 0.975), FigureLimit("<=", MOST_RISE))
+    return _mean_finding(probe, metric, "rise", pairs, FigureLimit("<=", MOST_RISE))
 
 
 def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[ScoreChange]) -> list[Finding]:
@@ -285,7 +303,8 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[FamilyScore]) -> 
     """Return how much kinder the judge is to its own family than people are, against how it is to others.
 
     The difference of two means with standard errors that are robust to clusters: Liang and Zeger, "Longitudinal data
-    analysis using generalized linear models", 1986.
+    analysis using generalized linear models", 1986. Each family must have so many tests: the error of one that has a
+    few is hardly known.
     """
     own = np.array([score.is_own for score in scores], dtype=np.float64)
     clusters = {score.cluster for score in scores}
@@ -303,9 +322,11 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[FamilyScore]) -> 
         count / (count - 1) * math.fsum(part**2 for part in sums.values()) / float(centred @ centred) ** 2
     )
     spread = float(stats.t.ppf(0.975, count - 1)) * math.sqrt(variance)
-    interval = (value - spread, value + spread) if count >= MIN_CLUSTERS else None
+    of_family = [{score.cluster for score in scores if score.is_own is side} for side in (True, False)]
+    interval = (value - spread, value + spread) if min(map(len, of_family)) >= MIN_CLUSTERS else None
     estimate = Estimate(value, interval, len(scores), count)
-    return _held(probe, metric, "difference", estimate, FigureLimit("<=", MOST_RISE, fails=0))
+    bar = FigureLimit("<=", MOST_RISE, fails=0)
+    return _held(probe, metric, "difference", estimate, bar, "labelled tests of each family")
 
 
 def _nothing(
