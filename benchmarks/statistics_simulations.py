@@ -57,7 +57,13 @@ from geval_cli.statistics.estimate import (
     infer_rate,
     infer_shift,
 )
-from geval_cli.statistics.intervals import ClusteredMean, Estimate, clustered_estimate, mean_interval
+from geval_cli.statistics.intervals import (
+    ClusteredMean,
+    Estimate,
+    clustered_estimate,
+    mean_interval,
+    t_quantile,
+)
 from geval_cli.statistics.paired import (
     SIGNIFICANCE,
     PairedDifferences,
@@ -67,7 +73,6 @@ from geval_cli.statistics.paired import (
     holm,
 )
 from geval_cli.statistics.sequential import SequentialMean
-from geval_cli.statistics.students_t import t_quantile
 from geval_cli.statistics.two_samples import (
     ComparedPair,
     Sample,

@@ -12,17 +12,16 @@ if TYPE_CHECKING:
     from geval_cli.errors import ApiError, ConfigError, GevalError, JudgeError, MissingParamsError, UsageError
     from geval_cli.extras import trust
     from geval_cli.library.check import CheckResult, acheck, check
-    from geval_cli.library.comparison import Comparison, compare
     from geval_cli.library.metric import GEval, aevaluate_batch, evaluate_batch
     from geval_cli.library.records import Result, TestCase
-    from geval_cli.library.run import RunResult, arun, run
+    from geval_cli.library.run import Comparison, RunResult, arun, compare, run
     from geval_cli.library.schema import SchemaEvaluation, SchemaResult
     from geval_cli.library.suite import Suite
 else:
     _HOMES = {
         "ApiError": "geval_cli.errors",
         "CheckResult": "geval_cli.library.check",
-        "Comparison": "geval_cli.library.comparison",
+        "Comparison": "geval_cli.library.run",
         "ConfigError": "geval_cli.errors",
         "GEval": "geval_cli.library.metric",
         "GevalError": "geval_cli.errors",
@@ -39,7 +38,7 @@ else:
         "aevaluate_batch": "geval_cli.library.metric",
         "arun": "geval_cli.library.run",
         "check": "geval_cli.library.check",
-        "compare": "geval_cli.library.comparison",
+        "compare": "geval_cli.library.run",
         "evaluate_batch": "geval_cli.library.metric",
         "run": "geval_cli.library.run",
     }

@@ -1,4 +1,4 @@
-"""Frozen records that flow through a run, and their one JSON form.
+"""Frozen records that flow through a run, and their one JSON form, written and read.
 
 The field names of `RunRecord`, `RunSummary` and `CaseResult` are the JSON keys of `-o results.json`, of the store and
 of the HTTP API. Nothing here computes; nothing here knows a file format beyond JSON.
@@ -6,8 +6,9 @@ of the HTTP API. Nothing here computes; nothing here knows a file format beyond 
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 SCHEMA_VERSION = 1
@@ -431,7 +432,7 @@ class CaseResult(Struct, frozen=True):
         trace: the steps of the agent that led to the output, as far as they are known.
         reported: what a program gave beside its output (metadata, raw, guardrails, sessionId, ...); `metadata` is the
             test's own.
-        test_key: a hash of what the test says, equal in all runs that have it (`engine.content_keys`); None in results
+        test_key: a hash of what the test says, equal in all runs that have it (`engine.plan`); None in results
             of other programs.
         ended_by: how a simulated user ended the conversation: goal, gave_up or limit; absent elsewhere.
         test: what the test brings beside its variables; one object for all results of the test, and written once.
@@ -858,3 +859,51 @@ def to_json(value: Any) -> JsonValue:
 
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+T = TypeVar("T")
+
+
+def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
+    """Return a `CaseResult` from what `to_json` made of it, in this geval or in another one.
+
+    Keys and roles that this geval does not know are passed over.
+
+    Raises:
+        ValueError: a key is missing that this geval needs, or what is there is of the wrong kind.
+    """
+    return _record(data, CaseResult)
+
+
+def asked_test_from_json(data: Mapping[str, JsonValue]) -> AskedTest:
+    """Return an `AskedTest` from what `to_json` made of it; as `case_result_from_json`."""
+    return _record(data, AskedTest)
+
+
+def run_record_from_json(data: Mapping[str, JsonValue]) -> RunRecord:
+    """Return a `RunRecord` from what `to_json` made of it; as `case_result_from_json`."""
+    return _record(data, RunRecord)
+
+
+def run_summary_from_json(data: Mapping[str, JsonValue]) -> RunSummary:
+    """Return a `RunSummary` from what `to_json` made of it; as `case_result_from_json`."""
+    return _record(data, RunSummary)
+
+
+def usage_by_role_from_json(data: Mapping[str, JsonValue]) -> dict[Role, Usage]:
+    """Usage by role from what `to_json` made of it; roles that this geval does not know are passed over."""
+    known = {name: item for name, item in data.items() if name in _ROLES}
+    return msgspec.convert(known, dict[Role, Usage])
+
+
+def _record(data: Mapping[str, JsonValue], kind: type[T]) -> T:
+    try:
+        values = dict(data)
+        if "usage" in values:
+            values["usage"] = usage_by_role_from_json(values["usage"])
+        return msgspec.convert(values, kind)
+    except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"this is not a {kind.__name__} of this version of geval: {error}") from error
+
+
+_ROLES = frozenset(role.value for role in Role)

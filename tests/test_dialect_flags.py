@@ -31,7 +31,7 @@ from geval_cli.extras.programs.assertions.code import code_text
 from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.extras.web.editor.suite_file import open_suite_file
 from geval_cli.extras.web.problems_json import RefusedError
-from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.calls import JudgeMemory
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.records import CaseResult, Choice, Message, ModelRequest, ModelResponse
 from geval_cli.runs.prepare import prepare

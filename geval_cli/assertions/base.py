@@ -1,10 +1,11 @@
-"""Define assertions and what they see: the test and the output, the tools to judge with, the outputs of a whole test.
+"""Define assertions, what they see and what they find: the test and the output, the tools, the outcome.
 
 A type of assertion is one class in one file: its fields are the keys that a config may write, `check` finds what is
 wrong before anything is sent, `judge` gives the verdict on one output. `registry` lists the classes. A test holds
 assertions, and assertions are given tests: so they are defined together.
 """
 
+import csv
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,13 +15,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import AliasChoices, Field, PrivateAttr
 
-from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.errors import GevalError, Location, Problem, TemplateError
-from geval_cli.judge.conversation import ASSISTANT
-from geval_cli.judge.memory import JudgeMemory, SharedByTests, SharedMetrics
+from geval_cli.judge.calls import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
-from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse, TraceStep, Turn
+from geval_cli.judge.scoring import passes
+from geval_cli.judge.source import ASSISTANT
+from geval_cli.metrics import weighted_mean
+from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse, Status, TraceStep, Turn
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import (
@@ -32,14 +34,112 @@ from geval_cli.specs.base import (
     Scoring,
     Spec,
     TestOptionsSpec,
+    ToolSet,
     WrittenSchema,
 )
-from geval_cli.specs.conversation import ToolSet
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.statistics.calibration import JudgeWeight
 from geval_cli.templating import Templates, template_problem
 from geval_cli.templating.js_text import js_json
+
+_OPPOSITE = {Status.PASSED: Status.FAILED, Status.FAILED: Status.PASSED}
+
+
+class Verdict(Struct, frozen=True):
+    """The verdict of several assertions: `score` is their weighted mean, None when one errored or none counted."""
+
+    status: Status
+    score: float | None
+
+
+def verdict_of(assertions: Sequence[AssertionResult], threshold: float | None) -> Verdict:
+    """Return one verdict from all assertions; with a `threshold` the weighted score decides instead of all-must-pass.
+
+    An assertion with weight 0 is there for its metric: whether it passes decides nothing. That it could not be judged
+    does, as ever.
+    """
+    statuses = {item.status for item in assertions if item.weight or item.status is Status.ERROR}
+    score = None if Status.ERROR in statuses else weighted_score(assertions)
+    if threshold is not None:
+        return Verdict(_by_threshold(statuses, score, threshold), score)
+    for status in (Status.FAILED, Status.ERROR, Status.PASSED):
+        if status in statuses:
+            return Verdict(status, score)
+    if any(item.score is not None and item.status is not Status.NOT_EVALUATED for item in assertions):
+        return Verdict(Status.PASSED, None)
+    return Verdict(Status.NOT_EVALUATED, score)
+
+
+def weighted_score(assertions: Iterable[AssertionResult]) -> float | None:
+    """sum(weight * score) / sum(weight) over the assertions that have a score; None when no weight is left."""
+    return weighted_mean([(item.weight, item.score) for item in assertions if item.score is not None])
+
+
+def _by_threshold(statuses: set[Status], score: float | None, threshold: float) -> Status:
+    if Status.ERROR in statuses:
+        return Status.ERROR
+    if score is None:
+        return Status.NOT_EVALUATED
+    return Status.PASSED if passes(score, threshold) else Status.FAILED
+
+
+class Outcome(Struct, frozen=True):
+    """A verdict before weight, metric and `not-` are applied. `score` is 0..1, None when nothing was scored.
+
+    Attributes:
+        assertions: the results of the assertions that this one holds.
+    """
+
+    status: Status
+    score: float | None
+    reason: str
+    threshold: float | None = None
+    threshold_is_default: bool = False
+    detail: Mapping[str, JsonValue] = field(default_factory=dict)
+    latency_ms: float = 0.0
+    assertions: tuple[AssertionResult, ...] = ()
+
+    @classmethod
+    def of(cls, passed: bool, reason: str, **detail: JsonValue) -> "Outcome":
+        """Return a yes-or-no verdict: score 1 or 0."""
+        return cls(Status.PASSED if passed else Status.FAILED, float(passed), reason, detail=detail)
+
+    @classmethod
+    def graded(
+        cls, score: float, reason: str, threshold: float, *, is_default: bool = False, **detail: JsonValue
+    ) -> "Outcome":
+        """Return a score on 0..1 against the threshold that it must reach."""
+        status = Status.PASSED if passes(score, threshold) else Status.FAILED
+        return cls(status, score, reason, threshold, is_default, detail)
+
+    def against(self, threshold: float, *, is_default: bool = False) -> "Outcome":
+        """Return the same score held against another threshold; its reason names none, so it stays as it is."""
+        if self.score is None:
+            return self
+        status = Status.PASSED if passes(self.score, threshold) else Status.FAILED
+        return replace(self, status=status, threshold=threshold, threshold_is_default=is_default)
+
+    @classmethod
+    def not_evaluated(cls, reason: str) -> "Outcome":
+        """There is nothing to evaluate with."""
+        return cls(Status.NOT_EVALUATED, None, reason)
+
+
+def negated(outcome: Outcome) -> Outcome:
+    """Return the outcome under `not-`: pass flips and the score is inverted. An unjudged outcome stays as it is."""
+    return replace(
+        outcome,
+        status=_OPPOSITE.get(outcome.status, outcome.status),
+        score=None if outcome.score is None else 1 - outcome.score,
+    )
+
+
+def shortened(text: str, limit: int = 120) -> str:
+    """`text` for use inside a reason: on one line, at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
 
 Amount = Annotated[float, Field(ge=0)]
 
@@ -614,3 +714,64 @@ class RowMember(Struct, frozen=True):
 
     subject: Subject
     assertions: tuple[AssertionResult, ...] = ()
+
+
+_SHOWN = 60  # characters of one of several texts
+
+
+def as_text(value: JsonValue) -> str:
+    """Return a value as text; YAML's `true` is written as in YAML."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def compact_json(value: JsonValue) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def render_deep(value: JsonValue, render: Callable[[str], str]) -> JsonValue:
+    """`value` with every text in it rendered; keys stay as they are."""
+    if isinstance(value, str):
+        return render(value)
+    if isinstance(value, dict):
+        return {key: render_deep(item, render) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [render_deep(item, render) for item in value]
+    return value
+
+
+def rendered_texts(
+    value: JsonValue, test: MergedTest, templates: Templates, *, split: bool = False
+) -> list[str]:
+    """The texts of a `value` that is one text or a list of them, rendered; with `split` one text is cut at commas."""
+    variables = test.variables
+    if isinstance(value, list | tuple):
+        return [templates.render(as_text(item), variables) for item in value]
+    text = templates.render(as_text(value), variables)
+    return split_at_commas(text) if split else [text]
+
+
+def check_texts(value: JsonValue, place: SourcePath, context: CheckContext, problems: list[Problem]) -> bool:
+    """Report the problems of rendering the texts of a `value`, whose position is `place`.
+
+    Return whether it is known what all of them become.
+    """
+    if not isinstance(value, list | tuple):
+        return context.render(as_text(value), place.value(), problems) is not None
+    rendered = [
+        context.render(as_text(item), place.value(index), problems) for index, item in enumerate(value)
+    ]
+    return None not in rendered
+
+
+def split_at_commas(text: str) -> list[str]:
+    """The parts of a text with commas between them, without the space around them; quotes keep a comma in a part."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    rows = csv.reader(lines, skipinitialspace=True)
+    return [part.strip() for row in rows for part in row]
+
+
+def listed(texts: Sequence[str], limit: int = 5) -> str:
+    """Return some texts for use inside a reason."""
+    shown = ", ".join(f'"{shortened(text, _SHOWN)}"' for text in texts[:limit])
+    return f"{shown} and {len(texts) - limit} more" if len(texts) > limit else shown

@@ -12,13 +12,13 @@ from geval_cli.assertions.base import (
     Assertion,
     CheckContext,
     ModelGradedAssertion,
+    Outcome,
     RowMember,
     Tools,
     ValueRules,
+    check_texts,
 )
-from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
-from geval_cli.assertions.outcome import Outcome
-from geval_cli.assertions.values import check_texts
+from geval_cli.assertions.graded.judges import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block

@@ -2,8 +2,7 @@
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, Subject, Tools
-from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.base import Assertion, Outcome, Subject, Tools
 
 
 class HumanAssertion(Assertion):

@@ -8,9 +8,8 @@ what a rating means, and not what it is.
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from geval_cli.assertions.base import CriterionKey, ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.base import CriterionKey, ModelGradedAssertion, Outcome, Subject, Tools, negated
 from geval_cli.assertions.graded.judges import judges_of
-from geval_cli.assertions.outcome import Outcome, negated
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.metric import Judge, identity_of
 from geval_cli.judge.prompt import prompt_version

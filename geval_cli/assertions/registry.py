@@ -15,15 +15,16 @@ from geval_cli.assertions.base import (
     Assertion,
     CheckContext,
     ModelGradedAssertion,
+    Outcome,
     RowMember,
     Subject,
     Tools,
     each_assertion,
     location_of,
+    negated,
 )
+from geval_cli.assertions.graded.geval_metric import metric_name
 from geval_cli.assertions.graded.judges import check_judge
-from geval_cli.assertions.metric_names import metric_name
-from geval_cli.assertions.outcome import Outcome, negated
 from geval_cli.assertions.rating_keys import earlier_outcomes, rating_keys
 from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
@@ -121,8 +122,8 @@ ASSERTION_TYPES = AssertionTypes(
         "webhook": f"{_PROGRAMS}.webhook:WebhookAssertion",
         "javascript": f"{_PROGRAMS}.code:CodeAssertion",
         "python": f"{_PROGRAMS}.code:CodeAssertion",
-        "decision-tree": f"{_HERE}.decision_tree:DecisionTreeAssertion",
-        "assert-set": f"{_HERE}.assert_set:AssertSet",
+        "decision-tree": f"{_HERE}.sets:DecisionTreeAssertion",
+        "assert-set": f"{_HERE}.sets:AssertSet",
         "human": f"{_HERE}.human:HumanAssertion",
         "g-eval": f"{_HERE}.graded.geval:GEvalAssertion",
         "llm-rubric": f"{_HERE}.graded.rubric:LlmRubricAssertion",
@@ -152,7 +153,7 @@ ASSERTION_TYPES = AssertionTypes(
         "trajectory:tool-args-match": f"{_HERE}.trajectory:ToolArgumentsAssertion",
         "trajectory:tool-sequence": f"{_HERE}.trajectory:ToolSequenceAssertion",
         "trajectory:step-count": f"{_HERE}.trajectory:StepCountAssertion",
-        "trajectory:goal-success": f"{_HERE}.graded.goal:GoalSuccessAssertion",
+        "trajectory:goal-success": f"{_HERE}.graded.rubric:GoalSuccessAssertion",
         "trace-span-count": f"{_HERE}.trajectory:SpanCountAssertion",
         "trace-span-duration": f"{_HERE}.trajectory:SpanDurationAssertion",
         "trace-error-spans": f"{_HERE}.trajectory:ErrorSpansAssertion",
@@ -232,7 +233,7 @@ def wants_logprobs(specs: Iterable[Assertion]) -> bool:
 
 def check_schema(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
     """Return every problem of a JSON Schema that is outside assertions; `name` is how messages call it."""
-    from geval_cli.assertions.structured.json_schemas import schema_problems
+    from geval_cli.assertions.structured.json_output import schema_problems
 
     return schema_problems(written, name, place)
 

@@ -7,10 +7,18 @@ from typing import Literal
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, Assertion, CheckContext, MergedTest, Subject, Tools
-from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.assertions.base import (
+    Amount,
+    Assertion,
+    CheckContext,
+    MergedTest,
+    Outcome,
+    Subject,
+    Tools,
+    shortened,
+)
 from geval_cli.errors import Problem, UnjudgeableError
-from geval_cli.judge.conversation import ENDS
+from geval_cli.judge.source import ENDS
 from geval_cli.numbers import fixed, format_score, format_score_beside, format_threshold, trimmed
 from geval_cli.providers.wire.finish_reasons import known_end, withheld
 from geval_cli.records import ModelResponse

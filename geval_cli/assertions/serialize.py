@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from geval_cli.assertions.graded.geval_fields import GEvalFields, RubricBandSpec
+from geval_cli.assertions.graded.geval_metric import GEvalFields, RubricBandSpec
 from geval_cli.records import JsonValue
-from geval_cli.specs.base import JurySpec, ProviderSpec, Spec, spellings
-from geval_cli.specs.conversation import ToolSet
+from geval_cli.specs.base import JurySpec, ProviderSpec, Spec, ToolSet, spellings
 
 
 def serialize(spec: Spec) -> dict[str, JsonValue]:

@@ -7,16 +7,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools, ValueRules
-from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.assertions.base import (
+    Assertion,
+    CheckContext,
+    Outcome,
+    Subject,
+    Tools,
+    ValueRules,
+    render_deep,
+    shortened,
+)
 from geval_cli.assertions.trace import fits, known_trace
-from geval_cli.assertions.values import render_deep
 from geval_cli.errors import Problem
-from geval_cli.judge.trace import TOOL
+from geval_cli.judge.source import TOOL
 from geval_cli.records import JsonValue, TraceStep
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import Spec
-from geval_cli.specs.conversation import StepType
+from geval_cli.specs.base import Spec, StepType
 
 Count = Annotated[int, Field(ge=0)]
 Render = Callable[[str], str]

@@ -335,8 +335,7 @@ def _run_one(
     problems = list(_finish(files, report))
     problems += _print_results(report, [] if problems else outputs, display, state)
     if "GITHUB_ACTIONS" in os.environ:
-        from geval_cli.report.problem_formats import Origin
-        from geval_cli.report.run_problems import annotations, run_problems
+        from geval_cli.report.problem_formats import Origin, annotations, run_problems
 
         sys.stdout.write(annotations(run_problems(report), os.environ, origin=Origin.RUN))
     print_problems(problems)

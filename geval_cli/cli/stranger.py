@@ -26,8 +26,14 @@ from geval_cli.report.safe_file import LinkedError, distrust_links, opened_place
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import is_results_file
 from geval_cli.source.secrets import is_secret_name
-from geval_cli.store.home import DEFAULT_HOME, checkout_of, home_folder, named_home
-from geval_cli.store.temporary import make_temporary_folder, remove_folder
+from geval_cli.store.home import (
+    DEFAULT_HOME,
+    checkout_of,
+    home_folder,
+    make_temporary_folder,
+    named_home,
+    remove_folder,
+)
 
 _SYSTEM_FILES = (
     *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"),

@@ -13,7 +13,7 @@ from geval_cli.errors import ExitCode, GevalError
 from geval_cli.numbers import plural
 from geval_cli.report.sanitize import sanitize
 from geval_cli.store.cache import CACHE_FILE
-from geval_cli.store.claims import CLAIMS_FILE
+from geval_cli.store.locks import CLAIMS_FILE
 from geval_cli.store.runs import RUNS_FILE
 
 _POLL_S = 0.3

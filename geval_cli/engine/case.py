@@ -8,15 +8,18 @@ from contextlib import suppress
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, MergedTest, RowColumn, Subject, Tools
-from geval_cli.assertions.outcome import Verdict, verdict_of
+from geval_cli.assertions.base import Assertion, MergedTest, RowColumn, Subject, Tools, Verdict, verdict_of
 from geval_cli.assertions.registry import (
     wants_logprobs,
 )
 from geval_cli.assertions.trace import trace_of
-from geval_cli.engine.content_keys import key_of
-from geval_cli.engine.conversation import Conversation, history_text, hold_conversation, script_of
-from geval_cli.engine.conversation_state import ConversationState
+from geval_cli.engine.conversation import (
+    Conversation,
+    ConversationState,
+    history_text,
+    hold_conversation,
+    script_of,
+)
 from geval_cli.engine.evaluation_modes import answer_schema, assertions_of
 from geval_cli.engine.judge_output import (
     PrefetchedAnswers,
@@ -27,7 +30,7 @@ from geval_cli.engine.judge_output import (
     judge_each,
     judge_one,
 )
-from geval_cli.engine.plan import NO_PROVIDER, Job
+from geval_cli.engine.plan import NO_PROVIDER, Job, key_of
 from geval_cli.engine.prompt import (
     Rendered,
     chat_mistake,
@@ -53,7 +56,7 @@ from geval_cli.errors import (
 from geval_cli.gateway.call import OPEN_CASE
 from geval_cli.metrics import named_scores
 from geval_cli.plugins import extra
-from geval_cli.providers.judge_kinds import is_program, takes_text
+from geval_cli.providers.base import is_program, takes_text
 from geval_cli.providers.promptfoo_params import calls_as_output, prompt_form, promptfoo_params
 from geval_cli.providers.wire.chat import reported_logprobs
 from geval_cli.records import (

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, RowColumn, RowMember, Subject
-from geval_cli.assertions.outcome import Verdict, verdict_of
+from geval_cli.assertions.base import Assertion, RowColumn, RowMember, Subject, Verdict, verdict_of
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, run_job
 from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.judge_output import Meter, MeteredJudge, compare_outputs

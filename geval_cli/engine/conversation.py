@@ -1,4 +1,4 @@
-"""Hold a conversation with the model under test: what is sent for each turn, and what is wrong with one beforehand."""
+"""Hold a conversation with the model under test, and keep what later tests of a run see of earlier ones."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,16 +6,78 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import MergedTest
+from geval_cli.assertions.base import MergedTest, Subject
 from geval_cli.assertions.structured.called_tools import calls_beside
+from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import Rendered, render_prompt
 from geval_cli.errors import GevalError, Problem, Severity, UndoneError
-from geval_cli.judge.conversation import ASSISTANT, USER, last_words
+from geval_cli.judge.source import ASSISTANT, USER, last_words
 from geval_cli.providers.wire.chat import message_list, tool_call
 from geval_cli.records import JsonValue, Message, ModelResponse, Role, Turn, Usage
 from geval_cli.specs.base import PromptSpec
+from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.suite.prompts import NO_PROMPT
 from geval_cli.templating import Templates
+
+CONVERSATION_ID = "conversationId"
+"""The key of a test's metadata that names its conversation."""
+
+CONVERSATION = "_conversation"
+"""The variable that holds the former turns: a list of prompt, input, output and a program's metadata."""
+
+
+def uses_conversation(prompt: PromptSpec) -> bool:
+    """Return whether a prompt uses former turns."""
+    if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
+        return prompt.sees_conversation
+    return CONVERSATION in (prompt.raw or "")
+
+
+def is_order_bound(test: MergedTest) -> bool:
+    """Return whether later tests may depend on this one."""
+    return test.promptfoo.store_output_as is not None
+
+
+class ConversationState(Struct):
+    """The outputs and turns that jobs leave to later ones; such jobs run one after another."""
+
+    _outputs: dict[str, JsonValue] = field(default_factory=dict)
+    _turns: dict[str, list[JsonValue]] = field(default_factory=dict)
+
+    def variables_for(self, job: Job) -> dict[str, JsonValue]:
+        """Return the variables added to a job's test. All of them came from models, and are never rendered."""
+        found = dict(self._outputs)
+        if uses_conversation(job.prompt) and not job.test.promptfoo.disable_conversation_var:
+            found[CONVERSATION] = list(self._turns.get(_conversation_of(job), ()))
+        return found
+
+    def note(self, job: Job, subject: Subject) -> None:
+        """Keep the request and the answer of a job for those after it."""
+        output = subject.output
+        name = job.test.promptfoo.store_output_as
+        if name:
+            self._outputs[name] = output
+        if uses_conversation(job.prompt):
+            prompt = _as_json(subject.rendered_prompt)
+            last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
+            said = last.get("content", last) if isinstance(last, dict) else last
+            turn = {"prompt": prompt, "input": said, "output": "" if output is None else output}
+            if "metadata" in subject.reported:
+                turn["metadata"] = subject.reported["metadata"]
+            self._turns.setdefault(_conversation_of(job), []).append(turn)
+
+
+def _conversation_of(job: Job) -> str:
+    own = job.test.metadata.get(CONVERSATION_ID, "")
+    return f"{job.column}:{job.repeat_index}:{own}"
+
+
+def _as_json(text: str) -> JsonValue:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
 
 _TWO_WORDS = ("some words", "other text")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, MergedTest
-from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.graded.geval_metric import metric_name
 from geval_cli.engine.aggregate import COUNT, names_in_formula
 from geval_cli.engine.columns import PASS_RATE
 from geval_cli.engine.evaluation_modes import evaluation_of
@@ -16,9 +16,8 @@ from geval_cli.records import NO_ERRORS_NOTE, CaseResult, GateResult, JsonValue,
 from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec
-from geval_cli.statistics.intervals import ClusteredMean, RunningMean
+from geval_cli.statistics.intervals import ClusteredMean, Quantiles, RunningMean
 from geval_cli.statistics.paired import NO_MARGINS, Margins
-from geval_cli.statistics.quantiles import Quantiles
 from geval_cli.suite.gates import DerivedMetric, Gate, Statistic
 from geval_cli.templating import Templates
 

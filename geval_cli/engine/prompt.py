@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.errors import ConfigError, Problem, Severity, TemplateError
-from geval_cli.judge.conversation import last_words
+from geval_cli.judge.source import last_words
 from geval_cli.patterns import compile_later
 from geval_cli.providers.promptfoo_params import PromptForm, prompt_form
 from geval_cli.providers.wire.chat import message_list

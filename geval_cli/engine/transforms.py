@@ -4,15 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools, Verdict
 from geval_cli.assertions.graded.retrieval import ContextAssertion
-from geval_cli.assertions.outcome import Verdict
 from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import param_levels
 from geval_cli.errors import Problem
 from geval_cli.plugins import extra
-from geval_cli.providers.judge_kinds import overlooks_schema_files, structured_output_key
+from geval_cli.providers.base import overlooks_schema_files, structured_output_key
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from geval_cli.engine.case import blank_result
 from geval_cli.engine.columns import baseline_index, column_labels
-from geval_cli.engine.content_keys import key_of
 from geval_cli.engine.gates import is_tagged
-from geval_cli.engine.plan import DoneCases, Plan
+from geval_cli.engine.plan import DoneCases, Plan, key_of
 from geval_cli.errors import Problem
 from geval_cli.metrics import metric_status
 from geval_cli.numbers import fixed, plural, trimmed

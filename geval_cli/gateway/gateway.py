@@ -27,10 +27,8 @@ from geval_cli.gateway.call import (
     compose,
     less,
 )
-from geval_cli.gateway.capabilities import CapabilityLayer
-from geval_cli.gateway.fan_out import FanOut
-from geval_cli.gateway.limits import Limits, Pace
-from geval_cli.gateway.open_cases import OpenCases
+from geval_cli.gateway.capabilities import CapabilityLayer, FanOut
+from geval_cli.gateway.limits import Limits, OpenCases, Pace
 from geval_cli.gateway.retry import Circuit, Pauses, Retry
 from geval_cli.gateway.single_flight import Claimed, SingleFlight
 from geval_cli.providers.base import Provider, ProviderIdentity
@@ -38,7 +36,7 @@ from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse,
 from geval_cli.source.media import called, find_media, markers_in, with_media
 from geval_cli.source.secrets import mask_text
 from geval_cli.store.cache import ResponseCache
-from geval_cli.store.claims import Claims
+from geval_cli.store.locks import Claims
 
 
 class TraceDetail(StrEnum):

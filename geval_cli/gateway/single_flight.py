@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, Wire, without_cost
 from geval_cli.records import ModelResponse
-from geval_cli.store.claims import Claims
+from geval_cli.store.locks import Claims
 
 _Task = asyncio.Task[ModelResponse]
 

@@ -19,9 +19,8 @@ from geval_cli.judge.estimate import LOGPROBS_HINT, MIN_COVERAGE, NO_LOGPROBS, T
 from geval_cli.judge.metric import ChecklistItem, Estimator, JudgedCase, Metric, ReadFrom
 from geval_cli.judge.prompt import Block, checklist_prompt_version, checklist_text, user_message
 from geval_cli.judge.replies.verdicts import ItemReply, parse_checklist
-from geval_cli.judge.scoring import Distribution, Grade, RatingEstimate, graded
+from geval_cli.judge.scoring import Distribution, Grade, RatingEstimate, graded, weigh_words
 from geval_cli.judge.source import PARAM_LABELS, as_text, chosen_texts
-from geval_cli.judge.weighing import weigh_words
 from geval_cli.numbers import format_share
 from geval_cli.patterns import compile_later
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role

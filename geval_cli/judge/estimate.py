@@ -10,8 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, OfflineError
-from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
-from geval_cli.judge.memory import LOGPROBS
+from geval_cli.judge.calls import FORM_MAX_TOKENS, LOGPROBS, JudgeCalls, is_cut_off
 from geval_cli.judge.metric import Metric, ScoreRange, format_number
 from geval_cli.judge.prompt import Criterion, number_alone_text, user_message
 from geval_cli.judge.replies.parse import ParsedReply, parse_member_rating, parse_rating, without_thoughts
@@ -19,11 +18,12 @@ from geval_cli.judge.scoring import (
     STRICT_MAJORITY,
     Distribution,
     RatingEstimate,
+    Scale,
     distribution_of,
     mean_of_samples,
     nearest_to,
+    weigh_by_logprobs,
 )
-from geval_cli.judge.weighing import Scale, weigh_by_logprobs
 from geval_cli.numbers import format_share
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role
 from geval_cli.statistics.early_stop import StopDecision, StopRule, batch_ends, decide

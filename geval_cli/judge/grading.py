@@ -8,12 +8,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, ProviderError, UsageError
-from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of, reply_schema, whole_text
+from geval_cli.judge.calls import (
+    EXPLANATION_MAX_TOKENS,
+    JudgeCalls,
+    JudgeMemory,
+    all_of,
+    reply_schema,
+    whole_text,
+)
 from geval_cli.judge.checklist import grade_checklist
-from geval_cli.judge.conversation import cases_of_answers
 from geval_cli.judge.dimensions import METRICS_KEPT, joint_criteria, metric_criteria
 from geval_cli.judge.estimate import RatingQuestion, describe, estimate_rating
-from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
@@ -48,6 +53,7 @@ from geval_cli.judge.source import (
     PARAM_LABELS,
     Source,
     as_text,
+    cases_of_answers,
     chosen_texts,
     media_text,
     param_text,

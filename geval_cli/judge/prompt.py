@@ -11,7 +11,6 @@ from string import Template
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
-from geval_cli.judge.markers import fence
 from geval_cli.judge.metric import (
     ChecklistItem,
     Metric,
@@ -20,7 +19,7 @@ from geval_cli.judge.metric import (
     ScoreRange,
     format_number,
 )
-from geval_cli.judge.source import PARAM_LABELS
+from geval_cli.judge.source import PARAM_LABELS, fence
 from geval_cli.records import JsonValue, Message
 
 Render = Callable[[str, Mapping[str, JsonValue]], str]

@@ -1,17 +1,142 @@
-"""Choose the texts of a test case for the judge: input, source, knowledge and evaluation parameters."""
+"""Choose the texts of a test case for the judge, and write them so that nothing in them can pretend to be more.
 
+They are the input, the source, knowledge and evaluation parameters, the transcript of a conversation, and the trace of
+an agent, one step a line, as JSON.
+"""
+
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import MissingParamsError
-from geval_cli.judge.conversation import answers_alone, transcript
 from geval_cli.judge.metric import JudgedCase
-from geval_cli.judge.trace import tools_text, trace_text
-from geval_cli.records import JsonValue, TraceStep
+from geval_cli.records import JsonValue, TraceStep, Turn
 from geval_cli.source.media import MEDIA_FIELDS, markers_in, named_kind
+
+_CODE_LENGTH = 16
+
+
+def fence(label: str, text: str) -> str:
+    """Return `text` between a BEGIN and an END line that carry a code made from it.
+
+    Equal texts get equal fences. To hold its own END line, a text would have to contain a piece of its own SHA-256.
+    """
+    code = marker_code(text)
+    return f"<<<BEGIN {label} {code}>>>\n{text}\n<<<END {label} {code}>>>"
+
+
+def marker_code(text: str) -> str:
+    """Return the code of a text: a piece of its hash that does not occur in it."""
+    code = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_CODE_LENGTH]
+    while code in text:
+        code = hashlib.sha256(f"{code}{text}".encode("utf-8", "surrogatepass")).hexdigest()[:_CODE_LENGTH]
+    return code
+
+
+NO_STEPS = "(no steps)"
+TOOL = "tool"
+
+
+def trace_text(steps: Sequence[TraceStep]) -> str:
+    """Return the steps with all that is known of each, one a line."""
+    return _lines([_known(step) for step in steps])
+
+
+def tools_text(steps: Sequence[TraceStep]) -> str:
+    """Return the calls of tools with their arguments, one a line."""
+    called = [step for step in steps if step.type == TOOL]
+    return _lines(
+        [{"name": step.name, **({} if step.args is None else {"args": step.args})} for step in called]
+    )
+
+
+def _known(step: TraceStep) -> dict[str, JsonValue]:
+    about = {"args": step.args, "output": step.output, "error": step.error, "ms": step.ms}
+    return {
+        "type": step.type,
+        "name": step.name,
+        **{name: value for name, value in about.items() if value is not None},
+    }
+
+
+def _lines(entries: Sequence[JsonValue]) -> str:
+    shown = [json.dumps(entry, ensure_ascii=False, default=str) for entry in entries]
+    return "\n".join(f"{number}. {text}" for number, text in enumerate(shown, 1)) or NO_STEPS
+
+
+NOTHING_SAID = "(nothing was said before)"
+ASSISTANT, USER = "assistant", "user"
+ENDS = {
+    "goal": "the user reached the goal",
+    "gave_up": "the user gave up",
+    "limit": "the user stopped at the limit of turns",
+}
+"""How a simulated user ended a conversation, in words, by `ended_by` of its result."""
+
+
+def transcript(turns: Sequence[Turn], *, first: int = 1) -> str:
+    """Return turns as text, numbered from `first`, each between markers of its own: no turn can pretend to be two."""
+    if not turns:
+        return NOTHING_SAID
+    return "\n".join(
+        fence(f"turn {number}, {turn.role}", said(turn)) for number, turn in enumerate(turns, first)
+    )
+
+
+def said(turn: Turn) -> str:
+    """Return what was said in a turn; calls of tools stand below it as JSON, one a line."""
+    calls = [json.dumps(call, ensure_ascii=False, default=str) for call in turn.tool_calls]
+    return "\n".join(filter(None, (turn.content, *(f"calls {call}" for call in calls))))
+
+
+def last_words(turns: Sequence[Turn]) -> str | None:
+    """Return what the user said last; None where the user said nothing."""
+    return next((turn.content for turn in reversed(turns) if turn.role == USER), None)
+
+
+def answers_in(turns: Sequence[Turn]) -> Iterator[int]:
+    """Yield where the assistant's answers are, from 0. A turn that only calls tools is none, unless it is the last."""
+    for place, turn in enumerate(turns):
+        is_answer = bool(turn.content) or not turn.tool_calls or place == len(turns) - 1
+        if turn.role == ASSISTANT and is_answer:
+            yield place
+
+
+def answers_alone(turns: Sequence[Turn]) -> str:
+    """Return the assistant's answers as text, each under the number of its turn."""
+    return "\n".join(
+        fence(f"turn {place + 1}, {ASSISTANT}", said(turns[place])) for place in answers_in(turns)
+    )
+
+
+def cases_of_answers(case: JudgedCase, window: int) -> tuple[tuple[int, JudgedCase], ...]:
+    """Return a case for each answer of a conversation, with the number of its turn, from 1.
+
+    Args:
+        case: of the whole conversation.
+        window: how many turns a judge sees, the answer among them.
+    """
+    turns = case.turns or ()
+    return tuple((place + 1, _case_of_answer(case, turns, place, window)) for place in answers_in(turns))
+
+
+def _case_of_answer(case: JudgedCase, turns: Sequence[Turn], place: int, window: int) -> JudgedCase:
+    first = max(0, place + 1 - window)
+    is_last = place == len(turns) - 1
+    output: JsonValue = case.actual_output if is_last else said(turns[place])
+    before = tuple(turns[first:place])
+    return replace(
+        case,
+        actual_output=output,
+        input=last_words(turns[:place]),
+        turns=before,
+        first_turn=first + 1,
+        rates_answer=True,
+    )
+
 
 PARAM_LABELS: Mapping[str, str] = {
     "prompt": "Prompt",

@@ -8,10 +8,10 @@ from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.graded.geval_checks import check_metric
-from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import (
+    GEvalFields,
     ScoringChoice,
+    check_metric,
     check_threshold_on_rating,
     metric_from_spec,
 )
@@ -25,12 +25,11 @@ from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import EnvValues
 from geval_cli.source.files import SourceFiles, is_file_reference
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import JuryRulesSpec, ProviderSpec
-from geval_cli.specs.type_messages import describe_value
+from geval_cli.specs.base import JuryRulesSpec, ProviderSpec, describe_value
 from geval_cli.suite.assertions import read_assertion
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.schema import SimulationSpec
-from geval_cli.suite.turns import read_trace, read_turns, trace_of_spec, turns_of
+from geval_cli.suite.tests import read_trace, read_turns, trace_of_spec, turns_of
 from geval_cli.suite.validation import Fields, LoadContext, read_spec
 
 Model = str | tuple[str, str] | tuple[Any, str] | Mapping[str, Any] | Judge

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from geval_cli.assertions.graded.jury import Member, ask_jury, verdict_of_jury
-from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.base import Outcome
+from geval_cli.assertions.graded.judges import Member, ask_jury, verdict_of_jury
 from geval_cli.assertions.trace import called_steps
 from geval_cli.errors import (
     ApiError,
@@ -21,10 +21,9 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.gateway.call import KEYS_OF_CASE
-from geval_cli.judge.conversation import ASSISTANT, last_words
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.scoring import Grade
-from geval_cli.judge.source import as_text, missing_params
+from geval_cli.judge.source import ASSISTANT, as_text, last_words, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, written_media
 from geval_cli.providers.registry import hears_audio, sees_images
@@ -35,7 +34,7 @@ from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import SourceFiles
 from geval_cli.source.media import FEWER_HINT, ConfigMedia, Media, too_many
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.suite.turns import output_of
+from geval_cli.suite.tests import output_of
 
 
 @dataclass(frozen=True, slots=True)

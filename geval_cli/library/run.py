@@ -1,24 +1,88 @@
-"""`run`: a config file, or a suite made in Python, as `geval run` runs it; the records of the run are returned."""
+"""`run`: a config file, or a suite made in Python, as `geval run` runs it; `compare` two runs as `geval compare` does.
+
+How far a run has come is a line in a notebook's cell, drawn anew while it runs.
+"""
 
 import os
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
-from geval_cli.library.notebook import NotebookProgress, in_notebook
 from geval_cli.library.suite import Suite, build_suite
 from geval_cli.library.table import results_html
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractContextManager, ExitStack
     from typing import Unpack
 
     from geval_cli.events import RunEvent
     from geval_cli.gateway.budget import Budget
     from geval_cli.records import CaseResult, RunRecord, RunSummary
+    from geval_cli.report.comparison import ComparedRow, RunComparison
+    from geval_cli.report.report import RunReport
     from geval_cli.runs.requests import RunRequest
     from geval_cli.store.state import CacheChoice
+
+_REDRAWN_EVERY_S = 0.25
+
+
+def in_notebook() -> bool:
+    """Return whether a Jupyter kernel runs this program."""
+    found = sys.modules.get("IPython")
+    shell = None if found is None else found.get_ipython()
+    return hasattr(shell, "kernel")
+
+
+class NotebookProgress:
+    """Listens to a run's events between entering and leaving; the last line stays above the result."""
+
+    def __init__(self) -> None:
+        from geval_cli.report.progress import RunState
+
+        self._state = RunState(time.monotonic())
+        self._drawn_s = 0.0
+        self._notes: dict[str, None] = {}
+        self._handle: Any = None
+
+    def __enter__(self) -> Self:
+        from IPython import display
+
+        show: Any = display.display
+        self._handle = show(self._content(), raw=True, display_id=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._draw()
+
+    def listen(self, event: "RunEvent") -> None:
+        """Take note of an event, and draw the line anew if it is older than a quarter of a second."""
+        from geval_cli.events import Noticed
+
+        self._state.add(event)
+        if isinstance(event, Noticed):
+            self._notes[event.message] = None
+        if time.monotonic() - self._drawn_s >= _REDRAWN_EVERY_S:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn_s = time.monotonic()
+        self._handle.update(self._content(), raw=True)
+
+    def _content(self) -> dict[str, str]:
+        from geval_cli.report.sanitize import html_text, sanitize
+
+        state, now_s = self._state, time.monotonic()
+        parts = [f"{state.done:,}/{state.total:,}", state.counts_text(), state.elapsed_text(now_s)]
+        parts += [text for text in (state.eta_text(now_s), state.calls_text()) if text]
+        lines = [" · ".join(parts), *(f"note: {sanitize(text)}" for text in self._notes)]
+        bar = f'<progress max="{max(state.total, 1)}" value="{state.done}"></progress> '
+        return {"text/plain": "\n".join(lines), "text/html": bar + "<br>".join(map(html_text, lines))}
 
 
 class RunKeywords(TypedDict, total=False):
@@ -409,3 +473,88 @@ def make_request(
 
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The difference between two runs, decided with the statistics of `geval compare`.
+
+    Attributes:
+        verdict: better, worse, mixed, equivalent, identical or undecided.
+        headline: the decision in a sentence.
+        rows: a figure each: the pass rate, the score and the metrics of each pair of columns, with the difference, its
+            95 % interval and its verdict.
+        warnings: why the runs may not be comparable.
+    """
+
+    verdict: str
+    headline: str
+    rows: "tuple[ComparedRow, ...]" = field(repr=False)
+    warnings: tuple[str, ...]
+    _found: "RunComparison" = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `geval compare --json` prints."""
+        from geval_cli.report.comparison import comparison_to_json
+
+        return comparison_to_json(self._found)
+
+    def __str__(self) -> str:
+        return self.headline
+
+    def _repr_html_(self) -> str:
+        from geval_cli.library.table import comparison_html
+
+        return comparison_html(self._found)
+
+
+def compare(
+    a: "RunResult | str | Path",
+    b: "RunResult | str | Path",
+    *,
+    columns: Sequence[str] = (),
+    cluster: str | None = None,
+    margins: Sequence[str] = (),
+    home: "str | Path | None" = None,
+) -> Comparison:
+    """Compare the run `a` with the later run `b`; a notebook shows the decision and its figures.
+
+    Args:
+        a: what `run` returned, the id of a stored run, `latest~1`, or a results file.
+        b: the same.
+        columns: the pairs of columns to compare, "OLD=NEW"; by default those of equal name.
+        cluster: a key of the tests' metadata; tests with equal values count as one.
+        margins: differences that do not matter, "0.02" or "tone=0.05"; smaller ones are equivalent.
+        home: the state folder; GEVAL_HOME, or `.geval` in the current folder, when left out.
+
+    Raises:
+        UsageError: there is no such run, or the two have too few tests in common.
+    """
+    from contextlib import ExitStack
+
+    from geval_cli.report.comparison import ComparisonOptions, NamedRun
+    from geval_cli.report.comparison import compare as compare_runs
+
+    options = ComparisonOptions(columns=tuple(columns), cluster=cluster, given_margins=tuple(margins))
+    with ExitStack() as stack:
+        before, after = (
+            NamedRun(name, _report_of(name, side, home, stack)) for name, side in (("A", a), ("B", b))
+        )
+        found = compare_runs(before, after, options)
+    return Comparison(found.verdict, found.headline, found.rows, found.warnings, found)
+
+
+def _report_of(name: str, side: Any, home: "str | Path | None", stack: "ExitStack") -> "RunReport":
+    from geval_cli.errors import UsageError
+    from geval_cli.report.report import RunReport
+    from geval_cli.runs.stored import open_report
+
+    if isinstance(side, RunResult):
+        return RunReport(side.run, side.summary, lambda: iter(side.results))
+    if not isinstance(side, str | Path):
+        hint = "pass what `run` returned, a run's id, or a results file"
+        found = "None" if side is None else f"an object of the class {type(side).__name__}"
+        raise UsageError(f"`{name.lower()}` must be a run, found {found}", hint=hint)
+    folder = None if home is None else Path(home)
+    report, _ = stack.enter_context(open_report(str(side), folder, os.environ))
+    return report

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from geval_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from geval_cli.assertions.outcome import Outcome
+    from geval_cli.assertions.base import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SchemaEvaluation:
     parsing: Literal["strict", "tolerant"] = "strict"
 
     def __post_init__(self) -> None:
-        from geval_cli.assertions.structured.json_schemas import schema_problems
+        from geval_cli.assertions.structured.json_output import schema_problems
         from geval_cli.assertions.structured.json_text import unless_empty
         from geval_cli.source.source_map import SourcePath
 

@@ -18,8 +18,8 @@ import pytest
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally
-from geval_cli.engine.content_keys import content_key
 from geval_cli.engine.judge_output import error_info
+from geval_cli.engine.plan import content_key
 from geval_cli.errors import GevalError, StoreError, UsageError
 from geval_cli.gateway.budget import Budget
 from geval_cli.judge.prompt import prompt_version
@@ -29,7 +29,6 @@ from geval_cli.library.metric import GEval
 from geval_cli.library.records import NO_OUTPUT, JudgingOptions, Result, TestCase
 from geval_cli.library.session import LibrarySession
 from geval_cli.numbers import fixed, format_cost, format_score_beside
-from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -43,6 +42,7 @@ from geval_cli.records import (
     RunSummary,
     Status,
     Usage,
+    case_result_from_json,
     to_json,
 )
 from geval_cli.report.case_view import AssertionView
@@ -50,7 +50,7 @@ from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_t
 from geval_cli.runs.record import ended_run
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.store.home import current_folder, home_folder
-from geval_cli.store.run_locks import SharedRuns
+from geval_cli.store.locks import SharedRuns
 from geval_cli.store.runs import RunOrigin, RunStore, new_run_id, time_now
 from geval_cli.version import __version__
 

@@ -9,10 +9,8 @@ from urllib.parse import quote, urlunsplit
 from msgspec import Struct
 
 from geval_cli.errors import MissingKey, Problem, Severity
-from geval_cli.providers.base import ProviderSource
-from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, TEXT, kind_of
-from geval_cli.providers.network.addresses import split_url
-from geval_cli.providers.network.tls import certificate_of, check_certificate
+from geval_cli.providers.base import CLASSIFICATION, EMBEDDING, MODERATION, TEXT, ProviderSource, kind_of
+from geval_cli.providers.network.addresses import certificate_of, check_certificate, split_url
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
     Others,
@@ -35,15 +33,18 @@ from geval_cli.providers.preset_table import (
 from geval_cli.providers.prices import FREE, LIST_PRICE, Price, batch_price_of, price_of
 from geval_cli.providers.promptfoo_params import promptfoo_params
 from geval_cli.providers.redaction import Secrets, public_url
-from geval_cli.providers.wire.cloud import CLOUD_LOGIN, CloudLogin, check_cloud_login, cloud_login
-from geval_cli.providers.wire.endpoint import Endpoint
-from geval_cli.providers.wire.key_command import (
+from geval_cli.providers.wire.credentials import (
+    CLOUD_LOGIN,
     KEY_COMMAND_SOURCE,
+    CloudLogin,
+    check_cloud_login,
     check_key_command,
+    cloud_login,
     has_key_command,
     key_command_of,
     missing_program,
 )
+from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.secrets import mask_text, secret_values

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from geval_cli.patterns import compile_later
-from geval_cli.providers.judge_kinds import TEXT, kind_of
+from geval_cli.providers.base import TEXT, kind_of
 from geval_cli.providers.options import ENDPOINT_KEYS, SET_BY_GEVAL
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.records import JsonValue

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import PROVIDERS, find_plugin, plugin_names
-from geval_cli.providers.base import Provider, ProviderSource
-from geval_cli.providers.judge_kinds import TEXT, kind_of
+from geval_cli.providers.base import TEXT, Provider, ProviderSource, kind_of
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
 from geval_cli.providers.wire.client_model import ClientModel

@@ -6,8 +6,7 @@ from urllib.parse import urlsplit
 
 from geval_cli.errors import Problem
 from geval_cli.plugins import extra
-from geval_cli.providers.base import ProviderSource
-from geval_cli.providers.judge_kinds import local_name
+from geval_cli.providers.base import ProviderSource, local_name
 from geval_cli.providers.options import (
     CERTIFICATE_KEYS,
     ENDPOINT_KEYS,
@@ -17,7 +16,7 @@ from geval_cli.providers.options import (
 )
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
 from geval_cli.providers.presets import CLASSIFIERS_URL, endpoint_of
-from geval_cli.providers.wire.key_command import has_key_command
+from geval_cli.providers.wire.credentials import has_key_command
 from geval_cli.providers.wire.placeholders import has_response_code
 from geval_cli.providers.wire.vertex import (
     DEFAULT_REGION,

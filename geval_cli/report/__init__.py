@@ -8,7 +8,7 @@ FORMATS: dict[str, tuple[str, str]] = {
     ".html": ("html_file", "HtmlFile"),
     ".md": ("markdown_file", "MarkdownFile"),
     ".junit.xml": ("junit_file", "JunitFile"),
-    ".sarif": ("run_problems", "RunProblemsFile"),
-    ".codequality.json": ("run_problems", "RunProblemsFile"),
+    ".sarif": ("problem_formats", "RunProblemsFile"),
+    ".codequality.json": ("problem_formats", "RunProblemsFile"),
 }
 """Each file name ending that `-o` knows, and the module and class of this room that write it; help is made from it."""

@@ -15,9 +15,9 @@ from rich.cells import cell_len
 
 from geval_cli.assertions.structured.called_tools import called_tools, calls_beside
 from geval_cli.judge.checklist import CHECKLIST, missed_required
-from geval_cli.judge.conversation import ENDS, USER
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.scoring import passes
+from geval_cli.judge.source import ENDS, USER
 from geval_cli.metrics import with_members
 from geval_cli.numbers import (
     format_comparison,

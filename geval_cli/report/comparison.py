@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from geval_cli.assertions.outcome import verdict_of
+from geval_cli.assertions.base import verdict_of
 from geval_cli.engine.columns import column_name, margins_of, measured_things
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import encode_json

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
-from geval_cli.judge.conversation import said
+from geval_cli.judge.source import said
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
 from geval_cli.report.case_view import assertion_name, whole_reason, why_otherwise
 from geval_cli.report.report import RunReport

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.columns import column_name, names_of_both
-from geval_cli.engine.content_keys import key_across_formats, key_of, rough_key, with_texts, words_of
+from geval_cli.engine.plan import key_across_formats, key_of, rough_key, with_texts, words_of
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import decode_json
 from geval_cli.numbers import plural
@@ -28,7 +28,7 @@ class TestName(Struct, frozen=True):
     """The content of a test, as far as it is known.
 
     Attributes:
-        key: of all that it says (`engine.content_keys`); None where a result does not have it.
+        key: of all that it says (`engine.plan`); None where a result does not have it.
         rough: the key of what any result has: description, variables, and the words of others than the assistant.
         words: how many turns these words are from; an error may have cut a conversation short.
     """

@@ -22,15 +22,15 @@ from geval_cli.assertions.base import (
     Tools,
     each_assertion,
 )
-from geval_cli.assertions.decision_tree import DecisionTreeAssertion
 from geval_cli.assertions.graded.geval import metric_of
-from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.assertions.graded.geval_metric import GEvalFields
 from geval_cli.assertions.graded.retrieval import ContextAssertion
 from geval_cli.assertions.registry import wants_logprobs
+from geval_cli.assertions.sets import DecisionTreeAssertion
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, blank_result
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.comparison_groups import in_column
-from geval_cli.engine.conversation_state import ConversationState
+from geval_cli.engine.conversation import ConversationState
 from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
@@ -44,7 +44,7 @@ from geval_cli.judge.prompt import user_message
 from geval_cli.providers.base import Provider
 from geval_cli.providers.prices import Price, known_price
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
-from geval_cli.providers.wire.batching import batch_api
+from geval_cli.providers.wire.batch_api import batch_api
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import (
     AssertionResult,

@@ -62,7 +62,7 @@ from geval_cli.runs.session import (
 from geval_cli.runs.spending import Spending
 from geval_cli.runs.stored import kept_labels_of
 from geval_cli.store.cache import ResponseCache
-from geval_cli.store.recording import Recording
+from geval_cli.store.runs import Recording
 from geval_cli.store.state import State
 from geval_cli.store.tool_calls import ToolCallLog
 from geval_cli.suite.gates import Gate

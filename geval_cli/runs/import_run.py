@@ -12,17 +12,10 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally, flaky_tests
-from geval_cli.engine.columns import margins_of, with_columns
-from geval_cli.engine.rankings import RankingSums
+from geval_cli.engine.columns import RankingSums, margins_of, with_columns
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.json_codec import decode_json
 from geval_cli.plugins import extras_of
-from geval_cli.record_reading import (
-    asked_test_from_json,
-    case_result_from_json,
-    run_record_from_json,
-    run_summary_from_json,
-)
 from geval_cli.records import (
     SCHEMA_VERSION,
     AskedTest,
@@ -33,6 +26,10 @@ from geval_cli.records import (
     RunRecord,
     RunStatus,
     RunSummary,
+    asked_test_from_json,
+    case_result_from_json,
+    run_record_from_json,
+    run_summary_from_json,
 )
 from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.files import open_problem

@@ -12,18 +12,17 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.assert_set import AssertSet
 from geval_cli.assertions.base import Assertion, MergedTest
-from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.graded.geval_metric import metric_name
 from geval_cli.assertions.rating_keys import JUDGED_FROM, RATING_KEY
-from geval_cli.engine.content_keys import key_of
-from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, runs_with
+from geval_cli.assertions.sets import AssertSet
+from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, key_of, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError, GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
-from geval_cli.judge.conversation import ASSISTANT, USER
-from geval_cli.judge.memory import LockedSteps
+from geval_cli.judge.calls import LockedSteps
 from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
+from geval_cli.judge.source import ASSISTANT, USER
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Turn, to_json
 from geval_cli.report.matching import same_labels
 from geval_cli.runs.import_run import read_importable, store_run

@@ -22,8 +22,8 @@ from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import CallPolicy
+from geval_cli.judge.calls import LockedSteps
 from geval_cli.judge.grading import steps_needed, write_steps
-from geval_cli.judge.memory import LockedSteps
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import JsonValue
 from geval_cli.report.safe_file import SafeFile

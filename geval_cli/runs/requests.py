@@ -12,7 +12,7 @@ from geval_cli.engine.plan import Job, Plan, Selection
 from geval_cli.errors import GevalError, Problem
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import TraceDetail
-from geval_cli.judge.memory import LockedSteps
+from geval_cli.judge.calls import LockedSteps
 from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord
 from geval_cli.runs.options import RunOptions

@@ -20,8 +20,8 @@ from geval_cli.events import Noticed, RunEvent
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import BatchStart, BoundModel, CallPolicy, Gateway, ModelCaller
+from geval_cli.judge.calls import JudgeMemory, LockedSteps
 from geval_cli.judge.grading import grade
-from geval_cli.judge.memory import JudgeMemory, LockedSteps
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.scoring import Grade
 from geval_cli.plugins import extra
@@ -34,7 +34,7 @@ from geval_cli.providers.registry import (
     check_provider,
     check_ready,
 )
-from geval_cli.providers.wire.batching import batch_api
+from geval_cli.providers.wire.batch_api import batch_api
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, ModelRequest, ModelResponse, TraceStep
 from geval_cli.runs.requests import PreparedRun

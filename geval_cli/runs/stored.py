@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.plugins import extra
-from geval_cli.record_reading import asked_test_from_json, run_record_from_json, run_summary_from_json
 from geval_cli.records import (
     AskedTest,
     CaseResult,
@@ -27,6 +26,9 @@ from geval_cli.records import (
     RunRecord,
     RunStatus,
     RunSummary,
+    asked_test_from_json,
+    run_record_from_json,
+    run_summary_from_json,
 )
 from geval_cli.report.report import HumanLabels, RunReport
 from geval_cli.runs.import_run import ToldTests, newer_version, parquet_head, read_importable, summarized
@@ -34,7 +36,7 @@ from geval_cli.runs.spending import combined, larger
 from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.files import MAX_CONFIG_BYTES
 from geval_cli.source.parquet import PARQUET_SUFFIX, read_result_texts
-from geval_cli.store.record_text import read_asked_test, read_case_result
+from geval_cli.store.run_pages import read_asked_test, read_case_result
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 

@@ -1,4 +1,4 @@
-"""YAML text to plain values with positions: one document, YAML 1.2 scalars, no duplicate keys, no alias bombs.
+"""YAML to plain values with positions, and back: one document, YAML 1.2 scalars, no duplicate keys, no alias bombs.
 
 The parser's events are put together here, without recursion, so that hostile nesting cannot overflow anything. Scalars
 follow the core schema of YAML 1.2 (section 10.3 of the specification): `no`, `Yes` and `on` are text, `012` is 12,
@@ -6,6 +6,7 @@ follow the core schema of YAML 1.2 (section 10.3 of the specification): `no`, `Y
 """
 
 import gc
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import yaml
 from msgspec import Struct, field
 
-from geval_cli.errors import ConfigError, Problem
+from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Document, KeySpan, Span, SpanTree
 
@@ -444,3 +445,64 @@ def _merge(frame: _Frame, source: _Node) -> None:
             if key not in frame.entries:
                 frame.entries[key] = entry
                 children[key] = span.children[key]
+
+
+# PyYAML breaks lines at 80 characters unless it is given another width.
+_NEVER_FOLDED = 1_000_000_000
+
+
+class _ReadableDumper(yaml.SafeDumper):
+    """Writes texts so that a YAML 1.2 reader takes them for texts; PyYAML's own rules are those of YAML 1.1."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, indentless=False)
+
+
+class _QuotingDumper(_ReadableDumper):
+    """Writes every text in double quotes: not pretty, but safe for whatever characters it has."""
+
+
+def write_yaml(value: JsonValue) -> str:
+    """Return the YAML text that `geval_cli.source.yaml_source.read_yaml` reads as an equal value.
+
+    Raises:
+        UsageError: there is none: half of a surrogate pair has no place in YAML.
+    """
+    for dumper in (_ReadableDumper, _QuotingDumper):
+        text = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=_NEVER_FOLDED)
+        if _reads_back(text, value):
+            return text
+    raise UsageError(
+        "the suite contains text that YAML cannot represent", hint="keep it in JSON, which geval reads too"
+    )
+
+
+def _reads_back(text: str, value: JsonValue) -> bool:
+    try:
+        found = read_yaml(text, "config.yaml").value
+    except ConfigError:
+        return False
+    return json.dumps(found) == json.dumps(value)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None if _is_text(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+def _represent_quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+
+
+def _is_text(text: str) -> bool:
+    try:
+        return isinstance(resolve_plain(text), str)
+    except ScalarError:
+        return False
+
+
+_ReadableDumper.add_representer(str, _represent_text)
+_QuotingDumper.add_representer(str, _represent_quoted)

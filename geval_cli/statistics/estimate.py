@@ -11,9 +11,15 @@ from enum import StrEnum
 from msgspec import Struct
 
 from geval_cli.statistics.calibration import chance_at, rising_blocks
-from geval_cli.statistics.intervals import Estimate, Interval, clustered_estimate, mean_interval
+from geval_cli.statistics.intervals import (
+    Estimate,
+    Interval,
+    clustered_estimate,
+    mean_interval,
+    t_quantile,
+    two_sided_p,
+)
 from geval_cli.statistics.paired import SIGNIFICANCE
-from geval_cli.statistics.students_t import t_quantile, two_sided_p
 
 _Z = 1.959963984540054
 _PSEUDO_LABELS = (1.0, 1.0, 0.0, 0.0)

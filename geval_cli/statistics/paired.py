@@ -16,8 +16,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct, field
 
 from geval_cli.records import Delta
-from geval_cli.statistics.intervals import Interval, RunningMean, mean_interval
-from geval_cli.statistics.students_t import t_quantile, two_sided_p
+from geval_cli.statistics.intervals import Interval, RunningMean, mean_interval, t_quantile, two_sided_p
 
 SIGNIFICANCE = 0.05
 """A difference counts as shown when its adjusted p-value is at most this."""

@@ -12,8 +12,7 @@ from msgspec.structs import asdict
 from geval_cli.errors import StoreError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import JsonValue, Role
-from geval_cli.store.database import Database
-from geval_cli.store.writer import DatabaseThread
+from geval_cli.store.database import Database, DatabaseThread
 
 # Short texts stay readable with any SQLite tool.
 _DEFLATE_FROM_BYTES = 1024

@@ -16,18 +16,18 @@ from geval_cli.errors import StoreError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Choice, JsonValue, Message, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.batches import BatchStore
-from geval_cli.store.claims import Claims
 from geval_cli.store.database import (
+    CACHE,
     SHRUNK_MAX_BYTES,
     Database,
+    DatabaseThread,
     OpenMode,
     memory_database,
     open_database,
     readable_database,
     shrink,
 )
-from geval_cli.store.migrations import CACHE
-from geval_cli.store.writer import DatabaseThread
+from geval_cli.store.locks import Claims
 
 _BITS = 1 << 23  # a mebibyte; pages that are never written to take none
 _MASK = _BITS - 1

@@ -1,27 +1,237 @@
-"""Open SQLite files that several geval processes share: WAL, migrations, repair of damage, errors in words.
+"""Open SQLite files that several processes share: WAL, migrations, one writer, repair of damage, errors in words.
 
 Durability: WAL with synchronous=NORMAL. What is committed survives any end of the process, kill -9 included; a power
-cut or a crash of the operating system may take the last commits, never the file's integrity.
+cut or a crash of the operating system may take the last commits, never the file's integrity. The schema of each
+database is numbered steps; one that was released never changes. A thread owns the connection that writes: it gathers
+the work handed to it for a moment and commits it together.
 """
 
+import asyncio
 import contextlib
 import errno
 import os
+import queue
 import secrets
 import shutil
 import sqlite3
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from geval_cli.errors import StoreError
-from geval_cli.store.home import close_to_others, make_folder, make_private_file
-from geval_cli.store.migrations import Schema, applied_migrations, apply_migration, table_names
-from geval_cli.store.temporary import temporary_folder
+from geval_cli.store.home import close_to_others, make_folder, make_private_file, temporary_folder
+
+_FOREIGN = """
+    SELECT 1 FROM sqlite_schema
+    WHERE type IN ('view', 'trigger') OR upper(ltrim(sql)) LIKE 'CREATE VIRTUAL%' LIMIT 1
+"""
+
+
+class Schema(Struct, frozen=True):
+    """One kind of database.
+
+    Attributes:
+        name: what it holds, in words for messages.
+        application_id: the number in the file's header by which our file is told from any other SQLite file.
+        migrations: SQL statements step by step; the first brings an empty file to version 1.
+    """
+
+    name: str
+    application_id: int
+    migrations: tuple[tuple[str, ...], ...]
+
+
+RUNS = Schema(
+    name="run database",
+    application_id=0x47455652,  # "GEVR"
+    migrations=(
+        (
+            # `sequence` orders runs by when they began even if the clock was set back in between.
+            """
+            CREATE TABLE runs (
+                sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+                id TEXT NOT NULL UNIQUE,
+                status TEXT NOT NULL,
+                started_at TEXT NOT NULL,
+                config_path TEXT NOT NULL,
+                config_digest TEXT NOT NULL,
+                record TEXT NOT NULL,
+                summary TEXT
+            )
+            """,
+            # `verdicts` are those of its metrics, which views count and choose by without reading the results.
+            """
+            CREATE TABLE results (
+                run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+                test_index INTEGER NOT NULL,
+                repeat_index INTEGER NOT NULL,
+                column_index INTEGER NOT NULL,
+                case_id TEXT NOT NULL,
+                status TEXT NOT NULL,
+                verdicts TEXT NOT NULL,
+                result TEXT NOT NULL,
+                UNIQUE (run_id, test_index, repeat_index, column_index)
+            )
+            """,
+            # What only resuming and judging again need.
+            """
+            CREATE TABLE origins (
+                run_id TEXT PRIMARY KEY REFERENCES runs (id) ON DELETE CASCADE,
+                config_file TEXT NOT NULL,
+                planned INTEGER NOT NULL,
+                covered TEXT NOT NULL,
+                spent TEXT
+            )
+            """,
+            # No reference to the run: what people said is their work, and stays when the run is removed.
+            """
+            CREATE TABLE labels (
+                run_id TEXT NOT NULL,
+                case_id TEXT NOT NULL,
+                metric TEXT NOT NULL,
+                annotator TEXT NOT NULL,
+                output_sha256 TEXT NOT NULL,
+                label TEXT NOT NULL,
+                PRIMARY KEY (run_id, case_id, metric, annotator)
+            )
+            """,
+            # What a test brings beside its variables, once for all of its results: it may be a long document.
+            """
+            CREATE TABLE tests (
+                run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+                test_index INTEGER NOT NULL,
+                test TEXT NOT NULL,
+                PRIMARY KEY (run_id, test_index)
+            )
+            """,
+        ),
+        (
+            # Calls of tools, each stored before it is made; `answer` is NULL until it is known what came of it.
+            """
+            CREATE TABLE tool_calls (
+                run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+                case_id TEXT NOT NULL,
+                number INTEGER NOT NULL,
+                name TEXT NOT NULL,
+                arguments TEXT NOT NULL,
+                answer TEXT,
+                PRIMARY KEY (run_id, case_id, number)
+            )
+            """,
+        ),
+    ),
+)
+
+CACHE = Schema(
+    name="response cache",
+    application_id=0x47455643,  # "GEVC"
+    migrations=(
+        (
+            # `answer` is JSON text, or the same deflated, as a blob, when it is long. `only_run` is the run that paid
+            # for it while no other has used it; NULL: several have, or no run did.
+            """
+            CREATE TABLE choices (
+                key BLOB PRIMARY KEY NOT NULL,
+                created_at REAL NOT NULL,
+                answer NOT NULL,
+                only_run TEXT
+            )
+            """,
+            "CREATE INDEX choices_by_age ON choices (created_at)",
+            # Batches of requests at a provider. They belong to the answers: several runs may wait for one.
+            """
+            CREATE TABLE batches (
+                id TEXT PRIMARY KEY NOT NULL,
+                run_id TEXT,
+                server TEXT NOT NULL,
+                provider_id TEXT NOT NULL,
+                role TEXT NOT NULL,
+                state TEXT NOT NULL,
+                requests INTEGER NOT NULL,
+                reserved_usd REAL NOT NULL,
+                created_at REAL NOT NULL,
+                file_id TEXT,
+                remote_id TEXT,
+                answered INTEGER NOT NULL DEFAULT 0,
+                failed INTEGER NOT NULL DEFAULT 0,
+                expires_at REAL,
+                ended_at REAL
+            )
+            """,
+            # `body` is what is asked, `size` bytes, until it is answered; `reply` is the answer, until a run has read
+            # it. Both are JSON text, or the same deflated, as a blob. Without a batch it waits for the next one.
+            """
+            CREATE TABLE batch_requests (
+                key BLOB PRIMARY KEY NOT NULL,
+                run_id TEXT,
+                batch_id TEXT,
+                body,
+                size INTEGER NOT NULL,
+                reply,
+                tries INTEGER NOT NULL DEFAULT 0,
+                reserved_usd REAL NOT NULL,
+                created_at REAL NOT NULL
+            )
+            """,
+            "CREATE INDEX batch_requests_by_batch ON batch_requests (batch_id)",
+        ),
+    ),
+)
+
+
+def applied_migrations(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
+    """Return the number of migrations that the file has seen; raise if it is no database of this schema."""
+    if not table_names(connection):
+        return 0
+    if connection.execute("PRAGMA application_id").fetchone()[0] != schema.application_id:
+        raise StoreError(
+            f"{path} is a SQLite database, but not geval's {schema.name}",
+            path=str(path),
+            hint="choose another folder with --home or --cache-dir; the file is left as it is",
+        )
+    if connection.execute(_FOREIGN).fetchone() is not None:
+        raise StoreError(
+            f"the {schema.name} {path} contains views, triggers or virtual tables, which geval never creates",
+            path=str(path),
+            hint="another program made it: inspect it before you use it, or choose another folder with "
+            "--home",
+        )
+    applied = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if applied > len(schema.migrations):
+        raise StoreError(
+            f"the {schema.name} {path} was written by a newer geval",
+            path=str(path),
+            hint="update geval, or choose another folder with --home",
+        )
+    if applied < 1:
+        raise StoreError(
+            f"the {schema.name} {path} was written by a geval older than 0.2.0",
+            path=str(path),
+            hint="move it away, or choose another folder with --home",
+        )
+    return applied
+
+
+def table_names(connection: sqlite3.Connection) -> set[str]:
+    """Return the names of all tables in the file."""
+    return {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+
+
+def apply_migration(connection: sqlite3.Connection, schema: Schema, number: int) -> None:
+    """Apply the migration `number`, counted from 1; the caller holds the write lock."""
+    connection.execute(f"PRAGMA application_id = {schema.application_id}")
+    for statement in schema.migrations[number - 1]:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {number}")
+
 
 BUSY_TIMEOUT_S = 15.0
 
@@ -369,3 +579,153 @@ def shrink(connection: sqlite3.Connection) -> None:
     with contextlib.suppress(sqlite3.OperationalError):
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+GATHER_S = 0.004
+"""How long a batch is gathered: long enough that many waiters share a commit, short beside any model call."""
+
+# What running prepared SQL can raise: SQLite's own errors, a number too large, text that is not Unicode.
+_FAILURES = (sqlite3.Error, ValueError, ArithmeticError)
+
+
+class _Job(Struct):
+    work: Work[Any]
+    waiter: "asyncio.Future[Any] | Future[Any]"
+    loop: asyncio.AbstractEventLoop | None
+    result: Any = None
+    error: Exception | None = None
+
+    def settle(self) -> None:
+        if self.waiter.done():
+            return
+        if self.error is not None:
+            self.waiter.set_exception(self.error)
+        else:
+            self.waiter.set_result(self.result)
+
+
+class DatabaseThread:
+    """A thread that does work on a connection of its own, in the order given, off the event loop.
+
+    With `writes`, work is gathered for `gather_s` seconds into one transaction, and everybody who waits is
+    released by its commit. A job that fails takes no other with it: the batch is rolled back and done again
+    one by one. Who waits gets a StoreError for what the database refuses, and any other error as it was raised.
+    """
+
+    def __init__(self, database: Database, *, writes: bool = True, gather_s: float = GATHER_S) -> None:
+        self._database = database
+        self._connection = database.connect()
+        self._writes = writes
+        self._gather_s = gather_s if writes else 0.0
+        self._jobs: deque[_Job] = deque()
+        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._is_awake = False
+        self._gathering: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._serve, name=f"geval {database.schema.name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work[T]) -> "Future[T]":
+        """Queue `work` and return a future that holds its result once it is committed."""
+        waiter: Future[T] = Future()
+        self._put(_Job(work, waiter, None))
+        return waiter
+
+    async def run(self, work: Work[T]) -> T:
+        """Return the result of `work`, once it is committed. If the caller is cancelled, it is done all the same.
+
+        Raises:
+            StoreError: the database could not be read or written.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[T] = loop.create_future()
+        self._put(_Job(work, waiter, loop))
+        return await waiter
+
+    def close(self) -> None:
+        """Finish what was handed over, then release the file. Safe to call twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._bell.put(False)
+        self._thread.join()
+
+    def _put(self, job: _Job) -> None:
+        if self._is_closed:
+            path = str(self._database.path)
+            raise StoreError(f"the {self._database.schema.name} {path} is already closed", path=path)
+        self._jobs.append(job)
+        # What another loop gathers is not waited for: that loop may have ended before its time is up.
+        if self._is_awake and (self._gathering is None or self._gathering is job.loop):
+            return
+        self._is_awake = True
+        if job.loop is None or self._gather_s == 0:
+            self._bell.put(True)
+        else:
+            # Waking a thread costs as much as a small job, so it sleeps while the loop that waits gathers.
+            self._gathering = job.loop
+            job.loop.call_later(self._gather_s, self._bell.put, False)
+
+    def _serve(self) -> None:
+        is_last = False
+        while not is_last:
+            is_to_gather = self._bell.get()
+            if is_to_gather and self._gather_s > 0 and not self._is_closed:
+                time.sleep(self._gather_s)
+            is_last = self._is_closed
+            # Before the jobs are taken: whoever adds one from here on rings again.
+            self._gathering, self._is_awake = None, False
+            batch = [self._jobs.popleft() for _ in range(len(self._jobs))]
+            self._run_batch(batch)
+            _release(batch)
+        self._connection.close()
+
+    def _run_batch(self, batch: list[_Job]) -> None:
+        if not self._writes or len(batch) <= 1:
+            for job in batch:
+                self._run_alone(job)
+            return
+        try:
+            with transaction(self._connection):
+                for job in batch:
+                    job.result = job.work(self._connection)
+        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for each of these jobs
+            for job in batch:
+                # With a locked or full disk each would fail alike, each after its own wait.
+                if self._database.is_to_blame(error):
+                    self._fail(job, error)
+                else:
+                    self._run_alone(job)
+
+    def _run_alone(self, job: _Job) -> None:
+        try:
+            with transaction(self._connection) if self._writes else contextlib.nullcontext():
+                job.result = job.work(self._connection)
+        except Exception as error:  # noqa: BLE001 - a thread that dies would leave all others waiting for ever
+            self._fail(job, error)
+
+    def _fail(self, job: _Job, error: Exception) -> None:
+        job.error = error
+        if isinstance(error, _FAILURES):
+            job.error = self._database.error(error)
+            job.error.__cause__ = error
+
+
+def _release(batch: Iterable[_Job]) -> None:
+    """Settle all futures with one call per event loop: waking a loop costs a system call."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+    for job in batch:
+        if job.loop is None:
+            job.settle()
+        else:
+            by_loop.setdefault(job.loop, []).append(job)
+    for loop, jobs in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+            loop.call_soon_threadsafe(_settle, jobs)
+
+
+def _settle(jobs: list[_Job]) -> None:
+    for job in jobs:
+        job.settle()

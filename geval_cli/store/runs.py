@@ -1,11 +1,17 @@
-"""The run store: every run with a snapshot of its config, and every case result, stored as soon as it is known."""
+"""The run store: every run with a snapshot of its config, and every case result, stored as soon as it is known.
 
+Results that a failing store does not take are not lost.
+"""
+
+import asyncio
 import contextlib
+import heapq
 import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -18,7 +24,6 @@ from msgspec.structs import replace
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.patterns import compile_later
-from geval_cli.record_reading import run_record_from_json, run_summary_from_json, usage_by_role_from_json
 from geval_cli.records import (
     AskedTest,
     CaseResult,
@@ -28,11 +33,16 @@ from geval_cli.records import (
     RunStatus,
     RunSummary,
     Usage,
+    run_record_from_json,
+    run_summary_from_json,
     to_json,
+    usage_by_role_from_json,
 )
 from geval_cli.store.database import (
+    RUNS,
     SHRUNK_MAX_BYTES,
     Database,
+    DatabaseThread,
     OpenMode,
     memory_database,
     open_database,
@@ -40,13 +50,10 @@ from geval_cli.store.database import (
     shrink,
 )
 from geval_cli.store.labels import RunLabels
-from geval_cli.store.migrations import RUNS
-from geval_cli.store.record_text import ResultReader, read_asked_test, record_text
+from geval_cli.store.locks import RunLocks
 from geval_cli.store.result_filter import metric_verdicts
-from geval_cli.store.run_locks import RunLocks
-from geval_cli.store.run_pages import RunPages
+from geval_cli.store.run_pages import ResultReader, RunPages, read_asked_test, record_text
 from geval_cli.store.tool_calls import ToolCallLog
-from geval_cli.store.writer import DatabaseThread
 
 RUNS_FILE = "geval.db"
 LATEST = "latest"
@@ -559,3 +566,118 @@ class RunStore:
 def _origin(config_file: str, planned: int, covered: str, spent: str | None) -> RunOrigin:
     usage = None if spent is None else usage_by_role_from_json(json.loads(spent))
     return RunOrigin(config_file, planned, dict(json.loads(covered)), usage)
+
+
+UNCOMMITTED_MAX = 256
+"""So many results may be on their way into the store; with more, `add` waits."""
+
+_Place = tuple[int, int, int]
+
+
+class Recording:
+    """A run that is being stored. Results that the store does not take are held in memory until the end.
+
+    From its first error on the store is left alone, since each further attempt may take seconds; the end tries once
+    more to put everything there. Belongs to one event loop.
+
+    Attributes:
+        failure: why the store lacks something of this run; None as long as it lacks nothing.
+    """
+
+    def __init__(
+        self, runs: RunStore, run: RunRecord, origin: RunOrigin | None = None, *, is_resumed: bool = False
+    ) -> None:
+        """Prepare the recording; nothing is stored yet, unless the run is resumed."""
+        self.failure: StoreError | None = None
+        self._runs = runs
+        self._run_id = run.id
+        self._origin = origin
+        self._has_begun = is_resumed
+        self._uncommitted: deque[tuple[CaseResult, Future[None]]] = deque()
+        self._held: dict[_Place, CaseResult] = {}
+
+    async def begin(self, run: RunRecord) -> None:
+        """Store the run as it begins."""
+        try:
+            await asyncio.to_thread(self._runs.begin, run, self._origin)
+            self._has_begun = True
+        except StoreError as error:
+            self.failure = error
+
+    async def add(self, result: CaseResult) -> None:
+        """Store a result; waits only when many are not committed yet."""
+        if self.failure is not None:
+            self._hold(result)
+            return
+        self._uncommitted.append((result, self._runs.add(self._run_id, result)))
+        while len(self._uncommitted) > UNCOMMITTED_MAX:
+            await asyncio.gather(asyncio.wrap_future(self._uncommitted[0][1]), return_exceptions=True)
+            self._settle()
+        self._settle()
+
+    def note_spent(self, spent: Mapping[Role, Usage]) -> None:
+        """Store what the calls of the run have cost so far, in case its process dies; lost where the store fails."""
+        if self.failure is None:
+            self._runs.note_spent(self._run_id, spent)
+
+    async def settle(self) -> None:
+        """Wait until every result so far is stored, or held."""
+        await asyncio.to_thread(wait, [committed for _, committed in self._uncommitted])
+        self._settle()
+
+    async def finish(self, run: RunRecord, summary: RunSummary) -> None:
+        """Store how the run ended, and what is held; `failure` says whether that worked."""
+        await asyncio.to_thread(self._finish, run, summary)
+
+    @property
+    def unstored(self) -> Iterable[CaseResult]:
+        """Return the results that the store does not have."""
+        return self._held.values()
+
+    def results(self) -> Iterator[CaseResult]:
+        """Return all results by test, repeat and column.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        held = iter(sorted(self._held.values(), key=_place))
+        if not self._has_begun:
+            return held
+        # A result may be both: held after an error, though it had been committed.
+        stored = (item for item in self._runs.results(self._run_id) if _place(item) not in self._held)
+        return heapq.merge(stored, held, key=_place)
+
+    def _settle(self) -> None:
+        """Forget what is committed, and hold what the store refused."""
+        while self._uncommitted and self._uncommitted[0][1].done():
+            result, committed = self._uncommitted.popleft()
+            error = committed.exception()
+            if isinstance(error, StoreError):
+                self.failure = self.failure or error
+                self._hold(result)
+            elif error is not None:
+                raise error
+
+    def _finish(self, run: RunRecord, summary: RunSummary) -> None:
+        wait([committed for _, committed in self._uncommitted])
+        self._settle()
+        try:
+            if self.failure is not None:
+                # It may be the beginning that failed; of a run that is there, only status and record are written anew.
+                self._runs.begin(run, self._origin)
+                self._has_begun = True
+                committed = [self._runs.add(run.id, result) for result in self._held.values()]
+                for item in committed:
+                    item.result()
+                self._held.clear()
+                self.failure = None
+            self._runs.finish(run, summary)
+        except StoreError as error:
+            self.failure = self.failure or error
+
+    def _hold(self, result: CaseResult) -> None:
+        self._held[_place(result)] = result
+
+
+def _place(result: CaseResult) -> _Place:
+    return result.test_index, result.repeat_index, result.column

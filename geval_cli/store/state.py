@@ -10,9 +10,8 @@ from msgspec import Struct
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.store.cache import CACHE_FILE, DEFAULT_TTL_S, ResponseCache
 from geval_cli.store.database import is_full, is_unwritable
-from geval_cli.store.home import current_folder, home_folder, make_shared_folder
+from geval_cli.store.home import current_folder, home_folder, make_shared_folder, temporary_folder
 from geval_cli.store.runs import RunStore
-from geval_cli.store.temporary import temporary_folder
 
 
 class State(Struct, frozen=True):

@@ -11,7 +11,7 @@ from geval_cli.records import JsonValue
 if TYPE_CHECKING:
     import sqlite3
 
-    from geval_cli.store.writer import DatabaseThread
+    from geval_cli.store.database import DatabaseThread
 
 _INSERT = (
     "INSERT OR REPLACE INTO tool_calls (run_id, case_id, number, name, arguments) VALUES (?, ?, ?, ?, ?)"

@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeGuard
 
 from geval_cli.assertions.base import Assertion, ValueRules
-from geval_cli.assertions.decision_tree import TreeNode
-from geval_cli.assertions.graded.geval_fields import (
+from geval_cli.assertions.graded.geval_metric import (
     ChecklistItemSpec,
     GEvalFields,
     RatedDimensionSpec,
@@ -17,6 +16,7 @@ from geval_cli.assertions.graded.geval_fields import (
     RubricBandSpec,
 )
 from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
+from geval_cli.assertions.sets import TreeNode
 from geval_cli.errors import ConfigError
 from geval_cli.judge.checklist import MOST_ITEMS
 from geval_cli.judge.dimensions import DIMENSIONS
@@ -34,8 +34,8 @@ from geval_cli.specs.base import (
     JurySpec,
     RubricPromptSpec,
     TestOptionsSpec,
+    describe_value,
 )
-from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.providers import read_judges
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 

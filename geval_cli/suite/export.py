@@ -20,7 +20,7 @@ from geval_cli.source.media import written_out
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK, mask_config, secret_variables
 from geval_cli.source.source_map import ENV_MARK, Document, SourcePath
-from geval_cli.source.yaml_text import write_yaml
+from geval_cli.source.yaml_source import write_yaml
 from geval_cli.specs.base import PromptSpec
 from geval_cli.suite.load import read_suite, read_with_rules
 from geval_cli.suite.prompts import names_several_prompts

@@ -14,8 +14,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import Spec
-from geval_cli.specs.type_messages import describe_value
+from geval_cli.specs.base import Spec, describe_value
 from geval_cli.statistics.paired import Margins
 from geval_cli.suite.validation import LoadContext, read_spec
 

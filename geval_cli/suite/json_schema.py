@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.decision_tree import TreeNode
-from geval_cli.assertions.graded.geval_fields import (
+from geval_cli.assertions.graded.geval_metric import (
     ChecklistItemSpec,
     GEvalFields,
     RatedDimensionSpec,
     RatedExampleSpec,
 )
 from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.assertions.sets import TreeNode
 from geval_cli.judge.checklist import MOST_ITEMS
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.specs.base import (
@@ -24,22 +24,20 @@ from geval_cli.specs.base import (
     ChatMessageSpec,
     PromptSpec,
     ProviderSpec,
+    RecordedAnswerSpec,
     RubricPromptSpec,
     RunOptionsSpec,
     Score,
+    SimulatedToolsSpec,
     Spec,
     TestOptionsSpec,
-    spellings,
-)
-from geval_cli.specs.conversation import (
-    RecordedAnswerSpec,
-    SimulatedToolsSpec,
     ToolsSpec,
     TraceStepSpec,
     TurnSpec,
+    field_options,
+    spellings,
 )
 from geval_cli.specs.provider_settings import config_schema
-from geval_cli.specs.type_messages import field_options
 from geval_cli.suite.gates import DerivedMetric, GatesSpec
 from geval_cli.suite.schema import SimulatedUserSpec, SimulationSpec, SuiteSpec, TestFilesSpec, TestSpec
 

@@ -28,9 +28,8 @@ from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document, SourcePath
-from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
+from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec, describe_value
 from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
-from geval_cli.specs.type_messages import describe_value
 from geval_cli.statistics.paired import NO_MARGINS
 from geval_cli.suite.gates import DerivedMetric, Gate, read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts

@@ -11,8 +11,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.files import FILE_PREFIX, is_bare_pattern, is_file_reference
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import ChatMessageSpec, PromptSpec
-from geval_cli.specs.type_messages import describe_value
+from geval_cli.specs.base import ChatMessageSpec, PromptSpec, describe_value
 from geval_cli.suite.assertions import read_json_schema
 from geval_cli.suite.named_files import is_wildcard
 from geval_cli.suite.test_files import named_files, relative_name

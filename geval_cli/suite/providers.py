@@ -7,8 +7,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.env import unknown_expression
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import FunctionSpec, JurySpec, ProviderSpec
-from geval_cli.specs.type_messages import describe_value
+from geval_cli.specs.base import FunctionSpec, JurySpec, ProviderSpec, describe_value
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields
 
 _FEWEST_JUDGES = 2

@@ -12,9 +12,10 @@ from geval_cli.specs.base import (
     Score,
     Spec,
     TestOptionsSpec,
+    TraceStepSpec,
+    TurnSpec,
     WrittenSchema,
 )
-from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 
 
 class SimulatedUserSpec(Spec):

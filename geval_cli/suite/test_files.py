@@ -36,9 +36,7 @@ from geval_cli.source.parquet import (
     refuse_parquet,
 )
 from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, KeyPath, Positions, SourcePath
-from geval_cli.specs.base import spellings
-from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.flat_rows import AS_WRITTEN, ColumnNames, FlatColumns, TableReader, is_flat
+from geval_cli.specs.base import describe_value, spellings
 from geval_cli.suite.named_files import (
     CODE_SUFFIXES,
     PYTHON_SUFFIXES,
@@ -49,7 +47,15 @@ from geval_cli.suite.named_files import (
     split_part,
 )
 from geval_cli.suite.schema import TestFilesSpec, TestSpec
-from geval_cli.suite.tables import csv_rows, sheet_rows
+from geval_cli.suite.tables import (
+    AS_WRITTEN,
+    ColumnNames,
+    FlatColumns,
+    TableReader,
+    csv_rows,
+    is_flat,
+    sheet_rows,
+)
 from geval_cli.suite.validation import LoadContext, read_spec
 
 _LINES = frozenset({".jsonl", ".ndjson"})

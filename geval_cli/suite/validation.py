@@ -19,15 +19,18 @@ from geval_cli.source.files import SourceFiles, is_bare_path, is_file_reference
 from geval_cli.source.media import ConfigMedia
 from geval_cli.source.problems import did_you_mean, listing
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import ProviderSpec, Spec, TestOptionsSpec, spellings
-from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
-from geval_cli.specs.type_messages import (
+from geval_cli.specs.base import (
+    ProviderSpec,
+    Spec,
+    TestOptionsSpec,
     annotation_at,
     describe_value,
     expected_text,
     mismatch_hint,
+    spellings,
     tuple_fields,
 )
+from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.suite.schema import SimulatedUserSpec, SimulationSpec, SuiteSpec, TestSpec
 
 

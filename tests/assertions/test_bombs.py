@@ -11,19 +11,18 @@ import pytest
 import regex
 from support.verdicts import judged
 
-from geval_cli.assertions import patterns, time_limit
-from geval_cli.assertions.patterns import MAX_LENGTH, compiled, is_found
-from geval_cli.assertions.structured import json_output, json_schemas
-from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems
+from geval_cli.assertions import patterns
+from geval_cli.assertions.patterns import MAX_LENGTH, compiled, is_found, within
+from geval_cli.assertions.structured import json_output
+from geval_cli.assertions.structured.json_output import schema_errors, schema_problems
 from geval_cli.assertions.text import string_metrics
-from geval_cli.assertions.time_limit import within
 from geval_cli.errors import CheckTimeoutError, UnjudgeableError
 from geval_cli.source.source_map import SourcePath
 
 
 @pytest.fixture
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (json_schemas, json_output, string_metrics):
+    for module in (json_output, string_metrics):
         monkeypatch.setattr(module, "CHECK_TIMEOUT_S", 0.1)
     monkeypatch.setattr(patterns, "REGEX_TIMEOUT_S", 0.3)
 
@@ -39,7 +38,7 @@ def is_calm() -> bool:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if not any(
-            "time_limit.py" in text for frame in sys._current_frames().values() for text in _files(frame)
+            "patterns.py" in text for frame in sys._current_frames().values() for text in _files(frame)
         ):
             return True
         time.sleep(0.05)
@@ -188,4 +187,4 @@ class TestWithin:
         assert is_calm()
 
     def test_the_limit_is_of_seconds(self) -> None:
-        assert 1 <= time_limit.CHECK_TIMEOUT_S <= 60
+        assert 1 <= patterns.CHECK_TIMEOUT_S <= 60

@@ -15,8 +15,8 @@ from support.specs import TEMPLATES, assertion, case
 from geval_cli.assertions.base import ModelGradedAssertion, RowColumn, RowMember, Subject, Tools
 from geval_cli.assertions.registry import ASSERTION_TYPES, judge_assertion, judge_row
 from geval_cli.errors import GevalError, JudgeError
+from geval_cli.judge.calls import JudgeMemory
 from geval_cli.judge.grading import write_steps
-from geval_cli.judge.memory import JudgeMemory
 from geval_cli.records import ModelRequest, ModelResponse, Status, TraceStep
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.dialect import PROMPTFOO_RULES

@@ -1,8 +1,12 @@
 import pytest
 
 from geval_cli.assertions.graded.geval import GEvalAssertion
-from geval_cli.assertions.graded.geval_checks import check_metric, threshold_question
-from geval_cli.assertions.graded.geval_fields import RatedExampleSpec, RubricBandSpec
+from geval_cli.assertions.graded.geval_metric import (
+    RatedExampleSpec,
+    RubricBandSpec,
+    check_metric,
+    threshold_question,
+)
 from geval_cli.errors import Severity
 
 

@@ -1,9 +1,9 @@
 import pytest
 
 from geval_cli.assertions.graded.geval import GEvalAssertion
-from geval_cli.assertions.graded.geval_fields import RubricBandSpec
 from geval_cli.assertions.graded.geval_metric import (
     MetricDefaults,
+    RubricBandSpec,
     ScoringChoice,
     choose_scoring,
     metric_from_spec,

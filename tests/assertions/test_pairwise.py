@@ -16,13 +16,11 @@ from support.specs import assertion, case, suite
 from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest, Tools
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.check import check_plan
-from geval_cli.engine.columns import row_columns
+from geval_cli.engine.columns import RankingSums, row_columns
 from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.plan import Plan
-from geval_cli.engine.rankings import RankingSums
 from geval_cli.errors import BudgetError, ProviderTimeoutError
 from geval_cli.judge.metric import Judge
-from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import (
     CaseResult,
     Choice,
@@ -33,6 +31,7 @@ from geval_cli.records import (
     RunSummary,
     Status,
     Usage,
+    case_result_from_json,
     to_json,
 )
 from geval_cli.specs.base import PromptSpec, ProviderSpec

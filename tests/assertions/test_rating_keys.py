@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -188,7 +189,7 @@ def test_credentials_are_no_part_of_a_judge() -> None:
 
 def test_the_keys_are_the_same_in_every_process() -> None:
     code = (
-        "import sys; sys.path.insert(0, 'tests')\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from assertions.test_rating_keys import _KINDS, _keys, _rated\n"
         "print([_keys(_rated(kind)) for kind in _KINDS])"
     )

@@ -4,7 +4,7 @@ from support.verdicts import problems
 
 from geval_cli.assertions.graded.judges import DEFAULT_SEARCH
 from geval_cli.errors import JudgeError
-from geval_cli.providers.judge_kinds import can_search
+from geval_cli.providers.base import can_search
 from geval_cli.records import Status
 from geval_cli.specs.base import ProviderSpec, TestOptionsSpec
 from geval_cli.specs.promptfoo import JudgesSpec

@@ -1,6 +1,6 @@
 """The metrics that tests share: the same while nothing differs, and no more of them than are worth keeping."""
 
-from geval_cli.judge.memory import SharedMetrics
+from geval_cli.judge.calls import SharedMetrics
 from geval_cli.judge.metric import Metric
 
 

@@ -1,7 +1,7 @@
 import pytest
 from support.verdicts import judged, passes, problems
 
-from geval_cli.assertions.values import split_at_commas
+from geval_cli.assertions.base import split_at_commas
 from geval_cli.errors import Severity
 from geval_cli.records import Status
 

@@ -1,7 +1,7 @@
 import pytest
 from support.specs import assertion_result
 
-from geval_cli.assertions.outcome import Outcome, verdict_of
+from geval_cli.assertions.base import Outcome, verdict_of
 from geval_cli.metrics import named_scores, with_members
 from geval_cli.records import Status
 

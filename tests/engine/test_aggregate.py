@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.specs import assertion_result
 
-from geval_cli.assertions.outcome import verdict_of, weighted_score
+from geval_cli.assertions.base import verdict_of, weighted_score
 from geval_cli.engine.aggregate import Notices, Tally, with_clustered_intervals
 from geval_cli.events import CaseStarted, ModelCalled, Noticed
 from geval_cli.metrics import named_scores

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from geval_cli.assertions.base import MergedTest
-from geval_cli.engine.content_keys import (
+from geval_cli.engine.plan import (
     NOTHING_SAID,
     content_key,
     key_across_formats,

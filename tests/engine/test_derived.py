@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import check_formulas, derive, derive_by_column, names_in_formula
-from geval_cli.record_reading import run_summary_from_json
 from geval_cli.records import (
     CaseResult,
     MetricSummary,
@@ -14,6 +13,7 @@ from geval_cli.records import (
     RenderedPrompt,
     RunSummary,
     Status,
+    run_summary_from_json,
     to_json,
 )
 from geval_cli.suite.gates import DerivedMetric

@@ -10,7 +10,7 @@ from geval_cli.engine.gates import GateSubjects, errors_are_gated, judge_gates, 
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, GateResult, Role, Status, Usage
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.promptfoo import PromptfooTestOptions
-from geval_cli.statistics.quantiles import Quantiles
+from geval_cli.statistics.intervals import Quantiles
 from geval_cli.suite.gates import Gate, Statistic, parse_gate
 
 

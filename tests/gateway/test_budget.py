@@ -16,7 +16,7 @@ from geval_cli.errors import (
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation, _Price
 from geval_cli.gateway.call import OPEN_CASE, ModelCall, OpenCase, ServerKey, Wire
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.gateway.open_cases import OpenCases
+from geval_cli.gateway.limits import OpenCases
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Purpose, Role, Usage
 

@@ -11,7 +11,7 @@ from geval_cli.gateway.gateway import CallPolicy, Gateway
 from geval_cli.gateway.single_flight import Claimed, SingleFlight
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.store.cache import ResponseCache
-from geval_cli.store.claims import Claims
+from geval_cli.store.locks import Claims
 
 
 def test_equal_requests_under_way_at_once_are_sent_once(world):

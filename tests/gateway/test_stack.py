@@ -9,7 +9,7 @@ from geval_cli.gateway.budget import Budget, Ledger
 from geval_cli.gateway.cache import Answers
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey, compose
 from geval_cli.gateway.gateway import CallPolicy, StackParts, build_stack
-from geval_cli.gateway.open_cases import OpenCases
+from geval_cli.gateway.limits import OpenCases
 from geval_cli.gateway.retry import Circuit
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.records import ModelResponse

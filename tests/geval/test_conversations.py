@@ -11,7 +11,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.product import Product
 
 from geval_cli import GEval, TestCase, UsageError
-from geval_cli.judge.conversation import transcript
+from geval_cli.judge.source import transcript
 from geval_cli.records import Turn
 
 MODEL, JUDGE = "openai:model", "openai:judge"

@@ -15,10 +15,10 @@ from geval_cli.errors import (
     ProviderAuthError,
     UsageError,
 )
+from geval_cli.judge.calls import JudgeMemory
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.estimate import MIN_COVERAGE
 from geval_cli.judge.grading import grade
-from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import JudgedCase, Metric, RubricPrompt
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import Choice, ModelResponse, Purpose, Role, Status, Usage

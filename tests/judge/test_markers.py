@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.judge.markers import fence, marker_code
+from geval_cli.judge.source import fence, marker_code
 
 
 @given(st.text())

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from support.scripted_judge import ScriptedJudge, reply, weighed_reply
 
-from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.calls import JudgeMemory
 
 WITHOUT = replace(reply("4"), dropped=("logprobs",))
 WEIGHED = weighed_reply("", {"4": 1.0})

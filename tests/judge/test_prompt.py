@@ -10,7 +10,6 @@ import pytest
 
 from geval_cli.errors import UsageError
 from geval_cli.judge.dimensions import DIMENSIONS, find_dimension
-from geval_cli.judge.markers import marker_code
 from geval_cli.judge.metric import RubricBand
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
@@ -27,6 +26,7 @@ from geval_cli.judge.prompt import (
     steps_text,
     uses_steps,
 )
+from geval_cli.judge.source import marker_code
 from geval_cli.records import Message
 
 FOLDER = Path(__file__).parent / "prompts"

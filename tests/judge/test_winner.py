@@ -7,7 +7,7 @@ import pytest
 
 from geval_cli.errors import JudgeParseError
 from geval_cli.judge.replies.verdicts import SPELLINGS, parse_winner
-from geval_cli.judge.weighing import weigh_words
+from geval_cli.judge.scoring import weigh_words
 from geval_cli.records import TokenAlternative, TokenLogprob
 
 

@@ -16,9 +16,8 @@ from support.batch_vendors import VENDORS
 from support.calls import provider
 
 from geval_cli.errors import ProviderRequestError
-from geval_cli.providers.wire import google_batches
-from geval_cli.providers.wire.batch_api import FileNotReadyError
-from geval_cli.providers.wire.batching import batch_api
+from geval_cli.providers.wire import google
+from geval_cli.providers.wire.batch_api import FileNotReadyError, batch_api
 from geval_cli.providers.wire.openai_batches import OpenAIBatches
 
 LABEL = "0123456789abcdef"
@@ -233,7 +232,7 @@ def test_azure_calls_the_responses_api_by_another_name_in_batches() -> None:
 
 
 def test_a_large_file_goes_to_google_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(google_batches, "_PART_BYTES", 50)
+    monkeypatch.setattr(google, "_PART_BYTES", 50)
     with BatchServer() as server:
         server.looks = 1
         asyncio.run(ours("google", f"http://127.0.0.1:{server.port}/google"))

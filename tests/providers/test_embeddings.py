@@ -8,7 +8,7 @@ from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ConfigError, ProviderResponseError
-from geval_cli.providers.judge_kinds import is_embedding
+from geval_cli.providers.base import is_embedding
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 

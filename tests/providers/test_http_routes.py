@@ -19,7 +19,7 @@ from support.calls import run
 from support.odd_servers import Conversation, SocksProxy, TunnelProxy
 
 from geval_cli.providers.network import client as http_connections
-from geval_cli.providers.network.addresses import parse_proxy
+from geval_cli.providers.network.addresses import CA_VARIABLES, ClientCertificate, parse_proxy, tls_context
 from geval_cli.providers.network.client import HttpClient
 from geval_cli.providers.network.messages import (
     CertificateError,
@@ -32,7 +32,6 @@ from geval_cli.providers.network.messages import (
     TlsError,
     UnsendableRequestError,
 )
-from geval_cli.providers.network.tls import CA_VARIABLES, ClientCertificate, tls_context
 from geval_cli.version import install_hint
 
 SECRET = "hunter2000"

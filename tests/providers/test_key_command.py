@@ -20,7 +20,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from geval_cli.errors import ProviderAuthError
 from geval_cli.extras.web.config_code import runs_code
 from geval_cli.providers.registry import check_provider, check_ready
-from geval_cli.providers.wire import key_command
+from geval_cli.providers.wire import credentials
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import ProviderSpec
 
@@ -248,7 +248,7 @@ def test_every_wire_sends_it_where_its_vendor_wants_it(
 def test_a_program_that_gives_no_key_is_an_error_for_that_provider(
     tmp_path: Path, body: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_command, "TIME_LIMIT_S", 1.0 if "60" in body else 10.0)
+    monkeypatch.setattr(credentials, "TIME_LIMIT_S", 1.0 if "60" in body else 10.0)
     script(tmp_path, body)
     with LoopbackServer() as server:
         one = provider(

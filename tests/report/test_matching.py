@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, make_case
 
 from geval_cli.assertions.base import MergedTest
-from geval_cli.engine.content_keys import key_of
+from geval_cli.engine.plan import key_of
 from geval_cli.records import CaseResult, Column, Status, Turn
 from geval_cli.report.comparison import (
     ComparisonOptions,

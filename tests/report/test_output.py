@@ -14,10 +14,12 @@ from support.sample_run import RUN, SUMMARY, make_case, make_report, results_of
 
 from geval_cli.errors import OutputError
 from geval_cli.events import CaseFinished, RunFinished, RunStarted
-from geval_cli.record_reading import case_result_from_json, run_record_from_json, run_summary_from_json
 from geval_cli.records import (
     CaseResult,
     JsonValue,
+    case_result_from_json,
+    run_record_from_json,
+    run_summary_from_json,
 )
 from geval_cli.report import FORMATS
 from geval_cli.report.json_file import json_text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.stored_runs import store_judged_run, store_run
 
-from geval_cli.engine.content_keys import content_key
+from geval_cli.engine.plan import content_key
 from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.records import RunSummary, Status
 from geval_cli.report.comparison import ComparisonOptions, NamedRun, compare, comparison_from_json

@@ -11,8 +11,7 @@ from support.stored_runs import write_config, write_replies
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.events import CaseFinished, RunEvent
-from geval_cli.record_reading import run_summary_from_json
-from geval_cli.records import ColumnSummary, RunStatus, to_json
+from geval_cli.records import ColumnSummary, RunStatus, run_summary_from_json, to_json
 from geval_cli.report.report import RunReport
 from geval_cli.runs.evaluate import run_evaluation
 from geval_cli.runs.prepare import prepare

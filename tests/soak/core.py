@@ -1,14 +1,14 @@
 """The modules whose every line decides something for the user, and mistakes in them that change nothing."""
 
 CORE = (
-    "geval_cli/judge/weighing.py",
+    "geval_cli/judge/scoring.py",
     "geval_cli/judge/scoring.py",
     "geval_cli/judge/estimate.py",
     "geval_cli/runs/resume.py",
     "geval_cli/engine/gates.py",
     "geval_cli/suite/gates.py",
     "geval_cli/statistics/intervals.py",
-    "geval_cli/statistics/quantiles.py",
+    "geval_cli/statistics/intervals.py",
     "geval_cli/engine/aggregate.py",
     "geval_cli/engine/plan.py",
     "geval_cli/source/secrets.py",
@@ -23,7 +23,7 @@ CORE = (
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
-        "geval_cli/judge/weighing.py",
+        "geval_cli/judge/scoring.py",
         "if abs(rating - value) <= _SAME_RATING:",
         "if (abs(rating - value) < _SAME_RATING):",
     ): "no rating is exactly 1e-9 away from another number that is read",
@@ -68,7 +68,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return (not goes_before or self._turns.is_behind(goes_before=True))",
     ): "a line in which nobody stands lets everyone in at once; it is only quicker not to ask it",
     (
-        "geval_cli/judge/weighing.py",
+        "geval_cli/judge/scoring.py",
         "ratings = dict.fromkeys([*(round(low + index * score_step, 10) for index in range(count)), high])",
         "ratings = dict.fromkeys([*(round(low + index * score_step, 11) for index in range(count)), high])",
     ): "what floats add to a sum is far smaller than either",

@@ -3,8 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from geval_cli.errors import UsageError
-from geval_cli.source.yaml_source import read_yaml
-from geval_cli.source.yaml_text import write_yaml
+from geval_cli.source.yaml_source import read_yaml, write_yaml
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 VALUES = st.recursive(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.statistics.quantiles import Quantiles
+from geval_cli.statistics.intervals import Quantiles
 
 NUMBERS = st.one_of(st.floats(1e-6, 1e9), st.sampled_from([-3.0, 0.0, 0.5, 1.0, 1.01, 250.0]))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from geval_cli.statistics.students_t import t_quantile, two_sided_p
+from geval_cli.statistics.intervals import t_quantile, two_sided_p
 
 FREEDOMS = (1, 2, 2.088608, 3, 4, 5, 9, 10, 29, 99, 199, 1_000, 1_999, 2_001, 5_000, 99_999, 1_000_000)
 

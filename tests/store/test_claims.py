@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from geval_cli.store.claims import CLAIMS_FILE, Claims
+from geval_cli.store.locks import CLAIMS_FILE, Claims
 
 KEY, OTHER = (sha256(name).hexdigest() for name in (b"key", b"other"))
 
 HOLDER = """
 import sys
 from pathlib import Path
-from geval_cli.store.claims import Claims
+from geval_cli.store.locks import Claims
 claims = Claims(Path(sys.argv[1]))
 print(claims.take(sys.argv[2]), flush=True)
 sys.stdin.read()
@@ -107,7 +107,7 @@ def test_processes_that_come_and_go_never_hold_one_claim_at_once(tmp_path):
     code = """
 import os, sys
 from pathlib import Path
-from geval_cli.store.claims import Claims
+from geval_cli.store.locks import Claims
 folder, mark = Path(sys.argv[1]), Path(sys.argv[1]) / "held"
 taken = 0
 for _ in range(300):

@@ -6,8 +6,15 @@ from multiprocessing import get_context
 import pytest
 
 from geval_cli.errors import StoreError
-from geval_cli.store.database import open_database, readable_database, store_error, transaction
-from geval_cli.store.migrations import CACHE, RUNS, Schema
+from geval_cli.store.database import (
+    CACHE,
+    RUNS,
+    Schema,
+    open_database,
+    readable_database,
+    store_error,
+    transaction,
+)
 
 BOTH = pytest.mark.parametrize("schema", [RUNS, CACHE], ids=lambda schema: schema.name)
 TWO_STEPS = Schema(

@@ -13,8 +13,7 @@ import pytest
 from geval_cli.errors import StoreError
 from geval_cli.records import Choice
 from geval_cli.store.cache import CACHE_FILE, ResponseCache, StoredChoice
-from geval_cli.store.database import OpenMode, open_database
-from geval_cli.store.migrations import CACHE, RUNS
+from geval_cli.store.database import CACHE, RUNS, OpenMode, open_database
 from geval_cli.store.runs import RUNS_FILE, RunStore
 
 KEY = hashlib.sha256(b"asked").hexdigest()

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, make_case
 
 from geval_cli.records import RunStatus
-from geval_cli.store.recording import UNCOMMITTED_MAX, Recording
-from geval_cli.store.runs import RunStore
+from geval_cli.store.runs import UNCOMMITTED_MAX, Recording, RunStore
 
 FINISHED = replace(RUN, status=RunStatus.COMPLETED)
 

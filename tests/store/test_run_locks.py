@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY
 
 from geval_cli.records import RunStatus
-from geval_cli.store.run_locks import RunLocks
+from geval_cli.store.locks import RunLocks
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
 
@@ -15,7 +15,7 @@ RUNNING = replace(RUN, status=RunStatus.RUNNING)
 HOLDER = """
 import sys, time
 from pathlib import Path
-from geval_cli.store.run_locks import RunLocks
+from geval_cli.store.locks import RunLocks
 locks = RunLocks(Path(sys.argv[1]))
 print(locks.acquire("one"), flush=True)
 sys.stdin.read()

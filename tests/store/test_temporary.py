@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from geval_cli.store.temporary import (
+from geval_cli.store.home import (
     abandoned_folders,
     hold_folder,
     make_temporary_folder,
@@ -19,7 +19,7 @@ from geval_cli.store.temporary import (
 HOLDS = """
 import sys, tempfile
 from pathlib import Path
-from geval_cli.store.temporary import hold_folder, make_temporary_folder
+from geval_cli.store.home import hold_folder, make_temporary_folder
 tempfile.tempdir = sys.argv[1]
 folder = make_temporary_folder() if len(sys.argv) == 2 else Path(sys.argv[2])
 hold_folder(folder)

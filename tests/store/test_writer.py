@@ -5,9 +5,7 @@ import threading
 import pytest
 
 from geval_cli.errors import StoreError
-from geval_cli.store.database import open_database
-from geval_cli.store.migrations import Schema
-from geval_cli.store.writer import DatabaseThread
+from geval_cli.store.database import DatabaseThread, Schema, open_database
 
 NOTES = Schema("test database", 77, (("CREATE TABLE notes (text TEXT UNIQUE)",),))
 

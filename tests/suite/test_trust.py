@@ -11,7 +11,7 @@ from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.errors import ConfigError
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml
-from geval_cli.specs.conversation import ToolSet
+from geval_cli.specs.base import ToolSet
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.suite.trust import WatchedTests, code_of_suite, code_of_test, document_trust_problems
 

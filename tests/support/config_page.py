@@ -9,21 +9,19 @@ from geval_cli.specs.base import (
     ChatMessageSpec,
     PromptSpec,
     ProviderSpec,
+    RecordedAnswerSpec,
     RubricPromptSpec,
     RunOptionsSpec,
+    SimulatedToolsSpec,
     Spec,
     TestOptionsSpec,
-    spellings,
-)
-from geval_cli.specs.conversation import (
-    RecordedAnswerSpec,
-    SimulatedToolsSpec,
     ToolsSpec,
     TraceStepSpec,
     TurnSpec,
+    expected_text,
+    spellings,
 )
 from geval_cli.specs.provider_settings import config_schema
-from geval_cli.specs.type_messages import expected_text
 from geval_cli.suite.gates import DerivedMetric
 from geval_cli.suite.schema import SimulatedUserSpec, SuiteSpec, TestFilesSpec, TestSpec
 

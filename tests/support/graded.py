@@ -11,9 +11,9 @@ from support.specs import TEMPLATES, assertion, case
 
 from geval_cli.assertions.base import JudgeDefaults, Subject, Tools
 from geval_cli.assertions.registry import judge_assertion
-from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.calls import JudgeMemory
 from geval_cli.judge.metric import Judge
-from geval_cli.providers.judge_kinds import is_embedding
+from geval_cli.providers.base import is_embedding
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse
 from geval_cli.specs.base import ProviderSpec
 

@@ -23,9 +23,8 @@ from random import Random
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally, flaky_tests
-from geval_cli.engine.columns import with_columns
+from geval_cli.engine.columns import RankingSums, with_columns
 from geval_cli.engine.gates import judge_gates
-from geval_cli.engine.rankings import RankingSums
 from geval_cli.records import (
     AssertionResult,
     CaseResult,

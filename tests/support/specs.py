@@ -6,7 +6,7 @@ from typing import Any
 
 from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, MergedTest, Subject, Tools
 from geval_cli.assertions.registry import ASSERTION_TYPES
-from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.calls import JudgeMemory
 from geval_cli.judge.metric import Judge
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.source.source_map import SourcePath

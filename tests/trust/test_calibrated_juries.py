@@ -13,8 +13,8 @@ from scipy import stats
 from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_run
 
-from geval_cli.assertions.graded.jury import Member, verdict_of_jury
-from geval_cli.assertions.graded.jury import Vote as JuryVote
+from geval_cli.assertions.graded.judges import Member, verdict_of_jury
+from geval_cli.assertions.graded.judges import Vote as JuryVote
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.calibration import calibrate, write_calibration

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, Subject, Tools
-from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.base import Assertion, Outcome, Subject, Tools
 from geval_cli.events import RunEvent
 from geval_cli.records import Status
 from geval_cli.report.report import RunReport

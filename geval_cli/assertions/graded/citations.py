@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import CheckContext, Subject, Tools
+from geval_cli.assertions.base import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.graded.context import VERDICTS_SCHEMA
-from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
+from geval_cli.assertions.graded.judges import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import (
     ContextAssertion,
     check_context_is_there,
     needed_context,
     sentences_of,
 )
-from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block, numbered
 from geval_cli.judge.replies.verdicts import parse_verdict_list

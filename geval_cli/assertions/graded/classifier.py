@@ -12,16 +12,17 @@ from geval_cli.assertions.base import (
     JudgeDefaults,
     MergedTest,
     ModelGradedAssertion,
+    Outcome,
     Subject,
     Tools,
+    listed,
+    shortened,
 )
 from geval_cli.assertions.graded.judges import find_judge, judge_provider
-from geval_cli.assertions.outcome import Outcome, shortened
-from geval_cli.assertions.values import listed
 from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
 from geval_cli.judge.prompt import user_message
 from geval_cli.numbers import format_score_beside, format_threshold
-from geval_cli.providers.judge_kinds import CLASSIFICATION, MODERATION
+from geval_cli.providers.base import CLASSIFICATION, MODERATION
 from geval_cli.records import ModelRequest, Purpose, Role
 from geval_cli.source.problems import hint_among
 from geval_cli.specs.base import Score

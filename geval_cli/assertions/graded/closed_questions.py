@@ -6,11 +6,18 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import CheckContext, MergedTest, ModelGradedAssertion, Subject, Tools
-from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
+from geval_cli.assertions.base import (
+    CheckContext,
+    MergedTest,
+    ModelGradedAssertion,
+    Outcome,
+    Subject,
+    Tools,
+    as_text,
+    check_texts,
+)
+from geval_cli.assertions.graded.judges import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD
-from geval_cli.assertions.outcome import Outcome
-from geval_cli.assertions.values import as_text, check_texts
 from geval_cli.errors import Problem
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
-from geval_cli.assertions.base import CheckContext, Subject, Tools
-from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
+from geval_cli.assertions.base import CheckContext, Outcome, Subject, Tools, as_text, check_texts
+from geval_cli.assertions.graded.judges import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.graded.retrieval import (
     ContextAssertion,
     check_context_is_there,
@@ -16,8 +16,6 @@ from geval_cli.assertions.graded.retrieval import (
     question_of,
     sentences_of,
 )
-from geval_cli.assertions.outcome import Outcome
-from geval_cli.assertions.values import as_text, check_texts
 from geval_cli.errors import JudgeParseError, Problem
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block, numbered

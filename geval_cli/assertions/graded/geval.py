@@ -5,32 +5,38 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import CheckContext, MergedTest, Subject, Tools
-from geval_cli.assertions.graded.geval_checks import check_metric, range_of
-from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.assertions.base import CheckContext, MergedTest, Outcome, Subject, Tools
 from geval_cli.assertions.graded.geval_metric import (
+    GEvalFields,
     MetricDefaults,
     check_early_stop,
+    check_metric,
     check_threshold_on_rating,
     metric_from_spec,
+    metric_name,
+    range_of,
     scoring_levels,
     why_all_samples,
 )
-from geval_cli.assertions.graded.judges import judge_provider, members_of
-from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury, weights_of
-from geval_cli.assertions.metric_names import metric_name
-from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.graded.judges import (
+    Member,
+    ask_jury,
+    judge_provider,
+    majority_again,
+    members_of,
+    verdict_of_jury,
+    weights_of,
+)
 from geval_cli.assertions.rating_keys import judge_parts
 from geval_cli.assertions.trace import brings_trace, trace_of, trace_of_given
 from geval_cli.errors import Problem, Severity, TemplateError
 from geval_cli.judge.checklist import missed_required
-from geval_cli.judge.conversation import last_words
 from geval_cli.judge.dimensions import CRITERION_FACTS, criterion_facts
 from geval_cli.judge.grading import grade, judged_texts, steps_needed, steps_requests
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.scoring import Grade
-from geval_cli.judge.source import missing_params
+from geval_cli.judge.source import last_words, missing_params
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, Status
 from geval_cli.specs.base import CALIBRATED, JurySpec, ProviderSpec, TestOptionsSpec
 from geval_cli.statistics.calibration import JudgeWeight

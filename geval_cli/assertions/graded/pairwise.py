@@ -15,25 +15,24 @@ from geval_cli.assertions.base import (
     CheckContext,
     MergedTest,
     ModelGradedAssertion,
+    Outcome,
     RowColumn,
     RowMember,
     Subject,
     Tools,
+    check_texts,
+    shortened,
 )
 from geval_cli.assertions.best_of import check_is_comparable
-from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
-from geval_cli.assertions.graded.judges import judge_provider
-from geval_cli.assertions.outcome import Outcome, shortened
-from geval_cli.assertions.values import check_texts
+from geval_cli.assertions.graded.judges import JudgeClient, Question, check_own_prompt, judge_provider
 from geval_cli.errors import GevalError, JudgeError, Problem, UndoneError, UnjudgeableError
 from geval_cli.judge.calls import is_cut_off
 from geval_cli.judge.estimate import MIN_COVERAGE
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.prompt import Block, prompt_digest
 from geval_cli.judge.replies.verdicts import SPELLINGS, parse_winner
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.scoring import passes, weigh_words
 from geval_cli.judge.source import resolve_input
-from geval_cli.judge.weighing import weigh_words
 from geval_cli.records import Choice, JsonValue, Purpose, Status
 from geval_cli.specs.base import Score
 

@@ -1,14 +1,31 @@
-"""is-json, contains-json, evaluation-schema: the output is JSON or holds some, and fits the schema, if any."""
+"""is-json, contains-json, evaluation-schema: the output is JSON or holds some, and fits the schema, if any.
+
+The draft of a schema is the one that `$schema` names, 2020-12 otherwise. Formats are checked. References are followed
+within the schema; nothing is ever fetched.
+"""
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
+from functools import cache, lru_cache
+from itertools import islice
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
 
+import regex
+from jsonschema import Draft202012Validator, FormatChecker, SchemaError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend, validator_for
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped] # jsonschema's own, without stubs
+from msgspec import Struct
 from pydantic import Field
+from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import specification_with
 
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools
-from geval_cli.assertions.outcome import Outcome, shortened
-from geval_cli.assertions.structured.json_schemas import raw_schema_errors, schema_problems, schema_verdict
+from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, compiled, is_found, within
 from geval_cli.assertions.structured.json_text import (
     FoundJson,
     Schema,
@@ -18,11 +35,217 @@ from geval_cli.assertions.structured.json_text import (
     parse_strict_json,
     unless_empty,
 )
-from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
-from geval_cli.errors import ConfigError, Problem
+from geval_cli.errors import CheckTimeoutError, ConfigError, Problem, UnjudgeableError
 from geval_cli.records import JsonValue
+from geval_cli.source.source_map import KeyPath, SourcePath
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import EvaluationParsing, WrittenSchema
+
+_ERRORS_SHOWN = 20
+_MAX_ERRORS = 1_000
+_MESSAGE_SHOWN = 300  # characters; jsonschema repeats the offending value, which may be the whole output
+_REFERENCES = ("$ref", "$dynamicRef")
+
+
+class _Flaw(Struct, frozen=True):
+    """A problem of a schema; `path` leads to the place within it."""
+
+    message: str
+    hint: str
+    path: KeyPath = ()
+
+
+def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
+    """Return the problems of a schema: it is not valid, or a reference in it has no target.
+
+    Args:
+        written: the schema as the config has it.
+        name: how messages call it, for example "`evaluation_schema`".
+        place: where it is; problems point into it as deep as the file allows.
+    """
+    try:
+        flaws = within(CHECK_TIMEOUT_S, "looking through it", _flaws, json.dumps(parse_schema(written)))
+    except CheckTimeoutError as error:
+        return [Problem(f"{name} is too large or too deep: {error.message}", place.value(), error.hint)]
+    except ValueError as error:
+        is_name = isinstance(written, str) and "." in written and not set(written) & set("{} \n")
+        hint = f"write file://{written} if this is a file" if is_name else "write a JSON Schema"
+        return [Problem(f"{name} is not a JSON Schema: {error}", place.value(), hint)]
+    whole = place.key() if isinstance(written, dict) else place.value()
+    return [
+        Problem(flaw.message, place.value(*flaw.path) if flaw.path else whole, flaw.hint) for flaw in flaws
+    ]
+
+
+def schema_errors(value: JsonValue, schema: Schema) -> list[str]:
+    """Return the ways in which `value` breaks a sound `schema`, each as `path: message`, at most a thousand.
+
+    Raises:
+        CheckTimeoutError: it takes too long to say.
+    """
+    return within(CHECK_TIMEOUT_S, "validating against the JSON Schema", raw_schema_errors, value, schema)
+
+
+def raw_schema_errors(value: JsonValue, schema: Schema) -> list[str]:
+    """Return what `schema_errors` does, however long it takes: for whoever has a time limit around it."""
+    try:
+        found = islice(_validator(json.dumps(schema)).iter_errors(value), _MAX_ERRORS)
+        errors = sorted(found, key=lambda error: error.json_path)
+    except Unresolvable as error:
+        message = f"the JSON Schema refers to something that it does not contain: {error}"
+        raise UnjudgeableError(message, hint="put it under `$defs`") from error
+    except BaseException as error:
+        if not _is_too_deep(error):
+            raise
+        message = "the output, or the JSON Schema, is nested too deeply to be validated"
+        raise UnjudgeableError(message, hint="limit the depth that the schema allows") from error
+    return [f"{error.json_path}: {shortened(error.message, _MESSAGE_SHOWN)}" for error in errors]
+
+
+async def schema_verdict(value: JsonValue, schema: Schema, **detail: JsonValue) -> Outcome:
+    """Valid is score 1, else 0; the reason names the first errors, `detail["errors"]` holds all of them.
+
+    Raises:
+        CheckTimeoutError: it takes too long to say.
+    """
+    errors = await asyncio.to_thread(schema_errors, value, schema)
+    if not errors:
+        return Outcome.of(True, "the output is JSON and valid against the schema", **detail)
+    shown = "; ".join(errors[:_ERRORS_SHOWN])
+    more = f"; and {len(errors) - _ERRORS_SHOWN} more" if len(errors) > _ERRORS_SHOWN else ""
+    reason = f"the output is JSON, but not valid against the schema: {shown}{more}"
+    return Outcome.of(False, reason, errors=errors, **detail)
+
+
+def _is_too_deep(error: BaseException) -> bool:
+    # What jsonschema has in Rust panics where Python's stack ends within it, with no `Exception`.
+    return isinstance(error, RecursionError) or type(error).__name__ == "PanicException"
+
+
+@lru_cache(maxsize=256)
+def _flaws(schema_text: str) -> tuple[_Flaw, ...]:
+    """Return the schema as text: many tests have the same one, and looking through it takes milliseconds."""
+    schema: Schema = json.loads(schema_text)
+    if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
+        message = "broken JSON Schema: `$schema` must be text"
+        return (_Flaw(message, "name a draft, or leave it out", ("$schema",)),)
+    try:
+        _validator_class(schema).check_schema(schema)
+        flaws = tuple(_reference_flaws(schema))
+        if not flaws:
+            # A schema that only leads back to itself does so on any value.
+            _validator(schema_text).is_valid(None)
+    except SchemaError as error:
+        where = f" (at {error.json_path})" if error.json_path != "$" else ""
+        message = f"broken JSON Schema: {error.message}{where}"
+        return (_Flaw(message, "fix the schema", tuple(error.absolute_path)),)
+    except BaseException as error:
+        if not _is_too_deep(error):
+            raise
+        message = "broken JSON Schema: it refers to itself endlessly, or is nested too deeply"
+        return (_Flaw(message, "fix the schema"),)
+    return flaws
+
+
+def _reference_flaws(schema: Schema) -> Iterator[_Flaw]:
+    specification = specification_with(_validator_class(schema).META_SCHEMA["$schema"])
+    resource: Resource[Any] = specification.create_resource(schema)
+    resolver = REGISTRY.resolver_with_root(resource)
+    pending = [(resource, resolver)]
+    seen: set[str] = set()
+    while pending:
+        part, scope = pending.pop()
+        for reference in _references(part.contents):
+            try:
+                scope.lookup(reference)
+            except (Unresolvable, ValueError):
+                if reference not in seen:
+                    yield _unresolved(reference)
+                seen.add(reference)
+        yield from _pattern_flaws(part.contents)
+        for inner in part.subresources():
+            pending.append((inner, scope.in_subresource(inner)))
+
+
+def _pattern_flaws(contents: JsonValue) -> Iterator[_Flaw]:
+    if not isinstance(contents, dict):
+        return
+    named = contents.get("patternProperties")
+    for pattern in (contents.get("pattern"), *(named if isinstance(named, dict) else ())):
+        try:
+            if isinstance(pattern, str):
+                compiled(pattern)
+        except regex.error as error:
+            yield _Flaw(f"broken pattern `{shortened(pattern)}` in the schema: {error}", "fix the pattern")
+
+
+def _references(contents: JsonValue) -> list[str]:
+    if not isinstance(contents, dict):
+        return []
+    return [contents[name] for name in _REFERENCES if isinstance(contents.get(name), str)]
+
+
+def _unresolved(reference: str) -> _Flaw:
+    if reference.startswith("#"):
+        return _Flaw(f"the schema refers to `{reference}`, which it does not contain", "add it under $defs")
+    hint = "put the schema it names into this one, under $defs"
+    return _Flaw(f"the schema refers to `{reference}`, which is not fetched", hint)
+
+
+@lru_cache(maxsize=256)
+def _validator(schema_text: str) -> Validator:
+    schema: Any = json.loads(schema_text)
+    # An explicit registry keeps jsonschema from fetching remote references by itself.
+    validator: Validator = _validator_class(schema)(
+        schema, registry=Registry(), format_checker=FormatChecker()
+    )
+    return validator
+
+
+def _validator_class(schema: Schema) -> Any:
+    """Return the draft that `$schema` names, 2020-12 otherwise. Its type stubs know no boolean schemas, hence Any."""
+    return _with_time_limits(validator_for(schema, default=Draft202012Validator))
+
+
+@cache
+def _with_time_limits(draft: Any) -> Any:
+    """Return the draft with regular expressions that give up: those of `re` could not be stopped by anything."""
+    checks = {name: _rebound(check) for name, check in draft.VALIDATORS.items()}
+    return extend(draft, checks)  # type: ignore[no-untyped-call]  # the stubs leave it open
+
+
+class _LimitedPatterns:
+    """Stands in for the module `re` in the checks of jsonschema, which use nothing else of it."""
+
+    @staticmethod
+    def search(pattern: str, text: str) -> bool:
+        return is_found(pattern, text)
+
+
+def _rebound(check: Any) -> Any:
+    """Return a function of jsonschema as it is, with `_LimitedPatterns` where it says `re`."""
+    if not isinstance(check, FunctionType) or not check.__module__.startswith("jsonschema."):
+        return check
+    scope = _limited_scope(check.__module__)
+    return FunctionType(check.__code__, scope, check.__name__, check.__defaults__, check.__closure__)
+
+
+@cache
+def _limited_scope(module: str) -> dict[str, Any]:
+    """Return the names of one of jsonschema's modules, its functions and those that it imports among them rebound."""
+    own = vars(sys.modules[module])
+    scope = {**own, "re": _LimitedPatterns}
+    for name, value in own.items():
+        if isinstance(value, FunctionType) and value.__module__ == module:
+            scope[name] = FunctionType(
+                value.__code__, scope, value.__name__, value.__defaults__, value.__closure__
+            )
+        elif isinstance(value, FunctionType):
+            scope[name] = _rebound(value)
+        elif isinstance(value, ModuleType) and value.__name__.startswith("jsonschema._"):
+            scope[name] = SimpleNamespace(**_limited_scope(value.__name__))
+    return scope
+
 
 _LONGEST = 100_000  # characters of one object
 _MOST_READ = (

@@ -13,10 +13,18 @@ from xml.parsers import expat
 from msgspec import Struct, field
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools, ValueRules
-from geval_cli.assertions.outcome import Outcome, shortened
-from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
-from geval_cli.assertions.values import check_texts, rendered_texts
+from geval_cli.assertions.base import (
+    Assertion,
+    CheckContext,
+    Outcome,
+    Subject,
+    Tools,
+    ValueRules,
+    check_texts,
+    rendered_texts,
+    shortened,
+)
+from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, within
 from geval_cli.errors import Problem
 
 _NAMES = (

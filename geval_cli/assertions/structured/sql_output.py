@@ -7,10 +7,8 @@ from importlib import import_module
 import regex
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools, ValueRules
-from geval_cli.assertions.outcome import Outcome
-from geval_cli.assertions.patterns import compiled
-from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
+from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools, ValueRules
+from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, compiled, within
 from geval_cli.errors import Problem
 from geval_cli.source.problems import hint_among
 

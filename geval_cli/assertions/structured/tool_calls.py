@@ -7,12 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools
-from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.assertions.base import (
+    Assertion,
+    CheckContext,
+    MergedTest,
+    Outcome,
+    Subject,
+    Tools,
+    check_texts,
+    rendered_texts,
+    shortened,
+)
 from geval_cli.assertions.structured.called_tools import calls_in
-from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems
+from geval_cli.assertions.structured.json_output import schema_errors, schema_problems
 from geval_cli.assertions.structured.json_text import parse_strict_json
-from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.providers.wire.chat import tool_call

@@ -9,18 +9,23 @@ import regex
 from msgspec import Struct
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools
-from geval_cli.assertions.outcome import Outcome, shortened
-from geval_cli.assertions.patterns import compiled, is_found
-from geval_cli.assertions.structured.json_text import parse_strict_json
-from geval_cli.assertions.values import (
+from geval_cli.assertions.base import (
+    Assertion,
+    CheckContext,
+    MergedTest,
+    Outcome,
+    Subject,
+    Tools,
     as_text,
     check_texts,
     compact_json,
     listed,
     render_deep,
     rendered_texts,
+    shortened,
 )
+from geval_cli.assertions.patterns import compiled, is_found
+from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.specs.dialect import DialectRules

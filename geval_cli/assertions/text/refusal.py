@@ -3,8 +3,7 @@
 import re
 from functools import cache
 
-from geval_cli.assertions.base import Assertion, Subject, Tools
-from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.base import Assertion, Outcome, Subject, Tools
 from geval_cli.patterns import compile_later
 from geval_cli.providers.wire.finish_reasons import withheld
 from geval_cli.records import Status

@@ -12,10 +12,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, Assertion, CheckContext, Subject, Tools
-from geval_cli.assertions.outcome import Outcome
-from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
-from geval_cli.assertions.values import as_text, check_texts, rendered_texts
+from geval_cli.assertions.base import (
+    Amount,
+    Assertion,
+    CheckContext,
+    Outcome,
+    Subject,
+    Tools,
+    as_text,
+    check_texts,
+    rendered_texts,
+)
+from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, within
 from geval_cli.errors import CheckTimeoutError, Problem
 from geval_cli.numbers import format_score_beside, format_threshold
 from geval_cli.specs.base import Score

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools, ValueRules
-from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools, ValueRules
 from geval_cli.errors import Problem
 
 

@@ -21,8 +21,8 @@ from geval_cli.extras.aws.signing import (
 from geval_cli.patterns import compile_later
 from geval_cli.providers import presets
 from geval_cli.providers.base import Provider, ProviderSource
+from geval_cli.providers.network.addresses import certificate_of, check_certificate
 from geval_cli.providers.network.messages import Signer
-from geval_cli.providers.network.tls import certificate_of, check_certificate
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
     Others,
@@ -35,14 +35,14 @@ from geval_cli.providers.options import (
 from geval_cli.providers.prices import LIST_PRICE, ListPrice, Price, batch_price_of, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire import openai
-from geval_cli.providers.wire.endpoint import Endpoint
-from geval_cli.providers.wire.key_command import (
+from geval_cli.providers.wire.credentials import (
     KEY_COMMAND_SOURCE,
     check_key_command,
     has_key_command,
     key_command_of,
     missing_program,
 )
+from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
 from geval_cli.providers.wire.vertex import is_region
 from geval_cli.source.secrets import secret_values

@@ -16,8 +16,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Notice, Runtime, ServerKey
 from geval_cli.providers.base import Provider
 from geval_cli.providers.registry import check_provider, check_ready
-from geval_cli.providers.wire.batch_api import BrokenResultsError, RemoteState
-from geval_cli.providers.wire.batching import batch_api
+from geval_cli.providers.wire.batch_api import BrokenResultsError, RemoteState, batch_api
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import ProviderPool

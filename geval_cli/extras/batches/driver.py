@@ -25,12 +25,11 @@ from geval_cli.extras.batches.steps import BatchSteps, WatchedBatch
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Layer, Notice, Runtime, Wire
 from geval_cli.providers.base import Provider
-from geval_cli.providers.wire.batch_api import LOGPROBS_PER_BATCH
-from geval_cli.providers.wire.batching import batch_api
+from geval_cli.providers.wire.batch_api import LOGPROBS_PER_BATCH, batch_api
 from geval_cli.records import Role
 from geval_cli.store.batches import Batch, BatchState, FreeRequest
 from geval_cli.store.cache import ResponseCache
-from geval_cli.store.run_locks import RunLocks
+from geval_cli.store.locks import RunLocks
 
 FEWEST_IN_A_BATCH = 20
 """Fewer requests than these are sent directly: it takes seconds, and a batch hours."""

@@ -22,7 +22,7 @@ from geval_cli.gateway.capabilities import features_of
 from geval_cli.providers.base import Provider
 from geval_cli.providers.network.messages import json_bytes
 from geval_cli.providers.prices import Price
-from geval_cli.providers.wire.batching import BatchingProvider, batch_api
+from geval_cli.providers.wire.batch_api import BatchingProvider, batch_api
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import ModelRequest, ModelResponse, Purpose, Role
 from geval_cli.store.batches import BatchReply, BatchStore

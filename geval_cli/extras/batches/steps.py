@@ -30,8 +30,8 @@ from geval_cli.providers.wire.batch_api import (
     FileNotReadyError,
     RemoteBatch,
     RemoteState,
+    batch_api,
 )
-from geval_cli.providers.wire.batching import batch_api
 from geval_cli.store.batches import Batch, BatchReply, BatchState
 
 _LINES_PER_COMMIT = 50

@@ -9,7 +9,7 @@ from typing import Any
 
 from geval_cli.assertions.base import each_assertion
 from geval_cli.engine.check import Checked
-from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
+from geval_cli.engine.conversation import is_order_bound, uses_conversation
 from geval_cli.engine.plan import NO_PROVIDER
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal
 from geval_cli.errors import (
@@ -27,8 +27,7 @@ from geval_cli.extras.batches.driver import BatchDriver, WaitOutcome
 from geval_cli.extras.batches.layer import BatchPolicy
 from geval_cli.gateway.gateway import BatchStart
 from geval_cli.providers.registry import build_provider, check_provider
-from geval_cli.providers.wire.batch_api import BatchApi
-from geval_cli.providers.wire.batching import batch_api, could_have_batches, way_to_batches
+from geval_cli.providers.wire.batch_api import BatchApi, batch_api, could_have_batches, way_to_batches
 from geval_cli.records import STOPPED, Role, RunBatch, RunRecord
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.specs.base import BatchSpec, ProviderSpec, seconds_of

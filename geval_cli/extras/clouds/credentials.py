@@ -27,7 +27,7 @@ from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.options import is_routing_header
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.wire.tokens import Token, TokenSigner
+from geval_cli.providers.wire.credentials import Token, TokenSigner
 from geval_cli.source.access import TRUST_HINT
 from geval_cli.version import install_hint
 

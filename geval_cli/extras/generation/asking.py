@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from geval_cli.extras.generation.documents import Passage, SourceDocument
 from geval_cli.extras.generation.quotations import LEAST_WORDS, MOST_WORDS
-from geval_cli.judge.markers import fence
 from geval_cli.judge.prompt import user_message
 from geval_cli.judge.replies.lenient_json import JsonObject, Value, find_objects
 from geval_cli.judge.replies.parse import without_thoughts
+from geval_cli.judge.source import fence
 from geval_cli.numbers import plural
 from geval_cli.records import JsonValue, ModelRequest, Purpose, Role
 

@@ -31,8 +31,13 @@ from geval_cli.extras.local.models import (
     Progress,
     model_path,
 )
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
-from geval_cli.providers.judge_kinds import is_embedding, local_name
+from geval_cli.providers.base import (
+    ProviderIdentity,
+    ProviderLimits,
+    ProviderSource,
+    is_embedding,
+    local_name,
+)
 from geval_cli.providers.options import is_count, limits_of, own_settings, wire_parameters
 from geval_cli.providers.prices import FREE
 from geval_cli.providers.redaction import Secrets

@@ -28,8 +28,7 @@ from mcp.types import CallToolResult, InputRequiredResult, TextContent, ToolAnno
 from pydantic import Field, ValidationError
 from rich.console import Console
 
-from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import metric_from_spec
+from geval_cli.assertions.graded.geval_metric import GEvalFields, metric_from_spec
 from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import BudgetError, ConfigError, GevalError, UsageError
@@ -71,7 +70,7 @@ from geval_cli.runs.session import Session, call_policy, open_session
 from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.problems import hint_among, render_problems
-from geval_cli.source.yaml_text import write_yaml
+from geval_cli.source.yaml_source import write_yaml
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.home import current_folder
 from geval_cli.store.run_pages import RunChoice, RunOutline

@@ -32,7 +32,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.command import ScriptError
 from geval_cli.specs.promptfoo import TemplateFilter
-from geval_cli.store.temporary import make_temporary_folder, remove_folder
+from geval_cli.store.home import make_temporary_folder, remove_folder
 from geval_cli.suite.suite import LoadedSuite
 
 TIME_LIMIT_S = 120.0

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.assert_set import AssertSet
-from geval_cli.assertions.base import Assertion, CheckContext, CodeRunner, MergedTest, Subject, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, CodeRunner, MergedTest, Subject, Tools, Verdict
 from geval_cli.assertions.graded.retrieval import ContextAssertion
-from geval_cli.assertions.outcome import Verdict
+from geval_cli.assertions.sets import AssertSet
 from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import shown_prompt
 from geval_cli.engine.transforms import assertion_code
@@ -36,9 +35,8 @@ from geval_cli.metrics import named_scores
 from geval_cli.records import AssertionResult, JsonValue, Status, Usage
 from geval_cli.source.access import Access
 from geval_cli.source.command import ScriptError, run_command
-from geval_cli.specs.base import PromptSpec, ProviderSpec
+from geval_cli.specs.base import PromptSpec, ProviderSpec, describe_value
 from geval_cli.specs.promptfoo import EXEC_PREFIX, FilteredProviderSpec, NamedPromptSpec
-from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating.js_text import js_json, js_string
 

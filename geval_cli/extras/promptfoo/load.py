@@ -24,10 +24,9 @@ from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import hint_among, sort_problems
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document, SourcePath
-from geval_cli.specs.base import PromptSpec, ProviderSpec
+from geval_cli.specs.base import PromptSpec, ProviderSpec, describe_value
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import FilteredProviderSpec, PromptfooOptions, TemplateFilter
-from geval_cli.specs.type_messages import describe_value
 from geval_cli.statistics.paired import NO_MARGINS
 from geval_cli.suite.gates import read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.named_files import JAVASCRIPT_SUFFIXES, existing_files, find_files

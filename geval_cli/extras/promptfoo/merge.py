@@ -15,7 +15,7 @@ from geval_cli.source.access import Access
 from geval_cli.source.files import is_file_reference, read_document
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import MAX_DEPTH, Document, SourcePath
-from geval_cli.specs.type_messages import describe_value
+from geval_cli.specs.base import describe_value
 from geval_cli.suite.named_files import existing_files
 from geval_cli.suite.validation import LoadContext
 

@@ -12,9 +12,8 @@ from geval_cli.extras.promptfoo.prompt_files import PROMPT_SUFFIXES, read_prompt
 from geval_cli.records import JsonValue
 from geval_cli.source.files import FILE_PREFIX, read_text
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import PromptSpec
+from geval_cli.specs.base import PromptSpec, describe_value
 from geval_cli.specs.promptfoo import EXEC_PREFIX, NamedPromptSpec
-from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.named_files import CODE_SUFFIXES, existing_files, find_files, is_wildcard, leads_outside
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_json

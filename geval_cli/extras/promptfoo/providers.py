@@ -13,7 +13,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.files import FILE_PREFIX, is_file_reference, read_document
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import ProviderSpec, describe_value
 from geval_cli.specs.promptfoo import (
     JUDGE_KINDS,
     EnvProviderSpec,
@@ -21,7 +21,6 @@ from geval_cli.specs.promptfoo import (
     JudgesSpec,
     own_env_of,
 )
-from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.named_files import (
     CODE_SUFFIXES,
     JAVASCRIPT_SUFFIXES,

@@ -13,9 +13,8 @@ from geval_cli.extras.promptfoo.providers import read_answerer
 from geval_cli.extras.promptfoo.test_rows import TestRow
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import ProviderSpec, TestOptionsSpec, spellings
+from geval_cli.specs.base import ProviderSpec, TestOptionsSpec, describe_value, spellings
 from geval_cli.specs.promptfoo import PromptfooTestOptions
-from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.named_files import find_files
 from geval_cli.suite.schema import TestSpec
 from geval_cli.suite.tests import read_test

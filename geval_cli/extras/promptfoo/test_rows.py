@@ -14,7 +14,7 @@ from geval_cli.extras.promptfoo.table_rows import TableColumns, not_empty
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.source_map import Positions, SourcePath
-from geval_cli.specs.type_messages import describe_value
+from geval_cli.specs.base import describe_value
 from geval_cli.suite.named_files import (
     CODE_SUFFIXES,
     JAVASCRIPT_SUFFIXES,

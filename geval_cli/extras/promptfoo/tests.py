@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest
-from geval_cli.engine.conversation_state import CONVERSATION_ID
+from geval_cli.engine.conversation import CONVERSATION_ID
 from geval_cli.engine.plan import is_chosen, prompt_names, provider_names
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.extras.promptfoo.paths import program_reference
@@ -22,8 +22,7 @@ from geval_cli.source.access import open_regular
 from geval_cli.source.files import FILE_PREFIX, MAX_TEXT_BYTES, is_file_reference, open_problem
 from geval_cli.source.problems import hint_among, sort_problems
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import PromptSpec, ProviderSpec
-from geval_cli.specs.type_messages import describe_value
+from geval_cli.specs.base import PromptSpec, ProviderSpec, describe_value
 from geval_cli.suite.named_files import CODE_SUFFIXES, NamedFile, existing_files, is_wildcard, split_part
 from geval_cli.suite.tests import MAX_PROBLEMS, merge_test
 from geval_cli.suite.validation import LoadContext

@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from geval_cli.assertions.base import Assertion, MergedTest, Subject
-from geval_cli.assertions.outcome import shortened
+from geval_cli.assertions.base import Assertion, MergedTest, Subject, shortened
 from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.conversation import Conversation
 from geval_cli.engine.plan import Job
 from geval_cli.errors import ProviderShapeError, UnjudgeableError
 from geval_cli.judge.calls import is_cut_off
-from geval_cli.judge.conversation import ASSISTANT, USER
 from geval_cli.judge.metric import KeepingJudge
+from geval_cli.judge.source import ASSISTANT, USER
 from geval_cli.records import (
     JsonValue,
     Message,

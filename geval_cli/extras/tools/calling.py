@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.assertions.structured.called_tools import calls_beside
-from geval_cli.assertions.structured.json_schemas import schema_errors
+from geval_cli.assertions.structured.json_output import schema_errors
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.conversation import as_one
 from geval_cli.errors import CodeFailedError, JudgeParseError, UnjudgeableError
 from geval_cli.extras.programs.scripting.code import Code, Language
 from geval_cli.json_codec import decode_json
 from geval_cli.judge.calls import JudgeCalls
-from geval_cli.judge.trace import TOOL
+from geval_cli.judge.source import TOOL
 from geval_cli.providers.wire.chat import TOOL_ERROR, made_call_id, may_be_empty
 from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import (
@@ -35,8 +35,7 @@ from geval_cli.records import (
     Usage,
 )
 from geval_cli.source.command import ScriptError
-from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.conversation import RecordedAnswerSpec, ToolSet
+from geval_cli.specs.base import ProviderSpec, RecordedAnswerSpec, ToolSet
 from geval_cli.store.tool_calls import StoredCall
 
 _FUNCTIONS = Path(__file__).with_name("functions.py")

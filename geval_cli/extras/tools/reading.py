@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from geval_cli.assertions.base import CheckContext
-from geval_cli.assertions.structured.json_schemas import schema_problems
+from geval_cli.assertions.structured.json_output import schema_problems
 from geval_cli.errors import CodeFailedError, ConfigError, Problem
 from geval_cli.providers.registry import takes_tools
 from geval_cli.records import JsonValue, ToolDefinition
 from geval_cli.source.files import FILE_PREFIX, is_file_reference
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.conversation import RecordedAnswerSpec, SimulatedToolsSpec, ToolSet, ToolsSpec
-from geval_cli.specs.type_messages import describe_value
+from geval_cli.specs.base import (
+    ProviderSpec,
+    RecordedAnswerSpec,
+    SimulatedToolsSpec,
+    ToolSet,
+    ToolsSpec,
+    describe_value,
+)
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields, read_spec
 

@@ -11,14 +11,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.rating_keys import CRITERION_KEY
-from geval_cli.engine.content_keys import NOTHING_SAID
 from geval_cli.engine.judge_output import JUDGE_MODELS
+from geval_cli.engine.plan import NOTHING_SAID
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.trust.labels import draw, read_rows, write_rows
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
-from geval_cli.record_reading import case_result_from_json
-from geval_cli.records import AssertionResult, CaseResult, JsonValue, to_json
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, case_result_from_json, to_json
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
 

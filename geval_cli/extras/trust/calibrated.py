@@ -18,10 +18,8 @@ from geval_cli.assertions.base import (
     Tools,
 )
 from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
-from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.judges import judge_provider, members_of
-from geval_cli.assertions.graded.jury import weights_of
-from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.graded.geval_metric import GEvalFields, metric_name
+from geval_cli.assertions.graded.judges import judge_provider, members_of, weights_of
 from geval_cli.assertions.rating_keys import (
     BORDERLINE,
     CRITERION_KEY,
@@ -35,16 +33,15 @@ from geval_cli.assertions.rating_keys import (
 from geval_cli.engine.check import assertions_of_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import ConfigError, Location, Problem, Severity
+from geval_cli.judge.calls import LockedSteps
 from geval_cli.judge.checklist import missed_required
 from geval_cli.judge.grading import steps_needed
-from geval_cli.judge.memory import LockedSteps
 from geval_cli.records import AssertionResult, JsonValue
 from geval_cli.runs.session import unasked_tools
 from geval_cli.source.files import as_reference
 from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import CALIBRATED, ProviderSpec, Score, Spec
-from geval_cli.specs.type_messages import describe_value
+from geval_cli.specs.base import CALIBRATED, ProviderSpec, Score, Spec, describe_value
 from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic, ScoreBand
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields, read_spec
 from geval_cli.templating import Templates

@@ -17,13 +17,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, MergedTest, ModelGradedAssertion, each_assertion
-from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.graded.geval_metric import GEvalFields, metric_name
 from geval_cli.assertions.rating_keys import CRITERION_PARTS, STEPS
 from geval_cli.engine.case import JobContext, begin_job
-from geval_cli.engine.content_keys import NOTHING_SAID, key_of
 from geval_cli.engine.evaluation_modes import assertions_of
-from geval_cli.engine.plan import Job
+from geval_cli.engine.plan import NOTHING_SAID, Job, key_of
 from geval_cli.errors import UndoneError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, ratings_of

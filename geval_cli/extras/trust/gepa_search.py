@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from geval_cli.errors import UsageError
-from geval_cli.judge.markers import fence
+from geval_cli.judge.source import fence
 from geval_cli.numbers import fixed
 from geval_cli.version import install_hint
 

@@ -24,8 +24,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from scipy import stats
 
-from geval_cli.assertions.graded.geval_checks import check_metric, range_of
-from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedExampleSpec
+from geval_cli.assertions.graded.geval_metric import GEvalFields, RatedExampleSpec, check_metric, range_of
 from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.serialize import serialize
 from geval_cli.engine.case import JobContext, begin_job
@@ -50,10 +49,10 @@ from geval_cli.extras.trust.weighted_draw import equally_likely
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.judge.dimensions import find_dimension
-from geval_cli.judge.markers import fence
 from geval_cli.judge.metric import STRICT_RANGE, Judge
 from geval_cli.judge.prompt import user_message
 from geval_cli.judge.replies.verdicts import parse_texts
+from geval_cli.judge.source import fence
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
 from geval_cli.providers.registry import check_provider
@@ -67,7 +66,7 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.session import call_policy, job_context, open_suite_session
 from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
-from geval_cli.source.yaml_text import write_yaml
+from geval_cli.source.yaml_source import write_yaml
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.statistics.agreement import best_threshold, quadratic_kappa
 from geval_cli.statistics.correlation import Mask, Numbers, jackknife_error, leave_one_out, spearman

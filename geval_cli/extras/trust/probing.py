@@ -16,8 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import ModelGradedAssertion, RowMember, Subject, each_assertion
-from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec
-from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.graded.geval_metric import GEvalFields, RatedDimensionSpec, metric_name
 from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.engine.case import JobContext, PendingResult, begin_job
 from geval_cli.engine.evaluation_modes import assertions_of
@@ -61,7 +60,7 @@ from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
 from geval_cli.numbers import fixed, format_share, plural, share_bounds
 from geval_cli.patterns import compile_later
-from geval_cli.providers.judge_kinds import TEXT
+from geval_cli.providers.base import TEXT
 from geval_cli.records import AssertionResult, Role, Status, Usage
 from geval_cli.report.sanitize import output_digest
 from geval_cli.runs.dry_run import plan_run

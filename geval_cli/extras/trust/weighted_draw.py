@@ -19,8 +19,7 @@ from geval_cli.judge.scoring import passes
 from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult
 from geval_cli.statistics.estimate import Inference, Item
-from geval_cli.statistics.intervals import Estimate, mean_interval
-from geval_cli.statistics.students_t import t_quantile
+from geval_cli.statistics.intervals import Estimate, mean_interval, t_quantile
 
 _DRAW = re.compile(r"next (\d+) after (\d+), seed -?\d+")
 _LEAST_SHARE = 0.25

@@ -13,8 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.engine.case import blank_result
-from geval_cli.engine.content_keys import key_of
-from geval_cli.engine.plan import DoneCases
+from geval_cli.engine.plan import DoneCases, key_of
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal
 from geval_cli.errors import (
     BudgetError,
@@ -47,8 +46,8 @@ from geval_cli.extras.workers.shards import (
 from geval_cli.extras.workers.worker import CachePlace, WorkerSetup
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
+from geval_cli.judge.calls import LockedSteps
 from geval_cli.judge.grading import write_steps
-from geval_cli.judge.memory import LockedSteps
 from geval_cli.records import STOPPED, ErrorInfo, WorkerRecord
 from geval_cli.report.plan import WorkersPlan
 from geval_cli.runs.lock import NeededSteps, needs_of_plan

@@ -31,7 +31,7 @@ from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.extras.workers.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
 from geval_cli.extras.workers.worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
 from geval_cli.runs.event_loop import loop_factory
-from geval_cli.store.temporary import hold_folder, remove_abandoned
+from geval_cli.store.home import hold_folder, remove_abandoned
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:

@@ -35,6 +35,7 @@ from geval_cli.extras.workers.shards import Lot, ShardEnd, ShardOrder, lot_from_
 from geval_cli.extras.workers.worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
 from geval_cli.runs.options import LOCAL
 from geval_cli.store.cache import ResponseCache
+from geval_cli.store.home import abandoned_folders, hold_folder, make_temporary_folder, remove_folder
 from geval_cli.store.node_cache import (
     AnswerRow,
     KnownKeys,
@@ -44,7 +45,6 @@ from geval_cli.store.node_cache import (
     packed_keys,
     rows_of,
 )
-from geval_cli.store.temporary import abandoned_folders, hold_folder, make_temporary_folder, remove_folder
 from geval_cli.version import __version__, install_hint
 
 _NOT_SHIPPED = (".geval", ".git", ".venv*", ".env*", "node_modules", "__pycache__")

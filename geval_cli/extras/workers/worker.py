@@ -25,7 +25,7 @@ from geval_cli.extras.workers.shards import (
 )
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.limits import Pace
-from geval_cli.judge.memory import LockedSteps
+from geval_cli.judge.calls import LockedSteps
 from geval_cli.records import STOPPED, JsonValue
 from geval_cli.runs import collect_garbage_rarely
 from geval_cli.runs.evaluate import JOBS_PER_REQUEST, JobRunner, answer_patience_s, open_jobs

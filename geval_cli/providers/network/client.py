@@ -24,7 +24,14 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from yarl import URL
 
-from geval_cli.providers.network.addresses import Address, basic_credentials, parse_address, parse_proxy
+from geval_cli.providers.network.addresses import (
+    Address,
+    ClientCertificate,
+    basic_credentials,
+    parse_address,
+    parse_proxy,
+    tls_context,
+)
 from geval_cli.providers.network.messages import (
     BrokenCompressionError,
     CertificateError,
@@ -43,7 +50,6 @@ from geval_cli.providers.network.messages import (
     UnknownCompressionError,
     UnsendableRequestError,
 )
-from geval_cli.providers.network.tls import ClientCertificate, tls_context
 from geval_cli.version import install_hint
 
 # zlib's own code for `wbits`: 16 more means gzip's header and trailer, a negative number none at all.

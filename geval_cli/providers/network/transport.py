@@ -20,7 +20,9 @@ from geval_cli.errors import (
 )
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.network.addresses import (
+    ClientCertificate,
     is_loopback,
+    missing_bundle,
     parse_address,
     parse_proxy,
     proxy_for,
@@ -48,7 +50,6 @@ from geval_cli.providers.network.messages import (
     UnsendableRequestError,
     json_bytes,
 )
-from geval_cli.providers.network.tls import ClientCertificate, missing_bundle
 from geval_cli.providers.redaction import public_url
 from geval_cli.providers.wire.refusals import CallContext, refusal_error, request_id_of, used_up_for_s
 from geval_cli.records import Usage

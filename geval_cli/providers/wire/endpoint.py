@@ -6,8 +6,8 @@ from typing import Any
 
 from geval_cli.errors import Location
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.network.addresses import ClientCertificate
 from geval_cli.providers.network.messages import Signer
-from geval_cli.providers.network.tls import ClientCertificate
 from geval_cli.providers.prices import Price
 from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
 from geval_cli.providers.wire.token_usage import TokenUsage

@@ -6,10 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from geval_cli.providers.base import ProviderSource
-from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, kind_of
+from geval_cli.providers.base import CLASSIFICATION, EMBEDDING, MODERATION, ProviderSource, kind_of
 from geval_cli.providers.presets import endpoint_of, speaks_responses
-from geval_cli.providers.wire.azure_batches import AzureBatches
 from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import (
     NotAnAnswer,
@@ -33,10 +31,13 @@ from geval_cli.providers.wire.chat import (
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.finish_reasons import RESPONSES, End
-from geval_cli.providers.wire.mistral_batches import MistralBatches
-from geval_cli.providers.wire.openai_batches import OpenAIBatches
+from geval_cli.providers.wire.openai_batches import (
+    AzureBatches,
+    MistralBatches,
+    OpenAIBatches,
+    TogetherBatches,
+)
 from geval_cli.providers.wire.parameters import LIMITS, RESPONSES_API
-from geval_cli.providers.wire.together_batches import TogetherBatches
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage
 from geval_cli.records import Choice, Message, ModelRequest, TokenLogprob, ToolDefinition
 from geval_cli.source.media import with_parts_of

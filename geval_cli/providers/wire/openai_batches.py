@@ -1,25 +1,45 @@
-"""OpenAI's batch API, and those of vendors that take a file of requests as it does.
+"""OpenAI's batch API, and those of vendors that take a file of requests as it does: Azure, Mistral, Together.
 
 Through the official library: files go up and come down as streams.
+
+Azure: only a deployment of the type Global Batch or Data Zone Batch takes batches, and it takes nothing else; so direct
+requests go to the deployment that the provider's id names, and batches to `batch_deployment`. Paths and lines are those
+of Microsoft's pages (`azure-ai-docs`, articles/ai-foundry/openai/includes/batch/batch-python.md).
+
+Mistral: jobs of one model each, with names of their own. Paths, fields and states are those of `mistralai` 3.7
+(`client/jobs.py`, `models/batchjob.py`); a job takes up to a million requests
+(docs.mistral.ai/studio-api/batch-processing).
+
+Together: a file goes to another place than its description. Paths, fields and the three steps of an upload are those of
+`together` 3.1 (`resources/batches.py`, `lib/resources/files.py`); a file may have 50,000 requests and 100 MB
+(docs.together.ai/docs/inference/batch/overview).
 """
 
+import hashlib
+import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, BinaryIO, TypeVar
-from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies
 
 from msgspec.structs import replace
 
-from geval_cli.errors import ProviderAuthError, ProviderTimeoutError, ProviderUnavailableError
-from geval_cli.json_codec import decode_json
+from geval_cli.errors import (
+    ProviderAuthError,
+    ProviderRequestError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
+from geval_cli.json_codec import decode_json, encode_json
+from geval_cli.providers.network.addresses import tls_context
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
-from geval_cli.providers.network.tls import tls_context
 from geval_cli.providers.network.transport import MAX_BODY_BYTES, response_error
 from geval_cli.providers.wire.batch_api import (
     BatchLine,
     BrokenResultsError,
+    FileNotReadyError,
     RemoteBatch,
     RemoteState,
     has_texts,
@@ -386,3 +406,175 @@ def _line(text: bytes) -> BatchLine:
             return BatchLine(custom_id, is_left_out=True)
         return BatchLine(custom_id, _INTERNAL_ERROR, {"error": error})
     raise BrokenResultsError("a results line has neither an answer nor an error")
+
+
+_BEING_READ = frozenset({"pending", "running", "notRunning", "not_running"})
+_REFUSED = frozenset({"error", "failed"})
+
+
+class AzureBatches(OpenAIBatches):
+    """The batches of one resource. They are found again by their file, as no name of ours is kept."""
+
+    def base_path(self, path: str) -> str:
+        return path.partition("/deployments/")[0]
+
+    def request_path(self, path: str) -> str:
+        return "/v1/responses" if path == "/responses" else path
+
+    def line(self, custom_id: str, body: bytes) -> bytes:
+        asked = {**decode_json(body), "model": self._endpoint.batch_deployment}
+        return super().line(custom_id, encode_json(asked))
+
+    def wish(self, batch_id: str, file_id: str | None) -> dict[str, Any]:
+        wish = super().wish(batch_id, file_id)
+        del wish["metadata"]  # no version of the deployment API describes it
+        return wish
+
+    async def create(self, batch_id: str, file_id: str | None, file: BinaryIO | None) -> RemoteBatch:
+        name = self._endpoint.id
+        found = await self.ask_for(
+            "GET",
+            f"/files/{file_id}",
+            None,
+            "an answer without a file's status",
+            lambda found: isinstance(found, dict) and isinstance(found.get("status"), str),
+        )
+        if found["status"] in _BEING_READ:
+            raise FileNotReadyError
+        if found["status"] in _REFUSED:
+            reason = self._endpoint.secrets.redact(str(found.get("status_details") or "no reason was given"))
+            raise ProviderRequestError(f"{name} refused the file of a batch: {reason}", provider_id=name)
+        return await super().create(batch_id, file_id, file)
+
+
+_HOURS = 24
+
+
+class MistralBatches(OpenAIBatches):
+    """The batch jobs of one workspace."""
+
+    most_requests = 1_000_000
+    collection = "/batch/jobs"
+
+    def line(self, custom_id: str, body: bytes) -> bytes:
+        return joined({"custom_id": custom_id}, "body", body)
+
+    def wish(self, batch_id: str, file_id: str | None) -> dict[str, Any]:
+        return {
+            "input_files": [file_id],
+            "model": self._endpoint.model,
+            "endpoint": self._path,
+            "metadata": {"geval_batch": batch_id},
+            "timeout_hours": _HOURS,
+        }
+
+    def first_page(self) -> dict[str, Any]:
+        return {"page": 0, "page_size": _PAGE, "order_by": "-created"}
+
+    def next_page(self, page: dict[str, Any], said: Any, items: list[Any]) -> dict[str, Any] | None:
+        return {**page, "page": page["page"] + 1} if items else None
+
+
+_PART_BYTES = 1024 * 1024
+_MOST_ADDRESSES = 4
+
+
+class TogetherBatches(OpenAIBatches):
+    """The batches of one account. They are found again by their file: a batch keeps no name of ours."""
+
+    most_bytes = 90 * 1024 * 1024
+    is_newest_first = False
+
+    def line(self, custom_id: str, body: bytes) -> bytes:
+        return joined({"custom_id": custom_id}, "body", body)
+
+    def wish(self, batch_id: str, file_id: str | None) -> dict[str, Any]:
+        wish = super().wish(batch_id, file_id)
+        del wish["metadata"]
+        return wish
+
+    async def create(self, batch_id: str, file_id: str | None, file: BinaryIO | None) -> RemoteBatch:
+        found = await self.ask_for(
+            "POST",
+            self.collection,
+            self.wish(batch_id, file_id),
+            "an answer that does not describe a batch",
+            lambda found: isinstance(found, dict) and is_batch(found.get("job")),
+        )
+        return self.remote(found["job"])
+
+    def first_page(self) -> dict[str, Any]:
+        return {}
+
+    def next_page(self, page: dict[str, Any], said: Any, items: list[Any]) -> None:
+        return None  # the list is always whole
+
+    async def upload(self, batch_id: str, file: BinaryIO) -> str | None:
+        checksum = hashlib.sha256()
+        file.seek(0)
+        while part := file.read(_PART_BYTES):
+            checksum.update(part)
+        form = {
+            "purpose": "batch-api",
+            "file_name": f"geval-{batch_id}.jsonl",
+            "file_type": "jsonl",
+            "checksum": checksum.hexdigest(),
+        }
+        reply = await self.ask(lambda client: _described(client, form, self._own_headers))
+        if reply.status_code == HTTPStatus.CONFLICT:  # it has this file already
+            return str(reply.json()["file_id"])
+        target, file_id = (reply.headers.get(name, "") for name in ("location", "x-together-file-id"))
+        for _ in range(_MOST_ADDRESSES):
+            if not file_id or urlsplit(target).scheme not in {"https", urlsplit(self._base_url).scheme}:
+                raise response_error("no address for a file", _response(reply), self._context)
+            reply = await self.ask(lambda _, target=target: self._put(target, file))  # type: ignore[misc]
+            if not reply.is_redirect:
+                break
+            target = urljoin(target, reply.headers.get("location", ""))
+        if not reply.is_success:
+            raise refusal_error(_response(reply), self._context, now_s=0.0)
+        path = f"/files/{quote(file_id, safe='')}/preprocess"
+        found = await self.ask_for("POST", path, None, "an answer without a file id", has_id)
+        return str(found["id"])
+
+    async def _put(self, target: str, file: BinaryIO) -> Any:
+        """Upload a file to an address that needs no key: it is signed."""
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        return await self._http_client.put(
+            target, content=_parts(file), headers={"Content-Length": str(size)}, follow_redirects=False
+        )
+
+
+async def _described(client: Any, form: dict[str, str], own_headers: Mapping[str, Any]) -> Any:
+    """Return the raw answer that says where a file goes: a redirect, which the library takes for an error."""
+    import openai  # noqa: PLC0415
+
+    # The library makes a form of it, because of the content type.
+    headers = {"Content-Type": "multipart/form-data", **RAW, **own_headers}
+    options = {"headers": headers, "follow_redirects": False}
+    try:
+        found = await client.post("/files", cast_to=object, body=form, options=options)
+    except openai.APIStatusError as error:
+        if error.status_code == HTTPStatus.FOUND or _names_a_file(error):
+            return error.response
+        raise
+    return found
+
+
+def _names_a_file(error: Any) -> bool:
+    return (
+        error.status_code == HTTPStatus.CONFLICT
+        and isinstance(error.body, dict)
+        and isinstance(error.body.get("file_id"), str)
+    )
+
+
+async def _parts(file: BinaryIO) -> AsyncIterator[bytes]:
+    while part := file.read(_PART_BYTES):
+        yield part
+
+
+def _response(reply: Any) -> HttpResponse:
+    headers = {key.lower(): value for key, value in reply.headers.items()}
+    return HttpResponse(reply.status_code, headers, reply.content)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from geval_cli.errors import Problem
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderSource
-from geval_cli.providers.network.tls import certificate_of, check_certificate
+from geval_cli.providers.network.addresses import certificate_of, check_certificate
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
     Others,
@@ -24,15 +24,18 @@ from geval_cli.providers.options import (
 from geval_cli.providers.preset_table import Preset
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.wire.cloud import CLOUD_LOGIN, CloudLogin, check_cloud_login, cloud_login
-from geval_cli.providers.wire.endpoint import Endpoint
-from geval_cli.providers.wire.key_command import (
+from geval_cli.providers.wire.credentials import (
+    CLOUD_LOGIN,
     KEY_COMMAND_SOURCE,
+    CloudLogin,
+    check_cloud_login,
     check_key_command,
+    cloud_login,
     has_key_command,
     key_command_of,
     missing_program,
 )
+from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.parameters import check_parameters, places_of
 from geval_cli.source.secrets import secret_values
 

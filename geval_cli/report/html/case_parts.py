@@ -1,8 +1,20 @@
-"""A case for the templates: what `case_view` shows of it, with a drawing of its ratings and its texts as blocks."""
+"""A case for the templates: what `case_view` shows of it, with a drawing of its ratings and its texts as blocks.
+
+Markdown of a model becomes markup that can do nothing: no HTML of its own, no images, links to web pages alone.
+"""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from markupsafe import Markup, escape
 
 from geval_cli.numbers import format_share
 from geval_cli.records import CaseResult, JsonValue, Message, Usage
@@ -17,8 +29,72 @@ from geval_cli.report.case_view import (
 from geval_cli.report.charts import drawing as svg
 from geval_cli.report.charts.drawing import Chart
 from geval_cli.report.html.environment import shown_text
-from geval_cli.report.html.markdown import rendered_markdown
-from geval_cli.report.sanitize import one_line, value_text
+from geval_cli.report.sanitize import one_line, sanitized_lines, value_text
+
+_CHARACTERS_MAX = 50_000
+_SIGNS = re.compile(
+    r"^ {0,3}(?:#{1,6} |[-*+] |\d{1,9}[.)] |> |```|~~~|\|.*\|)|\*\*\S|__\S|~~\S|`[^`\n]+`|\]\("
+    r"|^ {0,3}(?:-{3,}|\*{3,})\s*$",
+    re.MULTILINE,
+)
+_TASK = re.compile(r"\[([ xX])\]\s+")
+_WEB = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
+
+
+def rendered_markdown(text: str) -> Markup | None:
+    """Return Markdown as HTML; None for a text without a sign of Markdown, or one that is very long."""
+    if len(text) > _CHARACTERS_MAX or not _SIGNS.search(text):
+        return None
+    return Markup(_parser().render("\n".join(sanitized_lines(text))))
+
+
+class _Renderer(RendererHTML):
+    """Writes an image as its description, so that nothing is fetched."""
+
+    def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        alt = self.renderInlineAsText(tokens[idx].children or [], options, env)
+        return f'<span class="muted">[image: {escape(alt or tokens[idx].attrs.get("src", ""))}]</span>'
+
+    def th_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        # The page's policy refuses styles in attributes.
+        align = str(tokens[idx].attrs.pop("style", "")).removeprefix("text-align:")
+        if align:
+            tokens[idx].attrSet("class", f"is-{align}")
+        return self.renderToken(tokens, idx, options, env)
+
+    td_open = th_open
+
+    def task_box(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        sign, word = ("☑", "done") if tokens[idx].content == "x" else ("☐", "to do")
+        return f'<span class="task-box" role="img" aria-label="{word}">{sign}</span> '
+
+    def link_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        tokens[idx].attrSet("rel", "noopener noreferrer nofollow")
+        return self.renderToken(tokens, idx, options, env)
+
+
+def _tasks(state: StateCore) -> None:
+    """Make boxes of `[ ]` and `[x]` at the beginning of list items."""
+    for item, paragraph, inline in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
+        if (item.type, paragraph.type) != ("list_item_open", "paragraph_open") or not inline.children:
+            continue
+        text = inline.children[0]
+        found = _TASK.match(text.content) if text.type == "text" else None
+        if found:
+            text.content = text.content[found.end() :]
+            inline.children.insert(0, Token("task_box", "", 0, content=found[1].strip().lower()))
+            item.attrSet("class", "task")
+
+
+@cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "linkify": False}, renderer_cls=_Renderer)
+    parser.enable(["table", "strikethrough"])
+    parser.core.ruler.push("tasks", _tasks)
+    # What is refused stays the text that it was.
+    parser.validateLink = lambda url: _WEB.match(url.strip()) is not None  # type: ignore[method-assign]
+    return parser
+
 
 _BAR_WIDTH, _BAR_GAP, _BAR_HEIGHT = 24, 12, 72
 _SCALE_MAX = 21

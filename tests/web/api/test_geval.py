@@ -13,8 +13,12 @@ from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.web_server import KEY, HttpAnswer, RunningServer, judge_environ, running_server
 
 import geval_cli
-from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
+from geval_cli.assertions.graded.geval_metric import (
+    GEvalFields,
+    MetricDefaults,
+    ScoringChoice,
+    metric_from_spec,
+)
 from geval_cli.extras.web.api.geval import GEvalRequest, _metric
 from geval_cli.extras.web.settings import ServerSettings
 from geval_cli.specs.base import Scoring

@@ -9,10 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.assert_set import AssertSet
-from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools
-from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.serialize import serialize
+from geval_cli.assertions.sets import AssertSet
 from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError, UnjudgeableError
 from geval_cli.extras.programs.scripting.code import (
     FILE_PREFIX,

@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools
-from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.network.transport import Transport

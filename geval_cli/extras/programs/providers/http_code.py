@@ -9,8 +9,7 @@ from geval_cli.extras.programs.scripting.javascript import JavaScriptEngine
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.wire import http
-from geval_cli.providers.wire.http import HttpProvider
-from geval_cli.providers.wire.http_answers import AnswerCode, code_error
+from geval_cli.providers.wire.http import AnswerCode, HttpProvider, code_error
 from geval_cli.providers.wire.placeholders import RESPONSE_KEYS, is_path
 from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.records import JsonValue

@@ -33,7 +33,7 @@ from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import load_report
-from geval_cli.source.yaml_text import write_yaml
+from geval_cli.source.yaml_source import write_yaml
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state
 

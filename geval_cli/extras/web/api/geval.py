@@ -11,8 +11,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic.alias_generators import to_camel
 from starlette.types import Receive
 
-from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
+from geval_cli.assertions.graded.geval_metric import (
+    GEvalFields,
+    MetricDefaults,
+    ScoringChoice,
+    metric_from_spec,
+)
 from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.extras.web.problems_json import RefusedError, described, upstream_problem

@@ -1,27 +1,163 @@
-"""Ask a program for the key of an API (`api_key_command`): for tokens that expire, and keys that a vault keeps."""
+"""Credentials that are no key in the config: from a program (`api_key_command`), or from a cloud's own login.
 
+Tokens that expire are fetched once for all requests that wait, kept for the process, and replaced before they end.
+"""
+
+import asyncio
 import base64
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
+from weakref import WeakKeyDictionary
 
-from geval_cli.errors import CodeFailedError, Problem, ProviderAuthError
+from msgspec import Struct, field
+
+from geval_cli.errors import CodeFailedError, MissingKey, Problem, ProviderAuthError
 from geval_cli.patterns import compile_later
+from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderSource
+from geval_cli.providers.network.messages import HttpCall, Signer
 from geval_cli.providers.options import KEY_COMMAND, own_settings
-from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.wire.refusals import KEY_REASON
-from geval_cli.providers.wire.tokens import Token, TokenSigner
+from geval_cli.providers.redaction import Secrets, learn_secret
+from geval_cli.providers.wire.refusals import CLOUD_CREDENTIALS, KEY_REASON
 from geval_cli.source.access import Access
 from geval_cli.source.command import ScriptError, run_command
+from geval_cli.source.secrets import secret_values
+
+_BEARER = "authorization"
+
+
+class Token(Struct, frozen=True):
+    """A token. `until` is the Unix time from which it is not used any more; None while no server refuses it.
+
+    `headers` go with it.
+    """
+
+    text: str = field()
+    is_bearer: bool = False
+    until: float | None = None
+    headers: Mapping[str, str] = {}  # msgspec copies it
+
+    def __repr__(self) -> str:
+        return "Token(***)"
+
+
+_TOKENS: dict[Hashable, Token] = {}
+"""The tokens of this process, by what they were asked of: providers that ask the same share one."""
+
+_ASKING: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, asyncio.Task[Token]]] = (
+    WeakKeyDictionary()
+)
+
+
+class TokenSigner:
+    """Puts a token into each request, and a newer one when a server refuses it. A class of it says where tokens are.
+
+    Args:
+        asked: what tells its tokens from those of others.
+        key_header: where the vendor wants a key; a token of OAuth goes as a bearer token.
+        clock: the Unix time.
+    """
+
+    renewed_at: frozenset[int] = frozenset({HTTPStatus.UNAUTHORIZED})
+    """The statuses of refusals that a newer token may cure."""
+
+    def __init__(
+        self, asked: Hashable, *, key_header: str = _BEARER, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.asked = asked
+        self._key_header = key_header
+        self._clock = clock
+
+    async def fetch(self) -> Token:
+        """Return a new token.
+
+        Raises:
+            ProviderError: there is none.
+        """
+        raise NotImplementedError
+
+    def is_about_the_token(self, error: ProviderAuthError) -> bool:
+        """Return whether a newer token may be taken where this one is refused."""
+        return error.status in self.renewed_at
+
+    def hint_for_the_same(self) -> str:
+        """Return what to do where the newer token is the refused one."""
+        raise NotImplementedError
+
+    async def sign(self, call: HttpCall) -> HttpCall:
+        """Return `call` with the token among its headers.
+
+        Raises:
+            ProviderAuthError: there is none.
+        """
+        token = self.known() or await self._ask()
+        name = _BEARER if token.is_bearer else self._key_header
+        value = f"Bearer {token.text}" if name == _BEARER else token.text
+        return replace(call, headers={**token.headers, **call.headers, name: value})
+
+    async def sign_again(self, refused: HttpCall, error: ProviderAuthError) -> HttpCall:
+        """Return the call to send in the place of `refused`, with a newer token.
+
+        Raises:
+            ProviderAuthError: `error`, when it is not about the token or the newer one is the same.
+        """
+        if not self.is_about_the_token(error):
+            raise error
+        token = _TOKENS.get(self.asked)
+        if token is not None and _has(refused, token):
+            del _TOKENS[self.asked]
+        again = await self.sign(refused)
+        token = _TOKENS.get(self.asked)
+        if token is not None and _has(refused, token):
+            error.hint = self.hint_for_the_same()
+            raise error
+        return again
+
+    def known(self) -> Token | None:
+        """Return the token that is there already and may still be used."""
+        token = _TOKENS.get(self.asked)
+        is_fresh = token is not None and (token.until is None or self._clock() < token.until)
+        return token if is_fresh else None
+
+    def keep(self, token: Token) -> Token:
+        """Keep a token for all who ask for the same, and hide it in all that is shown."""
+        learn_secret(token.text)
+        _TOKENS[self.asked] = token
+        return token
+
+    def replaced_at(self, end: float | None, *, margin_s: float) -> float | None:
+        """Return when to replace a token that ends at `end`: so long before, or after half its life if that is sooner.
+
+        An end in the past says that the clocks differ; then the server says when the token has ended.
+        """
+        now = self._clock()
+        left = 0.0 if end is None else end - now
+        return now + left - min(margin_s, left / 2) if left > 0 else None
+
+    async def _ask(self) -> Token:
+        """Return a new token; callers that want one at the same time share one fetch and what comes of it."""
+        asking = _ASKING.setdefault(asyncio.get_running_loop(), {})
+        task = asking.get(self.asked)
+        if task is None:
+            task = asking[self.asked] = asyncio.create_task(self.fetch())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            task.add_done_callback(lambda _: asking.pop(self.asked, None))
+        return await asyncio.shield(task)
+
+
+def _has(call: HttpCall, token: Token) -> bool:
+    return any(value in (token.text, f"Bearer {token.text}") for value in call.headers.values())
+
 
 TIME_LIMIT_S = 10.0
 KEY_COMMAND_SOURCE = "the program of `api_key_command`"
@@ -214,3 +350,74 @@ def _end_of_jwt(token: str) -> float | None:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return _number(claims.get("exp")) if isinstance(claims, dict) else None
     return None
+
+
+_EXTRA = "cloud credentials"
+CLOUD_LOGIN = "cloud_login"
+"""The setting that asks for them beside a key, or at an address that is not the cloud's own; false forbids them."""
+
+
+class CloudLogin(Struct, frozen=True):
+    """The credentials of a cloud for a provider whose requests go to `url`, and which has no key."""
+
+    source: ProviderSource
+    cloud: Literal["google", "azure"]
+    url: str
+    settings: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """Return what they are, for messages."""
+        return f"{'Google Cloud' if self.cloud == 'google' else 'Azure'}'s {CLOUD_CREDENTIALS}"
+
+    @property
+    def signer(self) -> Signer | None:
+        """Return what puts a token into requests; None where the provider may not have one."""
+        signer: Signer | None = extra(_EXTRA).credentials_for(
+            self.source, self.cloud, self.url, self.settings
+        )
+        return signer
+
+    def missing(self, variable: str) -> Problem | None:
+        """Return the problem of a provider whose cloud gives it no token; None where it does. It is tried.
+
+        Args:
+            variable: what else may hold its key.
+        """
+        lack: tuple[str, str] | None = extra(_EXTRA).lack_of(self.source, self.cloud, self.url, self.settings)
+        if lack is None:
+            return None
+        what, hint = lack
+        if self.settings.get(CLOUD_LOGIN):
+            return self.source.problem(f"no credentials for {self.source.id}: {what}", hint=hint)
+        message = f"no credentials for {self.source.id}: {variable} is not set, and {what}"
+        found = self.source.problem(message)
+        return MissingKey(message, found.location, f"{hint}; or set {variable}", variable=variable)
+
+
+def cloud_login(
+    source: ProviderSource, cloud: Literal["google", "azure"], url: str, settings: Mapping[str, Any]
+) -> CloudLogin | None:
+    """Return the credentials that a provider, for which no key is there, is called with; None for none."""
+    if source.access.is_strangers or has_key_command(settings) or secret_values(settings.get("headers", {})):
+        return None
+    if settings.get(CLOUD_LOGIN, "api_key_env" not in settings) is False:
+        return None
+    return CloudLogin(source, cloud, url, settings)
+
+
+def check_cloud_login(source: ProviderSource, *, is_cloud: bool) -> list[Problem]:
+    """Return the problems of `cloud_login` beside other settings of the key, or at a vendor that has none."""
+    config = source.spec.config
+    key = next((name for name in (CLOUD_LOGIN, "cloudLogin") if config.get(name)), None)
+    if key is None:
+        return []
+    if not is_cloud:
+        hint = "leave it out: it is for azure: and vertex:"
+        return [source.key_problem(f"{source.kind}: has no `{key}`", key=key, hint=hint)]
+    names = ("api_key", "apiKey", "api_key_env", "apiKeyEnvar", "api_key_command", "apiKeyCommand")
+    return [
+        source.problem(f"`{key}` and `{name}` both supply a key: keep one", key=name)
+        for name in names
+        if config.get(name) is not None
+    ]
