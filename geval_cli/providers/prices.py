@@ -36,6 +36,8 @@ _HALF_IN_BATCHES = frozenset({"azure", "google", "mistral"})
 ai.google.dev/gemini-api/docs/batch-api, docs.mistral.ai/studio-api/batch-processing and
 learn.microsoft.com/azure/foundry/openai/how-to/batch, as of November 2026.
 """
+_TELLS_ITS_BILL = frozenset({"openrouter", "perplexity"})
+"""Vendors whose answers say what they cost, searches and all."""
 _VERTEX_HOST = "aiplatform.googleapis.com"
 _VERTEX_REGIONS = (f"-{_VERTEX_HOST}", ".rep.googleapis.com")
 """Where Gemini costs what it does everywhere, and Claude more."""
@@ -141,7 +143,7 @@ class ListPrice(Struct, frozen=True):
     def cost_usd(self, tokens: TokenUsage | None) -> float | None:
         if tokens is None:
             return None
-        if self.vendor == "openrouter" and tokens.charged_usd is not None:
+        if self.vendor in _TELLS_ITS_BILL and tokens.charged_usd is not None:
             return tokens.charged_usd
         costs = (self._listed_usd(name, tokens) for name in (tokens.model, self.model) if name)
         return next((cost for cost in costs if cost is not None), None)
@@ -156,6 +158,7 @@ class ListPrice(Struct, frozen=True):
             "cache_write_1h_tokens": tokens.long_cache_write_tokens,
             "input_audio_tokens": tokens.input_audio_tokens,
             "output_audio_tokens": tokens.output_audio_tokens,
+            "web_searches": tokens.web_searches,
         }
         usage = table.Usage(**{name: count for name, count in counts.items() if count})
         conditions = dict(tokens.conditions)
@@ -179,6 +182,7 @@ class ListPrice(Struct, frozen=True):
         # Without a price of its own the table would count sound as text, which costs a fraction of it.
         needed += ["input_audio_mtok"] if tokens.input_audio_tokens else []
         needed += ["output_audio_mtok"] if tokens.output_audio_tokens else []
+        needed += ["web_searches_kcount"] if tokens.web_searches else []
         is_listed = all(getattr(found.model_price, name) is not None for name in needed)
         return float(found.total_price) * share if is_listed else None
 

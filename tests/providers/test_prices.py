@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +262,74 @@ def test_an_answer_of_a_batch_that_cannot_be_used_costs_what_batches_cost() -> N
         model.batched_response(ask(), 200, body)
     assert error.value.cost_usd == 1.0
     run(model.aclose())
+
+
+def _of_claude(searches: int) -> Any:
+    usage = {"input_tokens": 1000, "output_tokens": 100}
+    found = {"server_tool_use": {"web_search_requests": searches}} if searches else {}
+    content = [{"type": "text", "text": "It is so."}]
+    return {"content": content, "stop_reason": "end_turn", "usage": {**usage, **found}}
+
+
+def _of_responses(searches: int) -> Any:
+    def call(action: str) -> dict[str, Any]:
+        return {"type": "web_search_call", "status": "completed", "action": {"type": action}}
+
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is so."}]}
+    opened = [call("open_page"), call("find_in_page")] if searches else []
+    output = [*(call("search") for _ in range(searches)), *opened, said]
+    usage = {"input_tokens": 1000, "output_tokens": 100}
+    return {"status": "completed", "output": output, "usage": usage}
+
+
+def _of_gemini(searches: int) -> Any:
+    grounding = {"groundingMetadata": {"webSearchQueries": ["", *["so?"] * searches]}}
+    content = {"role": "model", "parts": [{"text": "It is so."}]}
+    candidate = {"content": content, "finishReason": "STOP", **grounding}
+    usage = {"promptTokenCount": 1000, "candidatesTokenCount": 100}
+    return {"candidates": [candidate], "usageMetadata": usage}
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "paid_searches"),
+    [
+        ("anthropic:claude-sonnet-4-5", _of_claude, 3),
+        ("openai:responses:gpt-4.1", _of_responses, 3),
+        ("google:gemini-2.5-pro", _of_gemini, 1),  # by the answer, however many queries it took
+        ("google:gemini-3-pro-preview", _of_gemini, 3),
+    ],
+)
+def test_searches_of_the_web_are_paid_for(name: str, body: Callable[[int], Any], paid_searches: int) -> None:
+    def cost_usd(searches: int) -> float:
+        with LoopbackServer(Reply(body=body(searches))) as server:
+            url = server.url if name.startswith("anthropic") else server.base_url
+            keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "k")
+            model = provider(name, {"base_url": url, "price": "list"}, env=keys)
+            [response] = run(answer(model, ask()))
+        assert response.usage.cost_usd is not None
+        return response.usage.cost_usd
+
+    vendor, _, model_name = name.replace("responses:", "").partition(":")
+    [listed] = [
+        found
+        for entry in get_snapshot().providers
+        if entry.id == vendor
+        for found in [entry.find_model(model_name)]
+        if found is not None
+    ]
+    each_usd = float(listed.get_prices(datetime.now(UTC)).web_searches_kcount) / 1000
+    assert cost_usd(3) - cost_usd(0) == pytest.approx(paid_searches * each_usd)
+
+
+def test_the_cost_of_searches_whose_price_nobody_knows_is_unknown() -> None:
+    assert GPT_4.cost_usd(TokenUsage(1000, 100, web_searches=1)) is None
+
+
+def test_the_bill_in_an_answer_of_perplexity_is_what_it_costs() -> None:
+    reply = chat_reply("It is so.", usage=(1000, 100))
+    reply.body["usage"]["cost"] = {"input_tokens_cost": 0.001, "request_cost": 0.006, "total_cost": 0.0071}
+    with LoopbackServer(reply) as server:
+        config = {"base_url": server.base_url, "price": "list"}
+        model = provider("perplexity:sonar", config, env={"PERPLEXITY_API_KEY": "k"})
+        [response] = run(answer(model, ask()))
+    assert response.usage.cost_usd == 0.0071

@@ -334,10 +334,26 @@ class GoogleProvider(EndpointProvider):
                 "audio_tokens": _sum(heard) if heard else None,
             },
         }
-        return read_chat_usage({"usage": usage, "model": body.get("modelVersion")})
+        tokens = read_chat_usage({"usage": usage, "model": body.get("modelVersion")})
+        searches = _searches(body, self._endpoint.model)
+        return tokens if tokens is None or not searches else structs.replace(tokens, web_searches=searches)
 
     def _new_batches(self) -> BatchApi | None:
         return GoogleBatches(self._endpoint, self._transport) if self._endpoint.batch else None
+
+
+def _searches(body: Mapping[str, Any], model: str) -> int:
+    """Return how many searches of the web are to be paid for: each query, or up to Gemini 2.5 each answer with any.
+
+    See ai.google.dev/gemini-api/docs/google-search, "Pricing", as of November 2026.
+    """
+    candidates = body.get("candidates")
+    queries = 0
+    for item in candidates if isinstance(candidates, list) else ():
+        grounding = item.get("groundingMetadata") if isinstance(item, dict) else None
+        listed = grounding.get("webSearchQueries") if isinstance(grounding, dict) else None
+        queries += sum(bool(query) for query in listed) if isinstance(listed, list) else 0
+    return min(queries, 1) if model.startswith(("gemini-1", "gemini-2")) else queries
 
 
 def build(source: ProviderSource) -> GoogleProvider:

@@ -110,10 +110,21 @@ class ResponsesProvider(EndpointProvider):
             "completion_tokens": counted.get("output_tokens"),
             "prompt_tokens_details": counted.get("input_tokens_details"),
         }
-        return read_chat_usage({**body, "usage": usage})
+        tokens = read_chat_usage({**body, "usage": usage})
+        items = body.get("output")
+        searches = sum(map(_is_search, items if isinstance(items, list) else ()))
+        return tokens if tokens is None or not searches else replace(tokens, web_searches=searches)
 
     def _new_batches(self) -> BatchApi | None:
         return _batches(self._endpoint)
+
+
+def _is_search(item: Any) -> bool:
+    """Return whether an item is a search of the web; pages that are opened or searched in cost nothing."""
+    if not isinstance(item, dict) or item.get("type") != "web_search_call":
+        return False
+    action = item.get("action")
+    return not isinstance(action, dict) or action.get("type", "search") == "search"
 
 
 def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class TokenUsage(Struct, frozen=True):
         model: the model that answered, by its own name; None when the server does not say.
         conditions: what else decides the price, for example {"service_tier": "flex"}.
         charged_usd: what the server says it charged; None when it does not say.
+        web_searches: how often the vendor searched the web for the answer, for which it takes money, too.
     """
 
     input_tokens: int = 0
@@ -54,6 +55,7 @@ class TokenUsage(Struct, frozen=True):
     model: str | None = None
     conditions: Mapping[str, str] = field(default_factory=dict)
     charged_usd: float | None = None
+    web_searches: int = 0
 
 
 class Exchange(Struct, frozen=True):
@@ -136,6 +138,7 @@ def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
             long_cache_write_tokens=_count(_part(usage, "cache_creation"), "ephemeral_1h_input_tokens"),
             model=_text(body, "model"),
             conditions=_conditions(usage),
+            web_searches=_count(_part(usage, "server_tool_use"), "web_search_requests"),
         )
         return _consistent(messages_usage)
     except _SenselessError:
@@ -176,8 +179,9 @@ def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage
     if reasoning and _count(usage, "total_tokens") == input_tokens + output_tokens + reasoning:
         # xAI counts reasoning beside the completion, all others within it; the total tells which it is.
         output_tokens += reasoning
-    # OpenRouter's own bill; with a key of the user's own at the vendor, the vendor's bill comes on top.
-    charged = _amount_usd(usage.get("cost"))
+    # The bill of OpenRouter or Perplexity; with a key of the user's own at the vendor, the vendor's bill comes on top.
+    cost = usage.get("cost")
+    charged = _amount_usd(cost.get("total_cost") if isinstance(cost, dict) else cost)
     if charged is None or not usage.get("is_byok"):
         charged_usd = charged
     else:
