@@ -58,8 +58,10 @@ LONG = (
 )
 """Modules that take many seconds: they are begun early, so that at the end no process works alone for long."""
 
-# How long an example takes says how busy the machine is, and nothing about geval.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says how busy a machine is, and nothing of geval. `make soak PARTS=examples` tries many.
+_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any machine", _ANY_MACHINE, max_examples=50)
+settings.register_profile("many", _ANY_MACHINE, max_examples=2000)
 settings.load_profile("any machine")
 
 

@@ -54,6 +54,13 @@ def _starts(path: Path, version: str) -> bool:
     return finished.returncode == 0 and finished.stdout.startswith(f"Python {version}.")
 
 
+def many_examples(seed: int) -> bool:
+    """Forty times as many examples of every property that names no number of its own."""
+    options = ["--hypothesis-profile=many", f"--hypothesis-seed={seed}", "-o", "timeout=3600"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "hypothesis", *options]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
 def kills(seed: int) -> bool:
     """Runs killed at 20 moments each, and gone on with."""
     outcomes = [kill.run(seed=seed + number) for number in range(KILLED_RUNS)]
@@ -113,6 +120,7 @@ def vendors(_: int) -> bool:
 
 PARTS: dict[str, Callable[[int], bool]] = {
     "pythons": on_every_python,
+    "examples": many_examples,
     "kills": kills,
     "batches": batches,
     "faults": faulty,
