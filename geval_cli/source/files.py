@@ -11,8 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.patterns import compile_later
@@ -76,7 +75,7 @@ _BROKEN = (
 """Further errors that openpyxl raises on broken files."""
 
 
-def _package(path: Path, asked_at: Location | None) -> ModuleType:
+def _package(path: Path, asked_at: Location | None) -> Any:
     try:
         import pypdf  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:

@@ -122,6 +122,20 @@ def test_only_the_judge_goes_into_batches_when_that_is_asked_for(tmp_path, serve
     assert all(item["latency_ms"] for item in ended.results)
 
 
+def test_a_version_of_the_library_without_aiohttp_will_do(tmp_path, server, monkeypatch):
+    import openai
+
+    def absent(**options: Any) -> None:
+        raise RuntimeError(
+            "To use the aiohttp client you must have installed the package with the `aiohttp` extra"
+        )
+
+    monkeypatch.setattr(openai, "DefaultAioHttpClient", absent)
+    Suite(tmp_path, server).run()
+    assert paid_once(server, 2 * BATCHED)
+    assert not asked_twice(server)
+
+
 def test_keys_stand_in_no_file_of_the_home_folder(tmp_path, server, monkeypatch):
     monkeypatch.setenv("OPENAI_ORG_ID", "somebody-elses")
     Suite(tmp_path, server).run()
