@@ -236,11 +236,15 @@ class ProviderTimeoutError(ProviderError):
 
 
 class ProviderUnavailableError(ProviderError):
-    """The server cannot be reached, closed the connection, or answered with a 5xx."""
+    """The server cannot be reached, closed the connection, or answered with a 5xx.
+
+    `has_begun` says that an answer had begun, which is paid for though its end is missing.
+    """
 
     is_retryable = True
 
     retry_after_s: float | None = None
+    has_begun = False
 
 
 class OfflineError(ProviderError):

@@ -6,7 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
-from geval_cli.errors import BudgetError, ProviderResponseError, ProviderTimeoutError
+from geval_cli.errors import (
+    BudgetError,
+    ProviderResponseError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
 from geval_cli.gateway.call import OPEN_CASE, Handler, ModelCall, OpenCase, ServerKey, Wire
 from geval_cli.numbers import format_cost, plural
 from geval_cli.providers.base import Provider
@@ -234,8 +239,9 @@ class CostReservation:
         except ProviderResponseError as error:
             self._pay_out(call, set_aside_usd if error.cost_usd is None else error.cost_usd)
             raise
-        except ProviderTimeoutError:
-            self._pay_out(call, set_aside_usd)
+        except (ProviderTimeoutError, ProviderUnavailableError) as error:
+            if isinstance(error, ProviderTimeoutError) or error.has_begun:
+                self._pay_out(call, set_aside_usd)
             raise
         else:
             cost_usd = response.usage.cost_usd

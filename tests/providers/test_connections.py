@@ -59,6 +59,7 @@ class TestBrokenAnswers:
             error = failure(server.base_url)
             assert isinstance(error, ProviderUnavailableError)
             assert error.message == f"{server.url} {said}"
+            assert error.has_begun == ("before its answer was complete" in said)  # then it is paid for
 
     @pytest.mark.parametrize(
         ("payload", "said"),

@@ -121,11 +121,13 @@ def connection_error(
         if os.strerror(errno.EMFILE) in reason:
             hint = "run with a lower -j, or raise the limit of open files (`ulimit -n`)"
         return _unavailable(f"{origin} cannot be reached: {reason}", context, hint)
-    return _unavailable(
+    broken = _unavailable(
         f"{origin} {_WHAT_BROKE.get(type(error), 'dropped the connection')}",
         context,
         "the problem is at the server or in the network",
     )
+    broken.has_begun = isinstance(error, CutOffAnswerError | BrokenCompressionError)
+    return broken
 
 
 def _shown(url: str) -> str:
