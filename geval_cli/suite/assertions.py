@@ -166,7 +166,7 @@ def read_rubric(
     value: JsonValue, place: SourcePath, reading: LoadContext
 ) -> tuple[RubricBandSpec, ...] | None:
     """Return the bands in the order of the file; None with a problem for each band that is wrong."""
-    known = len(reading.problems)
+    known = reading.errors
     if isinstance(value, dict):
         bands = [_band_of_key(key, entry, place.child(key), reading) for key, entry in value.items()]
     elif isinstance(value, (list, tuple)):
@@ -177,7 +177,7 @@ def read_rubric(
         return None
     if not value:
         reading.report("`rubric` has no bands", place.value(), notes=_FORMS)
-    if len(reading.problems) > known:
+    if reading.errors > known:
         return None
     return tuple(band for band in bands if band is not None)
 
@@ -354,7 +354,7 @@ _NODE_FORMS = (
 
 def _read_tree(value: JsonValue, place: SourcePath, reading: LoadContext, depth: int = 1) -> Any:
     """Return a node of a decision tree with all that it leads to; None with a problem for each mistake."""
-    before = len(reading.problems)
+    before = reading.errors
     if depth > _MOST_NODES_DEEP:
         reading.report(f"a decision tree can be {_MOST_NODES_DEEP} questions deep at most", place.value())
         return None
@@ -390,7 +390,7 @@ def _read_tree(value: JsonValue, place: SourcePath, reading: LoadContext, depth:
         for name in answers:
             values[name] = _read_branch(values[name], fields.child(name), reading, depth)
     asked = _asked_in(fields, reading)
-    if asked is None or len(reading.problems) > before:
+    if asked is None or reading.errors > before:
         return None
     node = build_spec(TreeNode, fields, reading)
     return None if node is None else node.with_asked(asked)
@@ -515,7 +515,7 @@ def _read_dimensions(
         message = f"`dimensions` must be a list of dimensions, found {describe_value(value)}"
         reading.report(message, place.value(), "for a single one use `dimension`")
         return None
-    known, found = len(reading.problems), dict[str, RatedDimensionSpec]()
+    known, found = reading.errors, dict[str, RatedDimensionSpec]()
     for index, item in enumerate(value):
         at = place.child(index)
         written = {"dimension": item} if isinstance(item, str) else item
@@ -530,9 +530,9 @@ def _read_dimensions(
                 f"`{spec.dimension}` is listed twice", at.value("dimension"), "leave one of them out"
             )
         found.setdefault(spec.dimension, spec)
-    if len(value) < _PAIR and len(reading.problems) == known:
+    if len(value) < _PAIR and reading.errors == known:
         reading.report("`dimensions` needs at least two", place.value(), "for a single one use `dimension`")
-    return tuple(found.values()) if len(reading.problems) == known else None
+    return tuple(found.values()) if reading.errors == known else None
 
 
 def _read_checklist(
@@ -575,10 +575,10 @@ def _read_examples(
         hint = "for example `examples: [{output: Paris., rating: 5}]`, or file://examples.jsonl"
         reading.report(f"`examples` must be a list, found {describe_value(value)}", place.value(), hint)
         return None
-    known, found = len(reading.problems), []
+    known, found = reading.errors, []
     for item, at in items:
         found.append(read_spec(RatedExampleSpec, item, at, "an entry of `examples`", reading))
-    return None if len(reading.problems) > known else tuple(item for item in found if item is not None)
+    return None if reading.errors > known else tuple(item for item in found if item is not None)
 
 
 def _example_rows(

@@ -34,7 +34,7 @@ def read_judges(value: JsonValue, place: SourcePath, reading: LoadContext) -> Pr
         hint = "name at least two" if not value else "write it without the brackets, or name more"
         reading.report("a list of judges is a jury and needs at least two", place.value(), hint)
         return None
-    known = len(reading.problems)
+    known = reading.errors
     members = [read_provider(item, place.child(index), reading) for index, item in enumerate(value)]
     judges = [judge for judge in members if judge is not None]
     seen: dict[bytes, int] = {}
@@ -43,7 +43,7 @@ def read_judges(value: JsonValue, place: SourcePath, reading: LoadContext) -> Pr
         if first != index:
             message = f"the jury has `{judge.title}` twice, so one judge would count double"
             reading.report(message, place.value(index), "keep one of them, or give it other settings")
-    if len(reading.problems) > known:
+    if reading.errors > known:
         return None
     label = ", ".join(judge.title for judge in judges)
     return JurySpec(id=JURY, label=label, members=tuple(judges), place=place)

@@ -45,11 +45,11 @@ def read_turns(fields: Fields, reading: LoadContext) -> None:
         if "turns" in fields.values and "output" in fields.values:
             _check_output(fields.values["turns"], "", fields.place, reading)
         return
-    before = len(reading.problems)
+    before = reading.errors
     turns = _read_list(value, place, reading)
-    if turns is not None and len(reading.problems) == before:
+    if turns is not None and reading.errors == before:
         _check_whole(turns, fields, place, reading)
-    if turns is None or len(reading.problems) > before:
+    if turns is None or reading.errors > before:
         drop_turns(fields)
     else:
         fields.values["turns"] = turns
@@ -494,7 +494,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
                 check_output_of_test(spec, self.default, reading)
                 yield index, spec
             self._put_warnings_aside(reading)
-            if len(reading.problems) >= MAX_PROBLEMS:
+            if reading.errors >= MAX_PROBLEMS:
                 reading.report(
                     f"more than {MAX_PROBLEMS:,} problems: nothing after tests[{index}] is checked", None
                 )

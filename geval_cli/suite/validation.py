@@ -146,6 +146,11 @@ class LoadContext(Struct, frozen=True):
     is_built: bool = False
     held: ConfigMedia = field(default_factory=ConfigMedia)
 
+    @property
+    def errors(self) -> int:
+        """Return how many errors there are so far: a warning makes no part of a config invalid."""
+        return sum(problem.severity is Severity.ERROR for problem in self.problems)
+
     def report(
         self, message: str, location: Location | None, hint: str = "", *, notes: tuple[str, ...] = ()
     ) -> None:

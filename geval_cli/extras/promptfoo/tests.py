@@ -2,6 +2,7 @@
 
 import base64
 import mimetypes
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -30,6 +31,8 @@ from geval_cli.templating.js_text import js_json
 
 _DOCUMENTS = frozenset({".yaml", ".yml"})
 _MEDIA = ("image/", "audio/", "video/")
+_MOST_ALIKE = 10
+"""So many equal warnings are told, each with its place; a table may have one in each row."""
 MAX_COMBINATIONS = 100_000
 """How many tests the lists of one test may become; more is a slip, and would fill the memory."""
 
@@ -176,19 +179,25 @@ class PromptfooTests(Struct, frozen=True):
         scenarios = [part for item in self.scenarios for part in (*item.settings, *item.tests)]
         for row in iterate_rows((*self.tests, *scenarios), reading):
             yield row.value
+            reading.problems.clear()  # the check tells them
             if isinstance(row.value, dict) and isinstance(row.value.get("vars"), str | list):
                 test = read_row(row, "a test", reading)
                 yield {} if test is None else test.spec.vars
 
     def _cases(self, reading: LoadContext) -> Iterator[MergedTest]:
-        index = 0
+        index, seen, told = 0, 0, Counter[str]()
         self._check_choices(self.default, reading)
         for test in self._read_tests(reading):
             self._check_choices(test, reading)
             for case in self._of_test(test, reading):
                 yield replace(case, index=index)
                 index += 1
-            if len(reading.problems) >= MAX_PROBLEMS:
+            for problem in [item for item in reading.problems[seen:] if item.severity is Severity.WARNING]:
+                told[problem.message] += 1
+                if told[problem.message] > _MOST_ALIKE:
+                    reading.problems.remove(problem)
+            seen = len(reading.problems)
+            if reading.errors >= MAX_PROBLEMS:
                 reading.report(f"more than {MAX_PROBLEMS:,} problems: nothing after them is checked", None)
                 return
 
@@ -217,7 +226,7 @@ class PromptfooTests(Struct, frozen=True):
             for test in _scenario_tests(scenario, reading):
                 is_empty = False
                 yield test
-        if is_empty and not reading.problems:
+        if is_empty and not reading.errors:
             yield from filter(
                 None, [read_row(TestRow({}, self.whole, reading.files.base_dir), "a test", reading)]
             )

@@ -25,7 +25,7 @@ _KNOWN = "known: .csv, .tsv, .jsonl, .ndjson, .json, .yaml, .yml"
 
 def read_simulation(fields: Fields, reading: LoadContext) -> None:
     """Put a simulated user in the place of what is written as `turns`, or drop it with a problem for each mistake."""
-    before = len(reading.problems)
+    before = reading.errors
     place = fields.child("turns")
     outer = read_fields(SimulationSpec, fields.values["turns"], place, "`turns`", reading)
     spec = None
@@ -36,7 +36,7 @@ def read_simulation(fields: Fields, reading: LoadContext) -> None:
             _read_parts(inner, reading)
             user = build_spec(SimulatedUserSpec, inner, reading)
             spec = None if user is None else SimulationSpec(simulate=user, place=place)
-    if spec is None or len(reading.problems) > before:
+    if spec is None or reading.errors > before:
         drop_turns(fields)
     else:
         fields.values["turns"] = spec
@@ -143,7 +143,7 @@ def _profiles(
 def _rows_of_files(
     reference: str, asked_at: Location | None, reading: LoadContext
 ) -> Iterator[tuple[JsonValue, SourcePath]]:
-    known, is_empty = len(reading.problems), True
+    known, is_empty = reading.errors, True
     try:
         for file in named_files(reference, asked_at, reading):
             for row in _rows_of_file(file.path, asked_at, reading):
@@ -151,7 +151,7 @@ def _rows_of_files(
                 yield row
     except ConfigError as error:
         reading.problems.extend(error.problems)
-    if is_empty and len(reading.problems) == known:
+    if is_empty and reading.errors == known:
         reading.report(f"`{reference}` contains no profiles", asked_at, _FORM)
 
 

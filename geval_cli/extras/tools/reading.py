@@ -32,7 +32,7 @@ _NO_ARGUMENTS: dict[str, JsonValue] = {"type": "object", "properties": {}}
 
 def read_tools(value: JsonValue, place: SourcePath, reading: LoadContext) -> ToolSet | None:
     """Return the tools that a config names, with a problem for each mistake; None where they cannot be used."""
-    known = len(reading.problems)
+    known = reading.errors
     if isinstance(value, str | list | tuple):
         written, at_functions = {"functions": value}, place
     elif isinstance(value, dict):
@@ -65,21 +65,21 @@ def read_tools(value: JsonValue, place: SourcePath, reading: LoadContext) -> Too
             definitions.append(tool)
             places_of.append(at)
     _check_names(definitions, places_of, reading)
-    if not definitions and len(reading.problems) == known and _may_run(reading):
+    if not definitions and reading.errors == known and _may_run(reading):
         hint = "name functions (file://tools.py), or `definitions` of tools"
         reading.report("`tools` has no tools", place.value(), hint)
     answered = {*functions, *(item.name for item in recorded)}
-    is_sound = len(reading.problems) == known
+    is_sound = reading.errors == known
     for tool, at in zip(definitions, places_of, strict=True):
         if is_sound and simulated is None and tool.name not in answered:
             message = f"nothing answers calls of the tool `{tool.name}`"
             reading.report(message, at.value(), "add `simulate`, or an answer to `recorded`")
     if _may_run(reading):
         _check_recorded(recorded, definitions, place, reading)
-    if simulation is not None and len(functions) == len(definitions) and len(reading.problems) == known:
+    if simulation is not None and len(functions) == len(definitions) and reading.errors == known:
         hint = "put the tools that have no function under `definitions`"
         reading.report("`simulate` has no tools to simulate", place.key("simulate"), hint)
-    if len(reading.problems) > known and any(item.severity == "error" for item in reading.problems[known:]):
+    if reading.errors > known:
         return None
     return ToolSet(
         place,

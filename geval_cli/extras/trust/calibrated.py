@@ -197,14 +197,14 @@ def read_calibrations(value: JsonValue, place: SourcePath, reading: LoadContext)
         hint = "give the file, for example `calibration: judge.cal.json`"
         reading.report(f"`calibration` must be a path, found {describe_value(value)}", place.value(), hint)
         return nothing
-    known = len(reading.problems)
+    known = reading.errors
     try:
         document = reading.files.document(as_reference(value), place.value())
     except ConfigError as error:
         reading.problems.extend(error.problems)
         return nothing
     entries = _entries(document.value, document.place, reading)
-    if len(reading.problems) > known:
+    if reading.errors > known:
         return nothing
     plain = {entry.metric: entry for entry in entries if not entry.judges}
     juries = {entry.metric: entry for entry in entries if entry.judges}
@@ -276,7 +276,7 @@ def _without_nulls(item: JsonValue) -> JsonValue:
 
 def _judges(entry: CalibrationEntry, reading: LoadContext) -> tuple[JudgeWeight, ...] | None:
     """Return the weights of a jury's judges; None with a problem where they are none."""
-    known, found = len(reading.problems), []
+    known, found = reading.errors, []
     for index, item in enumerate(entry.judges):
         place = entry.place.child("judges", index)
         one = read_spec(JudgeEntry, _without_nulls(item), place, "the weight of a judge", reading)
@@ -285,9 +285,9 @@ def _judges(entry: CalibrationEntry, reading: LoadContext) -> tuple[JudgeWeight,
             found.append(JudgeWeight(**values))
             if one.weight and not one.sd:
                 reading.report("a judge with a weight needs an `sd` above 0", place.value("sd"), _WRITE)
-    if len(reading.problems) == known and not any(one.weight for one in found):
+    if reading.errors == known and not any(one.weight for one in found):
         reading.report("no judge has a weight above 0", entry.place.value("judges"), _WRITE)
-    return tuple(found) if len(reading.problems) == known else None
+    return tuple(found) if reading.errors == known else None
 
 
 def _is_number(value: JsonValue) -> bool:

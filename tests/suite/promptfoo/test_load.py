@@ -267,6 +267,56 @@ def test_a_config_that_is_no_mapping_is_refused(tmp_path: Path, content: str) ->
         open_config(tmp_path, content)
 
 
+STRAY = {"stray": 1}
+
+
+@pytest.mark.parametrize(
+    "assertion",
+    [
+        {"type": "g-eval", "dimensions": ["fluency", {"dimension": "coherence", **STRAY}]},
+        {"type": "g-eval", "criteria": "x", "examples": [{"output": "a", "rating": 5, **STRAY}]},
+        {"type": "g-eval", "checklist": ["a", {"item": "b", **STRAY}]},
+        {"type": "decision-tree", "tree": {"question": "q", "yes": 1, "no": 0, **STRAY}},
+        {"type": "word-count", "value": {"min": 1, **STRAY}},
+        {"type": "assert-set", "assert": [{"type": "contains", "value": "x", **STRAY}], **STRAY},
+    ],
+)
+def test_an_unknown_key_drops_nothing(tmp_path: Path, assertion: dict[str, object]) -> None:
+    def without_stray(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: without_stray(item) for key, item in value.items() if key != "stray"}
+        return [without_stray(item) for item in value] if isinstance(value, list) else value
+
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", **STRAY}]
+    test = {"turns": turns, "assert": [assertion]}
+    (case,) = cases(tmp_path, {**BASE, "tests": [test]})
+    assert "unknown key `stray`" in " ".join(warnings_of(tmp_path, {**BASE, "tests": [test]}))
+    (clean,) = cases(tmp_path, {**BASE, "tests": [without_stray(test)]})
+    assert case.assertions
+    assert [item.model_dump() for item in case.assertions] == [item.model_dump() for item in clean.assertions]
+    assert case.turns == clean.turns != ()
+
+
+def test_many_warnings_refuse_no_config_and_equal_ones_are_told_a_few_times(tmp_path: Path) -> None:
+    rows = [
+        {"vars": {"x": n}, "one": 1, "assert": [{"type": "contains", "two": 2}] * 2} for n in range(1_100)
+    ]
+    files = {"t.jsonl": "\n".join(map(json.dumps, rows))}
+    found = open_config(tmp_path, {**BASE, "tests": "file://t.jsonl"}, files=files)
+    assert {problem.message for problem in found.problems} == {
+        "a contains assertion needs `value`",
+        "more than 1,000 problems: nothing after them is checked",
+    }
+    for row in rows:
+        row["assert"] = [{"type": "contains", "value": "x", "two": 2}] * 12
+    suite = load(
+        tmp_path, {**BASE, "tests": "file://t.jsonl"}, files={"t.jsonl": "\n".join(map(json.dumps, rows))}
+    )
+    told = [problem.message.split("`")[1] for problem in suite.warnings]
+    assert {name: told.count(name) for name in told} == {"one": 10, "two": 10}
+    assert sum(1 for _ in suite.tests) == 1_100
+
+
 CHOOSING: dict[str, object] = {
     "prompts": [{"id": "p1", "label": "group:one", "raw": "{{x}}"}, {"raw": "two", "label": "Two"}],
     "providers": ["echo", {"id": "openai:gpt-4.1", "label": "Big"}],
