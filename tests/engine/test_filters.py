@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from support.promptfoo import load
 
-from geval_cli.engine.plan import Plan
+from geval_cli.engine.plan import Plan, Selection
 
 PROMPTS = [
     {"id": "p-one", "label": "First", "raw": "one"},
@@ -73,3 +73,14 @@ def test_a_serial_plan_has_one_lane_in_the_order_of_the_tests(tmp_path: Path) ->
     assert [(job.test.index, job.column) for job in queue] == [
         (test, column) for test in (0, 1) for column in range(4)
     ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "titles"), [("^echo$", {"echo", "x:1"}), ("^x:", {"x:1"}), ("1$", {"x:1"}), ("openai", set())]
+)
+def test_providers_are_chosen_by_id_or_label(tmp_path: Path, pattern: str, titles: set[str]) -> None:
+    suite = load(
+        tmp_path, {"prompts": ["a"], "providers": ["echo", {"id": "echo", "label": "x:1"}], "tests": [{}]}
+    )
+    found = Selection(providers=pattern).apply(suite).providers
+    assert {spec.label or spec.id for spec in found} == titles

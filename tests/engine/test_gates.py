@@ -157,6 +157,7 @@ def test_more_errors_than_allowed_are_an_error(allowed: int, status: Status) -> 
     (found,) = judge_gates([], ALL, max_errors=allowed)
 
     assert (found.gate, found.status, found.actual) == (f"errors <= {allowed}", status, 2)
+    assert found.note == ("allowed by --max-errors" if allowed else "--max-errors N allows some")
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_half_of_the_samples_is_enough_and_less_is_an_error_with_counts_and_an_e
     assert run(metric, says(reply(*[verdict(8)] * 5, *["No."] * 5))).estimate.valid == 5
 
     with pytest.raises(JudgeError, match="only 4 of 10 samples are valid, 50 % are needed") as caught:
-        run(metric, says(reply(*[verdict(8)] * 4, *["No."] * 4)))
+        run(metric, says(reply(*[verdict(8)] * 4, "No.", "Never.", "No.", "No.")))
     assert "4 could not be read" in caught.value.message
     assert "2 never arrived" in caught.value.message
     assert caught.value.raw_text == "No."

