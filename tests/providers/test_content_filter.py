@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 from support.calls import answer, ask, provider, run
+from support.fake_provider import FakeProvider
 from support.loopback import LoopbackServer, Reply, choices_reply
 
 from geval_cli.errors import ProviderRequestError, ProviderResponseError
+from geval_cli.events import ModelCalled
 from geval_cli.gateway.gateway import Gateway
-from geval_cli.records import Choice, ModelRequest, ModelResponse, Role
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Role, Usage
 
 AZURE_REFUSAL = {
     "error": {
@@ -163,3 +165,65 @@ def test_a_sample_that_is_no_answer_is_lost_and_no_later_request_is_split_becaus
         first, second = asyncio.run(judge(server.base_url))
     assert (len(first.choices), len(second.choices)) == (3, 4)
     assert [request.json["n"] for request in server.requests] == [4, 4]
+
+
+_OF_CLAUDE = {"stop_reason": "refusal", "usage": {"input_tokens": 1, "output_tokens": 1}}
+_OF_GEMINI = {"content": {"role": "model", "parts": []}, "finishReason": "SAFETY"}
+
+
+def _of_chat(finish_reason: str, **message: Any) -> Any:
+    entry = {"message": {"role": "assistant", **message}, "finish_reason": finish_reason}
+    return {"choices": [entry], "usage": {"prompt_tokens": 1000, "completion_tokens": 500}}
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("openai:m", _of_chat("content_filter", content="")),
+        ("openai:m", _of_chat("content_filter", content="Score: 9")),
+        ("openai:m", _of_chat("stop", content=None, refusal="I can't help with that.")),
+        ("anthropic:claude-sonnet-4-5", {"content": [], **_OF_CLAUDE}),
+        ("anthropic:claude-sonnet-4-5", {"content": [{"type": "text", "text": "Score: 9"}], **_OF_CLAUDE}),
+        ("google:gemini-2.5-pro", {"candidates": [_OF_GEMINI]}),
+        ("google:gemini-2.5-pro", {"promptFeedback": {"blockReason": "SAFETY"}}),
+        ("http", _of_chat("content_filter", content="Score: 9")),
+    ],
+)
+def test_a_verdict_that_is_withheld_is_an_error_and_not_requested_again(name: str, body: Any) -> None:
+    async def judge(server: LoopbackServer) -> None:
+        url = server.url if name.startswith("anthropic") else server.base_url
+        config = {"price": {"input": 1000, "output": 2000}, "max_retries": 2}
+        keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "k")
+        is_http = name == "http"
+        model = provider(
+            url if is_http else name, config if is_http else {"base_url": url, **config}, env=keys
+        )
+        gateway = Gateway(cache=None, on_event=events.append)
+        try:
+            await gateway.complete(model, ask(role=Role.JUDGE))
+        finally:
+            await gateway.aclose()
+            await model.aclose()
+
+    events: list[Any] = []
+    with (
+        LoopbackServer(respond=lambda _, headers: Reply(body=body)) as server,
+        pytest.raises(ProviderResponseError, match=r"withheld answer|was blocked"),
+    ):
+        asyncio.run(judge(server))
+    assert len(server.requests) == 1
+    if "choices" in body:
+        assert [event.usage.cost_usd for event in events if isinstance(event, ModelCalled)] == [2.0]
+
+
+def test_of_several_verdicts_those_that_are_not_withheld_count() -> None:
+    choices = (Choice("Score: 4", "stop"), Choice("Score: 9", "content_filter"), Choice("Score: 5", "stop"))
+    model = FakeProvider(lambda _: ModelResponse(choices, Usage(3)))
+
+    async def judge() -> ModelResponse:
+        gateway = Gateway(cache=None, on_event=lambda _: None)
+        return await gateway.complete(model, ask(sample_indexes=(0, 1, 2), role=Role.JUDGE))
+
+    response = asyncio.run(judge())
+    assert [choice.text for choice in response.choices] == ["Score: 4", "Score: 5"]
+    assert len(model.requests) == 1

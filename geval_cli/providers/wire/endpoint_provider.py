@@ -302,7 +302,7 @@ class EndpointProvider:
                 # What a filter left of a judge's reply may hold a number, which is no rating.
                 whole = tuple(choice for choice in choices if not withheld(choice.finish_reason))
                 if not whole:
-                    raise received.refuse(f"a withheld answer ({choices[0].finish_reason})")
+                    raise received.refuse(f"a withheld answer ({choices[0].finish_reason})").withheld()
                 choices = whole
             if all(choice.text.strip() or choice.finish_reason != End.STOP for choice in choices):
                 return choices

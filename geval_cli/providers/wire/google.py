@@ -529,7 +529,7 @@ def _choice(received: Received, *, is_judge: bool) -> Choice:
     if blocked:
         what = f"no answer, because the prompt was blocked ({blocked})"
         if is_judge:
-            raise received.refuse(what)
+            raise received.refuse(what).withheld()
         return Choice(what, End.FILTERED.value)
     raise received.refuse("an answer without candidates")
 
