@@ -18,12 +18,12 @@ from support.browser import PHONE, SCREEN, Visit, open_window, serve, visit, wat
 from support.realistic_runs import COLUMNS, Shape, realistic_report, realistic_results
 from support.sample_columns import ranked_report
 from support.sample_columns import report_of as report_of_columns
-from support.sample_run import RUN, STEPS, make_case, make_judged, make_report
+from support.sample_run import RUN, STEPS, SUMMARY, make_case, make_judged, make_report
 
 from geval_cli.extras.trust.labelling import LabelledRun
 from geval_cli.extras.trust.labels import LabelledOutput
 from geval_cli.numbers import format_percentage
-from geval_cli.records import CaseResult, RunSummary, Status, Turn
+from geval_cli.records import CaseResult, Column, RunSummary, Status, Turn
 from geval_cli.report import html_file
 from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.html.environment import asset
@@ -230,6 +230,31 @@ def test_what_a_model_says_is_text(tab: Any, tmp_path: Path, text: str) -> None:
         assert page.title().endswith("geval: examples/configs/vacation.yaml")
         assert page.locator("img").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("screen", [PHONE, SCREEN], ids=["phone", "screen"])
+def test_long_names_break_and_hide_no_figure(tab: Any, tmp_path: Path, screen: tuple[int, int]) -> None:
+    """Names without a space: of a metric, which stands before its figures, and of a column, which stands in a cell."""
+    name = "Donaudampfschifffahrtsgesellschaftskapitän" * 5
+    columns = (Column(0, name, "echo"), Column(1, "short", "echo"))
+    judged = make_judged(Status.FAILED, 0.1, metric=name)
+    cases = [
+        make_case(0, column, Status.FAILED, assertions=(judged,), named_scores={name: 0.1})
+        for column in columns
+    ]
+    summary = replace(SUMMARY, metrics=dict.fromkeys((name, "tone"), next(iter(SUMMARY.metrics.values()))))
+    tab.set_viewport_size({"width": screen[0], "height": screen[1]})
+    with opened(tab, tmp_path, make_report(columns, results=lambda: iter(cases), summary=summary)) as found:
+        page = found.page
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        if screen == SCREEN:  # a phone has no room for all figures, whatever the names
+            assert page.locator(".metrics").evaluate("card => card.scrollWidth <= card.clientWidth")
+        page.locator("[data-cell]").first.click()
+        page.get_by_role("dialog").locator(".assertion-head h3").wait_for()
+        assert page.locator("dialog[open]").evaluate(
+            "dialog => [...dialog.querySelectorAll('h3')].every("
+            "head => head.getBoundingClientRect().right <= dialog.getBoundingClientRect().right)"
+        )
 
 
 def test_narrow_and_dark(tab: Any, tmp_path: Path) -> None:

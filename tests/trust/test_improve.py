@@ -23,9 +23,18 @@ from support.product import Finished, Product
 from support.sample_run import make_case
 
 from geval_cli.extras.trust import improve
-from geval_cli.extras.trust.improving import LabelledCase, pick_examples, split
+from geval_cli.extras.trust.improving import (
+    TODAY,
+    AgreementMeasure,
+    JudgeCandidate,
+    LabelledCase,
+    Rated,
+    held_out_gain,
+    pick_examples,
+    split,
+)
 from geval_cli.extras.trust.labels import read_labels
-from geval_cli.records import to_json
+from geval_cli.records import Usage, to_json
 
 OUTPUTS = 120
 PER_DOCUMENT = 2
@@ -582,3 +591,24 @@ def test_what_cannot_be_improved_is_refused(
     assert not server.requests
     assert finished.code == 2
     assert said in finished.stderr
+
+
+@pytest.mark.parametrize(("documents", "is_shown"), [(2, False), (24, True)])
+def test_a_gain_that_no_document_changes_is_no_surer_than_their_number(
+    documents: int, is_shown: bool
+) -> None:
+    """Today's judge passes everything and the new one makes no mistake: leaving out a document changes neither."""
+    cases = [
+        LabelledCase(make_case(number), float(number % 2), f"document {number % documents // 2 * 2}")
+        for number in range(48)
+    ]
+    human = np.array([case.human for case in cases])
+    before = Rated(JudgeCandidate(TODAY), np.ones(48), ("",) * 48, Usage())
+    after = replace(before, scores=human)
+    if documents == 2:  # one half each, with good and bad outputs
+        cases = [replace(case, document=f"document {place // 24}") for place, case in enumerate(cases)]
+    gain = held_out_gain(AgreementMeasure.BALANCED_ACCURACY, before, after, cases, 0.5, 1)
+    assert (gain.before, gain.after, gain.value) == (0.5, 1.0, 0.5)
+    assert gain.is_shown is is_shown
+    assert gain.interval is not None
+    assert gain.interval[1] - gain.interval[0] > 0.3

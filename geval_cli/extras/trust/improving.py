@@ -70,6 +70,7 @@ from geval_cli.source.yaml_source import write_yaml
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.statistics.agreement import best_threshold, quadratic_kappa
 from geval_cli.statistics.correlation import Mask, Numbers, jackknife_error, leave_one_out, spearman
+from geval_cli.statistics.intervals import mean_interval
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
@@ -197,7 +198,8 @@ class Gain(Struct, frozen=True):
     """How much more a candidate agrees with people than today's judge does, on held-out labels.
 
     Attributes:
-        interval: at 1 - `alpha`, by leaving out one document at a time; None where it cannot be told.
+        interval: at 1 - `alpha`, by leaving out one document at a time, or that of a mean of as many equal gains where
+            none of them makes a difference; None where it cannot be told.
         look: which look at the same labels this is, counted from 1; `alpha` is .05 / 2 ** look.
         needed: about how many held-out labels would show a gain of this size with 80 % power; None if there is none.
     """
@@ -1075,6 +1077,8 @@ def held_out_gain(
     if value is not None and error is not None:
         quantile = float(stats.t.ppf(1 - alpha / 2, groups - 1))
         interval = (value - quantile * error, value + quantile * error)
+        if error <= _DUST:  # no document changes it, which says little about those to come
+            interval = mean_interval(value, 0.0, groups, level=1 - alpha, lowest=-1)
         if value > 0:
             total = float(stats.norm.ppf(1 - alpha / 2)) + _POWER_QUANTILE
             needed = max(LEAST_HELD_OUT, math.ceil(count * (total * error / value) ** 2))
