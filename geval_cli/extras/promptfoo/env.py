@@ -36,6 +36,12 @@ class PromptfooEnv(EnvValues):
         super().__init__(values, access=access)
         self._missed: set[str] = set()
 
+    def with_values(self, values: Mapping[str, str]) -> "PromptfooEnv":
+        """Return the same with values that win over these; both know what each of them has filled in."""
+        other = PromptfooEnv({**self.values, **values}, self.access)
+        other._used, other._missed = self._used, self._missed
+        return other
+
     def fill(self, value: JsonValue, place: SourcePath, problems: list[Problem]) -> JsonValue:
         if isinstance(value, str):
             return (

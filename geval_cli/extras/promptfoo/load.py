@@ -5,6 +5,8 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from geval_cli.engine.plan import is_chosen, prompt_names
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.extras.promptfoo.env import TRUE_WORDS, PromptfooEnv, literal_env
@@ -173,11 +175,16 @@ def open_suite(
             message = f"a config must be a mapping of prompts, providers and tests, found {found}"
             raise ConfigError([Problem(message, document.place.value(), "write `tests:`, then the tests")])
     values = gather_env(env, base_dir=base_dir, env_file=env_file, access=access)
-    for _, document in documents:
-        values |= literal_env(document.value.get("env"), values, access)
-    files = SourceFiles(base_dir, access)
-    reading = LoadContext(files, PromptfooEnv(values, access), rules=PROMPTFOO_RULES, scripts=scripts)
-    configs = [open_config(path, document, reading) for path, document in documents]
+    own = [literal_env(document.value.get("env"), values, access) for _, document in documents]
+    for named in own:
+        values |= named
+    files, env_of_all = SourceFiles(base_dir, access), PromptfooEnv(values, access)
+    reading = LoadContext(files, env_of_all, rules=PROMPTFOO_RULES, scripts=scripts)
+    # In a config its own `env` wins; what all of them say together is for the tests and the run.
+    configs = [
+        open_config(path, document, replace(reading, env=env_of_all.with_values(named)))
+        for (path, document), named in zip(documents, own, strict=True)
+    ]
     merged = gather(configs, reading)
     return _suite(first, configs, merged, reading, variables)
 

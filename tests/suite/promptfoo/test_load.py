@@ -234,6 +234,15 @@ def test_several_configs_are_joined(tmp_path: Path) -> None:
     assert prompts_sent(tmp_path, content, joined=(other,))[:4] == ["a", "abab", "b", "bbab"]
 
 
+def test_each_of_several_configs_has_its_own_env_values(tmp_path: Path) -> None:
+    other = tmp_path / "b.yaml"
+    text = "env: {A: b, B: '{{env.A}}{{env.OUT}}'}\nprompts: ['2 {{env.A}} {{env.B}} {{env.C}}']\n"
+    write_files(tmp_path, {"b.yaml": text})
+    content = {**BASE, "env": {"A": "a", "C": "c"}, "prompts": ["1 {{env.A}} {{env.B}}"], "tests": [{}]}
+    found = prompts_sent(tmp_path, content, joined=(other,), env={"OUT": "o", "A": "outer"})
+    assert found == ["1 a bo", "2 b bo c"]
+
+
 def test_the_digest_covers_files_that_are_named_without_file(tmp_path: Path) -> None:
     content = {**BASE, "tests": "t.csv"}
     before = load(tmp_path, content, files={"t.csv": "x\na\n"}).digest
