@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import mmap
 import sqlite3
 import struct
 import time
@@ -72,7 +73,7 @@ class KeyFilter:
     """
 
     def __init__(self) -> None:
-        self._bits = bytearray(_BITS >> 3)
+        self._bits = mmap.mmap(-1, _BITS >> 3, access=mmap.ACCESS_COPY)
 
     def add(self, key: str) -> None:
         """Add `key` to the filter."""
