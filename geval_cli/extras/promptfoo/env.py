@@ -59,14 +59,14 @@ class PromptfooEnv(EnvValues):
             self._keep_secret(value or "")
             if value is not None and not found["filters"]:
                 return value
-            if value is None and not _FALLBACK.search(found["filters"]) and name not in self._missed:
-                self._missed.add(name)
-                message = f"the environment variable `{name}` is not set and has no fallback"
-                hint = "set it, or add it to a .env file"
-                not_set = Problem(message, place.value(), hint, severity=Severity.WARNING)
-                problems.append(not_set)
-            if not found["filters"]:
-                return found[0]
+            if value is None and not _FALLBACK.search(found["filters"]):
+                if name not in self._missed:
+                    self._missed.add(name)
+                    message = f"the environment variable `{name}` is not set and has no fallback"
+                    hint = "set it, or add it to a .env file"
+                    not_set = Problem(message, place.value(), hint, severity=Severity.WARNING)
+                    problems.append(not_set)
+                return found[0]  # a provider may have an `env` of its own
             known = {} if value is None else {name: value}
             try:
                 filled = templates_of(PROMPTFOO_RULES, known).render(found[0], {})
