@@ -24,6 +24,7 @@ from geval_cli.report.output import check_output_paths, files_of, write_results_
 from geval_cli.report.report import RunReport
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
+from geval_cli.report.sanitize import quoted
 from geval_cli.report.terminal import print_answer, print_report, show_command
 from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.runs.import_run import read_importable, store_run
@@ -110,6 +111,10 @@ def _readable_history(runs: RunStore, chosen: RunChoice, limit: int) -> RunHisto
         return read_history(runs, chosen, limit=limit, without=damaged)
 
 
+_WHOLE = frozenset({".html", ".md"})
+"""Files that show the sums of a run, which a part of its cases would contradict."""
+
+
 class ShowChoice(Struct, frozen=True):
     """The part of a run that is shown.
 
@@ -146,10 +151,17 @@ def show_run(
     """Show one run on the terminal, or as JSON, and write it to files.
 
     Raises:
-        UsageError: no run, or more than one, has this id; it has no such case.
+        UsageError: no run, or more than one, has this id; it has no such case; a file has no form for a part of a run.
         ConfigError: a file cannot be written in the format that its name asks for.
     """
     check_output_paths(outputs)
+    is_part = choice.case is not None or bool(choice.wanted)
+    whole = next((path for path in outputs if path.suffix in _WHOLE), None)
+    if is_part and whole is not None:
+        hint = "write .json, .jsonl, .csv, .parquet or .junit.xml, or leave out the choice of cases"
+        raise UsageError(
+            f"{quoted(whole.name)} would show sums of the whole run beside a part of its cases", hint=hint
+        )
     with open_report(name, home, os.environ) as (report, warnings):
         print_warnings(warnings)
         if choice.case is not None and next(choice.results(report), None) is None:
@@ -163,10 +175,12 @@ def show_run(
                 what = "case" if not choice.wanted else f"{' or '.join(sorted(choice.wanted))} case"
                 no_case = UsageError(f"run {report.run.id} has no {what} {choice.case}", hint=few)
             raise no_case
-        for path in outputs:
-            write_results_file(path, report)
-        if as_json:
+        chosen = report
+        if is_part:
             chosen = structs.replace(report, results=lambda: choice.results(report), tests=None)
+        for path in outputs:
+            write_results_file(path, chosen)
+        if as_json:
             for part in json_document(chosen):
                 sys.stdout.write(part)
         else:

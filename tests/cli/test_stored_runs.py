@@ -73,8 +73,10 @@ def listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
 
 @pytest.fixture
 def shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    def run(name: str = "latest", *, as_json: bool = False, **choice: Any) -> str:
-        show_run(tmp_path / ".geval", name, ShowChoice(**choice), outputs=(), as_json=as_json)
+    def run(
+        name: str = "latest", *, as_json: bool = False, outputs: tuple[Path, ...] = (), **choice: Any
+    ) -> str:
+        show_run(tmp_path / ".geval", name, ShowChoice(**choice), outputs=outputs, as_json=as_json)
         return capsys.readouterr().out
 
     return run
@@ -304,6 +306,36 @@ class TestShow:
             document = json.loads(shown(as_json=True, **choice))
             assert [item["test_index"] for item in document["results"]] == numbers
             assert document["summary"]["failed"] == 2
+
+    @pytest.mark.parametrize("ending", ["json", "jsonl", "csv", "junit.xml"])
+    def test_only_what_was_asked_for_is_in_files(
+        self, tmp_path: Path, shown: Callable[..., str], ending: str
+    ) -> None:
+        stored(tmp_path, "one a", "two b", "three c")
+        for choice, texts in (
+            ({}, {"one a", "two b", "three c"}),
+            ({"wanted": frozenset({Status.FAILED})}, {"two b", "three c"}),
+            ({"case": "#2"}, {"two b"}),
+        ):
+            path = tmp_path / f"out.{ending}"
+            shown(outputs=(path,), **choice)
+            written = path.read_text(encoding="utf-8")
+            if ending == "json":  # which has the config, too
+                written = json.dumps(json.loads(written)["results"])
+            assert {text for text in ("one a", "two b", "three c") if text in written} == texts
+
+    @pytest.mark.parametrize("ending", ["html", "md"])
+    def test_a_page_of_sums_takes_no_part_of_a_run(
+        self, tmp_path: Path, shown: Callable[..., str], ending: str
+    ) -> None:
+        stored(tmp_path, "a", "b")
+        path = tmp_path / f"out.{ending}"
+        for choice in ({"wanted": frozenset({Status.FAILED})}, {"case": "#2"}):
+            with pytest.raises(UsageError, match="sums of the whole run"):
+                shown(outputs=(path,), **choice)
+        assert not path.exists()
+        shown(outputs=(path,), is_whole=True)
+        assert path.exists()
 
     def test_a_repeat_is_a_case_of_its_own(self, tmp_path: Path, shown: Callable[..., str]) -> None:
         stored(tmp_path, "a", repeats=3)
