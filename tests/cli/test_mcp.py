@@ -377,10 +377,11 @@ def test_an_assistant_improves_a_judge_and_checks_it_for_drift(labelled: Path) -
 
             server.hold()
             assert facts(await call("start_improve", **named, run_id=run_id))["status"] == "running"
-            for tool, words in (("start_run", config), ("start_improve", named)):
-                assert "improve is in progress (wait for it" in await refusal(call, tool, **words)
-            stopping = asyncio.create_task(call("stop_run"))
+            assert "improve is in progress (wait for it" in await refusal(call, "start_improve", **named)
             await asyncio.to_thread(server.wait_for_requests, sent + 1)
+            stopping = asyncio.create_task(call("stop_run"))
+            # It is answered behind the stop, which waits for the request that is held.
+            assert "improve is in progress (wait for it" in await refusal(call, "start_run", **config)
             server.release()
             stopped = facts(await stopping)
             assert (stopped["status"], stopped["accepted"]) == ("stopped", False)
