@@ -141,6 +141,13 @@ def test_of_several_answers_to_a_question_each_counts_as_one_of_its_length():
     assert price.expected_usd(answers=1, characters=1) == pytest.approx(0.25)
 
 
+def test_a_price_learnt_from_an_empty_question_holds_for_a_character():
+    price = _Price()
+    price.learn(0.5, answers=1, characters=0)
+    assert price.expected_usd(answers=1, characters=0) == pytest.approx(0.5)
+    assert price.expected_usd(answers=1, characters=3) == pytest.approx(1.5)
+
+
 def test_only_the_first_request_of_a_kind_goes_alone(world):
     provider = FakeProvider(slowly(world, costing(0.01)))
     ask_many(world, provider, Budget(max_cost_usd=100.0), asks(41), max_concurrency=20)

@@ -15,7 +15,7 @@ from geval_cli.errors import (
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import OPEN_CASE, OpenCase
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.gateway.limits import Pace, Window
+from geval_cli.gateway.limits import Pace, Window, _Line
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Role, Usage
 
@@ -161,6 +161,29 @@ def test_a_newcomer_does_not_overtake_the_line(world):
     provider = FakeProvider(server, limits=ProviderLimits(requests_per_minute=1))
     world.time.run(body())
     assert order == ["0", "1", "2", "3", "newcomer"]
+
+
+@pytest.mark.parametrize("is_called", [False, True], ids=["in the line", "when its turn has come"])
+def test_whoever_is_cancelled_in_a_line_ends_and_keeps_nobody_waiting(is_called):
+    async def body():
+        line = _Line()
+        await line.enter(goes_before=False)
+        second, third = (asyncio.create_task(line.enter(goes_before=False)) for _ in range(2))
+        await asyncio.sleep(0)
+        if is_called:
+            line.leave()
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        if not is_called:
+            await asyncio.sleep(0)
+            assert not third.done()
+            line.leave()
+        await asyncio.wait_for(third, 30)
+        line.leave()
+        assert not line.is_behind(goes_before=False)
+
+    asyncio.run(body())
 
 
 def test_a_call_cancelled_in_line_leaves_its_slot_to_others(world):

@@ -87,6 +87,13 @@ def test_an_error_after_one_attempt_says_nothing_of_attempts(world):
     assert caught.value.message == "down"
 
 
+def test_an_error_that_no_attempt_could_mend_says_nothing_of_attempts(world):
+    refused = ProviderRequestError("too long", provider_id="f")
+    with pytest.raises(ProviderRequestError) as caught:
+        complete(world, answering(unavailable(), unavailable(), refused))
+    assert caught.value.message == "too long"
+
+
 def test_waits_grow_exponentially_up_to_half_a_minute(world):
     provider = FakeProvider(lambda _: unavailable(), limits=ProviderLimits(max_retries=8))
     with pytest.raises(ProviderUnavailableError):

@@ -21,6 +21,11 @@ CORE = (
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
+        "geval_cli/gateway/limits.py",
+        "may_begin = case is None or self._cases.begin_at_once(case)",
+        "may_begin = (case is None)",
+    ): "a case that is not begun at once is begun a moment later",
+    (
         "geval_cli/engine/plan.py",
         "begin, size = begin + size, min(2 * size, _LARGEST_BLOCK)",
         "begin, size = begin + size, min((1) * size, _LARGEST_BLOCK)",
