@@ -56,7 +56,7 @@ EXTRAS: Mapping[str, str] = {
     # Says what keeps a run from ending as soon as it is decided, and when it is: `stop_problems`, `Decisions`.
     "early stopping": "geval_cli.extras.stopping",
     # Fetches tests that a config names by an address: `SourceCopies`.
-    "remote tests": "geval_cli.extras.remote.copies",
+    "remote tests": "geval_cli.extras.remote.downloads",
     # Answers the tools that a model calls: `ToolCaller`.
     "tools": "geval_cli.extras.tools.calling",
     # Says what keeps a run from going in batches, begins them, and does its jobs in waves.

@@ -29,7 +29,7 @@ from geval_cli.engine.transforms import seen_by_assertion
 from geval_cli.errors import ConfigError, GevalError
 from geval_cli.extras.programs.assertions.code import code_text
 from geval_cli.extras.programs.scripting.scripts import Scripts
-from geval_cli.extras.web.editor.suite_file import open_suite_file
+from geval_cli.extras.web.editor.routes import open_suite_file
 from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.judge.calls import JudgeMemory
 from geval_cli.providers.registry import build_provider, check_provider

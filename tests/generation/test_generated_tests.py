@@ -18,8 +18,7 @@ from support.scripted_judge import ScriptedJudge
 from support.scripted_judge import prompt_of as request_text
 
 from geval_cli.errors import UsageError
-from geval_cli.extras.generation.asking import Kind
-from geval_cli.extras.generation.documents import SourceDocument, passages_of, read_documents
+from geval_cli.extras.generation.documents import SourceDocument, Unfound, passages_of, read_documents
 from geval_cli.extras.generation.generating import (
     ANSWERED,
     GIVEN_AWAY,
@@ -29,11 +28,11 @@ from geval_cli.extras.generation.generating import (
     REPEATED,
     UNCHECKED,
     Generated,
+    Kind,
     Wanted,
     generate,
     plan_generation,
 )
-from geval_cli.extras.generation.quotations import Unfound
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "summeval_docs.jsonl"
 PASSAGE = re.compile(r"<<<BEGIN Passage \d+ (\w+)>>>\n(.*?)\n<<<END Passage \d+ \1>>>", re.DOTALL)

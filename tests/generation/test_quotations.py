@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.extras.generation.quotations import FoldedText, FoundSpan, Unfound
+from geval_cli.extras.generation.documents import FoldedText, FoundSpan, Unfound
 
 TEXT = (
     "The  “total” cost was 1,250 euros—not 12½—and the exam-\nple of a well-known **bold** [link text](http://x.y/z)"

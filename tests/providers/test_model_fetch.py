@@ -17,13 +17,15 @@ from support.calls import run
 from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ModelFetchError
-from geval_cli.extras.local.fetch import ensure, fetch_model, pull
 from geval_cli.extras.local.models import (
     KNOWN_MODELS,
     FetchControl,
     LocalModel,
+    ensure,
+    fetch_model,
     installed_models,
     is_intact,
+    pull,
 )
 from geval_cli.providers.file_lock import hold_lock
 
@@ -43,7 +45,7 @@ FETCH_TINY = """
 import sys
 from pathlib import Path
 from geval_cli.extras.local.models import FetchControl, LocalModel
-from geval_cli.extras.local.fetch import fetch_model
+from geval_cli.extras.local.models import fetch_model
 fetch_model(LocalModel("tiny", "", "geval-tiny-model", "1.0", "x/tiny.gguf", 1, "0", ""),
             Path(sys.argv[1]), control=FetchControl())
 """

@@ -11,12 +11,13 @@ from support.geval_command import clean_environment, run_geval
 
 from geval_cli.cli.app import as_typed
 from geval_cli.extras.traces.importing import (
+    ModelAnswer,
+    TracedTurn,
     TraceReading,
     chosen_answers,
     line_of,
     read_traces,
 )
-from geval_cli.extras.traces.messages import ModelAnswer, TracedTurn
 
 
 def attributes(**values: Any) -> list[dict[str, Any]]:

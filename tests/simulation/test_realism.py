@@ -13,7 +13,9 @@ from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer, Reply, chat_reply
 from support.product import Finished, Product
 
-from geval_cli.extras.simulation.measures import (
+from geval_cli.extras.simulation.realism import (
+    compare_talks,
+    draw_pairs,
     has_slip,
     is_careless,
     is_english,
@@ -23,7 +25,6 @@ from geval_cli.extras.simulation.measures import (
     revealed_by_turn,
     words_of,
 )
-from geval_cli.extras.simulation.realism import compare_talks, draw_pairs
 from geval_cli.extras.simulation.talk_files import Talk, Talks, read_talks
 from geval_cli.records import Turn
 from geval_cli.statistics.two_samples import ComparedPair, crossed_share

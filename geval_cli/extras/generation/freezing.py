@@ -16,8 +16,7 @@ from geval_cli.extras.generation.questions import (
     similar_pairs,
     tf_idf,
 )
-from geval_cli.extras.traces.importing import TraceReading, chosen_answers, read_traces
-from geval_cli.extras.traces.messages import ModelAnswer
+from geval_cli.extras.traces.importing import ModelAnswer, TraceReading, chosen_answers, read_traces
 from geval_cli.gateway.gateway import BoundModel
 from geval_cli.json_codec import decode_json
 from geval_cli.judge.prompt import user_message

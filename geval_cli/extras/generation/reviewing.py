@@ -8,8 +8,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
-from geval_cli.extras.generation.documents import SourceDocument, documents_in
-from geval_cli.extras.generation.quotations import FoldedText, FoundSpan
+from geval_cli.extras.generation.documents import FoldedText, FoundSpan, SourceDocument, documents_in
 from geval_cli.extras.traces.importing import line_of
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import JsonValue

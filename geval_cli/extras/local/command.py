@@ -30,8 +30,7 @@ def pull_model(model: ModelName = "smollm2") -> None:
     """Fetch a local model once, for later runs."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from geval_cli.extras.local.fetch import pull
-    from geval_cli.extras.local.models import find_model, is_intact, models_dir
+    from geval_cli.extras.local.models import find_model, is_intact, models_dir, pull
     from geval_cli.report.console import make_console
 
     known = find_model(model)

@@ -15,7 +15,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from geval_cli.errors import GevalError, ModelFetchError, ProviderRequestError, ProviderUnavailableError
-from geval_cli.extras.local.fetch import ensure
 from geval_cli.extras.local.llama_server import (
     LlamaPool,
     LlamaServer,
@@ -29,6 +28,7 @@ from geval_cli.extras.local.models import (
     LOCAL_KEYS,
     FetchControl,
     Progress,
+    ensure,
     model_path,
 )
 from geval_cli.providers.base import (

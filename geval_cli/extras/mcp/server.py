@@ -35,12 +35,11 @@ from geval_cli.errors import BudgetError, ConfigError, GevalError, UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunStarted
 from geval_cli.extras.mcp.command import McpOptions
 from geval_cli.extras.trust import require_statistics
-from geval_cli.extras.trust.anchors import AnchorSet, read_anchors
+from geval_cli.extras.trust.anchors import AnchorSet, Look, keep_look, looks_before, read_anchors
 from geval_cli.extras.trust.documents import print_document
 from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached, with_looks
 from geval_cli.extras.trust.labelling import kept_labels
 from geval_cli.extras.trust.labels import read_labels
-from geval_cli.extras.trust.looks import Look, keep_look, looks_before
 from geval_cli.extras.trust.options import ImproveOptions
 from geval_cli.gateway.budget import HINT as OUT_OF_BUDGET_HINT
 from geval_cli.gateway.budget import Budget

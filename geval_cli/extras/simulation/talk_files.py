@@ -9,8 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
-from geval_cli.extras.traces.importing import MOST_PROBLEMS, TraceReading, read_traces
-from geval_cli.extras.traces.messages import messages
+from geval_cli.extras.traces.importing import MOST_PROBLEMS, TraceReading, messages, read_traces
 from geval_cli.json_codec import decode_json
 from geval_cli.numbers import plural
 from geval_cli.records import Turn

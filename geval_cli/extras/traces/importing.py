@@ -1,16 +1,14 @@
 """Traces and logs of an application as tests: each trace, or each model call outside of one, becomes a row to judge.
 
-Four kinds of lines are known, each a JSON object: OTLP (`resourceSpans`), spans on their own (`attributes`), both with
-the attributes of OpenTelemetry's conventions for generative AI, of OpenInference or of OpenLLMetry; and request with
-response, or a line of a batch's output, of OpenAI's APIs or Anthropic's.
-
-The texts come from strangers, and a file of tests has a meaning of its own for some: see `line_of`.
+Spans come as OTLP and exporters write them, messages in any of their spellings.
 """
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +16,457 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import Location, Problem
-from geval_cli.extras.traces.messages import (
-    Fields,
-    ModelAnswer,
-    answer_of,
-    first,
-    flat_names,
-    mapping,
-    messages,
-    response_turns,
-)
-from geval_cli.extras.traces.spans import FLAT_ATTRIBUTE, TraceSpan, otlp_spans, spans_of
 from geval_cli.json_codec import data_in, decode_json
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, open_regular
-from geval_cli.source.files import open_problem
+from geval_cli.source.files import FILE_PREFIX, open_problem
 from geval_cli.source.source_map import ENV_MARK
+
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+_MESSAGE_KEYS = frozenset({"role", "content", "parts", "message"})
+_USUAL_ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+Fields = Mapping[str, Any]
+
+
+class TracedTurn(Struct, frozen=True, omit_defaults=True):
+    """One message of a conversation."""
+
+    role: str
+    content: str
+    tool_calls: tuple[Fields, ...] = ()
+    tool_call_id: str = ""
+
+
+class ModelAnswer(Struct, frozen=True):
+    """One call of a model that a trace tells of.
+
+    Attributes:
+        turns: what was asked; empty where the line does not say.
+        answer: what came back.
+        facts: what `--where` is held against: attributes by their names.
+        steps: those of the whole trace, where its spans were joined; else the messages tell which tools were called.
+    """
+
+    turns: tuple[TracedTurn, ...]
+    answer: TracedTurn
+    metadata: Mapping[str, JsonValue]
+    facts: Fields
+    steps: tuple[Fields, ...] = ()
+
+    def row(self) -> dict[str, JsonValue]:
+        """Return the test: input, output, turns of a conversation, trace and metadata."""
+        asked = [turn.content for turn in self.turns if turn.role == "user" and turn.content]
+        metadata = {name: value for name, value in self.metadata.items() if value not in (None, "")}
+        row: dict[str, JsonValue] = {"input": no_file(asked[-1])} if asked else {}
+        roles = [turn.role for turn in self.turns]
+        has_answers = "assistant" in roles or "tool" in roles
+        is_conversation = has_answers and roles[-1] in {"user", "tool"} and set(roles) <= _ROLES
+        if is_conversation:
+            row["turns"] = [_written(turn) for turn in self.turns]
+        elif len(self.turns) > 1:
+            metadata["turns"] = [_written(turn) for turn in self.turns]
+        trace = list(self.steps) or list(_tool_steps((*self.turns, self.answer)))
+        calls = []
+        for call in self.answer.tool_calls:
+            function = {"name": call.get("name"), "arguments": as_text(call.get("args", {}))}
+            calls.append({"id": call.get("id"), "type": "function", "function": function})
+        output = self.answer.content or json.dumps(calls, ensure_ascii=False)
+        return {
+            **row,
+            "output": no_file(output),
+            **({"trace": trace} if trace else {}),
+            "metadata": metadata,
+        }
+
+    def fits(self, wanted: Sequence[tuple[str, str]]) -> bool:
+        """Return whether all of these facts hold."""
+        known = {**self.facts, **self.metadata}
+        return all(name in known and as_text(known[name]) == value for name, value in wanted)
+
+
+def answer_of(
+    asked: Sequence[TracedTurn], given: Sequence[TracedTurn], metadata: Mapping[str, Any], facts: Fields
+) -> ModelAnswer | None:
+    """Return the call of a model that was asked and answered in these messages; None where no answer is recorded."""
+    if not given or not (given[0].content or given[0].tool_calls):
+        return None
+    kept = {name: item if isinstance(item, str) else None for name, item in metadata.items()}
+    return ModelAnswer(tuple(asked), given[0], kept, facts)
+
+
+def messages(value: Any, role: str = "user") -> list[TracedTurn]:
+    """Return messages in any of the known spellings; a text is one of `role`."""
+    # The messages that a value holds or a text spells; a text that spells something else is a text.
+    found = data_in(value)
+    if isinstance(found, dict):
+        found = found.get("messages", [found])
+    is_said = isinstance(found, list) and any(
+        isinstance(item, dict) and not _MESSAGE_KEYS.isdisjoint(item) for item in found
+    )
+    value = found if is_said or not isinstance(value, str) else value
+    if isinstance(value, str):
+        return [TracedTurn(role, value)] if value else []
+    if not isinstance(value, list):
+        return []
+    if value and all(isinstance(item, dict) and "role" not in item and "type" in item for item in value):
+        value = [{"role": role, "content": value}]  # parts of one message
+    return [_turn(item, role) for item in value if isinstance(item, dict | str)]
+
+
+def _turn(item: Fields | str, role: str) -> TracedTurn:
+    if isinstance(item, str):
+        return TracedTurn(role, item)
+    inner = mapping(item.get("message")) or item
+    parts = inner.get("parts", first(inner, "content", "contents"))
+    calls = [*dicts(inner, "tool_calls"), *_parts_of(parts, {"tool_call", "tool_use"})]
+    responses = _parts_of(parts, {"tool_call_response", "tool_result"})
+    text = _text_of(parts)
+    if responses and not text:
+        text = "\n".join(as_text(first(part, "response", "result", "content")) for part in responses)
+    answered = first(inner, "tool_call_id", "call_id") or next(
+        (first(part, "id", "tool_use_id") for part in responses), ""
+    )
+    said_by = str(inner.get("role") or role)
+    return TracedTurn(
+        role=_USUAL_ROLES.get(said_by, said_by),
+        content=text,
+        tool_calls=tuple(_call(call) for call in calls),
+        tool_call_id=str(answered or ""),
+    )
+
+
+def _text_of(parts: Any) -> str:
+    if isinstance(parts, str):
+        return parts
+    if isinstance(parts, list):
+        texts = (
+            part if isinstance(part, str) else first(_inner(part), "text", "content")
+            for part in parts
+            if isinstance(part, str) or _inner(part).get("type", "text") in _TEXT_PARTS
+        )
+        return "".join(text for text in texts if isinstance(text, str))
+    return "" if parts is None else as_text(parts)
+
+
+def _inner(part: Any) -> Fields:
+    found = mapping(part)
+    return mapping(found.get("message_content")) or found
+
+
+def _parts_of(parts: Any, kinds: set[str]) -> list[Fields]:
+    return (
+        [part for part in parts if isinstance(part, dict) and part.get("type") in kinds]
+        if isinstance(parts, list)
+        else []
+    )
+
+
+def _call(call: Fields) -> Fields:
+    inner = mapping(call.get("tool_call")) or call
+    function = mapping(inner.get("function")) or inner
+    arguments = data_in(first(function, "arguments", "input"))
+    found = {"id": first(inner, "id", "call_id"), "name": function.get("name"), "args": arguments}
+    return {name: item for name, item in found.items() if item is not None}
+
+
+def response_turns(source: Fields) -> list[TracedTurn]:
+    """Return the first answer in a response of chat, completions, responses or messages."""
+    if isinstance(source.get("choices"), list):
+        choice = mapping(next(iter(source["choices"]), None))
+        return messages([choice.get("message") or {"content": choice.get("text")}], "assistant")
+    if isinstance(source.get("output"), list):
+        items = dicts(source, "output")
+        calls = [item for item in items if item.get("type") == "function_call"]
+        texts = [
+            turn.content for item in items if "content" in item for turn in messages([item], "assistant")
+        ]
+        return messages([{"role": "assistant", "content": "".join(texts), "tool_calls": calls}], "assistant")
+    if source.get("role") == "assistant" and "content" in source:
+        return messages([source], "assistant")
+    return messages(source.get("output"), "assistant") if isinstance(source.get("output"), str) else []
+
+
+def no_file(text: str) -> str:
+    """Return a text that a test takes for a text: one that begins like the name of a file gets a blank before it."""
+    return f" {text}" if text.startswith(FILE_PREFIX) else text
+
+
+def _tool_steps(turns: Sequence[TracedTurn]) -> Iterator[dict[str, JsonValue]]:
+    """Yield the tools that were called, each with what it gave back where a later message says so."""
+    given = {turn.tool_call_id: turn.content for turn in turns if turn.tool_call_id}
+    for call in (call for turn in turns for call in turn.tool_calls):
+        step = {"type": "tool", "name": str(call.get("name") or "tool"), "args": call.get("args")}
+        yield {**step, "output": given[str(call["id"])]} if str(call.get("id")) in given else step
+
+
+def _written(turn: TracedTurn) -> dict[str, JsonValue]:
+    found: dict[str, JsonValue] = {"role": turn.role, "content": turn.content}
+    if turn.tool_calls:
+        found["tool_calls"] = [dict(call) for call in turn.tool_calls]
+    if turn.tool_call_id:
+        found["tool_call_id"] = turn.tool_call_id
+    return found
+
+
+def as_text(value: Any) -> str:
+    """Return a text as it is, and anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def flat_names(nested: Fields, before: str) -> Iterator[tuple[str, Any]]:
+    """Yield what is nested by dotted names, each behind `before`."""
+    for name, item in nested.items():
+        if isinstance(item, dict):
+            yield from flat_names(item, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", item
+
+
+def mapping(value: Any) -> Fields:
+    """Return a value that is a mapping; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def first(fields: Fields, *names: str) -> Any:
+    """Return the first of these fields that is there and not null; None when there is none."""
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def dicts(fields: Fields, *names: str) -> list[Fields]:
+    """Return the mappings in the list that the first of these fields holds."""
+    found = first(fields, *names)
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+FLAT_ATTRIBUTE = "attributes."
+"""Begins the names of attributes where a span is a row of a table."""
+
+_CALL_KINDS = frozenset({"chat", "text_completion", "generate_content"})
+_MESSAGE_EVENTS = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
+_TOOL_OPERATION = "execute_tool"
+_STEP_KINDS = frozenset({"RETRIEVER", "RERANKER", "EMBEDDING", "GUARDRAIL", "EVALUATOR", "TASK"})
+_MODEL_NAMES = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
+_TOOL_NAMES = ("gen_ai.tool.name", "tool.name", "tool_call.function.name", "traceloop.entity.name")
+_TOOL_ARGUMENTS = (
+    "gen_ai.tool.call.arguments",
+    "gen_ai.tool.arguments",
+    "tool_call.function.arguments",
+    "tool.parameters",
+    "input.value",
+    "traceloop.entity.input",
+)
+_TOOL_RESULTS = ("gen_ai.tool.call.result", "gen_ai.tool.result", "output.value", "traceloop.entity.output")
+_FAILED = frozenset({"2", "ERROR", "STATUS_CODE_ERROR"})
+
+
+class TraceSpan(Struct, frozen=True):
+    """A span of a trace: a call of a model or of a tool, or another step.
+
+    Attributes:
+        trace_id: of the trace; empty where it has none.
+        start: when it began, in nanoseconds; 0 where that is not known.
+        step: as the `trace` of a test has it.
+        is_call: whether a model was called; `answer` is what came back, None where that was not recorded.
+    """
+
+    trace_id: str
+    start: int
+    step: Fields
+    is_call: bool = False
+    answer: ModelAnswer | None = None
+
+
+def otlp_spans(value: Fields) -> Iterator[TraceSpan]:
+    """Yield the spans of a line of OTLP JSON that are steps of an agent."""
+    for resource in dicts(value, "resourceSpans", "resource_spans"):
+        about = _attributes(mapping(resource.get("resource")).get("attributes"))
+        for scope in dicts(resource, "scopeSpans", "scope_spans"):
+            for span in dicts(scope, "spans"):
+                yield from spans_of(span, about)
+
+
+def spans_of(span: Fields, about: Fields) -> list[TraceSpan]:
+    """Return a span as a list: of one, or of none where it is of a kind that is no step of an agent."""
+    written = span.get("attributes")
+    if written is None:
+        written = {
+            name.removeprefix(FLAT_ATTRIBUTE): item
+            for name, item in span.items()
+            if name.startswith(FLAT_ATTRIBUTE)
+        }
+    known = {**about, **_attributes(written)}
+    kind = _kind_of(known)
+    if kind is None:
+        return []
+    trace_id = _id(span, "traceId", "trace_id")
+    start = _nanoseconds(first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"))
+    step = _step(kind, span, known, start)
+    if kind != "llm":
+        return [TraceSpan(trace_id, start, step)]
+    events = [(str(item.get("name")), _attributes(item.get("attributes"))) for item in dicts(span, "events")]
+    asked, given = _asked(known, events), _given(known, events)
+    metadata = {
+        "trace_id": trace_id,
+        "span_id": _id(span, "spanId", "span_id"),
+        "response_id": known.get("gen_ai.response.id"),
+        "model": first(known, *_MODEL_NAMES),
+    }
+    answer = answer_of(asked, given, metadata, {**known, "name": span.get("name")})
+    return [TraceSpan(trace_id, start, step, is_call=True, answer=answer)]
+
+
+def _kind_of(known: Fields) -> str | None:
+    """Return what a span is as a step of an agent; None for what only surrounds steps, and for anything else."""
+    operation = known.get("gen_ai.operation.name")
+    kind = str(first(known, "openinference.span.kind", "traceloop.span.kind") or "").upper()
+    if operation in _CALL_KINDS or kind == "LLM":
+        return "llm"
+    if operation == _TOOL_OPERATION or kind == "TOOL" or (operation is None and "gen_ai.tool.name" in known):
+        return "tool"
+    if kind in _STEP_KINDS:
+        return "step"
+    is_call = any(name.startswith(("gen_ai.", "llm.")) for name in known)
+    return "llm" if is_call and operation is None and not kind else None
+
+
+def _step(kind: str, span: Fields, known: Fields, start: int) -> Fields:
+    """Return a span as the `trace` of a test has it, with what is known of it."""
+    end = _nanoseconds(first(span, "endTimeUnixNano", "end_time_unix_nano", "end_time"))
+    names = _MODEL_NAMES if kind == "llm" else _TOOL_NAMES
+    name = next(
+        (known[key] for key in names if isinstance(known.get(key), str) and known[key]), span.get("name")
+    )
+    # Why a span failed, as far as it says so; None for one that did not.
+    status = mapping(span.get("status"))
+    code = first(status, "code", "status_code") or first(span, "status_code", "status.code")
+    if str(code) in _FAILED or "error.type" in known:
+        message = first(status, "message", "description") or first(span, "status_message", "status.message")
+        error = str(message or known.get("error.type") or "failed")
+    else:
+        error = None
+    found = {
+        "type": kind,
+        "name": name if isinstance(name, str) and name else kind,
+        "args": None if kind == "llm" else data_in(first(known, *_TOOL_ARGUMENTS)),
+        "output": None if kind == "llm" else first(known, *_TOOL_RESULTS),
+        "error": error,
+        "ms": (end - start) / 1_000_000 if end >= start > 0 else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _nanoseconds(value: Any) -> int:
+    """Return a time in nanoseconds since 1970, written as a number or as ISO 8601; 0 for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value):
+        return int(value)
+    try:
+        return int(datetime.fromisoformat(value).timestamp() * 1_000_000_000)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def _asked(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[TracedTurn]:
+    system = messages(known.get("gen_ai.system_instructions"), "system")
+    further = [item for _, item in events if "gen_ai.input.messages" in item]
+    for source in (known, *further):
+        if found := messages(source.get("gen_ai.input.messages")):
+            return [*system, *found]
+    said = [
+        turn
+        for name, item in events
+        if (match := _MESSAGE_EVENTS.fullmatch(name))
+        for turn in messages([{"role": match[1], **_nested(item)}])
+    ]
+    for found in (
+        said,
+        messages(_below(known, "llm.input_messages")),
+        messages(_below(known, "gen_ai.prompt")),
+    ):
+        if found:
+            return found
+    return messages(first(known, "input.value", "gen_ai.prompt"), "user")
+
+
+def _given(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[TracedTurn]:
+    further = [item for _, item in events if "gen_ai.output.messages" in item]
+    for source in (known, *further):
+        if found := messages(source.get("gen_ai.output.messages"), "assistant"):
+            return found
+    choices = [_nested(item) for name, item in events if name == "gen_ai.choice"]
+    said = messages([mapping(data_in(item.get("message"))) or item for item in choices], "assistant")
+    below = (_below(known, "llm.output_messages"), _below(known, "gen_ai.completion"))
+    for found in (said, *(messages(item, "assistant") for item in below)):
+        if found:
+            return found
+    said_at_last = first(known, "output.value", "gen_ai.completion")
+    response = mapping(data_in(said_at_last))  # of the API, as it came
+    return (response_turns(response) if "choices" in response else []) or messages(said_at_last, "assistant")
+
+
+def _attributes(written: Any) -> dict[str, Any]:
+    """Return attributes by their dotted names: those of OTLP's list, or of a mapping, nested or not."""
+    if isinstance(written, list):
+        pairs = (item for item in written if isinstance(item, dict) and isinstance(item.get("key"), str))
+        return {item["key"]: _otlp_value(item.get("value")) for item in pairs}
+    return dict(flat_names(mapping(written), ""))
+
+
+def _otlp_value(value: Any) -> Any:
+    kind, item = next(iter(mapping(value).items()), ("", None))
+    if kind in {"arrayValue", "array_value"}:
+        return [_otlp_value(part) for part in dicts(mapping(item), "values")]
+    if kind in {"kvlistValue", "kvlist_value"}:
+        return _attributes(mapping(item).get("values"))
+    if kind in {"intValue", "int_value"} and isinstance(item, str) and re.fullmatch(r"-?\d{1,19}", item):
+        return int(item)
+    return item
+
+
+def _below(known: Fields, name: str) -> Any:
+    """Return the list of an attribute, or of its parts `name.0.role`, `name.1.role`, ..."""
+    if isinstance(known.get(name), list):
+        return known[name]
+    parts: dict[int, dict[str, Any]] = {}
+    for key, item in known.items():
+        number, _, rest = key.removeprefix(f"{name}.").partition(".")
+        if key.startswith(f"{name}.") and rest and re.fullmatch(r"\d{1,9}", number):
+            parts.setdefault(int(number), {})[rest] = item
+    return [_nested(parts[number]) for number in sorted(parts)]
+
+
+def _nested(flat: Fields) -> dict[str, Any]:
+    """Return dotted names as mappings within mappings; numbers as keys make a list, in their order."""
+    tree: dict[str, Any] = {}
+    for name, item in flat.items():
+        below, steps = tree, name.split(".")
+        for step in steps[:-1]:
+            following = below.setdefault(step, {})
+            if not isinstance(following, dict):
+                break
+            below = following
+        else:
+            below[steps[-1]] = item
+    return {name: _listed(item) for name, item in tree.items()}
+
+
+def _listed(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    items = {name: _listed(item) for name, item in tree.items()}
+    if items and all(re.fullmatch(r"\d{1,9}", name) for name in items):
+        return [items[name] for name in sorted(items, key=int)]
+    return items
+
+
+def _id(span: Fields, key: str, name: str) -> str:
+    """Return an id of a span, which some exporters put into its context; empty where there is none."""
+    found = first(span, key, name, f"context.{name}") or mapping(span.get("context")).get(name)
+    return found.removeprefix("0x") if isinstance(found, str) else ""
+
 
 MOST_PROBLEMS = 100
 """So many unknown lines are told; nobody reads more."""

@@ -24,9 +24,18 @@ from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import NOTHING_SAID, Job, key_of
 from geval_cli.errors import UndoneError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
-from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, ratings_of
+from geval_cli.extras.trust.anchors import (
+    Anchor,
+    AnchorSet,
+    Look,
+    MetricDrift,
+    Rating,
+    keep_look,
+    look_from_json,
+    looks_before,
+    ratings_of,
+)
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
-from geval_cli.extras.trust.looks import Look, MetricDrift, keep_look, look_from_json, looks_before
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.scoring import passes

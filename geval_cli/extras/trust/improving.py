@@ -29,7 +29,7 @@ from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.serialize import serialize
 from geval_cli.engine.case import JobContext, begin_job
 from geval_cli.errors import GevalError, Problem, Severity, UndoneError, UsageError
-from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating
+from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, count_look
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.drift import AskedJob, RatingCost, asked_for
 from geval_cli.extras.trust.gepa_search import (
@@ -42,7 +42,6 @@ from geval_cli.extras.trust.gepa_search import (
     search,
 )
 from geval_cli.extras.trust.labels import GOOD_AT, Label, LabelFile, mean_label
-from geval_cli.extras.trust.looks import count_look
 from geval_cli.extras.trust.matching import JudgedLabel, Labels, judged_labels, read_given
 from geval_cli.extras.trust.options import ImproveOptions
 from geval_cli.extras.trust.weighted_draw import equally_likely

@@ -2,8 +2,7 @@ from typing import Any
 
 import pytest
 
-from geval_cli.extras.promptfoo.table_rows import assertion_of_cell
-from geval_cli.extras.promptfoo.test_rows import PROMPTFOO_TYPES
+from geval_cli.extras.promptfoo.test_rows import PROMPTFOO_TYPES, assertion_of_cell
 
 
 @pytest.mark.parametrize(

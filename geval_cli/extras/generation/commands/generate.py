@@ -13,7 +13,6 @@ from rich.text import Text
 
 from geval_cli.cli.problems import print_note, print_problems, print_progress, print_warnings
 from geval_cli.errors import ConfigError, ExitCode, Problem, Severity, UsageError
-from geval_cli.extras.generation.asking import Kind, profiles_request
 from geval_cli.extras.generation.documents import DocumentReading, read_documents
 from geval_cli.extras.generation.freezing import Frozen, freeze_run, freeze_traces
 from geval_cli.extras.generation.generating import (
@@ -21,18 +20,19 @@ from geval_cli.extras.generation.generating import (
     Generated,
     GeneratedProfiles,
     GenerationPlan,
+    Kind,
     Wanted,
     generate,
     generate_profiles,
     plan_generation,
+    profiles_request,
 )
 from geval_cli.extras.generation.options import (
     GeneratePersonasOptions,
     GenerateTestsOptions,
     WritingOptions,
 )
-from geval_cli.extras.traces.importing import line_of
-from geval_cli.extras.traces.messages import no_file
+from geval_cli.extras.traces.importing import line_of, no_file
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import BoundModel, CallPolicy

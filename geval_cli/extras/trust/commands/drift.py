@@ -9,10 +9,16 @@ from rich.text import Text
 from geval_cli.cli.problems import print_note, print_problems, print_warnings
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.events import Noticed, RunEvent
-from geval_cli.extras.trust.anchors import AnchorSet, drawn_anchors, read_anchors, write_anchors
+from geval_cli.extras.trust.anchors import (
+    AnchorSet,
+    drawn_anchors,
+    keep_look,
+    looks_before,
+    read_anchors,
+    write_anchors,
+)
 from geval_cli.extras.trust.documents import check_document_paths, deliver
 from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached, with_looks
-from geval_cli.extras.trust.looks import keep_look, looks_before
 from geval_cli.extras.trust.options import DriftCommand
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire

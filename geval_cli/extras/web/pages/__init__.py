@@ -2,13 +2,12 @@
 
 from fastapi import APIRouter
 
-from geval_cli.extras.web.pages import case, charts, compare, label, run, runs
+from geval_cli.extras.web.pages import charts, compare, label, run, runs
 
 router = APIRouter(include_in_schema=False)
 router.include_router(runs.router)
 router.include_router(run.router)
 router.include_router(charts.router)
-router.include_router(case.router)
 router.include_router(compare.router)
 router.include_router(label.router)
 

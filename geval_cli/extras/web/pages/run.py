@@ -1,17 +1,25 @@
-"""One run as a matrix: tests down, prompts x providers across."""
+"""The pages of a run and of one case: a matrix with tests down and prompts x providers across.
+
+While a run is under way its page shows how far it is, and what can be done with it.
+"""
 
 import json
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from anyio import from_thread
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.errors import UsageError
+from geval_cli.errors import ConfigError, UnjudgeableError, UsageError
 from geval_cli.extras.web.html import render_page
+from geval_cli.extras.web.live_run import EventJson, LiveRun, brief_of
+from geval_cli.extras.web.live_runs import LiveRuns
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
     ValueT,
@@ -27,10 +35,12 @@ from geval_cli.extras.web.pages.routing import (
     whole_number_in_query,
     word_in_query,
 )
-from geval_cli.extras.web.pages.run_actions import actions_of, seen_run
-from geval_cli.records import CaseResult, RunRecord, Status
+from geval_cli.extras.web.problems_json import RefusedError
+from geval_cli.records import CaseResult, RunRecord, RunStatus, Status
+from geval_cli.report.case_view import CaseView
 from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.csv_file import csv_document
+from geval_cli.report.html.case_parts import case_values
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import (
     ROWS_PER_PAGE,
@@ -38,23 +48,225 @@ from geval_cli.report.html.matrix import (
     columns_of,
     first_variables,
     heads_of,
+    row_title,
     shown_row,
     status_sums,
 )
 from geval_cli.report.html.run_view import run_values
 from geval_cli.report.json_file import json_text
-from geval_cli.report.report import RunReport
-from geval_cli.runs.stored import kept_labels_of
+from geval_cli.report.report import RunReport, run_title
+from geval_cli.runs.resume import options_of
+from geval_cli.runs.stored import kept_labels_of, load_report
+from geval_cli.source.access import access_in
+from geval_cli.source.media import names_media, read_media
+from geval_cli.specs.dialect import RULES
 from geval_cli.store.result_filter import Facet, Repeats, ResultFilter
 from geval_cli.store.run_pages import ResultPage, RunPages, SortOrder
 from geval_cli.store.runs import RunStore
+
+_PROBLEMS_SHOWN = 5
+_CONFLICT = 409
+_UNFINISHED = (RunStatus.INTERRUPTED, RunStatus.ABORTED)
+
+
+class RunProgress(Struct, frozen=True):
+    """How far a run is that is under way; its counts are those of its report.
+
+    Attributes:
+        total: cases that there will be.
+        problems: the last cases that did not pass, newest first, as the run's events have them.
+        is_stopping: whether it was asked to stop.
+        holder: the process that works on it; empty where that is this server.
+    """
+
+    total: int
+    problems: tuple[EventJson, ...]
+    is_stopping: bool = False
+    holder: str = ""
+
+
+class RunActions(Struct, frozen=True):
+    """The actions that a run allows.
+
+    Attributes:
+        suite_link: the editor of its suite; empty where the suite cannot be edited here.
+        can_repeat: whether a run of its config can be started with its options.
+        can_resume: whether it ended early and the rest can be done.
+        errors: the cases that ended in an error and can be done again.
+        lacks: why it can neither be repeated nor resumed; empty where it can.
+        is_gone: whether that is because its config is not in the served folder.
+    """
+
+    suite_link: str = ""
+    can_repeat: bool = False
+    can_resume: bool = False
+    errors: int = 0
+    lacks: str = ""
+    is_gone: bool = False
+
+
+def seen_run(request: Request, run_id: str) -> tuple[RunReport, RunProgress | None]:
+    """Return a run by its id, the beginning of it or `latest`, and how far it is; None for one that is over.
+
+    Raises:
+        UsageError: no run, or more than one, has this id.
+        StoreError: the stored runs cannot be read.
+    """
+    runs, live_runs = stored_runs(request), _live_runs(request)
+    live = live_runs.find(runs.find(run_id).run.id)
+    if live is not None:
+        return from_thread.run_sync(_seen_live, live, runs)  # it belongs to the event loop
+    report = load_report(runs, run_id)
+    run = report.run
+    if run.status is not RunStatus.RUNNING:
+        return report, None
+    problems = tuple(brief_of(item) for item in runs.pages().problems(run.id, _PROBLEMS_SHOWN))
+    total = max(report.planned or 0, report.summary.total)
+    return report, RunProgress(total, problems, holder=runs.holder(run.id) or "another process")
+
+
+def actions_of(request: Request, report: RunReport) -> RunActions:
+    """Return the actions that a run allows."""
+    run, runs, folder = report.run, stored_runs(request), request.app.state.settings.folder
+    try:
+        path = _live_runs(request).config_of(run)
+    except RefusedError as error:
+        is_gone = error.status != _CONFLICT or (
+            run.judged_from is None and not (folder / run.config_path).is_file()
+        )
+        return RunActions(lacks=f"{error.message}: {error.hint}", is_gone=is_gone)
+    origin = runs.origin(run.id)
+    covered = {} if origin is None else origin.covered
+    options = covered.get("options")
+    rules = RULES.get(str(options.get("--dialect"))) if isinstance(options, dict) else None
+    is_editable = rules is None or rules.is_editable
+    if is_editable:
+        suite_link = link_with("/suites/edit", {"path": os.path.relpath(path.resolve(), folder.resolve())})
+    else:
+        suite_link = ""
+    try:
+        options_of(covered)
+    except UsageError as error:
+        return RunActions(suite_link, lacks=f"{error.message}: {error.hint}")
+    if run.status is RunStatus.RUNNING:
+        return RunActions(suite_link)
+    is_unfinished = run.status in _UNFINISHED
+    return RunActions(suite_link, can_repeat=True, can_resume=is_unfinished, errors=report.summary.errored)
+
+
+def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, RunProgress]:
+    run = live.run
+    report = RunReport(run, live.summary, lambda: runs.results(run.id), planned=live.total)
+    problems = tuple(live.state()["problems"][: -_PROBLEMS_SHOWN - 1 : -1])
+    return report, RunProgress(live.total, problems, live.is_stopping)
+
+
+def _live_runs(request: Request) -> LiveRuns:
+    live: LiveRuns = request.app.state.live_runs
+    return live
+
+
+router = APIRouter(route_class=PageRoute)
+
+
+@router.get("/runs/{run_id}/results/{test}/{repeat}/{column}", response_class=HTMLResponse)
+def show_case(request: Request, run_id: str, test: str, repeat: str, column: str) -> HTMLResponse:
+    """Return the case of a run in one cell of its matrix; all three numbers count from 0."""
+    runs = stored_runs(request)
+    run = runs.find(run_id).run
+    # The results of one test and repeat by column; empty for what is no number.
+    if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
+        row = []
+    else:
+        row = stored_runs(request).pages().row(run.id, int(test), int(repeat))
+    result = next((item for item in row if str(item.column) == column), None)
+    if result is None:
+        hint = "it may not be finished yet; see the run's page"
+        raise UsageError(f"the run {run.id} has no result here", hint=hint)
+    place = (result.test_index, result.repeat_index)
+    pages = runs.pages()
+    steps = [
+        None if found is None else place_link(run.id, *found, result.column)
+        for is_failed in (False, True)
+        for found in pages.neighbours(run.id, place, result.column, is_failed=is_failed)
+    ]
+    before, after, failed_before, failed_after = steps
+    repeats = pages.repeats(run.id, result.test_index, result.column)
+    found = []
+    for item in CaseView(result).media:
+        path = _media_path(request, run, item.name)
+        link = link_with(f"{run_link(run.id)}/media/{item.sha256}", {"name": item.name})
+        found.append(replace(item, link=link if path is not None and path.is_file() else None))
+    return render_page(
+        "case.html",
+        section="runs",
+        run=run,
+        before=before,
+        after=after,
+        failed_before=failed_before,
+        failed_after=failed_after,
+        rate_link=link_with(f"{run_link(run.id)}/label", {"at": result.id}) if result.named_scores else None,
+        run_link=run_link,
+        case_link=lambda item: case_link(run.id, item),
+        config_name=run_title(run),
+        **{**case_values(result, row, row_title(result), repeats), "media": found},
+    )
+
+
+@router.get("/runs/{run_id}/media/{sha256}")
+def show_media(request: Request, run_id: str, sha256: str) -> Response:
+    """Return an image or a recording that a run named, out of the served folder, if it still has this hash."""
+    run = stored_runs(request).find(run_id).run
+    name = request.query_params.get("name", "")
+    path = _media_path(request, run, name)
+    gone = UsageError(f"the run {run.id} has no such file in the served folder any more")
+    if path is None:
+        raise gone
+    try:
+        item = read_media(path, name, access_in(request.app.state.settings.folder), None)
+        content = item.read()
+    except (ConfigError, UnjudgeableError) as error:
+        raise gone from error
+    if item.sha256 != sha256:
+        raise gone
+    # Safari plays no recording without ranges (RFC 9110).
+    media_type = item.media_type
+    asked = request.headers.get("range", "")
+    headers = {"cache-control": "private, max-age=3600", "accept-ranges": "bytes"}
+    size, found = len(content), _RANGE.fullmatch(asked.strip())
+    start, end = found.groups() if found else ("", "")
+    # Of what is no range, several of them or one in another unit, all is given.
+    if not (start or end) or (start and end and int(start) > int(end)):
+        return Response(content, media_type=media_type, headers=headers)
+    first = int(start) if start else max(0, size - int(end))
+    last = min(int(end), size - 1) if start and end else size - 1
+    if first > last:
+        return Response(status_code=416, headers={**headers, "content-range": f"bytes */{size}"})
+    headers["content-range"] = f"bytes {first}-{last}/{size}"
+    return Response(content[first : last + 1], 206, headers, media_type)
+
+
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+
+
+def _media_path(request: Request, run: RunRecord, name: str) -> Path | None:
+    """Return the path of such a file beside the config of a run; None where it leads out of the served folder."""
+    folder = request.app.state.settings.folder
+    try:
+        path = (folder / run.config_path).parent / name
+        is_served = names_media(f"file://{name}") and path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # a NUL, too long, a loop of links
+        return None
+    return path if is_served else None
+
+
+_DIGITS_MAX = 10
+
 
 _CONFIG_CHARACTERS_MAX = 40_000
 _ROWS_AT_ONCE = 200
 _METADATA = "meta."
 """Begins the names of query parameters that choose by metadata."""
-
-router = APIRouter(route_class=PageRoute)
 
 
 class ResultsQuery(Struct, frozen=True):
