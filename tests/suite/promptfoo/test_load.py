@@ -317,7 +317,7 @@ def test_many_warnings_refuse_no_config_and_equal_ones_are_told_a_few_times(tmp_
         "more than 1,000 problems: nothing after them is checked",
     }
     for row in rows:
-        row["assert"] = [{"type": "contains", "value": "x", "two": 2}] * 12
+        row["assert"] = [{"type": "contains", "value": "x", "two": 2}]
     suite = load(
         tmp_path, {**BASE, "tests": "file://t.jsonl"}, files={"t.jsonl": "\n".join(map(json.dumps, rows))}
     )
