@@ -41,7 +41,7 @@ LockedSteps = Mapping[tuple[str, tuple[str, ...], str], tuple[str, ...]]
 """Evaluation steps by criteria, the labels of what the judge sees, and the judge's id, as `geval.lock` has them."""
 
 
-class _Failures(Struct):
+class _FailedSteps(Struct):
     """How often a judge's steps for a criterion could not be read, even after a retry, and when last."""
 
     error: JudgeError
@@ -64,7 +64,7 @@ class JudgeMemory:
         self._needs_room: set[Judge] = set()
         self.facts: dict[Judge, JsonValue] = {}
         self._discoveries: defaultdict[Judge, Discovery] = defaultdict(Discovery)
-        self._unwritten: dict[tuple[str, tuple[str, ...], Judge], _Failures] = {}
+        self._unwritten: dict[tuple[str, tuple[str, ...], Judge], _FailedSteps] = {}
 
     def locked_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge) -> tuple[str, ...] | None:
         """Return the steps that a lock file has for a criterion; None when it has none."""
@@ -76,7 +76,7 @@ class JudgeMemory:
         """Remember that no steps of a judge could be read."""
         before = self._unwritten.get((criteria, labels, judge))
         times = 1 if before is None else before.times + 1
-        self._unwritten[criteria, labels, judge] = _Failures(error, times, time.monotonic())
+        self._unwritten[criteria, labels, judge] = _FailedSteps(error, times, time.monotonic())
 
     def why_no_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge) -> JudgeError | None:
         """Return why a judge is not asked for steps now: it was asked several times in vain. None if it may be."""
