@@ -169,6 +169,35 @@ def hidden_imports(source: str) -> list[str]:
     ]
 
 
+def unused_functions(source: str) -> list[str]:
+    """Private functions and classes of a module that it names nowhere outside of themselves."""
+    nodes = list(nodes_of(source))
+    own = [
+        node
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and node.col_offset == 0
+        and node.name.startswith("_")
+        and not node.name.startswith("__")  # which Python calls
+        and not node.decorator_list  # which may register it
+    ]
+    named = [(node.id, node.lineno) for node in nodes if isinstance(node, ast.Name)]
+    # In quotes, too: annotations of what is imported for types alone.
+    named += [
+        (word, node.lineno)
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for word in re.findall(r"\b_\w+", node.value)
+    ]
+    return [
+        f"line {one.lineno}: {one.name}"
+        for one in own
+        if not any(
+            name == one.name and not one.lineno <= line <= (one.end_lineno or 0) for name, line in named
+        )
+    ]
+
+
 def third_party_strays(room: str, source: str) -> list[str]:
     found = []
     for node in nodes_of(source):
@@ -399,6 +428,10 @@ def test_own_modules_are_imported_at_the_top() -> None:
     assert broken_in(rule) == {}
 
 
+def test_every_private_function_is_used_in_its_module() -> None:
+    assert broken_in(lambda path, source: unused_functions(source)) == {}
+
+
 def test_only_the_command_line_prints() -> None:
     assert broken_in(lambda path, source: [] if room_of(path) == "cli" else prints(source)) == {}
 
@@ -466,6 +499,10 @@ class TestThatTheRulesCanFail:
     def test_planted_hidden_import(self) -> None:
         planted = "def load():\n    from geval_cli.store import runs\n"
         assert hidden_imports(planted) == ["line 2: load imports store"]
+
+    def test_planted_function_that_nobody_calls(self) -> None:
+        planted = "def _left():\n    return _left()\n\n\ndef _used():\n    return 1\n\n\nTWO = _used() + 1\n"
+        assert unused_functions(planted) == ["line 1: _left"]
 
     def test_planted_stray_library(self) -> None:
         assert third_party_strays("engine", "import sqlite3\n") == [

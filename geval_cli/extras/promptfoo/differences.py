@@ -427,10 +427,6 @@ def _prompt_shows_images(suite: LoadedSuite) -> Places:
         yield from _variables(lambda value, test: value.startswith("data:image/"))(test)
 
 
-def _has_lone_call(value: JsonValue) -> bool:
-    return isinstance(value, dict) and ("function_call" in value or "arguments" in value)
-
-
 MATTERS: tuple[PromptfooDifference, ...] = (
     PromptfooDifference(
         "judge-errors",

@@ -115,23 +115,7 @@ def _of_file(path: Path) -> Talks:
     lines = _lines(path)
     first = next(lines, None)
     if first is not None and _is_trace(first[1]):
-        # The talks of traces or logs: each as its last call tells it, with the answer to that.
-        reading = TraceReading()
-        found: dict[tuple[str, ...], Talk] = {}
-        for number, answer in enumerate(read_traces(path, reading), start=1):
-            told = [*answer.turns, answer.answer]
-            talk = Talk(tuple(Turn(turn.role, turn.content) for turn in told), str(number))
-            found[talk.said] = talk
-        if reading.bad:
-            if all("expected keys" in problem.message for problem in reading.problems):
-                hint = f"{_FORM}; or use traces that `geval import traces` reads"
-                raise ConfigError(
-                    [Problem("this line is not a talk", item.location, hint) for item in reading.problems]
-                )
-            raise ConfigError(reading.problems)
-        begun = {said[:length] for said in found for length in range(len(said))}
-        whole = [talk for said, talk in found.items() if said not in begun or not said]
-        return _speaking(str(path), whole, earlier=len(found) - len(whole))
+        return _of_traces(path)
     problems: list[Problem] = []
     talks, bad = [], 0
     for number, line in _lines(path):
