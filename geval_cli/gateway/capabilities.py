@@ -78,6 +78,7 @@ _ALWAYS_NEEDED = frozenset({"model", "messages", "n"})  # a refused `n` is the f
 _PARAMETERS_FOUND_OUT = frozenset({"temperature", "max_tokens"})
 # A refusal comes before anything is generated, so no one waits for a long answer on its account. That a server ignores
 # the wish for log-probabilities shows only in the answer, which a judge's form may have been bought for in vain.
+# Whoever asks for too many choices without waiting loses nothing: a refusal is free, and whatever comes is used.
 _PATIENCE_S = 2.0
 _PATIENCE_FOR_LOGPROBS_S = 10.0
 
@@ -226,8 +227,6 @@ def features_of(call: ModelCall) -> set[str]:
 
 
 _FEATURE = "n"
-# Who goes ahead in ignorance loses nothing: a refusal is free, and what comes of too wide a request counts.
-
 # The parameter `n` in an error text, under the names that servers give it; not the end of an escaped line break.
 _NAMES_N = re.compile(r"(?<![\\\w])(n|n_cmpl|n_choices|n_parallel)(?!\w)|completion choices?", re.IGNORECASE)
 

@@ -193,7 +193,7 @@ class BatchQueue:
         return await self.store.is_known(self.key_of(call))
 
     async def take(self, call: ModelCall) -> bool:
-        """Keep a call out of batches, as it is sent directly; False when it is in one by now, or answered by one."""
+        """Keep a call out of batches, so that it can be sent directly; False when a batch has it or has answered it."""
         return await self.store.take(self.key_of(call))
 
     def begin_pass(self) -> Pending:
@@ -296,8 +296,8 @@ class ScoutLayer:
                 continue
             scouting.under_way = asyncio.get_running_loop().create_future()
             try:
-                # Another process that shares the cache may have put it into a batch meanwhile, or be about to: who
-                # takes it off the list of what waits for one is the only one to send it.
+                # Another process that shares the cache may have put it into a batch meanwhile, or be about to: only
+                # the one that takes it off the list of waiting requests sends it.
                 if not await self._queue.take(call):
                     break
                 return await self._scout(call, scouting, send_next)

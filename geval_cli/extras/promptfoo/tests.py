@@ -203,14 +203,16 @@ class PromptfooTests(Struct, frozen=True):
 
     def _check_choices(self, test: ReadTest, reading: LoadContext) -> None:
         """Report prompts and providers that a test chooses and that do not exist: it would not be run, silently."""
-        names = {
-            "prompts": {prompt.label: prompt_names(prompt) for prompt in self.prompts},
-            "providers": {provider.title: provider_names(provider) for provider in self.providers},
-        }
         chosen = {"prompts": test.promptfoo.prompts, "providers": test.promptfoo.providers}
-        for key, known in names.items():
+        for key, wanted in chosen.items():
+            if not wanted:
+                continue
+            if key == "prompts":
+                known = {prompt.label: prompt_names(prompt) for prompt in self.prompts}
+            else:
+                known = {provider.title: provider_names(provider) for provider in self.providers}
             place = test.spec.place.child(key)
-            for index, name in enumerate(chosen[key] or ()):
+            for index, name in enumerate(wanted):
                 if not any(is_chosen(own, [name]) for own in known.values()):
                     message = f"there is no {key.removesuffix('s')} `{name}`"
                     reading.report(message, place.value(index) or place.value(), hint_among(name, known))

@@ -109,9 +109,8 @@ def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
         check_idle(given, ignored, beside="--draw")
     if given.of is not None:
         check_idle(given, {"run"}, beside="--of")
-    if (
-        given.method == "rogan-gladen"
-    ):  # labels from elsewhere are matched with nothing, and correct no calibration
+    # Labels from elsewhere are matched with nothing, and correct no calibration.
+    if given.method == "rogan-gladen":
         check_idle(given, {"margin", "allow_unmatched"}, beside="--method rogan-gladen")
     check_document_paths(given.outputs, "an estimate")
     if given.of is not None:
