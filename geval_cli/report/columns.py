@@ -165,11 +165,15 @@ def verdict_word(column: ColumnSummary) -> str:
     return "one test" if verdicts else "no test in both"
 
 
-def verdict_text(column: ColumnSummary) -> str:
+def verdict_text(column: ColumnSummary, quoted: Callable[[str], str] = str) -> str:
     """`better: pass rate, tone; worse: length`: the verdict on a column, and what it is about."""
     parts = []
     for word in ("better", "worse"):
-        names = [one_line(item.name, _NAME_WIDTH) for item in differences_of(column) if item.verdict == word]
+        names = [
+            item.name if item.name == PASS_RATE else quoted(one_line(item.name, _NAME_WIDTH))
+            for item in differences_of(column)
+            if item.verdict == word
+        ]
         if names:
             parts.append(f"{word}: {', '.join(names)}")
     return "; ".join(parts) or verdict_word(column)
@@ -180,10 +184,14 @@ def _missing_tests(delta: Delta) -> int:
 
 
 class _Shape(Struct, frozen=True):
-    """Which figures the table has, and how wide names may be; 0 stands for the numbers of the columns alone."""
+    """Which figures the table has, and how wide names may be; 0 stands for the numbers of the columns alone.
 
+    Files and pages are `is_whole`: they have all figures and bounds.
+    """
+
+    is_whole: bool = False
     title: int = 60
-    metrics: int = METRICS_MAX
+    metrics: int | None = METRICS_MAX
     has_p: bool = True
     has_latency: bool = True
     has_bar: bool = True
@@ -229,7 +237,7 @@ def print_columns(report: RunReport, console: Console) -> None:
         return
     signs = signs_of(console)
     titles = [column_title(column, report.columns, signs) for column in report.columns]
-    ranked = ranking(columns)
+    ranked, lead = ranking(columns), leading(columns)
     shape = _Shape()
     for step in _STEPS:
         shape = replace(shape, **step)
@@ -238,7 +246,12 @@ def print_columns(report: RunReport, console: Console) -> None:
             names = [fitted_title(title, shape.title, signs) for title in titles]
         if len(set(names)) < len(set(titles)):
             continue  # names that are cut to the same text tell nothing: numbers and a legend do
-        rows = _rows(columns, names, ranked, shape, console)
+        heading, *found = _rows(columns, shape, has_bars=is_unicode(console))
+        star = "★" if is_unicode(console) else "*"
+        rows = [
+            (f"  {heading[0]}", *heading[1:]),
+            *((f"{star if place in lead else ' '} {names[place]}", *found[place]) for place in ranked),
+        ]
         widths = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
         if 1 + sum(widths) + _GAP * (len(widths) - 1) <= console.width - 1:
             if not shape.title:
@@ -479,44 +492,75 @@ def _names(places: Sequence[int], titles: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _rows(
+def column_table(
     columns: Sequence[ColumnSummary],
     names: Sequence[str],
-    ranked: Sequence[int],
+    quoted: Callable[[str], str] = str,
+    metrics: int | None = None,
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the heading of the table of columns and its rows, best first, with every figure, for pages and files.
+
+    Its first two columns are texts. `quoted` writes names of the config where they would be markup.
+    """
+    lead, (heading, *rows) = leading(columns), _rows(columns, _Shape(True, metrics=metrics), quoted=quoted)
+    return heading, [
+        (f"{'★ ' if place in lead else ''}{quoted(names[place])}", *rows[place]) for place in ranking(columns)
+    ]
+
+
+_Figure = tuple[str, Callable[[ColumnSummary], str]]
+_NOTHING = ColumnSummary("", "", "")
+
+
+def _rows(
+    columns: Sequence[ColumnSummary],
     shape: _Shape,
-    console: Console,
+    *,
+    has_bars: bool = False,
+    quoted: Callable[[str], str] = str,
 ) -> list[tuple[str, ...]]:
-    """Return the heading and a row for each column; what no column has, as a cost of local models, is left out."""
-    lead = leading(columns)
-    star = "★" if is_unicode(console) else "*"
+    """Return the heading and the figures of each column; what no column has, as a cost of local models, is left out."""
+    base, whole = baseline_number(columns), shape.is_whole
 
-    def rate_text(column: ColumnSummary) -> str:
-        rate = column.pass_rate
-        if rate.value is None:
-            return "none"
-        bounds = share_bounds(rate.interval) if shape.has_interval and rate.interval else ""
-        return f"{format_share(rate.value)} {bounds}".rstrip()
+    def against(column: ColumnSummary) -> str:
+        return verdict_text(column, quoted) if whole else _against(column, columns[base - 1], shape)
 
-    heading = "pass rate [95 %]" if shape.has_interval else PASS_RATE
-    fields: list[tuple[str, Callable[[ColumnSummary], str]]] = [(heading, rate_text)]
-    if shape.has_bar and is_unicode(console):
-        fields.append(("", lambda item: _bar(item.pass_rate.value)))
-    if shape.has_chances:
-        fields += _chances(columns)
-    fields += [_metric(name) for name in metric_names(columns)[: shape.metrics]]
-    if shape.has_errors and any(column.errored for column in columns):
-        fields.append(("errors", lambda item: f"{item.errored:,}"))
-    if shape.has_cost and any(column.cost_usd_generated != 0 for column in columns):
-        fields.append(("cost", lambda item: format_cost(item.cost_usd_generated)))
-    if shape.has_latency and any(column.latency_ms.median is not None for column in columns):
-        fields.append(("p50", lambda item: format_duration(item.latency_ms.median)))
-    base = "baseline" if shape.title else f"[{baseline_number(columns)}]"
-    fields.append((f"vs {base}", lambda item: _against(item, columns[baseline_number(columns) - 1], shape)))
-    rows = [("column", *(name for name, _ in fields))]
-    for place in ranked:
-        mark = f"{star if place in lead else ' '} "
-        rows.append((mark + names[place], *(text(columns[place]) for _, text in fields)))
-    return [(f"  {rows[0][0]}", *rows[0][1:]), *rows[1:]]
+    def rate(column: ColumnSummary) -> str:
+        stat = column.pass_rate
+        return share_text(stat if shape.has_interval else replace(stat, interval=None))
+
+    def metric(name: str) -> _Figure:
+        title = quoted(one_line(name, _NAME_WIDTH if whole else 16))
+        return title, lambda column: mean_text(column.metrics.get(name), has_interval=whole)
+
+    optional: tuple[tuple[bool, _Figure], ...] = (
+        (whole, ("passed", lambda column: f"{column.passed:,}")),
+        (whole, ("failed", lambda column: f"{column.failed:,}")),
+        (shape.has_errors, ("errors", lambda column: f"{column.errored:,}")),
+        (whole, ("not evaluated", lambda column: f"{column.not_evaluated:,}")),
+        (shape.has_cost, ("cost", lambda column: format_cost(column.cost_usd_generated))),
+        (shape.has_latency, ("p50", lambda column: format_duration(column.latency_ms.median))),
+        (whole, ("p95", lambda column: format_duration(column.latency_ms.p95))),
+        (whole, ("tokens", tokens_text)),
+    )
+    verdicts: list[_Figure] = [(f"vs {'baseline' if shape.title else f'[{base}]'}", against)]
+    figures: list[_Figure] = [
+        *(verdicts if whole and any(column.vs_first for column in columns) else ()),
+        ("pass rate [95 %]" if shape.has_interval else PASS_RATE, rate),
+        *([("", lambda column: _bar(column.pass_rate.value))] if shape.has_bar and has_bars else ()),
+        *(_chances(columns) if shape.has_chances else ()),
+        *map(metric, metric_names(columns)[: shape.metrics]),
+        *(
+            (name, text)
+            for is_shown, (name, text) in optional
+            if is_shown and any(text(column) != text(_NOTHING) for column in columns)
+        ),
+        *(() if whole else verdicts),
+    ]
+    return [
+        ("column", *(name for name, _ in figures)),
+        *(tuple(text(column) for _, text in figures) for column in columns),
+    ]
 
 
 def leading(columns: Sequence[ColumnSummary]) -> frozenset[int]:
@@ -553,10 +597,6 @@ def _against(column: ColumnSummary, baseline: ColumnSummary, shape: _Shape) -> s
     if word == "identical" and rate is not None and _is_of_fewer(rate.delta, column, baseline):
         return f"same in {plural(rate.delta.clusters, 'test')}"
     return {"undecided": "no clear difference", "identical": "same"}.get(word, word)
-
-
-def _metric(name: str) -> tuple[str, Callable[[ColumnSummary], str]]:
-    return one_line(name, 16), lambda column: mean_text(column.metrics.get(name), has_interval=False)
 
 
 def _chances(columns: Sequence[ColumnSummary]) -> Iterator[tuple[str, Callable[[ColumnSummary], str]]]:

@@ -8,7 +8,6 @@ from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
 from geval_cli.numbers import (
-    format_cost,
     format_duration,
     format_percentage,
     format_share_interval,
@@ -16,8 +15,10 @@ from geval_cli.numbers import (
 )
 from geval_cli.records import (
     CaseResult,
+    Column,
     ColumnSummary,
     RunSummary,
+    Stat,
     Status,
 )
 from geval_cli.report.case_view import (
@@ -38,17 +39,12 @@ from geval_cli.report.columns import (
     METRICS_MAX,
     PASS_RATE,
     baseline_number,
+    column_table,
     cost_note,
     differences_of,
     leader_text,
     mean_cells,
-    mean_text,
-    metric_names,
-    ranking,
     run_means,
-    share_text,
-    tokens_text,
-    verdict_word,
 )
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.report import RunReport, usage_texts, worst_case
@@ -128,6 +124,20 @@ class _Picked(Struct):
         else:
             self.left_out += 1
 
+    def figures(self, column: Column) -> ColumnSummary:
+        """Return what is known about a column of a run under way."""
+        passed, failed = self.counts[column.index, Status.PASSED], self.counts[column.index, Status.FAILED]
+        return ColumnSummary(
+            prompt=column.prompt_label,
+            provider=column.provider_label,
+            label="",
+            passed=passed,
+            failed=failed,
+            errored=self.counts[column.index, Status.ERROR],
+            not_evaluated=self.counts[column.index, Status.NOT_EVALUATED],
+            pass_rate=Stat(passed / (passed + failed) if passed + failed else None),
+        )
+
 
 def _document(report: RunReport, picked: _Picked) -> str:
     sections = [
@@ -201,35 +211,17 @@ def _gates(summary: RunSummary) -> str:
 def _columns(report: RunReport, picked: _Picked) -> str:
     if len(report.columns) < 2:  # noqa: PLR2004 - one column would repeat the head
         return ""
-    rows = [_column_row(index, title, picked) for index, title in whole_titles(report.columns).items()]
+    titles = whole_titles(report.columns)
+    figures: Sequence[ColumnSummary] = report.summary.columns
+    if len(figures) != len(titles):  # a run under way has none yet
+        figures = [picked.figures(column) for column in report.columns]
+    names = [titles[column.index] for column in report.columns]
+    heading, rows = column_table(figures, names, code_span, METRICS_MAX)
     hidden = len(rows) - _COLUMNS_MAX
     more = f"\nand {plural(hidden, 'more column')}, none with a higher pass rate\n" if hidden > 0 else ""
-    header = ("prompt and provider", "passed", "failed", "errors", "not evaluated", "pass rate")
-    figures = report.summary.columns
-    if len(figures) != len(rows):  # a run under way has none yet
-        return markdown_table(header, rows[:_COLUMNS_MAX])
-    metrics = metric_names(figures)[:METRICS_MAX]
-    names = [code_span(one_line(name, 40)) for name in metrics]
-    whole = [
-        (*row[:-1], share_text(column.pass_rate), *_figures(column, metrics))
-        for row, column in zip(rows, figures, strict=True)
-    ]
-    if more:
-        whole = [whole[place] for place in ranking(figures)[:_COLUMNS_MAX]]
-    table = markdown_table((*header, *names, "cost", "latency", "p95", "tokens", "verdict"), whole) + more
-    note = cost_note(figures)
-    return f"{table}\n{note}\n{_differences(report)}" if note else f"{table}{_differences(report)}"
-
-
-def _figures(column: ColumnSummary, metrics: Sequence[str]) -> tuple[str, ...]:
-    return (
-        *(mean_text(column.metrics.get(name)) for name in metrics),
-        format_cost(column.cost_usd_generated),
-        format_duration(column.latency_ms.median),
-        format_duration(column.latency_ms.p95),
-        tokens_text(column),
-        verdict_word(column),
-    )
+    note = f"\n{note}\n" if (note := cost_note(figures)) else ""
+    table = markdown_table(heading, rows[:_COLUMNS_MAX], names=2)
+    return f"{table}{more}{note}{_differences(report) if report.summary.columns else ''}"
 
 
 def _differences(report: RunReport) -> str:
@@ -252,15 +244,6 @@ def _differences(report: RunReport) -> str:
     baseline = report.columns[baseline_number(report.summary.columns) - 1]
     header = (f"against {code_span(titles[baseline.index])}", "", *DIFFERENCE_HEADER)
     return f"\n{markdown_table(header, rows[:DIFFERENCES_MAX])}{more}"
-
-
-def _column_row(index: int, title: str, picked: _Picked) -> tuple[str, ...]:
-    passed, failed, errors, rest = (
-        picked.counts[index, status]
-        for status in (Status.PASSED, Status.FAILED, Status.ERROR, Status.NOT_EVALUATED)
-    )
-    rate = format_percentage(passed, passed + failed)
-    return (code_span(title), f"{passed:,}", f"{failed:,}", f"{errors:,}", f"{rest:,}", rate)
 
 
 def _metrics(summary: RunSummary) -> str:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from geval_cli.records import RunStatus, RunSummary, Status
-from geval_cli.report.columns import cost_note, leader_text, leading, ranking, verdict_text
+from geval_cli.report.columns import column_table, cost_note, leader_text, metric_names
 from geval_cli.report.report import RunReport, run_title, telling_metrics
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import (
@@ -26,7 +26,8 @@ def run_values(report: RunReport) -> dict[str, Any]:
     titles = whole_titles(run.columns)
     # Of a finished run they are called as in the table that sets them side by side.
     titles |= {column.index: item.label for column, item in zip(run.columns, summary.columns, strict=False)}
-    leaders = leading(summary.columns) if summary.columns else frozenset()
+    names = metric_names(summary.columns)
+    heading, rows = column_table(summary.columns, [column.label for column in summary.columns])
     return {
         "run": run,
         "summary": summary,
@@ -39,10 +40,10 @@ def run_values(report: RunReport) -> dict[str, Any]:
         "flaky": summary.flaky[:_FLAKY_SHOWN],
         "flaky_hidden": summary.flaky_count - len(summary.flaky[:_FLAKY_SHOWN]),
         "column_titles": titles,
-        "ranked_columns": [
-            (summary.columns[place], verdict_text(summary.columns[place]), place in leaders)
-            for place in ranking(summary.columns)
-        ],
+        "table": (
+            [name if name in names else name[:1].upper() + name[1:] for name in heading],
+            rows,
+        ),
         "leader": re.sub(
             "^no ", "No ", leader_text(summary.columns, [column.label for column in summary.columns])
         ),

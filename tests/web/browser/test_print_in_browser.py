@@ -100,7 +100,7 @@ def test_report_is_printed_whole_with_its_nine_columns_across(window: Any, folde
     across = " ".join(text for text, width in zip(found.texts, found.widths, strict=True) if width > 800)
     for number in numbers:
         assert re.search(rf"(?m)^\s*{re.escape(number)}\b", across), number
-    for title in ("Pass rate by column", "Against the baseline", "Ranking: helpful", "Flaky tests"):
+    for title in ("Pass rate by column", "Vs baseline", "Ranking: helpful", "Flaky tests"):
         assert title in found.text
     style = "getComputedStyle(document.body)"
     window.emulate_media(media="print", color_scheme="dark")
@@ -129,13 +129,13 @@ def test_an_open_case_is_what_is_printed(window: Any, folder: Path) -> None:
     check(found, pages=range(1, 4))
     for words in ("#3", "4 assertions", "How likely the judge found each rating", "Variables", "Tokens in"):
         assert words in found.text
-    assert "Against the baseline" not in found.text
+    assert "Vs baseline" not in found.text
 
 
 @pytest.mark.parametrize(
     ("path", "words", "pages"),
     [
-        ("/runs/latest", ("judged cases passed", "Against the baseline"), range(3, 9)),
+        ("/runs/latest", ("judged cases passed", "Vs baseline"), range(3, 9)),
         ("/runs/latest/charts", ("Metrics by column", "Calibration: faithfulness"), range(4, 9)),
         ("/runs/latest/results/1/0/0", ("#2", "Output", "assertions", "Calls"), range(1, 4)),
     ],
