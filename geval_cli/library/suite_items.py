@@ -23,11 +23,12 @@ from geval_cli.library.testing import (
     failed_lines,
     shared_runs,
 )
-from geval_cli.records import CaseResult, JsonValue, Status
+from geval_cli.records import CaseResult, JsonValue, RunStatus, Status
 from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest, open_config
 from geval_cli.source.problems import render_problems, sort_problems
-from geval_cli.store.state import open_runs
+from geval_cli.store.state import CacheChoice, open_runs
 
 _NAME_WIDTH = 80
 
@@ -88,6 +89,9 @@ class GevalFile(pytest.File):
     """A config whose tests are items. Collecting it reads it; nothing is sent, and none of its code runs."""
 
     _results: "dict[int, list[CaseResult]] | None" = None
+    _planned: Mapping[int, int] | None = (
+        None  # the cases of each test, where the run ended before all were done
+    )
     _failure: GevalError | None = None
     _missing = "the run ended before this test"
 
@@ -107,7 +111,7 @@ class GevalFile(pytest.File):
         """Return the results of a test, or of all; the first to ask has all selected tests run.
 
         Raises:
-            GevalError: the suite could not be run, or the test has no result.
+            GevalError: the suite could not be run, or nothing failed so far and a case of the test has no result.
         """
         if self._results is None and self._failure is None:
             try:
@@ -119,10 +123,10 @@ class GevalFile(pytest.File):
         if self._failure is not None:
             raise self._failure
         results = self._results or {}
-        found = (
-            [item for items in results.values() for item in items] if index is None else results.get(index)
-        )
-        if not found:
+        found = [item for test, items in results.items() if index in (None, test) for item in items]
+        planned = sum(count for test, count in (self._planned or {}).items() if index in (None, test))
+        has_failed = any(item.status is Status.FAILED for item in found)
+        if not found or (len(found) < planned and not has_failed):
             raise NotJudgedError(self._missing)
         return found
 
@@ -132,6 +136,9 @@ class GevalFile(pytest.File):
             found.setdefault(result.test_index, []).append(result)
         if ran.warnings:
             self._missing = "; ".join(map(sanitize, ran.warnings))
+        if ran.status is not RunStatus.COMPLETED:
+            plan = prepare(self._request()[0], is_going_to_run=False).plan
+            self._planned = {test.index: plan.cases_of(test) * plan.repeats for test in plan.suite.tests}
         return found
 
     def _run(self) -> "_Ran":
@@ -144,7 +151,7 @@ class GevalFile(pytest.File):
             if known is not None:
                 with open_runs(SessionOptions.of(self.config).folder, os.environ) as runs:
                     run = runs.find(known).run
-                    return _Ran(known, tuple(runs.results(known)), run.warnings)
+                    return _Ran(known, tuple(runs.results(known)), run.warnings, run.status)
             if shared.acquire(name):
                 try:
                     if shared.find(name) is None:
@@ -155,21 +162,24 @@ class GevalFile(pytest.File):
                     shared.release(name)
             time.sleep(POLL_S)
 
-    def _run_here(self) -> "_Ran":
+    def _request(self) -> tuple[RunRequest, CacheChoice]:
+        """Return the request for a run of the selected tests."""
         items = [
             item for item in self.session.items if isinstance(item, SuiteItem) and item.path == self.path
         ]
         indexes = [item.test.index for item in items if item.test is not None]
         options = SessionOptions.of(self.config)
         given = {"grader": options.grader, "offline": options.is_offline, "home": options.home}
-        request, cache = make_request(
+        return make_request(
             self.path,
             {**given, "max_cost": options.max_cost_usd, "progress": False},
             only=frozenset(indexes) if indexes else None,
             budget=budget_of(self.config),
         )
-        result = run_blocking(request, cache, progress=False)
-        return _Ran(result.run.id, result.results, result.run.warnings)
+
+    def _run_here(self) -> "_Ran":
+        result = run_blocking(*self._request(), progress=False)
+        return _Ran(result.run.id, result.results, result.run.warnings, result.run.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +189,7 @@ class _Ran:
     run_id: str
     results: Sequence[CaseResult]
     warnings: Sequence[str]
+    status: RunStatus
 
 
 class SuiteItem(pytest.Item):

@@ -309,3 +309,24 @@ def test_a_session_that_does_not_use_it_loads_nothing(
     assert [item.value for item in entry_points(group="pytest11", name="geval")] == [
         "geval_cli.extras.pytest_plugin"
     ]
+
+
+def test_a_test_does_not_pass_by_some_of_its_cases_when_the_money_ends_before_the_others(
+    project: Path, server: LoopbackServer
+) -> None:
+    (project / "two.geval.yaml").write_text(
+        f"""\
+prompts: ["First {{{{ input }}}}", "Second {{{{ input }}}}"]
+providers:
+  - id: openai:m
+    config: {{ base_url: "{server.base_url}", price: {{ input: 100000, output: 100000 }} }}
+tests: [{{ description: both, input: fine, assert: [{{ type: contains, value: "4" }}] }}]
+""",
+        encoding="utf-8",
+    )
+    session = Session(project, server)
+    printed = session.run("--geval-max-cost", "0.5", "two.geval.yaml").stdout
+    assert len(server.requests) == 1, "the first answer costs a dollar"
+    assert outcomes(printed) == {"two.geval.yaml::both": "ERROR"}
+    assert "the budget of $0.50 is used up" in printed
+    assert outcomes(session.run("two.geval.yaml").stdout) == {"two.geval.yaml::both": "PASSED"}
