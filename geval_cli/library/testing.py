@@ -37,7 +37,6 @@ from geval_cli.records import (
     ProviderRef,
     RenderedPrompt,
     Role,
-    RunRecord,
     RunStatus,
     RunSummary,
     Status,
@@ -51,8 +50,7 @@ from geval_cli.runs.record import ended_run
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.locks import SharedRuns
-from geval_cli.store.runs import RunOrigin, RunStore, new_run_id, time_now
-from geval_cli.version import __version__
+from geval_cli.store.runs import RunOrigin, RunStore, new_run
 
 _MARKER = "geval"
 _MARKER_KEYS = frozenset({"grader", "samples"})
@@ -373,19 +371,7 @@ class SessionRun:
         self.failure: StoreError | None = None
         self._tally = Tally()
         self._began_s = time.monotonic()
-        self._run = RunRecord(
-            id=new_run_id(),
-            status=RunStatus.RUNNING,
-            started_at=time_now(),
-            finished_at=None,
-            duration_ms=None,
-            tool_version=__version__,
-            config_path=name,
-            config_digest="",
-            config=config,
-            columns=(Column(0, "", name),),
-            prompt_version=prompt_version(),
-        )
+        self._run = new_run(name, config, (Column(0, "", name),), prompt_version=prompt_version())
         self._runs: RunStore | None = None
         try:
             self._runs = RunStore.open(home_folder(home, env=environ, cwd=current_folder()))

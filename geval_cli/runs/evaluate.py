@@ -47,7 +47,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, compared_with, gates_of, judge_differences, open_baseline
 from geval_cli.runs.import_run import with_figures
 from geval_cli.runs.prepare import asks_for_money
-from geval_cli.runs.record import begun_run, ended_run, is_dirty, origin_of
+from geval_cli.runs.record import begun_run, ended_run, is_dirty
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun, done_cases
 from geval_cli.runs.session import (
@@ -99,7 +99,7 @@ async def run_evaluation(
         ConfigError: a gate is on a metric that the baseline lacks; nothing was asked.
     """
     request, started = prepared.request, time.monotonic()
-    run = begun_run(prepared, resumed)
+    run, origin = begun_run(prepared, resumed)
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     begin_batches: BatchStart | None = None
     if request.batched_roles or resumed is not None:
@@ -115,7 +115,7 @@ async def run_evaluation(
         stop,
         resumed,
         run,
-        recording=Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None),
+        recording=Recording(state.runs, run, origin, is_resumed=resumed is not None),
         budget=request.budget or Budget(request.max_cost, request.max_requests),
     )
     if resumed is not None:

@@ -44,8 +44,7 @@ from geval_cli.source.parquet import (
 from geval_cli.source.secrets import mask_config, mask_text
 from geval_cli.source.source_map import split_lines
 from geval_cli.statistics.paired import Margins
-from geval_cli.store.runs import LATEST, RunOrigin, RunStore, new_run_id, time_now
-from geval_cli.version import __version__
+from geval_cli.store.runs import LATEST, RunOrigin, RunStore, new_run, new_run_id, time_now
 
 MAX_FILE_BYTES = 1 << 30
 _MOST_PROBLEMS = 20
@@ -446,21 +445,8 @@ def _safe_id(written: str) -> str:
 
 
 def _new_run(path: Path, cases: Sequence[CaseResult], config: JsonValue, **known: Any) -> RunRecord:
-    now = time_now()
-    values: dict[str, Any] = {
-        "id": new_run_id(),
-        "status": RunStatus.COMPLETED,
-        "started_at": now,
-        "finished_at": now,
-        "duration_ms": None,
-        "tool_version": __version__,
-        "config_path": str(path),
-        "config_digest": "",
-        "config": mask_config(config),
-        "columns": _columns_of(cases),
-        **known,
-    }
-    return RunRecord(**values)
+    values = {"status": RunStatus.COMPLETED, "finished_at": time_now(), **known}
+    return new_run(str(path), mask_config(config), _columns_of(cases), **values)
 
 
 def _columns_of(cases: Iterable[CaseResult]) -> tuple[Column, ...]:

@@ -24,7 +24,7 @@ from geval_cli.source.command import ScriptError, run_command
 from geval_cli.source.digest import digest_of
 from geval_cli.source.secrets import MASK, is_secret_name, mask_bare
 from geval_cli.store.home import repository_of
-from geval_cli.store.runs import RunOrigin, config_file, new_run_id, time_now
+from geval_cli.store.runs import RunOrigin, config_file, new_run, time_now
 from geval_cli.version import __version__
 
 DECIDED_EARLY = ("decided after ", "this run stopped early: ")
@@ -47,8 +47,8 @@ _NO_PROGRAMS = (
 """Settings that keep git from starting programs that a repository names, and from writing, when it looks at it."""
 
 
-def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> RunRecord:
-    """Return the record of a run that begins now, or of one that is resumed, under its id."""
+def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> tuple[RunRecord, RunOrigin | None]:
+    """Return the record of a run that begins now, and its origin, or the record of one that is resumed."""
     suite = prepared.suite
     git = read_git_state(suite.base_dir, suite.access)
     if resumed is not None:
@@ -60,24 +60,20 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> RunRecord:
             warnings.append(f"started at commit {_short(old.git)}, resumed at commit {_short(git)}")
         if time_now() < old.started_at:
             warnings.append("the system clock is earlier than the start of this run")
-        return replace(
+        again = replace(
             old,
             status=RunStatus.RUNNING,
             finished_at=None,
             warnings=tuple(dict.fromkeys([*warnings, *prepared.notes])),
             tags={**old.tags, **_tags_of(prepared)},
         )
-    return RunRecord(
-        id=new_run_id(),
-        status=RunStatus.RUNNING,
-        started_at=time_now(),
-        finished_at=None,
-        duration_ms=None,
-        tool_version=__version__,
-        config_path=str(prepared.suite.path),
-        config_digest=digest_of(fingerprint(prepared)),
-        config=prepared.suite.snapshot,
-        columns=prepared.plan.columns,
+        return again, None
+    covered = fingerprint(prepared)
+    run = new_run(
+        str(suite.path),
+        suite.snapshot,
+        prepared.plan.columns,
+        config_digest=digest_of(covered),
         warnings=prepared.notes,
         prompt_version=prompt_version(),
         description=suite.description,
@@ -86,6 +82,7 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> RunRecord:
         git=git,
         judged_from=None if prepared.request.judged is None else prepared.request.judged.run.id,
     )
+    return run, RunOrigin(config_file(suite.path), prepared.total, covered)
 
 
 def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: Iterable[str]) -> RunRecord:
@@ -97,11 +94,6 @@ def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: It
         duration_ms=(run.duration_ms or 0.0) + lasted_s * 1000,
         warnings=tuple(dict.fromkeys([*run.warnings, *notices])),
     )
-
-
-def origin_of(prepared: PreparedRun) -> RunOrigin:
-    """Return the origin that the store keeps beside the record."""
-    return RunOrigin(config_file(prepared.suite.path), prepared.total, fingerprint(prepared))
 
 
 def _tags_of(prepared: PreparedRun) -> dict[str, str]:

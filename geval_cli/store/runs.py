@@ -27,6 +27,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import (
     AskedTest,
     CaseResult,
+    Column,
     JsonValue,
     Role,
     RunRecord,
@@ -54,6 +55,7 @@ from geval_cli.store.locks import RunLocks
 from geval_cli.store.result_filter import metric_verdicts
 from geval_cli.store.run_pages import ResultReader, RunPages, read_asked_test, record_text
 from geval_cli.store.tool_calls import ToolCallLog
+from geval_cli.version import __version__
 
 RUNS_FILE = "geval.db"
 LATEST = "latest"
@@ -120,6 +122,23 @@ def new_run_id() -> str:
 def time_now() -> str:
     """Return the time as records of runs have it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def new_run(config_path: str, config: JsonValue, columns: tuple[Column, ...], **known: Any) -> RunRecord:
+    """Return the record of a run that begins now; `known` are further fields of it."""
+    run = RunRecord(
+        id=new_run_id(),
+        status=RunStatus.RUNNING,
+        started_at=time_now(),
+        finished_at=None,
+        duration_ms=None,
+        tool_version=__version__,
+        config_path=config_path,
+        config_digest="",
+        config=config,
+        columns=columns,
+    )
+    return replace(run, **known)
 
 
 class StoredRun(NamedTuple):
