@@ -24,7 +24,7 @@ GROUPS = {
         "test_examples",
     ),
     "browser": (
-        "report/test_html_file",
+        "html/test_html_file",
         "web/browser/test_accessibility_in_browser",
         "web/browser/test_charts_in_browser",
         "web/browser/test_labels_in_browser",

@@ -159,7 +159,7 @@ ALLOWED: dict[str, str] = {
     "suite/named_files.py": "the door itself: what it lists was asked of the access before, what it finds after",
     "suite/tables.py": "takes bytes that came through the door",
     "report/csv_file.py": "writes the files that the user named",
-    "report/html/environment.py": "reads the look of pages and reports out of the package",
+    "extras/html/environment.py": "reads the look of pages and reports out of the package",
     "report/output.py": "writes the files that the user named",
     "report/safe_file.py": "writes the files that the user named",
     "extras/programs/loading.py": "the door itself",

@@ -50,7 +50,8 @@ TIES_OF_EXTRAS: dict[str, set[str]] = {
     "promptfoo": {"programs"},
     "simulation": {"traces", "trust"},
     "tools": {"programs"},
-    "web": {"trust"},
+    "trust": {"html"},
+    "web": {"html", "trust"},
 }
 """The extras that build on another extra."""
 
@@ -71,6 +72,7 @@ THIRD_PARTY_HOMES = {
         "report",
         "extras.batches",
         "extras.generation",
+        "extras.html",
         "extras.local",
         "extras.mcp",
         "extras.trust",
@@ -97,9 +99,9 @@ THIRD_PARTY_HOMES = {
     "fastapi": {"extras.web"},
     "starlette": {"extras.web"},
     "uvicorn": {"extras.web"},
-    "jinja2": {"templating", "report", "extras.web"},
+    "jinja2": {"templating", "extras.html", "extras.web"},
     "jsonschema": {"assertions", "suite"},
-    "markdown_it": {"report"},
+    "markdown_it": {"extras.html"},
     "sqlite3": {"store"},
     "sqlglot": {"assertions"},
     "rapidfuzz": {"assertions"},

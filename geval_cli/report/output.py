@@ -105,6 +105,6 @@ def _format_of(path: Path) -> Callable[[Path], Any] | None:
     name = path.name.lower()
     if ending := max(filter(name.endswith, FORMATS), key=len, default=""):
         module, class_name = FORMATS[ending]
-        return cast("Callable[[Path], Any]", getattr(import_module(f"geval_cli.report.{module}"), class_name))
+        return cast("Callable[[Path], Any]", getattr(import_module(f"geval_cli.{module}"), class_name))
     added = next((plugin for plugin in plugin_names(REPORTS) if name.endswith(f".{plugin}")), None)
     return None if added is None else cast("Callable[[Path], Any]", find_plugin(REPORTS, added))

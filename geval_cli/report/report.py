@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -17,7 +17,6 @@ from geval_cli.records import (
     RunSummary,
     Usage,
 )
-from geval_cli.report.charts.drawing import Chart, Links
 from geval_cli.report.sanitize import one_line, sanitize
 
 _TITLE_WIDTH = 200
@@ -29,8 +28,8 @@ class HumanLabels(Protocol):
     def means(self) -> Mapping[str, Mapping[str, float]]:
         """Return the mean label of each output, 0..1, by metric and the output's id."""
 
-    def charts(self, links: Links) -> Iterator[Chart]:
-        """Yield the drawings of labels beside scores; `links` are addresses of the outputs of a dot."""
+    def charts(self, links: Callable[[Any], str]) -> Iterator[Any]:
+        """Yield the drawings of labels beside scores, for pages; `links` are addresses of the outputs of a dot."""
 
 
 class RunReport(Struct, frozen=True):

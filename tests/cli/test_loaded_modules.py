@@ -29,7 +29,7 @@ def loaded_to_run() -> set[str]:
         "sqlglot",
         "urllib.request",
         "geval_cli.extras.promptfoo.load",
-        "geval_cli.report.html_file",
+        "geval_cli.extras.html.file",
         "geval_cli.report.junit_file",
         "geval_cli.runs.dry_run",
         "geval_cli.templating.nunjucks",

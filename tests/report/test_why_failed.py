@@ -10,6 +10,9 @@ import pytest
 from support.sample_run import COLUMNS, RUN, console_of, make_case, make_judged, make_report
 
 from geval_cli.engine.columns import with_columns
+from geval_cli.extras.html.case import case_values
+from geval_cli.extras.html.environment import make_environment
+from geval_cli.extras.html.run import cell_of, run_values
 from geval_cli.extras.web.live_run import brief_of
 from geval_cli.numbers import format_comparison
 from geval_cli.records import (
@@ -26,10 +29,6 @@ from geval_cli.records import (
 from geval_cli.report.case_text import UNCUT, CasePrinter, ShownCase, print_test
 from geval_cli.report.case_view import AssertionView, CaseView, case_sentence, score_text
 from geval_cli.report.failures import FailedTests, Failures, print_failures
-from geval_cli.report.html.case_parts import case_values
-from geval_cli.report.html.environment import make_environment
-from geval_cli.report.html.matrix import cell_of
-from geval_cli.report.html.run_view import run_values
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import telling_metrics
 from geval_cli.report.terminal import print_answer

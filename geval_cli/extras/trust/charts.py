@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from geval_cli.extras.html import drawing as svg
+from geval_cli.extras.html.charts import DUST
+from geval_cli.extras.html.drawing import AxisScale, Chart, FigureTable, Links, MarkFilter, NamedRow
 from geval_cli.extras.trust.labels import GOOD_AT, LabelledOutput
 from geval_cli.extras.trust.probes import Finding, ProbeVerdict
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import fixed, format_score, format_share, plural
-from geval_cli.report.charts import drawing as svg
-from geval_cli.report.charts.drawing import AxisScale, Chart, FigureTable, Links, MarkFilter, NamedRow
-from geval_cli.report.charts.figures import DUST
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.calibration import chance_at, rising_blocks
 

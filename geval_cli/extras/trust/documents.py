@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.errors import ConfigError, ExitCode, Problem
+from geval_cli.extras.html.drawing import Chart
+from geval_cli.extras.html.environment import asset
 from geval_cli.extras.trust.labels import unwritable
 from geval_cli.extras.trust.options import ReportOptions
 from geval_cli.extras.trust.requirements import GateOutcome
 from geval_cli.numbers import fixed, format_difference, format_share, format_share_interval
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue, Status
-from geval_cli.report.charts.drawing import Chart
 from geval_cli.report.console import make_console, print_hanging, print_rows
-from geval_cli.report.html.environment import asset
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import code_span, html_text, markdown_table, one_line, sanitize

@@ -22,6 +22,7 @@ from starlette.responses import FileResponse
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from geval_cli.extras.html.environment import STATIC_FOLDER
 from geval_cli.extras.web.api import geval, labels, openapi, run_actions, runs
 from geval_cli.extras.web.api.geval import Evaluations
 from geval_cli.extras.web.editor.routes import router as editor_router
@@ -32,7 +33,6 @@ from geval_cli.extras.web.pages.routing import Recent
 from geval_cli.extras.web.problems_json import SecurityHeaders, add_problem_handlers
 from geval_cli.extras.web.security import BodyGuard, HostAndOrigin, TokenCheck
 from geval_cli.extras.web.settings import ServerSettings
-from geval_cli.report.html.environment import STATIC_FOLDER
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.requests import is_untrusted
 from geval_cli.runs.session import open_session

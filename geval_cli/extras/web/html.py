@@ -6,7 +6,7 @@ from pathlib import Path
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment
 
-from geval_cli.report.html.environment import asset, make_environment, source_hash
+from geval_cli.extras.html.environment import asset, make_environment, source_hash
 from geval_cli.report.sanitize import whole_text
 
 _TEMPLATE_FOLDER = Path(__file__).with_name("templates")

@@ -11,9 +11,9 @@ from support.browser import Visit, press_tab_until, serve, watch
 from support.geval_command import run_geval
 from support.stored_runs import HOSTILE, store_hostile_run, store_judged_run
 
+from geval_cli.extras.html.file import HtmlFile
 from geval_cli.extras.trust.labels import draw
 from geval_cli.records import JsonValue
-from geval_cli.report.html_file import HtmlFile
 from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs

@@ -832,7 +832,7 @@ def test_comparison_is_corrected_by_the_labels_there_are(tmp_path: Path) -> None
 
 
 _STYLES = [
-    Path(__file__).parents[3] / "geval_cli" / folder for folder in ("report/html/static", "extras/web/static")
+    Path(__file__).parents[3] / "geval_cli" / folder for folder in ("extras/html/static", "extras/web/static")
 ]
 _LINKED = re.compile(r'rel="stylesheet" href="/static/([\w-]+\.css)')
 

@@ -10,22 +10,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import UsageError
-from geval_cli.extras.web.html import render_page
-from geval_cli.extras.web.pages.compare import PairChoice, column_indexes, compared, refusal
-from geval_cli.extras.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
-from geval_cli.records import MetricSummary, RunStatus
-from geval_cli.report.charts.drawing import METRICS_MAX, Chart, MarkFilter
-from geval_cli.report.charts.figures import SCORE, RunFigures
-from geval_cli.report.charts.pair_charts import (
+from geval_cli.extras.html.charts import (
+    SCORE,
     PairedScore,
+    RunFigures,
     ScoreRange,
     TrendPoint,
     difference_intervals,
+    run_charts,
     score_scatter,
     sorted_differences,
     trend,
 )
-from geval_cli.report.charts.run_charts import run_charts
+from geval_cli.extras.html.drawing import METRICS_MAX, Chart, MarkFilter
+from geval_cli.extras.web.html import render_page
+from geval_cli.extras.web.pages.compare import PairChoice, column_indexes, compared, refusal
+from geval_cli.extras.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
+from geval_cli.records import MetricSummary, RunStatus
 from geval_cli.report.comparison import CasePairs, ComparedRow, RowWords, is_rate
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.runs.stored import load_report

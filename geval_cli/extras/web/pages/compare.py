@@ -12,6 +12,9 @@ from msgspec import Struct
 
 from geval_cli.engine.columns import margins_of
 from geval_cli.errors import ConfigError, UsageError
+from geval_cli.extras.html.charts import ScoreRange
+from geval_cli.extras.html.environment import shown_text
+from geval_cli.extras.html.run import row_title
 from geval_cli.extras.web.html import error_page, render_page
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
@@ -30,7 +33,6 @@ from geval_cli.extras.web.pages.routing import (
 from geval_cli.numbers import format_score
 from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, RunStatus
-from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.comparison import (
     CasePairs,
     Change,
@@ -45,8 +47,6 @@ from geval_cli.report.comparison import (
     turned_reason,
 )
 from geval_cli.report.comparison_text import changes_text, flips_text, overall_text
-from geval_cli.report.html.environment import shown_text
-from geval_cli.report.html.matrix import row_title
 from geval_cli.report.matching import match_columns
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.report.sanitize import one_line

@@ -4,6 +4,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from geval_cli.errors import UsageError
+from geval_cli.extras.html.case import chat_messages, whole_output
+from geval_cli.extras.html.run import row_title
 from geval_cli.extras.trust.labelling import parts_to_read
 from geval_cli.extras.web.api.labels import own_row, reviewed_labels
 from geval_cli.extras.web.html import render_page
@@ -18,8 +20,6 @@ from geval_cli.extras.web.pages.routing import (
     stored_runs,
 )
 from geval_cli.metrics import with_members
-from geval_cli.report.html.case_parts import chat_messages, whole_output
-from geval_cli.report.html.matrix import row_title
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import run_title
 from geval_cli.report.sanitize import output_digest

@@ -17,6 +17,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, UnjudgeableError, UsageError
+from geval_cli.extras.html.case import case_values
+from geval_cli.extras.html.charts import ScoreRange
+from geval_cli.extras.html.environment import shown_text
+from geval_cli.extras.html.run import (
+    ROWS_PER_PAGE,
+    Matrix,
+    columns_of,
+    first_variables,
+    heads_of,
+    row_title,
+    run_values,
+    shown_row,
+    status_sums,
+)
 from geval_cli.extras.web.html import render_page
 from geval_cli.extras.web.live_run import EventJson, LiveRun, brief_of
 from geval_cli.extras.web.live_runs import LiveRuns
@@ -38,21 +52,7 @@ from geval_cli.extras.web.pages.routing import (
 from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.records import CaseResult, RunRecord, RunStatus, Status
 from geval_cli.report.case_view import CaseView
-from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.csv_file import csv_document
-from geval_cli.report.html.case_parts import case_values
-from geval_cli.report.html.environment import shown_text
-from geval_cli.report.html.matrix import (
-    ROWS_PER_PAGE,
-    Matrix,
-    columns_of,
-    first_variables,
-    heads_of,
-    row_title,
-    shown_row,
-    status_sums,
-)
-from geval_cli.report.html.run_view import run_values
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.runs.resume import options_of

@@ -1,12 +1,15 @@
-"""A run as a matrix for the templates: tests down, prompts x providers across."""
+"""One run for the templates: its sums, and its results as a matrix with tests down, prompts x providers across."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from msgspec import Struct
 
 from geval_cli.engine.columns import column_name
+from geval_cli.extras.html.environment import short_text
 from geval_cli.metrics import with_members
 from geval_cli.numbers import format_percentage, format_score
 from geval_cli.records import (
@@ -15,6 +18,7 @@ from geval_cli.records import (
     ColumnSummary,
     JsonValue,
     MetricStat,
+    RunStatus,
     RunSummary,
     Status,
 )
@@ -25,8 +29,18 @@ from geval_cli.report.case_view import (
     failure_figure,
     has_fallback,
 )
-from geval_cli.report.columns import share_text
-from geval_cli.report.html.environment import short_text
+from geval_cli.report.columns import column_table, cost_note, leader_text, metric_names, share_text
+from geval_cli.report.report import RunReport, run_title, telling_metrics
+from geval_cli.report.sanitize import one_line
+from geval_cli.report.verdict import (
+    derived_rows,
+    gate_value,
+    ranking_note,
+    ranking_rows,
+    run_outcome,
+    shown_gates,
+    whole_titles,
+)
 from geval_cli.store.result_filter import WORST_FIRST, Facet, Repeats, ResultFilter, metric_verdicts
 from geval_cli.store.run_pages import ResultRow, SortOrder
 
@@ -295,3 +309,68 @@ def first_reason(result: CaseResult, metric: str | None = None) -> str:
         return case_reason(result)
     first = min(own, key=lambda item: WORST_FIRST.index(item.status))
     return (first.reason or "") if first.error is None else first.error.message
+
+
+_FLAKY_SHOWN = 20
+
+
+def run_values(report: RunReport) -> dict[str, Any]:
+    """Return the values of the templates `run_head.html` and `run_summary.html`."""
+    run, summary = report.run, report.summary
+    titles = whole_titles(run.columns)
+    # Of a finished run they are called as in the table that sets them side by side.
+    titles |= {column.index: item.label for column, item in zip(run.columns, summary.columns, strict=False)}
+    names = metric_names(summary.columns)
+    heading, rows = column_table(summary.columns, [column.label for column in summary.columns])
+    return {
+        "run": run,
+        "summary": summary,
+        "config_name": run_title(run),
+        "description": _description(report),
+        "is_live": run.status is RunStatus.RUNNING,
+        "statuses": status_counts(summary),
+        "gates": [(gate, gate_value(gate)) for gate in shown_gates(summary.gates)],
+        "derived": list(derived_rows(report, titles)),
+        "flaky": summary.flaky[:_FLAKY_SHOWN],
+        "flaky_hidden": summary.flaky_count - len(summary.flaky[:_FLAKY_SHOWN]),
+        "column_titles": titles,
+        "table": (
+            [name if name in names else name[:1].upper() + name[1:] for name in heading],
+            rows,
+        ),
+        "leader": re.sub(
+            "^no ", "No ", leader_text(summary.columns, [column.label for column in summary.columns])
+        ),
+        "outcome": run_outcome(report.run, report.summary),
+        "cost_note": cost_note(summary.columns),
+        "metrics": telling_metrics(summary),
+        "rankings": [
+            (
+                name,
+                [
+                    (f"{place}. {one_line(label, 160)}".removeprefix(". "), *figures)
+                    for place, label, *figures in ranking_rows(entries)
+                ],
+                ranking_note(summary, name),
+            )
+            for name, entries in summary.rankings.items()
+        ],
+    }
+
+
+def status_counts(summary: RunSummary) -> list[tuple[Status, int]]:
+    """Return the four outcomes with their counts, the worst first."""
+    return [
+        (Status.FAILED, summary.failed),
+        (Status.ERROR, summary.errored),
+        (Status.PASSED, summary.passed),
+        (Status.NOT_EVALUATED, summary.not_evaluated),
+    ]
+
+
+def _description(report: RunReport) -> str | None:
+    if report.run.description is not None:
+        return report.run.description
+    config = report.run.config
+    found = config.get("description") if isinstance(config, dict) else None
+    return found if isinstance(found, str) else None

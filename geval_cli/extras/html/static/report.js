@@ -1,5 +1,5 @@
 // The report's own file as the source of results: its cases are unpacked, chosen, and shown by the same markup as a
-// server's. What is packed, and how, stands in report/html/packing.py.
+// server's. What is packed, and how, stands in extras/html/file.py.
 
 import { setUpMatrix } from "./matrix.js";
 import { make, offerFile } from "./page.js";

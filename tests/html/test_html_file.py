@@ -20,14 +20,14 @@ from support.sample_columns import ranked_report
 from support.sample_columns import report_of as report_of_columns
 from support.sample_run import RUN, STEPS, SUMMARY, make_case, make_judged, make_report
 
+from geval_cli.extras.html import file as html_file
+from geval_cli.extras.html.charts import ScoreRange
+from geval_cli.extras.html.environment import asset
+from geval_cli.extras.html.file import HtmlFile
 from geval_cli.extras.trust.labelling import LabelledRun
 from geval_cli.extras.trust.labels import LabelledOutput
 from geval_cli.numbers import format_percentage
 from geval_cli.records import CaseResult, Column, RunSummary, Status, Turn
-from geval_cli.report import html_file
-from geval_cli.report.charts.pair_charts import ScoreRange
-from geval_cli.report.html.environment import asset
-from geval_cli.report.html_file import HtmlFile
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report

@@ -16,10 +16,30 @@ from msgspec.structs import replace
 from support.sample_columns import FIGURES
 from support.sample_run import COLUMNS, make_case, make_judged
 
-from geval_cli.extras.trust.charts import chance_of_good, score_against_label
-from geval_cli.extras.trust.labels import LabelledOutput
-from geval_cli.records import CaseResult, ColumnSummary, Latency, MetricStat, Stat, Status
-from geval_cli.report.charts.drawing import (
+from geval_cli.extras.html.charts import (
+    BINS,
+    DOTS_MAX,
+    FURTHER_MAX,
+    METRICS_MAX,
+    SCORE,
+    Histogram,
+    PairedScore,
+    RunFigures,
+    ScoreRange,
+    Spread,
+    TrendPoint,
+    Verdicts,
+    difference_intervals,
+    leaderboard,
+    repeat_spreads,
+    repeat_verdicts,
+    run_charts,
+    score_histograms,
+    score_scatter,
+    sorted_differences,
+    trend,
+)
+from geval_cli.extras.html.drawing import (
     WIDTH,
     AxisScale,
     Chart,
@@ -28,33 +48,9 @@ from geval_cli.report.charts.drawing import (
     round_scale,
     score_scale,
 )
-from geval_cli.report.charts.figures import (
-    BINS,
-    FURTHER_MAX,
-    METRICS_MAX,
-    SCORE,
-    Histogram,
-    RunFigures,
-    Spread,
-    Verdicts,
-)
-from geval_cli.report.charts.pair_charts import (
-    DOTS_MAX,
-    PairedScore,
-    ScoreRange,
-    TrendPoint,
-    difference_intervals,
-    score_scatter,
-    sorted_differences,
-    trend,
-)
-from geval_cli.report.charts.run_charts import (
-    leaderboard,
-    repeat_spreads,
-    repeat_verdicts,
-    run_charts,
-    score_histograms,
-)
+from geval_cli.extras.trust.charts import chance_of_good, score_against_label
+from geval_cli.extras.trust.labels import LabelledOutput
+from geval_cli.records import CaseResult, ColumnSummary, Latency, MetricStat, Stat, Status
 from geval_cli.report.comparison import ComparedRow, RowDelta, RowKind
 from geval_cli.statistics.intervals import Interval
 from geval_cli.statistics.paired import DifferenceVerdict

@@ -16,6 +16,9 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup, escape
 
+from geval_cli.extras.html import drawing as svg
+from geval_cli.extras.html.drawing import Chart
+from geval_cli.extras.html.environment import shown_text
 from geval_cli.numbers import format_share
 from geval_cli.records import CaseResult, JsonValue, Message, Usage
 from geval_cli.report.case_view import (
@@ -26,9 +29,6 @@ from geval_cli.report.case_view import (
     has_fallback,
     whole_reason,
 )
-from geval_cli.report.charts import drawing as svg
-from geval_cli.report.charts.drawing import Chart
-from geval_cli.report.html.environment import shown_text
 from geval_cli.report.sanitize import one_line, sanitized_lines, value_text
 
 _CHARACTERS_MAX = 50_000

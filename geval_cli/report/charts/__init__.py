@@ -1,1 +1,0 @@
-"""Drawings of runs for pages and reports: figures in, SVG out."""

@@ -1,1 +1,0 @@
-"""Shared by the web page and the HTML report: templates, styles, scripts, and the values that templates get."""
