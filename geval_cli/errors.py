@@ -37,7 +37,6 @@ import errno
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Self
 
 
 class ExitCode(IntEnum):
@@ -275,12 +274,6 @@ class ProviderResponseError(ProviderError):
     cost_usd: float | None = None
     input_tokens = 0
     output_tokens = 0
-
-    def withheld(self) -> Self:
-        """Return this error as that of a judge's answer which a filter or the model withheld: it would do so again."""
-        self.is_retryable = False
-        self.hint = "use a judge that does not withhold its verdict on such a text"
-        return self
 
 
 class ProviderShapeError(ProviderResponseError):

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.errors import StoppedError
+from geval_cli.errors import ProviderResponseError, StoppedError
 from geval_cli.providers.base import Provider
-from geval_cli.records import ModelRequest, ModelResponse, Usage
+from geval_cli.providers.wire.finish_reasons import withheld
+from geval_cli.records import ModelRequest, ModelResponse, Role, Usage
 
 CASE_OF_TRACE: ContextVar[str | None] = ContextVar("case_of_trace", default=None)
 """The case on whose behalf is called, for traces alone: nothing is decided by it."""
@@ -218,9 +219,32 @@ class Wire(Struct):
                 wait.cancel()
 
 
-def align(response: ModelResponse, request: ModelRequest) -> ModelResponse:
-    """Return `response` with its choices assigned to the first samples of `request`."""
-    choices, usage = response.choices[: len(request.sample_indexes)], response.usage
+def align(response: ModelResponse, request: ModelRequest, provider_id: str) -> ModelResponse:
+    """Return `response` with its choices assigned to the first samples of `request`.
+
+    What a filter left of a judge's choices is dropped: it may hold a number, but no rating.
+
+    Raises:
+        ProviderResponseError: nothing is left of a judge's choices.
+    """
+    usage = response.usage
+    choices = found = response.choices[: len(request.sample_indexes)]
+    if request.role is not Role.GENERATION:
+        choices = tuple(choice for choice in found if not withheld(choice.finish_reason))
+    if found and not choices:
+        error = ProviderResponseError(
+            f"{provider_id} sent a withheld answer ({found[0].finish_reason})",
+            provider_id=provider_id,
+            body=found[0].text,
+        )
+        # It would be withheld again.
+        error.is_retryable, error.request_id = False, response.request_id
+        error.hint = "use a judge that does not withhold its verdict on such a text"
+        error.cost_usd = usage.cost_usd
+        error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
+        raise error
+    if len(choices) < len(found):
+        response = replace(response, lost=response.lost + len(found) - len(choices))
     if (usage.requests, usage.cached_requests) != (len(choices), 0):
         usage = replace(usage, requests=len(choices), cached_requests=0)
     indexes = request.sample_indexes[: len(choices)]

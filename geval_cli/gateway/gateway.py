@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.errors import ProviderError, ProviderResponseError, UnjudgeableError
+from geval_cli.errors import ProviderError, UnjudgeableError
 from geval_cli.events import ModelCalled, Noticed, RequestDetail, RequestEnded, RunEvent
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation, Ledger
 from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline, choice_keys
@@ -32,7 +32,6 @@ from geval_cli.gateway.limits import Limits, OpenCases, Pace
 from geval_cli.gateway.retry import Circuit, Pauses, Retry
 from geval_cli.gateway.single_flight import Claimed, SingleFlight
 from geval_cli.providers.base import Provider, ProviderIdentity
-from geval_cli.providers.wire.finish_reasons import withheld
 from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.source.media import called, find_media, markers_in, with_media
 from geval_cli.source.secrets import mask_text
@@ -204,36 +203,7 @@ def build_stack(
 
 async def ask_provider(call: ModelCall) -> ModelResponse:
     """Send one request, behind all layers. The choices are aligned with the request's samples."""
-    response = align(await call.provider.complete(call.request), call.request)
-    return _with_whole_verdicts(response, call.provider.id) if call.request.role is Role.JUDGE else response
-
-
-def _with_whole_verdicts(response: ModelResponse, provider_id: str) -> ModelResponse:
-    """Return a judge's response without what a filter left of its choices, which may hold a number but no rating.
-
-    Raises:
-        ProviderResponseError: nothing else is left.
-    """
-    whole = tuple(choice for choice in response.choices if not withheld(choice.finish_reason))
-    if len(whole) == len(response.choices):
-        return response
-    if whole:
-        lost = len(response.choices) - len(whole)
-        indexes = response.sample_indexes[: len(whole)]
-        usage = replace(response.usage, requests=len(whole))
-        return replace(
-            response, choices=whole, sample_indexes=indexes, usage=usage, lost=response.lost + lost
-        )
-    first = response.choices[0]
-    error = ProviderResponseError(
-        f"{provider_id} sent a withheld answer ({first.finish_reason})",
-        provider_id=provider_id,
-        body=first.text,
-    )
-    error.withheld()
-    error.cost_usd = response.usage.cost_usd
-    error.input_tokens, error.output_tokens = response.usage.input_tokens, response.usage.output_tokens
-    raise error
+    return align(await call.provider.complete(call.request), call.request, call.provider.id)
 
 
 class Gateway:

@@ -109,8 +109,10 @@ def test_a_prompt_that_gemini_blocks_is_answered_by_the_filter_and_never_judges(
             model = provider("google:gemini-x", {"base_url": server.url, "apiKey": "k-0123456789"})
             choice = (await model.complete(ask())).choices[0]
             assert (choice.finish_reason, "PROHIBITED_CONTENT" in choice.text) == ("content_filter", True)
-            with pytest.raises(ProviderResponseError):
-                await model.complete(ask(role=Role.JUDGE))
+            gateway = Gateway(cache=None, on_event=lambda _: None)
+            with pytest.raises(ProviderResponseError, match="withheld answer"):
+                await gateway.complete(model, ask(role=Role.JUDGE))
+            await gateway.aclose()
             await model.aclose()
 
     asyncio.run(both())

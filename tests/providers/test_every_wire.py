@@ -14,6 +14,7 @@ from support.verdicts import judged
 
 from geval_cli.assertions.base import Subject
 from geval_cli.errors import ProviderError, ProviderResponseError
+from geval_cli.gateway.call import align
 from geval_cli.providers.base import Provider
 from geval_cli.providers.preset_table import WIRE_FORMATS
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
@@ -568,7 +569,7 @@ def test_what_a_model_refuses_or_a_filter_stops_is_a_refusal_to_every_assertion(
 @pytest.mark.parametrize(("name", "body"), WITHHELD)
 def test_what_a_filter_or_the_model_withholds_is_no_reply_of_a_judge(name: str, body: Any) -> None:
     with pytest.raises(ProviderError):
-        exchange(name, body, role=Role.JUDGE)
+        align(exchange(name, body, role=Role.JUDGE), ask(role=Role.JUDGE), name)
 
 
 LATE = [

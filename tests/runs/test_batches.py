@@ -303,6 +303,15 @@ def test_an_answer_that_a_content_filter_took_away_is_that_of_a_direct_run(tmp_p
     assert set(server.paid.values()) == {1}
 
 
+def test_a_verdict_that_a_content_filter_took_away_is_an_error_in_batches_too(tmp_path, server):
+    server.is_filtered = lambda body: "about topic 7." in json.dumps(body) and "score" in json.dumps(body)
+    direct = Suite(tmp_path / "direct", server).run(is_batched=False)
+    batched = Suite(tmp_path / "batched", server).run()
+    assert comparable(batched.results) == comparable(direct.results)
+    assert "withheld" in batched.results[7]["assertions"][0]["error"]["message"]
+    assert set(server.paid.values()) == {1}
+
+
 class CrowdedServer(BatchServer):
     """Others make batches of their own, so that ours is no longer on the first page of the list."""
 

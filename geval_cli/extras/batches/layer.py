@@ -216,13 +216,13 @@ class BatchQueue:
             )
         try:
             found = provider.batched_response(call.request, reply.status, reply.body)
+            response = align(found, call.request, call.provider.id)
         except ProviderError as error:
             if isinstance(error, ProviderResponseError) and error.cost_usd is not None:
                 self.budget.pay(error.cost_usd)
             if reply.is_success:
                 await self.store.forget(key)  # nobody can read it; a repetition is sent directly
             raise
-        response = align(found, call.request)
         usage = replace(response.usage, batched_requests=len(response.choices))
         if usage.cost_usd is not None:
             self.budget.pay(usage.cost_usd)

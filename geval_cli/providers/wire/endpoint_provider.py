@@ -19,7 +19,7 @@ from geval_cli.providers.unsupported import error_words, find_cap
 from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import NotAnAnswer, filtered_choice, refuse_other_status, reports_trouble
 from geval_cli.providers.wire.endpoint import Endpoint
-from geval_cli.providers.wire.finish_reasons import End, withheld
+from geval_cli.providers.wire.finish_reasons import End
 from geval_cli.providers.wire.parameters import CHAT_API, WireParameters
 from geval_cli.providers.wire.refusals import CallContext, Written, refusal_error, request_id_of
 from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit
@@ -298,12 +298,6 @@ class EndpointProvider:
                 except NotAnAnswer as error:
                     raise received.refuse(str(error)) from error
             choices = self.choices(received, request)
-            if request.role is not Role.GENERATION:
-                # What a filter left of a judge's reply may hold a number, which is no rating.
-                whole = tuple(choice for choice in choices if not withheld(choice.finish_reason))
-                if not whole:
-                    raise received.refuse(f"a withheld answer ({choices[0].finish_reason})").withheld()
-                choices = whole
             if all(choice.text.strip() or choice.finish_reason != End.STOP for choice in choices):
                 return choices
             # A model may say nothing, which takes a token, too. Without one the server had nothing from it.

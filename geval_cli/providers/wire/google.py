@@ -60,7 +60,7 @@ from geval_cli.providers.wire.parameters import GOOGLE_API, gemini_effort_mistak
 from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
 from geval_cli.providers.wire.vertex import vertex_endpoint
-from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Role, TokenLogprob
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, TokenLogprob
 from geval_cli.source.media import with_parts_of
 
 _PAGE = 100
@@ -296,7 +296,7 @@ class GoogleProvider(EndpointProvider):
         return _payload(self._endpoint, request, self.caps["top_logprobs"])
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
-        choice = _choice(received, is_judge=request.role is not Role.GENERATION)
+        choice = _choice(received)
         if request.tools:  # all parts go back, thoughts and their signatures where they stand
             candidates = [item for item in received.body.get("candidates") or () if isinstance(item, dict)]
             first = min(candidates, key=lambda item: place_of(item.get("index")), default={})
@@ -515,7 +515,7 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 _NO_REASON = ("BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 
 
-def _choice(received: Received, *, is_judge: bool) -> Choice:
+def _choice(received: Received) -> Choice:
     body = received.body
     candidates = body.get("candidates") if isinstance(body, dict) else None
     feedback = body.get("promptFeedback") if isinstance(body, dict) else None
@@ -527,10 +527,7 @@ def _choice(received: Received, *, is_judge: bool) -> Choice:
         choice = _candidate(min(found, key=lambda item: place_of(item.get("index"))), received)
         return structs.replace(choice, finish_reason=End.FILTERED.value) if blocked else choice
     if blocked:
-        what = f"no answer, because the prompt was blocked ({blocked})"
-        if is_judge:
-            raise received.refuse(what).withheld()
-        return Choice(what, End.FILTERED.value)
+        return Choice(f"no answer, because the prompt was blocked ({blocked})", End.FILTERED.value)
     raise received.refuse("an answer without candidates")
 
 
