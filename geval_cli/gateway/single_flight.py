@@ -19,18 +19,21 @@ class _Flight(Struct):
     task: _Task
     waiters: list[asyncio.Future[ModelResponse]] = field(default_factory=list)
 
-    def land(self) -> None:
-        """Hand the outcome to all who still wait."""
-        error = None if self.task.cancelled() else self.task.exception()
-        for waiter in self.waiters:
-            if waiter.done():
-                continue
-            if self.task.cancelled():
+    def land(self, *, is_counted: bool) -> None:
+        """Hand the outcome to all who still wait; the first of them bears its cost, whoever began the call."""
+        if self.task.cancelled():
+            for waiter in self.waiters:
                 waiter.cancel()
-            elif error is not None:
+            return
+        error = self.task.exception()
+        waiting = [waiter for waiter in self.waiters if not waiter.done()]
+        for number, waiter in enumerate(waiting):
+            if error is not None:
                 waiter.set_exception(error)
-            else:
+            elif number == 0:
                 waiter.set_result(self.task.result())
+            else:
+                waiter.set_result(without_cost(self.task.result(), is_counted=is_counted))
 
 
 _FIRST_LOOK_S = 0.01
@@ -96,12 +99,11 @@ class SingleFlight:
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         if not call.keys:
             return await send_next(call)
-        if call.keys in self._flights:
-            return without_cost(await self._wait(call.keys), is_counted=self._is_counted)
-        flight = self._flights[call.keys] = _Flight(asyncio.create_task(send_next(call)))
-        self._tasks.add(flight.task)
-        flight.task.add_done_callback(partial(self._landed, flight, call.keys))
-        del flight  # as in `_wait`
+        if call.keys not in self._flights:
+            flight = self._flights[call.keys] = _Flight(asyncio.create_task(send_next(call)))
+            self._tasks.add(flight.task)
+            flight.task.add_done_callback(partial(self._landed, flight, call.keys))
+            del flight  # as in `_wait`
         return await self._wait(call.keys)
 
     async def aclose(self) -> None:
@@ -114,7 +116,7 @@ class SingleFlight:
     def _landed(self, flight: _Flight, keys: tuple[str, ...], task: _Task) -> None:
         self._tasks.discard(task)
         self._take_from_table(flight, keys)
-        flight.land()
+        flight.land(is_counted=self._is_counted)
 
     async def _wait(self, keys: tuple[str, ...]) -> ModelResponse:
         flight = self._flights[keys]

@@ -58,6 +58,8 @@ def test_the_first_one_being_cancelled_does_not_cancel_the_others(world):
     provider, first, response = asyncio.run(body())
     assert first.cancelled()
     assert response.text == "late"
+    assert not response.cached
+    assert (response.usage.requests, response.usage.input_tokens) == (1, 10), "its cost is nobody's otherwise"
     assert len(provider.requests) == 1
 
 
