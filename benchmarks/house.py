@@ -47,7 +47,7 @@ SPECIAL_PARTS = {
     "providers/network": r"providers/network(/.*)?\.py",
     "editor, Python": r"(extras/)?web/editor/.*\.py|source/edit/.*\.py|suite/(draft\w*|\w+_forms|assertion_inputs)\.py",
     "editor, JavaScript": r"(extras/)?web/static/editor.*\.js",
-    "nunjucks": r".*/(nunjucks\w*|js_members|js_text)\.py",
+    "nunjucks": r".*/(nunjucks\w*|js_members|js_values|js_text)\.py",
 }
 
 

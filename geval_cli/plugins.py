@@ -43,6 +43,8 @@ EXTRAS: Mapping[str, str] = {
     "judges by kind": "geval_cli.extras.promptfoo.providers",
     # Reads configs of a dialect: `open_suite`.
     "dialect: promptfoo": "geval_cli.extras.promptfoo.load",
+    # Renders templates in the language of a dialect: `NunjucksTemplates`.
+    "templates: nunjucks": "geval_cli.extras.promptfoo.nunjucks",
     # Reads results that another program wrote: `read_results(document, place)`.
     "results: promptfoo": "geval_cli.extras.promptfoo.results",
     # Runs the code that a config has between the steps of a job, and checks it.

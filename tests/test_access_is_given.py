@@ -127,7 +127,7 @@ ALLOWED: dict[str, str] = {
     "extras/programs/scripting/scripts.py": "the door itself",
     "extras/tools/functions.py": "runs in the process of the code itself",
     "extras/trust/anchors.py": "a file of the state folder, of its own name",
-    "templating/js_members.py": "makes a context of decimal numbers",
+    "extras/promptfoo/js_values.py": "makes a context of decimal numbers",
     "providers/file_lock.py": "the folder of local models",
     "extras/pull_requests/hosts.py": "talks to the host that CI names, with CI's own token; no config has a say",
     "extras/aws/batches.py": "made by a provider that `build_provider` built, which asks the access first",

@@ -99,7 +99,7 @@ THIRD_PARTY_HOMES = {
     "fastapi": {"extras.web"},
     "starlette": {"extras.web"},
     "uvicorn": {"extras.web"},
-    "jinja2": {"templating", "extras.html", "extras.web"},
+    "jinja2": {"templating", "extras.html", "extras.promptfoo", "extras.web"},
     "jsonschema": {"assertions", "suite"},
     "markdown_it": {"extras.html"},
     "sqlite3": {"store"},

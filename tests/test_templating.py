@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geval_cli.errors import Location, TemplateError
+from geval_cli.extras.promptfoo.nunjucks import NunjucksTemplates
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating import Templates, template_problem
-from geval_cli.templating.nunjucks import NunjucksTemplates
 
 TEMPLATES = Templates()
 

@@ -1,7 +1,8 @@
-"""The templates of each language. Those of nunjucks are imported when a suite needs them."""
+"""The templates of each language. Those of nunjucks are an extra, loaded when a suite needs them."""
 
 from collections.abc import Callable, Mapping
 
+from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.specs.dialect import DialectRules
 from geval_cli.templating.templates import Templates
@@ -18,6 +19,5 @@ def templates_of(
     """
     if rules.template_language == "strict":
         return Templates(rules)
-    from geval_cli.templating.nunjucks import NunjucksTemplates
-
-    return NunjucksTemplates(rules, env, filters)
+    found: Templates = extra("templates: nunjucks").NunjucksTemplates(rules, env, filters)
+    return found

@@ -7,9 +7,9 @@ from support.specs import assertion, case, check_context, subject, tools
 from geval_cli.assertions import patterns
 from geval_cli.assertions.registry import check_assertion, judge_assertion
 from geval_cli.errors import CheckTimeoutError, Severity
+from geval_cli.extras.promptfoo.nunjucks import NunjucksTemplates
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.specs.dialect import PROMPTFOO_RULES
-from geval_cli.templating.nunjucks import NunjucksTemplates
 
 
 def judged(kind: str, value: object, output: JsonValue, **variables: JsonValue) -> AssertionResult:

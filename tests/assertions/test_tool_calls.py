@@ -9,11 +9,11 @@ from support.verdicts import judged, problems
 from geval_cli.assertions.base import Subject
 from geval_cli.assertions.registry import judge_assertion
 from geval_cli.errors import UnjudgeableError
+from geval_cli.extras.promptfoo.nunjucks import NunjucksTemplates
 from geval_cli.records import JsonValue, Status
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating import Templates
-from geval_cli.templating.nunjucks import NunjucksTemplates
 
 WEATHER = {
     "name": "get_weather",

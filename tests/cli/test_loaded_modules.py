@@ -32,7 +32,7 @@ def loaded_to_run() -> set[str]:
         "geval_cli.extras.html.file",
         "geval_cli.report.junit_file",
         "geval_cli.runs.dry_run",
-        "geval_cli.templating.nunjucks",
+        "geval_cli.extras.promptfoo.nunjucks",
     ],
 )
 def test_what_few_runs_need_is_not_loaded(name: str, loaded_to_run: set[str]) -> None:

@@ -13,11 +13,11 @@ from geval_cli.engine.prompt import (
     resolved_variables,
     shown_text,
 )
+from geval_cli.extras.promptfoo.nunjucks import NunjucksTemplates
 from geval_cli.providers.wire.chat import message_list
 from geval_cli.records import JsonValue, Message
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import NamedPromptSpec, PromptfooTestOptions
-from geval_cli.templating.nunjucks import NunjucksTemplates
 
 TEMPLATES = NunjucksTemplates(PROMPTFOO_RULES)
 

@@ -3,10 +3,10 @@
 import pytest
 
 from geval_cli.errors import TemplateError
+from geval_cli.extras.promptfoo.nunjucks import NunjucksTemplates
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating import Templates
 from geval_cli.templating.limits import MAX_CHARACTERS
-from geval_cli.templating.nunjucks import NunjucksTemplates
 
 _RECURSION = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}"
 _LOOPS = "".join(f"{{% for {name} in range(99999) %}}" for name in "abc") + "{% endfor %}" * 3

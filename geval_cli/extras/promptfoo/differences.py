@@ -12,6 +12,7 @@ from geval_cli.assertions.base import Assertion, MergedTest, ModelGradedAssertio
 from geval_cli.errors import Location
 from geval_cli.extras.programs.assertions.code import CodeAssertion
 from geval_cli.extras.programs.scripting.code import FILE_PREFIX
+from geval_cli.extras.promptfoo.js_values import is_in_first_plane
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
@@ -19,7 +20,6 @@ from geval_cli.source.source_map import split_lines
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.suite import LoadedSuite
-from geval_cli.templating.js_values import is_in_first_plane
 
 Places = Iterator[Location | None]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from geval_cli.errors import TemplateError
+from geval_cli.extras.promptfoo.nunjucks import NunjucksTemplates
 from geval_cli.specs.dialect import PROMPTFOO_RULES
-from geval_cli.templating.nunjucks import NunjucksTemplates
 
 TEMPLATES = NunjucksTemplates(PROMPTFOO_RULES, {"HOME": "/root"})
 
