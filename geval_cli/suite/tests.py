@@ -7,7 +7,7 @@ import msgspec
 from msgspec import structs
 
 from geval_cli.assertions.base import MergedTest
-from geval_cli.errors import ConfigError, Location, Problem, Severity
+from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.json_codec import data_in
 from geval_cli.judge.source import ASSISTANT, USER
 from geval_cli.plugins import extra
@@ -455,8 +455,8 @@ class SuiteTests(msgspec.Struct, frozen=True):
 
     So many as take little memory are kept from the first whole pass on; of more, each pass reads the rows anew.
     `default` is None when there is no defaultTest, or when it has problems of its own. A test whose user is simulated
-    is one test for each of the `profiles`, unless it has its own. `warnings` are those of the passes so far, the first
-    of each kind; they stop no pass.
+    is one test for each of the `profiles`, unless it has its own. `warnings` are those of the passes so far; they stop
+    no pass.
     """
 
     source: RowSource
@@ -493,7 +493,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
             if spec is not None:
                 check_output_of_test(spec, self.default, reading)
                 yield index, spec
-            self._put_warnings_aside(reading)
+            reading.put_warnings_aside(self.warnings)
             if reading.errors >= MAX_PROBLEMS:
                 reading.report(
                     f"more than {MAX_PROBLEMS:,} problems: nothing after tests[{index}] is checked", None
@@ -501,10 +501,3 @@ class SuiteTests(msgspec.Struct, frozen=True):
                 break
         if reading.problems:
             raise ConfigError(sort_problems(map(reading.env.hide, reading.problems)))
-
-    def _put_warnings_aside(self, reading: LoadContext) -> None:
-        found = [problem for problem in reading.problems if problem.severity is Severity.WARNING]
-        for problem in found:
-            reading.problems.remove(problem)
-            if all(known.message != problem.message for known in self.warnings):
-                self.warnings.append(reading.env.hide(problem))

@@ -126,6 +126,9 @@ _CALLED_HERE = {
 _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "put model settings under `config`"}
 
 
+_MOST_ALIKE = 10
+
+
 class LoadContext(Struct, frozen=True):
     """The state shared by the readers of a config's parts: the problems so far, its files, its environment values.
 
@@ -158,6 +161,15 @@ class LoadContext(Struct, frozen=True):
 
     def warn(self, message: str, location: Location | None, hint: str = "") -> None:
         self.problems.append(Problem(message, location, hint, severity=Severity.WARNING))
+
+    def put_warnings_aside(self, kept: list[Problem]) -> None:
+        """Move the warnings so far to `kept`, at most ten that read alike: a table may have one in each row."""
+        for problem in [item for item in self.problems if item.severity is Severity.WARNING]:
+            self.problems.remove(problem)
+            found = self.env.hide(problem)
+            alike = [item for item in kept if item.message == found.message]
+            if found not in alike and len(alike) < _MOST_ALIKE:
+                kept.append(found)
 
     def with_problems(self, problems: list[Problem]) -> "LoadContext":
         return structs.replace(self, problems=problems)

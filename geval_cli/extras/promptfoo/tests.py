@@ -2,7 +2,6 @@
 
 import base64
 import mimetypes
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.conversation import CONVERSATION_ID
 from geval_cli.engine.plan import is_chosen, prompt_names, provider_names
-from geval_cli.errors import ConfigError, Location, Problem, Severity
+from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.extras.promptfoo.paths import program_reference
 from geval_cli.extras.promptfoo.prompts import ConfigPart
 from geval_cli.extras.promptfoo.test_entries import ReadTest, read_row
@@ -31,8 +30,6 @@ from geval_cli.templating.js_text import js_json
 
 _DOCUMENTS = frozenset({".yaml", ".yml"})
 _MEDIA = ("image/", "audio/", "video/")
-_MOST_ALIKE = 10
-"""So many equal warnings are told, each with its place; a table may have one in each row."""
 MAX_COMBINATIONS = 100_000
 """How many tests the lists of one test may become; more is a slip, and would fill the memory."""
 
@@ -161,17 +158,16 @@ class PromptfooTests(Struct, frozen=True):
 
     def __iter__(self) -> Iterator[MergedTest]:
         reading = self.reading.with_problems([])
-        yield from self._cases(reading)
-        errors = [problem for problem in reading.problems if problem.severity is Severity.ERROR]
-        if errors:
-            raise ConfigError(sort_problems(map(reading.env.hide, errors)))
+        yield from self._cases(reading, [])
+        if reading.problems:
+            raise ConfigError(sort_problems(map(reading.env.hide, reading.problems)))
 
     def problems(self) -> list[Problem]:
         """Return the problems of one pass, with warnings, which a pass for tests leaves out."""
-        reading = self.reading.with_problems([])
-        for _ in self._cases(reading):
+        reading, warnings = self.reading.with_problems([]), list[Problem]()
+        for _ in self._cases(reading, warnings):
             pass
-        return [reading.env.hide(problem) for problem in reading.problems]
+        return [*map(reading.env.hide, reading.problems), *warnings]
 
     def written(self) -> Iterator[JsonValue]:
         """Yield every test as it is written, and the variables of the files that one names in place of `vars`."""
@@ -184,22 +180,19 @@ class PromptfooTests(Struct, frozen=True):
                 test = read_row(row, "a test", reading)
                 yield {} if test is None else test.spec.vars
 
-    def _cases(self, reading: LoadContext) -> Iterator[MergedTest]:
-        index, seen, told = 0, 0, Counter[str]()
+    def _cases(self, reading: LoadContext, warnings: list[Problem]) -> Iterator[MergedTest]:
+        index = 0
         self._check_choices(self.default, reading)
         for test in self._read_tests(reading):
             self._check_choices(test, reading)
             for case in self._of_test(test, reading):
                 yield replace(case, index=index)
                 index += 1
-            for problem in [item for item in reading.problems[seen:] if item.severity is Severity.WARNING]:
-                told[problem.message] += 1
-                if told[problem.message] > _MOST_ALIKE:
-                    reading.problems.remove(problem)
-            seen = len(reading.problems)
-            if reading.errors >= MAX_PROBLEMS:
+            reading.put_warnings_aside(warnings)
+            if len(reading.problems) >= MAX_PROBLEMS:
                 reading.report(f"more than {MAX_PROBLEMS:,} problems: nothing after them is checked", None)
-                return
+                break
+        reading.put_warnings_aside(warnings)
 
     def _check_choices(self, test: ReadTest, reading: LoadContext) -> None:
         """Report prompts and providers that a test chooses and that do not exist: it would not be run, silently."""
