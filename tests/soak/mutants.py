@@ -41,6 +41,9 @@ TRIES = 3
 MOST_S = 40.0
 MOST_TESTS = 500
 """A mistake is tried against so many of the tests that run its line: those named for its module, then quick ones."""
+EVERY_S = 400.0
+EVERY_TEST = 5_000
+"""One that they do not notice is tried against all the others that run its line, as far as these bounds go."""
 ROOMS = (
     "assertions", "cli", "engine", "gateway", "geval", "judge", "library", "report", "runs", "source", "statistics",
     "store", "suite", "test_access_is_given.py",
@@ -90,8 +93,8 @@ class Traced:
         lines = re.findall(r"^([\d.]+)s call +(.+)$", durations, re.MULTILINE)
         return cls(tests, {name: float(seconds) for seconds, name in lines})
 
-    def chosen(self, module: str, line: int) -> list[str]:
-        """Return tests that run a line; of what runs on loading, tests that run any line."""
+    def chosen(self, module: str, line: int, *, most: int = MOST_TESTS, most_s: float = MOST_S) -> list[str]:
+        """Return tests that run a line, the cheapest first; of what runs on loading, tests that run any line."""
         by_line = self.tests[module]
         running = by_line.get(line, frozenset())
         # Of a statement over several lines, some are not counted.
@@ -104,13 +107,13 @@ class Traced:
         for test in sorted(running, key=lambda test: (self.seconds.get(test, 0.0), test)):
             files.setdefault(test.partition("::")[0], []).append(test)
         taken: list[str] = []
-        room_s = MOST_S
+        room_s = most_s
         for _, tests in sorted(
             files.items(), key=lambda item: (stem not in item[0], self._cost_s(item[1]), item[0])
         ):
             for test in tests:
                 room_s -= self.seconds.get(test, 0.0)
-                if room_s < 0 or len(taken) >= MOST_TESTS:
+                if room_s < 0 or len(taken) >= most:
                     return taken
                 taken.append(f"{ROOT}/{test}")
         return taken
@@ -266,8 +269,21 @@ def _try_module(
         for number, (mutant, some) in enumerate(zip(chosen, tests, strict=True), start=1):
             if stop.is_set():
                 return
+            noticing: list[str] = []
             with worker.with_text(module, mutant.text, number):
                 is_noticed = _is_noticed(worker, module, some, traced.limit_s(some))
+                if not is_noticed and not is_equivalent(module, mutant):
+                    # The cheapest tests passed: whether the suite notices, all that run the line can tell.
+                    every = traced.chosen(module, mutant.line, most=EVERY_TEST, most_s=EVERY_S)
+                    rest = [test for test in every if test not in set(some)]
+                    is_noticed = bool(rest) and _is_noticed(
+                        worker, module, rest, traced.limit_s(rest), most_s=EVERY_S
+                    )
+                    noticing = re.findall(
+                        r"^FAILED (.+?)(?: - .*)?$", worker.output.read_text(), re.MULTILINE
+                    )
+            # The others were found to be steady before.
+            _check_steady(worker, module, [str(ROOT / test) for test in noticing if is_noticed])
             tally.made += 1
             if is_noticed:
                 tally.killed += 1
@@ -285,6 +301,8 @@ def _try_module(
 
 def _check_steady(worker: Worker, module: str, tests: Sequence[str]) -> None:
     """Run the tests without a mistake: they must pass."""
+    if not tests:
+        return
     for _ in range(TRIES):
         code, _ = worker.test(tests, 1200)
         if not code:
@@ -292,8 +310,10 @@ def _check_steady(worker: Worker, module: str, tests: Sequence[str]) -> None:
     raise SystemExit(f"{module}: its tests fail as it is ({code})\n{worker.output.read_text()[-3000:]}")
 
 
-def _is_noticed(worker: Worker, module: str, tests: Sequence[str], each_s: float) -> bool:
-    code, _ = worker.test(tests, MOST_S * TIMES + SLACK_S, each_s=each_s)
+def _is_noticed(
+    worker: Worker, module: str, tests: Sequence[str], each_s: float, *, most_s: float = MOST_S
+) -> bool:
+    code, _ = worker.test(tests, most_s * TIMES + SLACK_S, each_s=each_s)
     if code not in {0, FAILED, NOT_COLLECTED, NOT_FOUND, TIMED_OUT}:
         raise SystemExit(f"{module}: pytest ended with {code}\n{worker.output.read_text()[-3000:]}")
     return code != 0
