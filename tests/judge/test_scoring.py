@@ -52,6 +52,7 @@ def test_equal_passes_and_float_dust_does_not_decide():
     assert passes(0.7, 0.7)
     assert passes(0.1 + 0.2, 0.3)
     assert passes(0.3 - 1e-12, 0.3)
+    assert passes(0.7 - 4e-10, 0.7)
     assert not passes(0.6999, 0.7)
     assert not passes(0.7 - 2e-9, 0.7)
 

@@ -102,3 +102,11 @@ def test_a_few_characters_may_have_no_token_at_all(missing, is_found):
 
 def test_once_found_again_tokens_may_differ_in_white_space_as_before():
     assert spans(["\ufffd", "ok ", "then", " 8"], "日 ok then\n8")[-2:] == [("then", 5, 9), (" 8", 9, 11)]
+
+
+def test_matching_resumes_where_six_tokens_follow_one_another_and_not_where_five_do():
+    digits = list("123456")
+    assert spans(["\ufffd", "\ufffd", *digits, " 8"], "12345!123456 8") == [
+        *((digit, 6 + index, 7 + index) for index, digit in enumerate(digits)),
+        (" 8", 12, 14),
+    ]

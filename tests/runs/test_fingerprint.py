@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from geval_cli.errors import UsageError
 from geval_cli.runs.options import RunOptions, declared_options
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import changes, deciding_options, options_of
+from geval_cli.specs.dialect import Dialect
 
 
 def said(before: Any, now: Any, **parts: Any) -> list[str]:
@@ -67,13 +69,22 @@ def test_the_options_of_a_run_are_found_again_in_its_fingerprint() -> None:
         filter_pattern="x",
         filter_metadata=(("area", "billing"), ("formula", "a=b=c")),
         variables={"city": "Rome"},
+        dialect=Dialect.PROMPTFOO,
     )
     kept = {"options": deciding_options(request, {"repeats": 3}), "vars": dict(request.variables)}
     found = options_of(json.loads(json.dumps(kept)))
     for field, option in declared_options(RunOptions):
         if option.decides_results:
             assert getattr(found, field.name) == getattr(request, field.name), field.name
+    assert type(found.dialect) is Dialect
     assert options_of({}) == RunOptions()
+
+
+@pytest.mark.parametrize("chosen", [{"failing": ("a test",)}, {"only": (0, 2)}], ids=["failing", "by number"])
+def test_tests_of_which_only_a_hash_is_kept_are_not_guessed(chosen: dict[str, Any]) -> None:
+    kept = deciding_options(RunRequest(Path("a.yaml"), {}, **chosen), {})
+    with pytest.raises(UsageError, match="which ones was not recorded"):
+        options_of({"options": kept})
 
 
 def test_files_are_told_by_their_names() -> None:

@@ -1,6 +1,7 @@
 """Actions with a stored run over HTTP: name it, tag it, start it again, resume it, remove it."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,9 @@ class TestResume:
         answer = asking.post(f"/api/runs/{run_id}/resume", {"retry_errors": True})
         assert answer.status == 409
         assert 'tests/0/assert/0/value: "fine" -> "good"' in answer.json["detail"]
+        with closing(RunStore.open(asking.settings.folder / ".geval")) as other:
+            assert other.claim(run_id), "others may resume it"
+            other.release(run_id)
         config.write_text(ASKING, encoding="utf-8")
         model.errs = False
         assert ended(asking, asking.post(f"/api/runs/{run_id}/resume", {"retry_errors": True})) == run_id
