@@ -201,6 +201,14 @@ def test_impossible_and_dusty_logprobs_are_harmless():
     assert found.masses == pytest.approx({8: 1 / 1.05, 5: 0.05 / 1.05})
 
 
+def test_nothing_is_known_where_what_was_written_is_said_to_be_impossible():
+    tokens = [token("Score:", 1), token(" 8", 0, [(" 9", 0.6), (" 7", 0.3)])]
+
+    found = weigh(tokens, "8")
+
+    assert (found.masses, found.coverage) == ({}, 0)
+
+
 @pytest.mark.parametrize("logprobs", [(0.0, 0.0, 0.0), (-0.01, -0.01), (2.3, 1.0), (0.0, math.log(0.25))])
 def test_numbers_that_add_up_to_more_than_one_are_no_probabilities(logprobs):
     alternatives = tuple(TokenAlternative(str(8 - place), value) for place, value in enumerate(logprobs))
