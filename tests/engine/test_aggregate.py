@@ -155,7 +155,7 @@ def scored(test: int, score: float, *, repeat: int = 0, column: int = 0) -> Case
 
 @pytest.mark.parametrize("changed", ["repeat", "column"])
 def test_repeats_and_columns_are_no_further_tests(changed: str) -> None:
-    scores = (0.2, 0.9, 0.4, 0.7)
+    scores = (0.2, 0.9, 0.6, 0.7)
     once, again = Tally(), Tally()
     single = [scored(test, score) for test, score in enumerate(scores)]
     several = [
