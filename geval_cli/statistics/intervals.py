@@ -344,14 +344,17 @@ def mixed_estimate(parts: Sequence[tuple[float, Estimate]], clusters: int) -> Es
     Source: Zou and Donner, "Construction of confidence limits about effect measures", 2008.
     """
     n = sum(part.n for _, part in parts)
-    if any(part.value is None for _, part in parts):
+    means = [(share, part.value) for share, part in parts if part.value is not None]
+    if len(means) < len(parts):
         return Estimate(None, None, n, clusters)
-    value = math.fsum(share * (part.value or 0.0) for share, part in parts)
-    bounds = [(share, part.value or 0.0, part.interval) for share, part in parts]
-    if any(found is None for *_, found in bounds):
+    value = math.fsum(share * mean for share, mean in means)
+    intervals = [part.interval for _, part in parts if part.interval is not None]
+    if len(intervals) < len(parts):
         return Estimate(value, None, n, clusters)
     down, up = (
-        math.hypot(*(share * (found[end] - mean) for share, mean, found in bounds if found is not None))
+        math.hypot(
+            *(share * (found[end] - mean) for (share, mean), found in zip(means, intervals, strict=True))
+        )
         for end in (0, 1)
     )
     return Estimate(value, (value - down, value + up), n, clusters)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support.sample_run import make_case
 from support.specs import case, suite
 
-from geval_cli.engine.plan import DoneCases, DrawnTests, Plan, _is_only_name
+from geval_cli.engine.plan import DoneCases, DrawnTests, Plan, _is_only_name, is_chosen
 from geval_cli.records import CaseResult
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec
@@ -121,3 +121,22 @@ def test_only_an_id_alone_may_name_a_provider_that_is_elsewhere(
 def test_without_providers_nothing_is_generated() -> None:
     [[job]] = Plan(suite([case(0, has_output=True, output="x")], providers=())).queues
     assert not job.generates
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "found"),
+    [
+        (("a", "b"), ["b"], True),
+        (("group:a",), ["group"], True),
+        (("groups:a",), ["group"], False),
+        (("answer-short",), ["answer*"], True),
+        (("short",), ["answer*"], False),
+        (("", "a"), [""], False),
+        (("", ""), ["*"], False),
+        (("a",), [], False),
+    ],
+)
+def test_a_name_is_chosen_whole_by_its_group_or_by_its_beginning(
+    names: tuple[str, ...], wanted: list[str], found: bool
+) -> None:
+    assert is_chosen(names, wanted) is found
