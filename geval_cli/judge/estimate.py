@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
@@ -16,7 +16,6 @@ from geval_cli.judge.prompt import Criterion, number_alone_text, user_message
 from geval_cli.judge.replies.parse import ParsedReply, parse_member_rating, parse_rating, without_thoughts
 from geval_cli.judge.scoring import (
     STRICT_MAJORITY,
-    Distribution,
     RatingEstimate,
     Scale,
     distribution_of,
@@ -94,26 +93,6 @@ def _ratings(score_range: ScoreRange, score_step: float) -> tuple[str, ...]:
     return tuple(spelling for spelling, _ in scale) if len(scale) <= _MOST_LISTED else ()
 
 
-class _Weighed(Struct, frozen=True):
-    """A parsed reply and its distribution; None when the judge gave no token probabilities."""
-
-    reply: ParsedReply
-    distribution: Distribution | None
-
-    @property
-    def is_sure(self) -> bool:
-        return self.distribution is not None and self.distribution.coverage >= MIN_COVERAGE
-
-    @property
-    def shortcoming(self) -> str:
-        if self.distribution is None:
-            return NO_LOGPROBS
-        return (
-            f"the judge's token probabilities settle only {format_share(self.distribution.coverage)} of the rating "
-            f"(at least {format_share(MIN_COVERAGE)} is needed)"
-        )
-
-
 Reply = TypeVar("Reply")
 Read_co = TypeVar("Read_co", covariant=True)
 
@@ -147,52 +126,51 @@ async def estimate_rating(question: RatingQuestion, metric: Metric, calls: Judge
 
 
 async def _by_single_reply(question: RatingQuestion, calls: JudgeCalls) -> RatingEstimate:
-    reply = (await _rated(question, question.request(calls), calls)).reply
-    return RatingEstimate(reply.rating, reply.reason, "single", reply.read_from)
+    return await _rated(question, question.request(calls), calls)
 
 
 async def _rated(
     question: RatingQuestion, request: ModelRequest, calls: JudgeCalls, choice: Choice | None = None
-) -> _Weighed:
+) -> RatingEstimate:
     """Read the answer to `request`; where it cannot be read, ask for the number alone in the same conversation.
+
+    Where `request` wants token probabilities and they do not settle the rating, `fallback` says what they lack.
 
     Raises:
         JudgeError: the second answer cannot be read either.
         ProviderError: the judge could not answer.
     """
     first = choice or (await calls.ask(request)).choices[0]
+    read = partial(_weigh, question, request)
     if question.joint:
-        return await calls.read_again(request, first, lambda choice: _weigh(question, choice))
+        return await calls.read_again(request, first, read)
     try:
-        return _weigh(question, first)
+        return read(first)
     except JudgeError as error:
         said = without_thoughts(first.text).strip()[-_MOST_REPEATED:]
         reminder = user_message(number_alone_text(question.criterion, error.message))
     # An empty turn is refused by some APIs.
     messages = (*request.messages, *((Message("assistant", said),) if said else ()), *reminder)
     alone = replace(request, response_schema=None)
-    second = await calls.ask_again(alone, first, messages, lambda choice: _weigh(question, choice))
-    reason = second.reply.reason or " ".join(said.split()) or None
-    return replace(second, reply=replace(second.reply, reason=reason, read_from="retry"))
+    second = await calls.ask_again(alone, first, messages, read)
+    return replace(second, reason=second.reason or " ".join(said.split()) or None, read_from="retry")
 
 
 async def _by_logprobs(question: RatingQuestion, calls: JudgeCalls) -> RatingEstimate:
     request = question.request(calls, want_logprobs=True)
-    weighed = await _rated(question, request, calls)
-    if not weighed.is_sure:
-        message = f"{weighed.shortcoming}, but `scoring: logprobs` needs them"
+    found = await _rated(question, request, calls)
+    if found.fallback is not None:
+        message = f"{found.fallback}, but `scoring: logprobs` needs them"
         raise JudgeError(message, hint=LOGPROBS_HINT)
-    return _weighted(weighed)
+    return found
 
 
 async def _by_logprobs_or_single_reply(question: RatingQuestion, calls: JudgeCalls) -> RatingEstimate:
     request = question.request(calls, want_logprobs=True)
-    weighed = await _rated(question, request, calls)
-    if weighed.is_sure:
-        return _weighted(weighed)
-    fallback = f"{weighed.shortcoming}: one rating was taken at face value"
-    reply = weighed.reply
-    return RatingEstimate(reply.rating, reply.reason, "single", reply.read_from, fallback=fallback)
+    found = await _rated(question, request, calls)
+    if found.fallback is None:
+        return found
+    return replace(found, fallback=f"{found.fallback}: one rating was taken at face value")
 
 
 async def _by_logprobs_or_samples(
@@ -208,10 +186,10 @@ async def _by_logprobs_or_samples(
         response = None
     shortcoming = NO_LOGPROBS
     if response is not None and LOGPROBS not in response.dropped:
-        weighed = await _rated(question, request, calls, response.choices[0])
-        if weighed.is_sure:
-            return _weighted(weighed)
-        shortcoming = weighed.shortcoming
+        found = await _rated(question, request, calls, response.choices[0])
+        if found.fallback is None:
+            return found
+        shortcoming = found.fallback
     sampled = await _by_samples(question, metric, calls, Purpose.FALLBACK_SAMPLES)
     return replace(sampled, fallback=f"{shortcoming}: {sampled.requested} samples were taken")
 
@@ -377,10 +355,13 @@ def _read_all(
     return replies, problems
 
 
-def _weigh(question: RatingQuestion, choice: Choice) -> _Weighed:
+def _weigh(question: RatingQuestion, request: ModelRequest, choice: Choice) -> RatingEstimate:
     reply = question.read(choice)
+    single = RatingEstimate(reply.rating, reply.reason, "single", reply.read_from)
+    if not request.want_logprobs:
+        return single
     if choice.token_logprobs is None:
-        return _Weighed(reply, None)
+        return replace(single, fallback=NO_LOGPROBS)
     distribution = weigh_by_logprobs(
         choice.token_logprobs,
         (reply.score_start, reply.score_end),
@@ -388,14 +369,13 @@ def _weigh(question: RatingQuestion, choice: Choice) -> _Weighed:
         score_range=question.criterion.score_range,
         score_step=question.criterion.score_step,
     )
-    return _Weighed(reply, distribution)
-
-
-def _weighted(weighed: _Weighed) -> RatingEstimate:
-    assert weighed.distribution is not None
-    distribution = weighed.distribution
-    reply = weighed.reply
-    return RatingEstimate(distribution.mean(), reply.reason, "logprobs", reply.read_from, distribution)
+    if distribution.coverage < MIN_COVERAGE:
+        share, least = format_share(distribution.coverage), format_share(MIN_COVERAGE)
+        lacks = (
+            f"the judge's token probabilities settle only {share} of the rating (at least {least} is needed)"
+        )
+        return replace(single, fallback=lacks)
+    return replace(single, rating=distribution.mean(), estimator="logprobs", distribution=distribution)
 
 
 def describe(estimate: RatingEstimate, score_range: ScoreRange) -> str:
