@@ -34,9 +34,10 @@ Low layers raise; `engine/case.py` turns errors into values, `cli/` turns them i
 """
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -110,9 +111,14 @@ class ProblemFormat(StrEnum):
 
 
 class GevalError(Exception):
-    """Base of all errors that geval raises on purpose. `hint` says what to do next."""
+    """Base of all errors that geval raises on purpose. `hint` says what to do next.
+
+    `usage` is what the requests took that led to it, where a program asked for one verdict; None elsewhere.
+    """
 
     exit_code = ExitCode.NOT_JUDGED
+
+    usage: Mapping[str, Any] | None = None
 
     def __init__(self, message: str, *, hint: str = "", location: Location | None = None) -> None:
         super().__init__(message)

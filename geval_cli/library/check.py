@@ -176,17 +176,20 @@ def judging_work(
     """Return the work that judges do for a check; it raises the errors of the library."""
     from geval_cli.errors import ApiError, ProviderError, UnjudgeableError
     from geval_cli.records import Status
-    from geval_cli.runs.session import check_output
+    from geval_cli.runs.session import check_output, counted
 
     async def work(judges: "Session") -> "AssertionResult":
-        try:
-            result = await check_output(judges, prepared)
-        except ProviderError as error:
-            raise ApiError(error.message, status=error.status, body=error.body, hint=error.hint) from error
-        if result.status is Status.ERROR:  # of a set, a member could not be judged
-            failed = next(item.error for item in (result, *result.assertions) if item.error is not None)
-            raise UnjudgeableError(failed.message, hint=failed.hint)
-        return result
+        with counted():
+            try:
+                result = await check_output(judges, prepared)
+            except ProviderError as error:
+                raise ApiError(
+                    error.message, status=error.status, body=error.body, hint=error.hint
+                ) from error
+            if result.status is Status.ERROR:  # of a set, a member could not be judged
+                failed = next(item.error for item in (result, *result.assertions) if item.error is not None)
+                raise UnjudgeableError(failed.message, hint=failed.hint)
+            return result
 
     return work
 

@@ -28,8 +28,9 @@ from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, written_media
 from geval_cli.providers.registry import hears_audio, sees_images
 from geval_cli.providers.wire.client_model import ClientModel
-from geval_cli.records import JsonValue, Status, TraceStep, Turn
-from geval_cli.runs.session import Session
+from geval_cli.records import JsonValue, Status, TraceStep, Turn, to_json
+from geval_cli.runs.session import Session, counted
+from geval_cli.runs.spending import Spending
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import SourceFiles
 from geval_cli.source.media import FEWER_HINT, ConfigMedia, Media, too_many
@@ -54,6 +55,11 @@ async def evaluate_case(judges: Session, evaluation: Evaluation, case: TestCase)
         ApiError: the judge could not answer.
         JudgeError: no verdict can be read.
     """
+    with counted() as spending:
+        return await _evaluated(judges, evaluation, case, spending)
+
+
+async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, spending: Spending) -> Result:
     _check_case(case)
     started = time.perf_counter()
     held = _media_of(case, evaluation)  # until the verdict is there
@@ -69,6 +75,7 @@ async def evaluate_case(judges: Session, evaluation: Evaluation, case: TestCase)
         ]
         outcome = verdict_of_jury(await ask_jury(members), jury.rules)
         metadata = {**outcome.detail, "score_range": tuple(outcome.detail["score_range"])}
+        metadata["usage"] = to_json(spending.usage)  # that of judges who gave no verdict, too
         return _result(metric, outcome, metadata, started)
     try:
         grade = await judges.grade(metric, judged, asked[0][1])

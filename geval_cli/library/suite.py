@@ -189,10 +189,16 @@ class _SuiteWriter:
         return self._refuse(f"{what} is not allowed here", path, hint)
 
     def _metric(self, metric: Any, path: tuple[str | int, ...]) -> dict[str, Any]:
+        from geval_cli.judge.metric import DEFAULT_SAMPLES
         from geval_cli.library.definition import written_form
 
         # A suite asks for each metric by itself.
         written = {"type": "g-eval", "metric": metric.name, **written_form({**metric.arguments, "joint": ()})}
+        # What the metric leaves open is for whoever runs the suite to say: `samples=5`.
+        if metric.samples == DEFAULT_SAMPLES:
+            del written["samples"]
+            if metric.scoring == "auto":
+                del written["scoring"]
         if metric.jury is not None:
             written["jury"] = metric.jury
         judges = [self._judge(model, path) for model in metric.judges or (metric.model,)]

@@ -22,6 +22,7 @@ from geval_cli.engine.judge_output import error_info
 from geval_cli.engine.plan import content_key
 from geval_cli.errors import GevalError, StoreError, UsageError
 from geval_cli.gateway.budget import Budget
+from geval_cli.judge.metric import DEFAULT_SAMPLES
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.library.check import CheckKeywords, CheckResult, judging_work, prepare_check, to_check_result
 from geval_cli.library.evaluation import evaluate_case
@@ -228,7 +229,8 @@ class GevalFixture:
             raise UsageError(f"a metric is a GEval, not {type(metric).__name__}", hint=hint)
         grader = self._marked().get("grader") or self._options.grader
         samples = self._marked().get("samples")
-        if samples is not None and metric.scoring in ("auto", "samples"):
+        is_open = metric.samples == DEFAULT_SAMPLES and metric.scoring in ("auto", "samples")
+        if samples is not None and is_open:
             metric = dataclasses.replace(metric, scoring="samples", samples=samples)
         has_judge = metric.model is not None or len(metric.judges) > 0
         return metric._evaluation(None if has_judge else grader, None)
@@ -334,7 +336,9 @@ def _case_of(
     name: str, output: Any, given: Mapping[str, Any], found: AssertionResult | None, error: GevalError | None
 ) -> CaseResult:
     """Return the result as a run stores it; its number comes with its place in the run."""
-    asked = given.get("input")
+    asked, usage = given.get("input"), Usage() if found is None else found.usage
+    if error is not None and error.usage is not None:
+        usage = msgspec.convert(error.usage, Usage)
     variables = {key: given[key] for key in ("input", "expected_output") if given.get(key) is not None}
     return CaseResult(
         id="0.0.0",
@@ -349,7 +353,7 @@ def _case_of(
         status=Status.ERROR if found is None else found.status,
         score=None if found is None else found.score,
         error=None if error is None else error_info(error),
-        usage={Role.GENERATION: Usage(), Role.JUDGE: Usage() if found is None else found.usage},
+        usage={Role.GENERATION: Usage(), Role.JUDGE: usage},
         assertions=() if found is None else (found,),
         test_key=content_key(name, variables),
     )
@@ -426,8 +430,9 @@ def session_line(run: SessionRun) -> str:
     """Return what the end of a session says: the run's id, what was judged, what it cost."""
     sums = run.summary
     usage = sums.usage[Role.JUDGE]
-    cost = "" if not usage.cost_usd else f", {format_cost(usage.cost_usd)}"
-    counts = f"{sums.passed} passed, {sums.failed} failed, {sums.errored} errors{cost}"
+    counts = f"{sums.passed} passed, {sums.failed} failed, {sums.errored} errors"
+    if usage.cost_usd != 0:
+        counts += ", cost unknown" if usage.cost_usd is None else f", {format_cost(usage.cost_usd)}"
     where = f"geval show {run.id}" if run.failure is None else f"not stored: {sanitize(run.failure.message)}"
     return f"geval: {counts} ({where})"
 

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache as computed_once
 from pathlib import Path
@@ -15,7 +16,7 @@ from geval_cli.assertions.rating_keys import OWN_HASHES
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.judge_output import judge_given
-from geval_cli.errors import Problem, Severity, UsageError
+from geval_cli.errors import GevalError, Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
@@ -36,8 +37,17 @@ from geval_cli.providers.registry import (
 )
 from geval_cli.providers.wire.batch_api import batch_api
 from geval_cli.providers.wire.client_model import ClientModel
-from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, ModelRequest, ModelResponse, TraceStep
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    ErrorInfo,
+    ModelRequest,
+    ModelResponse,
+    TraceStep,
+    to_json,
+)
 from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.spending import Spending
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
@@ -47,6 +57,7 @@ from geval_cli.templating import Templates
 DEFAULT_CONCURRENCY = 20
 """Requests under way at once unless `-j` or the config says otherwise; a server's own limits come on top."""
 
+_COUNTED: ContextVar[Spending | None] = ContextVar("counted", default=None)
 _MODELS_KEPT = 64
 _SHARED_SPECS_KEPT = 64
 _USUAL_FILES = 4096
@@ -237,6 +248,10 @@ async def open_session(
     def listen(event: RunEvent) -> None:
         if isinstance(event, Noticed):
             notice(event.message)
+        elif (
+            spending := _COUNTED.get()
+        ) is not None:  # a call tells of itself in the context of who makes it
+            spending.add(event)
 
     pool = ProviderPool(env, base_dir, TRUSTED)
     gateway = Gateway(
@@ -244,6 +259,23 @@ async def open_session(
     )
     async with _closing(Session(pool, gateway)) as session:
         yield session
+
+
+@contextmanager
+def counted() -> Iterator[Spending]:
+    """Provide the sum of all that calls within the block take, those that fail too; sessions of `open_session` alone.
+
+    An error of geval's that leaves the block has the sum as its `usage`.
+    """
+    spending = Spending()
+    token = _COUNTED.set(spending)
+    try:
+        yield spending
+    except GevalError as error:
+        error.usage = to_json(spending.usage)
+        raise
+    finally:
+        _COUNTED.reset(token)
 
 
 @asynccontextmanager

@@ -60,6 +60,11 @@ class Spending(Struct):
         """All that was spent on the run so far."""
         return combined(combined(self.before, self.carried, operator.add), self._called, operator.add)
 
+    @property
+    def usage(self) -> Usage:
+        """All that was spent, whatever for."""
+        return sum(self.total.values(), Usage())
+
     def with_results(self, usage: UsageByRole) -> dict[Role, Usage]:
         """Return the cost of a run whose results add up to `usage`: cases that were cut short cost something too."""
         return combined(combined(usage, self.carried, operator.add), self.total, larger)

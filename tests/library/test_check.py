@@ -17,10 +17,12 @@ from geval_cli import (
     GEval,
     GevalError,
     JudgeError,
+    Suite,
     TestCase,
     UsageError,
     acheck,
     check,
+    run,
 )
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import UnjudgeableError
@@ -125,6 +127,33 @@ def test_a_judge_that_breaks_raises_and_gives_no_score(reply: Reply, error: type
             check("x", steps, input=error.__name__)
         with pytest.raises(UnjudgeableError):
             check("x", {"type": "assert-set", "assert": [steps]}, input=error.__name__)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "samples"),
+    [
+        ({}, 3),
+        ({"scoring": "samples"}, 3),
+        ({"scoring": "samples", "samples": 4}, 4),
+        ({"scoring": "single"}, None),
+    ],
+)
+def test_the_number_of_samples_is_that_of_the_call_where_the_metric_names_none(
+    arguments: dict[str, Any], samples: int | None, server: LoopbackServer
+) -> None:
+    metric = GEval("Tone", evaluation_steps=["Read."], **arguments)
+    assert check("a", metric, samples=3).metadata.get("requested") == samples
+    result = run(Suite(tests=[{"output": "a"}], assertions=[metric]), samples=3)
+    assert result.results[0].assertions[0].detail.get("requested") == samples
+
+
+def test_an_error_says_what_was_paid_for_it(server: LoopbackServer) -> None:
+    server.add(*[chat_reply("I would rather not.")] * 2)
+    judge = {"id": "openai:m", "config": {"price": {"input": 100_000, "output": 100_000}}}
+    with pytest.raises(JudgeError) as caught:
+        check("x", {"type": "g-eval", "evaluation_steps": ["Read."], "provider": judge})
+    assert caught.value.usage is not None
+    assert caught.value.usage["cost_usd"] == len(server.requests) == 2
 
 
 def test_what_an_output_does_not_come_with_is_an_error() -> None:

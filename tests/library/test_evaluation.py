@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.judge_server import STEPS, prompt_text
+from support.judge_server import STEPS, judge_sensibly, prompt_text
 from support.loopback import LoopbackServer, Reply, chat_reply, choices_reply, error_reply
 from support.scripted_judge import ScriptedJudge
 
@@ -147,6 +147,43 @@ def test_an_unreadable_judge_is_a_judge_error_and_no_low_score(server: LoopbackS
     with pytest.raises(JudgeError, match="even after a retry") as caught:
         helpfulness(evaluation_steps=["Read."]).evaluate(CASE)
     assert caught.value.raw_text == "I would rather not."
+
+
+PRICE = {"input": 100_000, "output": 100_000}  # each of the server's answers costs a dollar
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "sent"),
+    [
+        (chat_reply("I would rather not."), JudgeError, 2),
+        (chat_reply("", finish_reason="content_filter"), ApiError, 1),
+        (error_reply(400, "out of order"), ApiError, 0),
+    ],
+    ids=["unreadable", "withheld", "refused"],
+)
+def test_an_error_says_what_was_paid_for_it(
+    reply: Reply, error: type[GevalError], sent: int, server: LoopbackServer
+) -> None:
+    server.add(*[reply] * max(sent, 1))
+    model = {"id": "openai:m", "config": {"price": PRICE}}
+    with pytest.raises(error) as caught:
+        helpfulness(evaluation_steps=["Read."], model=model).evaluate(CASE)
+    assert caught.value.usage is not None
+    assert (len(server.requests), caught.value.usage["cost_usd"]) == (max(sent, 1), sent)
+
+
+def test_the_usage_of_a_jury_has_the_answers_that_gave_no_verdict() -> None:
+    def answer(body: Any, headers: Any) -> Reply:
+        return chat_reply("Hm.") if body["model"] == "bad" else judge_sensibly(body, headers)
+
+    with LoopbackServer(respond=answer) as server:
+        config = {"base_url": server.base_url, "price": PRICE}
+        judges = [{"id": f"openai:{name}", "config": config} for name in ("good", "bad", "better")]
+        metric = helpfulness(evaluation_steps=["Read."], judges=judges, jury={"min_judges": 2})
+        usage = metric.evaluate(CASE).metadata["usage"]
+        assert (
+            (usage["requests"], usage["cost_usd"]) == (len(server.requests), len(server.requests)) == (4, 4)
+        )
 
 
 def test_a_key_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from support.geval_command import Finished, clean_environment, run_pytest, start
 from support.judge_server import judge_sensibly, prompt_text
 from support.loopback import LoopbackServer, Reply, chat_reply
 
-from geval_cli.records import RunStatus
+from geval_cli.records import Role, RunStatus
 from geval_cli.store.runs import RunStore, StoredRun
 
 TESTS = """\
@@ -88,6 +88,8 @@ LINE = re.compile(r"^(?:\[gw\d\].*?)?(PASSED|FAILED|ERROR) (\S+\.(?:py|yaml)::.+
 
 def respond(body: Any, headers: Mapping[str, str]) -> Reply:
     prompt = prompt_text(body)
+    if "mumble" in prompt:
+        return chat_reply("Hm.")
     if "broken" in prompt:
         return Reply(status=400, body={"error": {"message": "this judge is out of order"}})
     if '"score"' in prompt and "rude" in prompt:
@@ -330,3 +332,41 @@ tests: [{{ description: both, input: fine, assert: [{{ type: contains, value: "4
     assert outcomes(printed) == {"two.geval.yaml::both": "ERROR"}
     assert "the budget of $0.50 is used up" in printed
     assert outcomes(session.run("two.geval.yaml").stdout) == {"two.geval.yaml::both": "PASSED"}
+
+
+PAID = """\
+import pytest
+from geval_cli import GEval, JudgeError, TestCase
+
+JUDGE = {"id": "openai:m", "config": {"price": {"input": 100000, "output": 100000}}}
+
+def test_unreadable(geval):
+    geval.check("mumble", evaluation_steps=["Read."], provider=JUDGE)
+
+def test_expected(geval):
+    with pytest.raises(JudgeError):
+        geval.judge(TestCase(actual_output="mumble more"), GEval("Tone", evaluation_steps=["Read."], model=JUDGE))
+
+@pytest.mark.geval(samples=3)
+def test_sampled(geval):
+    metric = GEval("Tone", evaluation_steps=["Read."], model=JUDGE)
+    assert geval.check("fine", metric).metadata["requested"] == 3
+    assert geval.judge(TestCase(actual_output="well"), metric).metadata["requested"] == 3
+"""
+
+
+def test_a_session_says_what_it_paid_for_answers_without_a_verdict_too(
+    project: Path, server: LoopbackServer
+) -> None:
+    (project / "test_paid.py").write_text(PAID, encoding="utf-8")
+    session = Session(project, server)
+    printed = session.run("test_paid.py").stdout
+    assert outcomes(printed) == {
+        "test_paid.py::test_unreadable": "ERROR",
+        "test_paid.py::test_expected": "PASSED",
+        "test_paid.py::test_sampled": "PASSED",
+    }
+    paid = len(server.requests)
+    assert f"geval: 2 passed, 0 failed, 2 errors, ${paid}.00 (geval show " in printed
+    [stored] = session.stored()
+    assert stored.summary.usage[Role.JUDGE].cost_usd == paid
