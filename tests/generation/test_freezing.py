@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64decode
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from geval_cli.extras.generation.questions import (
     tf_idf,
 )
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 
 
@@ -99,6 +101,16 @@ class TestRuns:
         assert (none.code, "the suite has each of them" in none.stderr) == (2, True)
         assert rows_of(folder / "all.jsonl") == rows
 
+    def test_missing_pictures_are_told(self, folder: Path) -> None:
+        (folder / "dot.png").write_bytes(b64decode(PIXEL))
+        tests = [{"input": "What is this?", "images": ["file://dot.png"]}, {"input": "Who are you?"}]
+        config = {"prompts": "{{ input }}", "providers": "echo", "tests": tests}
+        (folder / "pictures.json").write_text(json.dumps(config), encoding="utf-8")
+        assert run_geval("run", "pictures.json", cwd=folder).code == 0
+        done = run_geval("generate", "tests", "--from-run", "latest", "-o", "f.jsonl", cwd=folder)
+        assert (done.code, "1 test without images and audio" in done.stdout) == (0, True), done.stderr
+        assert [row["input"] for row in rows_of(folder / "f.jsonl")] == [test["input"] for test in tests]
+
 
 class TestTraces:
     def test_a_thousand_traces_become_groups_of_one_intent_each(self, tmp_path: Path) -> None:
@@ -161,8 +173,12 @@ class TestTraces:
         words = ("generate", "tests", "--from-traces", "traces.jsonl", "-o", "t.jsonl", "--force")
         with EmbeddingServer(vector) as server:
             env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
-            done = run_geval(*words, "--embeddings", "openai:embedding:small", cwd=tmp_path, env=env)
+            embedded = (*words, "--embeddings", "openai:embedding:small")
+            done = run_geval(*embedded, cwd=tmp_path, env=env)
+            found = json.loads(run_geval(*embedded, "--json", cwd=tmp_path, env=env).stdout)
         assert done.code == 0, done.stderr
+        assert "\n 4 requests sent, price unknown\n" in done.stdout
+        assert (found["requests"], found["cached_requests"], found["cost_usd"]) == (0, 4, 0)
         assert [row["metadata"]["group_size"] for row in rows_of(tmp_path / "t.jsonl")] == [2, 2]
         assert run_geval(*words, cwd=tmp_path).code == 0
         assert [row["metadata"]["group_size"] for row in rows_of(tmp_path / "t.jsonl")] == [1, 1, 1, 1]

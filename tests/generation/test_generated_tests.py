@@ -33,6 +33,7 @@ from geval_cli.extras.generation.generating import (
     generate,
     plan_generation,
 )
+from geval_cli.numbers import plural
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "summeval_docs.jsonl"
 PASSAGE = re.compile(r"<<<BEGIN Passage \d+ (\w+)>>>\n(.*?)\n<<<END Passage \d+ \1>>>", re.DOTALL)
@@ -468,7 +469,29 @@ def test_a_model_that_refuses_or_babbles_leaves_no_file_and_a_reason(
         env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
         done = run_geval(*words, "-o", "t.jsonl", cwd=tmp_path, env=env)
     assert (done.code, says in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+    assert f" {plural(len(server.requests), 'request')} sent, " in done.stdout + done.stderr
     assert not (tmp_path / "t.jsonl").exists()
+
+
+def test_a_reply_that_cannot_be_read_is_requested_again_by_the_next_round_and_the_next_command(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "d.txt").write_text(PIER, encoding="utf-8")
+    liar, babble = Liar(0), ["Certainly!"] * 3
+    words = ("generate", "tests", "--from", "d.txt", "--n", "1", "--kinds", "plain", "--model", "openai:m")
+
+    def answer(body: Any) -> str:
+        return babble.pop() if babble else liar(prompt_of(body))
+
+    with ModelServer(answer=answer) as server:
+        env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
+        first = run_geval(*words, "-o", "t.jsonl", cwd=tmp_path, env=env)
+        assert (first.code, " 2 requests sent, " in first.stdout) == (3, True), first.stdout + first.stderr
+        second = run_geval(*words, "-o", "t.jsonl", cwd=tmp_path, env=env)
+        assert (second.code, " 2 requests sent, " in second.stdout) == (0, True), (
+            second.stdout + second.stderr
+        )
+        assert len(server.requests) == 4
 
 
 def test_personas_are_written_as_a_list_of_profiles_without_repeats(tmp_path: Path) -> None:

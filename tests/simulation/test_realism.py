@@ -274,6 +274,18 @@ def test_odd_judges(
         assert "a judge does not tell them apart: it is right in 50 %" in shown
 
 
+def test_the_usage_of_a_judge_has_the_answers_that_a_filter_withheld(product: Product) -> None:
+    for name, user in (("easy.jsonl", easy_user), ("real.jsonl", real_user)):
+        write_talks(product.folder / name, user, 3, seed=len(name))
+    with LoopbackServer(
+        respond=lambda body, headers: chat_reply("", finish_reason="content_filter")
+    ) as server:
+        words = ("easy.jsonl", "--against", "real.jsonl", "--grader", "openai:judge", "--pairs", "3")
+        _, found = compared(product, server, *words)
+        assert len(server.requests) == 6
+    assert (found["judge"]["failed"], found["judge"]["usage"]["input_tokens"]) == (3, 6 * 7)
+
+
 def test_talks_that_an_error_ended_are_left_out(product: Product) -> None:
     """They are shorter than their users would have made them."""
     write_talks(product.folder / "real.jsonl", real_user, 3, seed=2)

@@ -69,6 +69,7 @@ def freeze_run(
         }
     asked, frozen = KnownQuestions(known), Frozen()
     in_suite = 0
+    have_media: list[bool] = []
     for index in sorted(cases):
         results = cases[index]
         first = results[0]
@@ -79,6 +80,7 @@ def freeze_run(
             in_suite += 1
             continue
         frozen.rows.append(_case_row(results, question, run_id, columns))
+        have_media.append(first.asked is not None and bool(first.asked.images or first.asked.audio))
     frozen.rows = frozen.rows[:most]
     kind = "failed" if failed else "judged"
     frozen.said = f"{plural(len(cases), f'{kind} test')} of run {run_id}"
@@ -87,6 +89,11 @@ def freeze_run(
     frozen.facts = {"run": run_id, "in_suite": in_suite}
     if in_suite:
         frozen.lines.append(f"{in_suite:,} left out: the suite asks the same")
+    if bare := sum(have_media[:most]):
+        frozen.lines.append(
+            f"{plural(bare, 'test')} without images and audio, which a run does not keep: add the files to `images` or"
+            " `audio`"
+        )
     frozen.lines.append(f"a person is to decide of each: {_LEFT_TO_DECIDE}")
     if not frozen.rows:
         frozen.hint = (

@@ -23,13 +23,13 @@ from geval_cli.extras.generation.documents import (
     passages_of,
 )
 from geval_cli.extras.generation.questions import KnownQuestions, repeats_answer, similar_pairs, tf_idf
-from geval_cli.judge.metric import Judge
+from geval_cli.judge.metric import Judge, KeepingJudge
 from geval_cli.judge.prompt import user_message
 from geval_cli.judge.replies.lenient_json import JsonObject, Value, find_objects
 from geval_cli.judge.replies.parse import without_thoughts
 from geval_cli.judge.source import fence
 from geval_cli.numbers import plural
-from geval_cli.records import JsonValue, ModelRequest, Purpose, Role, Usage
+from geval_cli.records import JsonValue, ModelRequest, Purpose, Role
 from geval_cli.runs.event_loop import all_or_first_error
 
 
@@ -386,7 +386,6 @@ class Generated(Struct):
     failed: int = 0
     error: str = ""
     stopped: str = ""
-    usage: Usage = Usage()
     notes: list[str] = field(default_factory=list)
 
 
@@ -499,7 +498,7 @@ def plan_generation(documents: Sequence[SourceDocument], wanted: Wanted) -> Gene
 
 
 class Writer:
-    """Asks a model, adds up what it took, and stops at the end of the budget. Belongs to one event loop."""
+    """Asks a model, and stops at the end of the budget. Belongs to one event loop."""
 
     def __init__(self, model: Judge, found: Generated, listen: Callable[[int, int], None]) -> None:
         self._model, self._found, self._listen = model, found, listen
@@ -529,8 +528,12 @@ class Writer:
         finally:
             self._done += 1
             self._listen(self._done, self._begun)
-        found.usage += response.usage
         return response.choices[0].text if response.choices else ""
+
+    async def forget(self, request: ModelRequest) -> None:
+        """Forget a reply that cannot be read: it is asked for again the next time."""
+        if isinstance(self._model, KeepingJudge):
+            await self._model.forget(request)
 
 
 async def generate(
@@ -568,13 +571,15 @@ async def generate(
         ]
         replies = await writer.replies(requests)
         candidates: list[GeneratedTest] = []
-        for task, reply in zip(tasks, replies, strict=True):
+        for task, request, reply in zip(tasks, requests, replies, strict=True):
             found.asked += task.count
             if reply is None:
                 continue
             found.replies += 1
             tests = read_tests(reply)[: task.count]
-            found.unread += not tests
+            if not tests:
+                found.unread += 1
+                await writer.forget(request)
             for written in tests:
                 found.written += 1
                 if written.question and written.question not in told[task.passages[0].key]:
@@ -601,11 +606,12 @@ async def _unanswered(
 ) -> list[GeneratedTest]:
     """Return the candidates without those whose question is answered after all, or of which nobody says it is not."""
     doubtful = [test for test in candidates if test.kind is Kind.UNANSWERABLE]
-    replies = await writer.replies([check_request(test.question, test.document) for test in doubtful])
-    said = {
-        id(test): None if reply is None else read_check(reply)
-        for test, reply in zip(doubtful, replies, strict=True)
-    }
+    requests = [check_request(test.question, test.document) for test in doubtful]
+    said: dict[int, bool | None] = {}
+    for test, request, reply in zip(doubtful, requests, await writer.replies(requests), strict=True):
+        said[id(test)] = None if reply is None else read_check(reply)
+        if reply is not None and said[id(test)] is None:
+            await writer.forget(request)
     kept = []
     for test in candidates:
         answered = said.get(id(test), False)
@@ -710,7 +716,9 @@ async def generate_profiles(
             continue
         outcome.replies += 1
         profiles = read_profiles(reply)[:missing]
-        outcome.unread += not profiles
+        if not profiles:
+            outcome.unread += 1
+            await writer.forget(request)
         for profile in profiles:
             if count_words(profile) < LEAST_PROFILE_WORDS:
                 found.short += 1

@@ -33,7 +33,7 @@ from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.token_usage import TokenUsage
 from geval_cli.records import SCHEMA_VERSION, JsonValue, ModelRequest, Purpose, Role, Turn, Usage, to_json
 from geval_cli.report.sanitize import one_line
-from geval_cli.runs.session import Session
+from geval_cli.runs.session import Session, counted
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.statistics.paired import SIGNIFICANCE, holm
 from geval_cli.statistics.two_samples import (
@@ -715,7 +715,8 @@ async def tell_apart(
             return TalkPair(pair.simulated, pair.real, problem=problem)
         return _judged(pair, [reply for reply in replies if isinstance(reply, WinnerReply)])
 
-    found = await asyncio.gather(*map(ask, pairs))
+    with counted() as spending:
+        found = await asyncio.gather(*map(ask, pairs))
     judged = [pair for pair in found if pair.share is not None]
     asked = [pair for pair in judged if pair.is_asked]
     named = sum(pair.named for pair in asked)
@@ -745,7 +746,7 @@ async def tell_apart(
         reasons=tuple(dict.fromkeys(reasons))[:_REASONS],
         problem=hide(next((pair.problem for pair in found if pair.problem), "")),
         stopped=hide(stopped),
-        usage=calls.usage,
+        usage=spending.usage,
         shows_answers=shows_answers,
     )
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import Struct, convert
 from rich.console import Console
 from rich.text import Text
 
 from geval_cli.cli.problems import print_note, print_problems, print_progress, print_warnings
-from geval_cli.errors import ConfigError, ExitCode, Problem, Severity, UsageError
+from geval_cli.errors import ConfigError, ExitCode, GevalError, Problem, Severity, UsageError
 from geval_cli.extras.generation.documents import DocumentReading, read_documents
 from geval_cli.extras.generation.freezing import Frozen, freeze_run, freeze_traces
 from geval_cli.extras.generation.generating import (
@@ -37,7 +38,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import BoundModel, CallPolicy
 from geval_cli.numbers import format_cost, plural
-from geval_cli.records import SCHEMA_VERSION, JsonValue, ModelRequest
+from geval_cli.records import SCHEMA_VERSION, JsonValue, ModelRequest, Usage
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
 from geval_cli.report.output import check_output_path
@@ -47,7 +48,7 @@ from geval_cli.runs.dry_run import request_counts
 from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.session import Session, judge_problems, open_session
+from geval_cli.runs.session import Session, counted, judge_problems, open_session
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import gather_env
 from geval_cli.source.problems import did_you_mean
@@ -55,6 +56,21 @@ from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.state import CacheChoice, open_answers
 
 T = TypeVar("T")
+
+
+class Spent(Struct, frozen=True):
+    """What was sent, repetitions too, and what that took, also where no answer came of it."""
+
+    requests: int
+    usage: Usage
+
+    def to_json(self) -> dict[str, JsonValue]:
+        return {
+            "requests": self.requests,
+            "cached_requests": self.usage.cached_requests,
+            "cost_usd": self.usage.cost_usd,
+        }
+
 
 _DEFAULT_COUNT = 50
 _UNSEEN_SHOWN = 3
@@ -169,7 +185,7 @@ def _from_documents(known: tuple[str, ...], given: GenerateTestsOptions) -> Exit
     )
     plan = plan_generation(reading.documents, wanted)
     told = f"{plural(wanted.count, 'test')} from {plural(len(reading.documents), 'document')}"
-    found = _with_model(
+    found, spent = _with_model(
         spec, given, told, plan.first_requests(), lambda model: generate(plan, model, _tell_progress)
     )
     if found is None:
@@ -181,12 +197,12 @@ def _from_documents(known: tuple[str, ...], given: GenerateTestsOptions) -> Exit
             {
                 "schema_version": SCHEMA_VERSION,
                 "kind": "generated_tests",
-                **_outcome_json(found, plan, reading),
+                **_outcome_json(found, plan, reading, spent),
             },
             given,
         )
     else:
-        _print_generated(found, plan, reading, given)
+        _print_generated(found, plan, reading, spent, given)
     return ExitCode.OK if rows and not found.stopped else ExitCode.NOT_JUDGED
 
 
@@ -211,7 +227,7 @@ def _with_model(
     told: str,
     requests: Sequence[ModelRequest],
     ask: Callable[[BoundModel], Coroutine[Any, Any, T]],
-) -> T | None:
+) -> tuple[T | None, Spent]:
     """Return what comes of asking a model, after saying what it takes; None with --plan, which only says it."""
     budget = Budget(given.max_cost, given.max_requests)
     env = gather_env(os.environ, base_dir=Path.cwd(), env_file=given.env_file, access=TRUSTED)
@@ -229,10 +245,10 @@ def _in_session(
     env: Mapping[str, str],
     budget: Budget,
     given: WritingOptions,
-) -> T:
+) -> tuple[T, Spent]:
     choice, wire = CacheChoice(is_offline=given.is_offline), Wire()
 
-    async def run() -> T:
+    async def run() -> tuple[T, Spent]:
         async with open_session(
             env=env,
             base_dir=Path.cwd(),
@@ -241,7 +257,9 @@ def _in_session(
             policy=CallPolicy(budget, is_offline=given.is_offline, wire=wire),
             notice=print_note,
         ) as session:
-            return await main(session)
+            with counted() as spending:
+                found = await main(session)
+            return found, Spent(budget.requests, spending.usage)
 
     with open_answers(given.home, os.environ, choice) as (cache, warnings):
         print_warnings(warnings)
@@ -251,6 +269,10 @@ def _in_session(
             print_note(
                 "nothing was written; the answers so far are cached, and the same command continues with them"
             )
+            raise
+        except GevalError as error:
+            if error.usage is not None and budget.requests:
+                print_note(cost_text(Spent(budget.requests, convert(error.usage, Usage))))
             raise
         finally:
             _tell_progress(0, 0)
@@ -312,7 +334,9 @@ def _print_json(outcome: Mapping[str, JsonValue], given: WritingOptions) -> None
     sys.stdout.write(json_text({**outcome, "file": str(given.output)}, indent=2) + "\n")
 
 
-def _outcome_json(found: Generated, plan: GenerationPlan, reading: DocumentReading) -> dict[str, JsonValue]:
+def _outcome_json(
+    found: Generated, plan: GenerationPlan, reading: DocumentReading, spent: Spent
+) -> dict[str, JsonValue]:
     return {
         "tests": len(found.tests),
         "kinds": {str(kind): sum(test.kind is kind for test in found.tests) for kind in Kind},
@@ -321,12 +345,10 @@ def _outcome_json(found: Generated, plan: GenerationPlan, reading: DocumentReadi
         "documents": len(plan.documents),
         "without_tests": _without_tests(found, plan),
         "left_out": reading.left_out(),
-        "requests": found.usage.requests - found.usage.cached_requests,
-        "cached_requests": found.usage.cached_requests,
+        **spent.to_json(),
         "unread_replies": found.unread,
         "failed_requests": found.failed,
         "stopped": found.stopped or None,
-        "cost_usd": found.usage.cost_usd,
     }
 
 
@@ -336,7 +358,7 @@ def _without_tests(found: Generated, plan: GenerationPlan) -> list[str]:
 
 
 def _print_generated(
-    found: Generated, plan: GenerationPlan, reading: DocumentReading, given: WritingOptions
+    found: Generated, plan: GenerationPlan, reading: DocumentReading, spent: Spent, given: WritingOptions
 ) -> None:
     console = make_console(sys.stdout, environ=os.environ)
     count, wanted = len(found.tests), plan.wanted
@@ -372,17 +394,17 @@ def _print_generated(
     elif found.unread * 2 > found.replies:
         lines.append("most replies are not the JSON that was asked for: use a larger model")
     print_lines(console, *lines)
-    print_lines(console, cost_text(found))
+    print_lines(console, cost_text(spent))
     if count:
         print_lines(console, f"next: geval review {quoted(str(given.output))}")
 
 
-def cost_text(found: Generated) -> str:
+def cost_text(spent: Spent) -> str:
     """Return what was sent and paid."""
-    usage = found.usage
+    usage = spent.usage
     cached = f", {plural(usage.cached_requests, 'answer')} from the cache" if usage.cached_requests else ""
     cost = "price unknown" if usage.cost_usd is None else format_cost(usage.cost_usd)
-    return f"{plural(usage.requests - usage.cached_requests, 'request')} sent{cached}, {cost}"
+    return f"{plural(spent.requests, 'request')} sent{cached}, {cost}"
 
 
 def print_lines(console: Console, *lines: str) -> None:
@@ -406,7 +428,12 @@ def _from_traces(path: Path, known: tuple[str, ...], given: GenerateTestsOptions
         async def main(session: Session) -> Frozen:
             return await freeze_traces(path, session.model_for(spec), given, known)
 
-        return _deliver_frozen(_in_session(main, env, budget, given), given)
+        frozen, spent = _in_session(main, env, budget, given)
+        if not frozen.rows:
+            print_note(cost_text(spent))
+        frozen.lines.append(cost_text(spent))
+        frozen.facts |= spent.to_json()
+        return _deliver_frozen(frozen, given)
     return _deliver_frozen(run_async(freeze_traces(path, None, given, known)), given)
 
 
@@ -453,7 +480,7 @@ def run_generate_personas(given: GeneratePersonasOptions) -> ExitCode:
     def ask(model: BoundModel) -> Coroutine[Any, Any, GeneratedProfiles]:
         return generate_profiles(given.count, about, model, _tell_progress)
 
-    found = _with_model(spec, given, plural(given.count, "profile"), requests, ask)
+    found, spent = _with_model(spec, given, plural(given.count, "profile"), requests, ask)
     if found is None:
         return ExitCode.OK
     _write([{"profile": text} for text in found.profiles], given)
@@ -467,7 +494,7 @@ def run_generate_personas(given: GeneratePersonasOptions) -> ExitCode:
             "repeated": found.repeated,
             "short": found.short,
             "stopped": outcome.stopped or None,
-            "cost_usd": outcome.usage.cost_usd,
+            **spent.to_json(),
         }
         _print_json(facts, given)
         return code
@@ -488,7 +515,7 @@ def run_generate_personas(given: GeneratePersonasOptions) -> ExitCode:
         lines.append(f"{plural(outcome.failed, 'request')} failed: {one_line(outcome.error, 200)}")
     if outcome.stopped:
         lines.append(f"stopped: {outcome.stopped}; {_CONTINUES}")
-    print_lines(console, *lines, cost_text(outcome))
+    print_lines(console, *lines, cost_text(spent))
     if count and given.output is not None:
         print_lines(console, f"next: add `profiles: file://{given.output.name}` to a config")
     return code
