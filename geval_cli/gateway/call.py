@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import ProviderResponseError, StoppedError
+from geval_cli.events import ModelCalled
 from geval_cli.providers.base import Provider
 from geval_cli.providers.wire.finish_reasons import withheld
 from geval_cli.records import ModelRequest, ModelResponse, Role, Usage
@@ -22,6 +23,10 @@ CASE_OF_TRACE: ContextVar[str | None] = ContextVar("case_of_trace", default=None
 
 KEYS_OF_CASE: ContextVar[list[str] | None] = ContextVar("keys_of_case", default=None)
 """Gathers the keys of the answers that count for the case on whose behalf is called; None where nobody asks."""
+
+
+COUNTS_CALL: ContextVar[Callable[[ModelCalled], object] | None] = ContextVar("counts_call", default=None)
+"""Is told what each call takes that is made within a task and those it begins; None where nobody counts."""
 
 
 class AheadRequest(Struct):

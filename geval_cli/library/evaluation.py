@@ -21,11 +21,13 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.gateway.call import KEYS_OF_CASE
+from geval_cli.gateway.gateway import BoundModel
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.scoring import Grade
 from geval_cli.judge.source import ASSISTANT, as_text, last_words, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, written_media
+from geval_cli.providers.prices import known_price
 from geval_cli.providers.registry import hears_audio, sees_images
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import JsonValue, Status, TraceStep, Turn, to_json
@@ -82,6 +84,20 @@ async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, sp
     except ProviderError as error:
         raise ApiError(error.message, status=error.status, body=error.body, hint=error.hint) from error
     return _result(metric, grade, _metadata(grade.detail), started)
+
+
+def check_prices(judges: Session, evaluation: Evaluation) -> None:
+    """Check that the prices of judges are known, so that a bound on money can be kept.
+
+    Raises:
+        UsageError: one is not, or the judge cannot be asked at all. What an object of the program's takes, it says.
+    """
+    for judge in _all_judges(evaluation):
+        found = _find_judge(judges, judge) if isinstance(judge, ProviderSpec | ClientModel) else None
+        if isinstance(found, BoundModel) and known_price(found.provider) is None:
+            hint = "set `price: {input: USD, output: USD}`, per million tokens, in its `config`"
+            message = f"the price of {_id_of(judge)} is unknown, so --max-cost cannot be enforced"
+            raise UsageError(message, hint=hint)
 
 
 async def evaluate_cases(

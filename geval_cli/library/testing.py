@@ -25,7 +25,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.judge.metric import DEFAULT_SAMPLES
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.library.check import CheckKeywords, CheckResult, judging_work, prepare_check, to_check_result
-from geval_cli.library.evaluation import evaluate_case
+from geval_cli.library.evaluation import Evaluation, check_prices, evaluate_case
 from geval_cli.library.metric import GEval
 from geval_cli.library.records import NO_OUTPUT, JudgingOptions, Result, TestCase
 from geval_cli.library.session import LibrarySession
@@ -49,6 +49,7 @@ from geval_cli.report.case_view import AssertionView
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
 from geval_cli.runs.record import ended_run
 from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.session import Session
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.locks import SharedRuns
 from geval_cli.store.runs import RunOrigin, RunStore, new_run
@@ -188,7 +189,7 @@ class GevalFixture:
         with self._recorded_case(case) as record:
             evaluation = self._evaluation(metric)
             with self._turns.taken(evaluation):
-                result = self._session.run(lambda judges: evaluate_case(judges, evaluation, case))
+                result = self._session.run(lambda judges: self._judged(judges, evaluation, case))
             record.found = _as_assertion(result, metric)
         return result
 
@@ -197,9 +198,14 @@ class GevalFixture:
         with self._recorded_case(case) as record:
             evaluation = self._evaluation(metric)
             with await asyncio.to_thread(self._turns.taken, evaluation):
-                result = await self._session.arun(lambda judges: evaluate_case(judges, evaluation, case))
+                result = await self._session.arun(lambda judges: self._judged(judges, evaluation, case))
             record.found = _as_assertion(result, metric)
         return result
+
+    async def _judged(self, judges: Session, evaluation: Evaluation, case: TestCase) -> Result:
+        if self._options.max_cost_usd is not None:
+            check_prices(judges, evaluation)
+        return await evaluate_case(judges, evaluation, case)
 
     def _prepare(
         self, output: Any, assertion: Any, given: Mapping[str, Any]

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache as computed_once
 from pathlib import Path
@@ -17,9 +16,9 @@ from geval_cli.engine.case import JobContext
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.judge_output import judge_given
 from geval_cli.errors import GevalError, Problem, Severity, UsageError
-from geval_cli.events import Noticed, RunEvent
+from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.call import Wire
+from geval_cli.gateway.call import COUNTS_CALL, Wire
 from geval_cli.gateway.gateway import BatchStart, BoundModel, CallPolicy, Gateway, ModelCaller
 from geval_cli.judge.calls import JudgeMemory, LockedSteps
 from geval_cli.judge.grading import grade
@@ -57,7 +56,6 @@ from geval_cli.templating import Templates
 DEFAULT_CONCURRENCY = 20
 """Requests under way at once unless `-j` or the config says otherwise; a server's own limits come on top."""
 
-_COUNTED: ContextVar[Spending | None] = ContextVar("counted", default=None)
 _MODELS_KEPT = 64
 _SHARED_SPECS_KEPT = 64
 _USUAL_FILES = 4096
@@ -248,10 +246,8 @@ async def open_session(
     def listen(event: RunEvent) -> None:
         if isinstance(event, Noticed):
             notice(event.message)
-        elif (
-            spending := _COUNTED.get()
-        ) is not None:  # a call tells of itself in the context of who makes it
-            spending.add(event)
+        elif isinstance(event, ModelCalled) and (count := COUNTS_CALL.get()) is not None:
+            count(event)  # in the context of who makes the call
 
     pool = ProviderPool(env, base_dir, TRUSTED)
     gateway = Gateway(
@@ -268,14 +264,14 @@ def counted() -> Iterator[Spending]:
     An error of geval's that leaves the block has the sum as its `usage`.
     """
     spending = Spending()
-    token = _COUNTED.set(spending)
+    token = COUNTS_CALL.set(spending.add)
     try:
         yield spending
     except GevalError as error:
         error.usage = to_json(spending.usage)
         raise
     finally:
-        _COUNTED.reset(token)
+        COUNTS_CALL.reset(token)
 
 
 @asynccontextmanager

@@ -181,7 +181,7 @@ def test_verdicts_and_calls_are_the_same_for_one_process_and_for_two(
     assert "ERROR at call of test_broken_judge" in report
     assert "out of order" in report
     assert "did you mean `criteria`?" in report
-    assert "geval: 3 passed, 2 failed, 2 errors (geval show " in report
+    assert "geval: 3 passed, 2 failed, 2 errors, cost unknown (geval show " in report
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +249,7 @@ def test_what_is_wrong_with_a_config_or_an_option_is_said_before_anything_is_sen
     amount = session.run("--geval-max-cost", "nan", "suite.geval.yaml")
     assert "--geval-max-cost must be an amount in USD of at least 0, not nan" in amount.stdout + amount.stderr
     priceless = session.run(
-        "--geval-max-cost", "1", "-k", "right or polite", "test_answers.py", "suite.geval.yaml"
+        "--geval-max-cost", "1", "-k", "right or polite or awaited", "test_answers.py", "suite.geval.yaml"
     )
     assert set(outcomes(priceless.stdout).values()) == {"ERROR"}
     assert (

@@ -269,6 +269,23 @@ def test_a_host_that_is_not_github_is_said(results: Path, tmp_path: Path, body: 
     assert (done.code, f"error: {server.url} does not answer like GitHub's API" in done.stderr) == (3, True)
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "said", "code"),
+    [
+        (422, {"message": "Body is too long"}, "HTTP 422: Body is too long", 2),
+        (201, [], "does not answer like", 3),
+    ],
+)
+def test_a_comment_that_is_not_taken_is_told_without_a_word_of_rights(
+    results: Path, tmp_path: Path, status: int, body: Any, said: str, code: int
+) -> None:
+    replies = [Reply(body={"login": "me"}), Reply(body=[]), Reply(status=status, body=body)]
+    with LoopbackServer(*replies) as server:
+        env = clean_environment(GITHUB_REPOSITORY="octo/app", GITHUB_TOKEN=TOKEN, GITHUB_API_URL=server.url)
+        done = run_geval("comment", "head.json", "--post", "--pr", "8", cwd=results, env=env)
+    assert (done.code, said in done.stderr, "permissions" in done.stderr) == (code, True, False), done.stderr
+
+
 def test_a_comment_of_a_deleted_user_is_passed_over(host: Host, results: Path, tmp_path: Path) -> None:
     host.add(marker("evals.yaml"), "ghost")["user"] = None
     env = github(host, tmp_path, {"pull_request": {"number": 12}})

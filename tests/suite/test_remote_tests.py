@@ -294,6 +294,10 @@ def test_a_data_set_is_read_whole_or_not_at_all(tmp_path: Path, server: DataServ
     assert "is denied | set HF_TOKEN" in told()
     server.answers = [(503, {"error": "busy"})]
     assert len(variables_of(tmp_path, "huggingface://datasets/o/n", env=env)) == 150
+    server.answers = [(200, {"rows": [{"row": {"q": "a"}}] * 100, "num_rows_total": 150})]
+    assert len(variables_of(tmp_path, "huggingface://datasets/o/n?limit=30", env=env)) == 30
+    server.answers = [(200, {"rows": [], "num_rows_total": 0})]
+    assert "o/n (config `default`, split `test`) has no rows | choose another" in told()
     env["GEVAL_HF_ROWS_URL"] = "http://example.org"
     assert "must be an https:// URL" in told()
 

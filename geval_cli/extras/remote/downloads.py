@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import aiohttp
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, GevalError, Location, Problem, ProviderError
 from geval_cli.json_codec import decode_json
@@ -201,6 +202,9 @@ async def write_dataset(
                 written += len(page.rows)
     finally:
         await transport.aclose()
+    if not written:
+        what = f"{name.dataset} (config `{name.config}`, split `{name.split}`)"
+        raise DownloadError(f"{what} has no rows", hint="choose another: ?split=train&config=NAME")
     return version or ""
 
 
@@ -227,7 +231,7 @@ async def _pages(name: DatasetName, transport: Transport, environ: Mapping[str, 
             raise DownloadError(
                 f"{name.dataset} returned only {offset:,} of {end:,} rows", hint=name.parquet_hint
             )
-        yield page
+        yield replace(page, rows=page.rows[: end - offset])  # a server may give more than it is asked for
         offset += len(page.rows)
 
 
