@@ -27,11 +27,10 @@ from geval_cli.judge.scoring import Grade
 from geval_cli.judge.source import ASSISTANT, as_text, last_words, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, written_media
-from geval_cli.providers.prices import known_price
 from geval_cli.providers.registry import hears_audio, sees_images
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import JsonValue, Status, TraceStep, Turn, to_json
-from geval_cli.runs.session import Session, counted
+from geval_cli.runs.session import Session, check_price, counted
 from geval_cli.runs.spending import Spending
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import SourceFiles
@@ -94,10 +93,8 @@ def check_prices(judges: Session, evaluation: Evaluation) -> None:
     """
     for judge in _all_judges(evaluation):
         found = _find_judge(judges, judge) if isinstance(judge, ProviderSpec | ClientModel) else None
-        if isinstance(found, BoundModel) and known_price(found.provider) is None:
-            hint = "set `price: {input: USD, output: USD}`, per million tokens, in its `config`"
-            message = f"the price of {_id_of(judge)} is unknown, so --max-cost cannot be enforced"
-            raise UsageError(message, hint=hint)
+        if isinstance(found, BoundModel):
+            check_price(found, "set `price: {input: USD, output: USD}`, per million tokens, in its `config`")
 
 
 async def evaluate_cases(

@@ -26,6 +26,7 @@ from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.scoring import Grade
 from geval_cli.plugins import extra
 from geval_cli.providers.base import AdoptedJudge, Provider, ProviderSource
+from geval_cli.providers.prices import known_price
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.registry import (
     NONE_PROVIDER,
@@ -255,6 +256,21 @@ async def open_session(
     )
     async with _closing(Session(pool, gateway)) as session:
         yield session
+
+
+UNPRICED_HINT = "leave --max-cost out; --max-requests bounds what is sent"
+"""For commands that name a model by its id alone, where no price can be written."""
+
+
+def check_price(model: BoundModel, hint: str) -> None:
+    """Check that the price of a model is known, so that a bound on money can be kept.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if known_price(model.provider) is None:
+        message = f"the price of {model.public_id} is unknown, so --max-cost cannot be enforced"
+        raise UsageError(message, hint=hint)
 
 
 @contextmanager

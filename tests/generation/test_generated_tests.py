@@ -494,6 +494,28 @@ def test_a_reply_that_cannot_be_read_is_requested_again_by_the_next_round_and_th
         assert len(server.requests) == 4
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tests", "--from", "d.txt", "--model", "openai:m"),
+        ("personas", "--model", "openai:m"),
+        ("tests", "--from-traces", "traces.jsonl", "--embeddings", "openai:embedding:m"),
+    ],
+    ids=["tests", "personas", "embeddings"],
+)
+def test_under_a_bound_on_money_no_model_of_unknown_price_is_called(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "d.txt").write_text(PIER, encoding="utf-8")
+    turns = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "There."}]
+    (tmp_path / "traces.jsonl").write_text(json.dumps({"messages": turns}), encoding="utf-8")
+    with ModelServer(answer="Certainly!") as server:
+        env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
+        done = run_geval("generate", *words, "-o", "t.jsonl", "--max-cost", "1", cwd=tmp_path, env=env)
+        assert (done.code, server.requests) == (2, []), done.stdout + done.stderr
+    assert "is unknown, so --max-cost cannot be enforced" in done.stderr
+
+
 def test_personas_are_written_as_a_list_of_profiles_without_repeats(tmp_path: Path) -> None:
     profiles = [
         "A retired sailor who hates forms.",

@@ -274,13 +274,18 @@ def test_odd_judges(
         assert "a judge does not tell them apart: it is right in 50 %" in shown
 
 
-def test_the_usage_of_a_judge_has_the_answers_that_a_filter_withheld(product: Product) -> None:
+def test_a_judge_is_paid_for_answers_that_a_filter_withheld_and_not_called_where_its_price_is_unknown(
+    product: Product,
+) -> None:
     for name, user in (("easy.jsonl", easy_user), ("real.jsonl", real_user)):
         write_talks(product.folder / name, user, 3, seed=len(name))
     with LoopbackServer(
         respond=lambda body, headers: chat_reply("", finish_reason="content_filter")
     ) as server:
         words = ("easy.jsonl", "--against", "real.jsonl", "--grader", "openai:judge", "--pairs", "3")
+        priced = product.command(server, "realism", *words, "--max-cost", "1", writes_results=False)
+        assert (priced.code, server.requests) == (2, [])
+        assert "the price of openai:judge is unknown, so --max-cost cannot be enforced" in priced.stderr
         _, found = compared(product, server, *words)
         assert len(server.requests) == 6
     assert (found["judge"]["failed"], found["judge"]["usage"]["input_tokens"]) == (3, 6 * 7)

@@ -133,7 +133,7 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
             from geval_cli.extras.simulation.realism import plan_pairs, tell_apart
             from geval_cli.gateway.gateway import CallPolicy
             from geval_cli.providers.prices import known_price
-            from geval_cli.runs.session import open_session
+            from geval_cli.runs.session import UNPRICED_HINT, check_price, open_session
 
             policy = CallPolicy(budget, is_offline=given.is_offline, wire=wire)
             async with open_session(
@@ -150,6 +150,8 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
                 _print_plan(plan, given)
                 if given.plan:
                     return None
+                if given.max_cost is not None and not given.is_offline:
+                    check_price(judge, UNPRICED_HINT)
 
                 def tell(done: int) -> None:
                     print_progress(f"{done:,} of {plural(len(pairs), 'pair')}")

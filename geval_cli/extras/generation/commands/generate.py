@@ -48,7 +48,14 @@ from geval_cli.runs.dry_run import request_counts
 from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.session import Session, counted, judge_problems, open_session
+from geval_cli.runs.session import (
+    UNPRICED_HINT,
+    Session,
+    check_price,
+    counted,
+    judge_problems,
+    open_session,
+)
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import gather_env
 from geval_cli.source.problems import did_you_mean
@@ -59,7 +66,7 @@ T = TypeVar("T")
 
 
 class Spent(Struct, frozen=True):
-    """What was sent, repetitions too, and what that took, also where no answer came of it."""
+    """Requests that were sent, repetitions too, and their usage, also where no answer came of them."""
 
     requests: int
     usage: Usage
@@ -235,9 +242,16 @@ def _with_model(
     async def main(session: Session) -> T | None:
         model = session.model_for(spec)
         _tell_plan(told, requests, model, given)
+        if not given.plan:
+            _check_price(model, given)
         return None if given.plan else await ask(model)
 
     return _in_session(main, env, budget, given)
+
+
+def _check_price(model: BoundModel, given: WritingOptions) -> None:
+    if given.max_cost is not None and not given.is_offline:
+        check_price(model, UNPRICED_HINT)
 
 
 def _in_session(
@@ -426,7 +440,9 @@ def _from_traces(path: Path, known: tuple[str, ...], given: GenerateTestsOptions
         budget = Budget(given.max_cost, given.max_requests)
 
         async def main(session: Session) -> Frozen:
-            return await freeze_traces(path, session.model_for(spec), given, known)
+            model = session.model_for(spec)
+            _check_price(model, given)
+            return await freeze_traces(path, model, given, known)
 
         frozen, spent = _in_session(main, env, budget, given)
         if not frozen.rows:
