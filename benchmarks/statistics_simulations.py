@@ -28,6 +28,13 @@ from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import export_run, import_run
 from geval_cli.extras.simulation.realism import draw_pairs
 from geval_cli.extras.simulation.talk_files import Talk, Talks
+from geval_cli.extras.simulation.two_samples import (
+    ComparedPair,
+    Sample,
+    crossed_share,
+    distribution_gap,
+    mean_difference,
+)
 from geval_cli.extras.trust import labels as label_files
 from geval_cli.extras.trust import weighted_draw
 from geval_cli.extras.trust.improving import (
@@ -42,11 +49,8 @@ from geval_cli.extras.trust.improving import (
     with_error,
 )
 from geval_cli.extras.trust.labels import DRAW_COLUMN, GOOD_AT, ItemRef, Label
-from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status, Turn, Usage
-from geval_cli.runs.baseline import judge_difference
-from geval_cli.source.source_map import SourcePath
-from geval_cli.statistics.drift import MARGIN, looks_at
-from geval_cli.statistics.estimate import (
+from geval_cli.extras.trust.statistics.drift import MARGIN, looks_at
+from geval_cli.extras.trust.statistics.estimate import (
     CarriesOver,
     Inference,
     Item,
@@ -57,6 +61,9 @@ from geval_cli.statistics.estimate import (
     infer_rate,
     infer_shift,
 )
+from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status, Turn, Usage
+from geval_cli.runs.baseline import judge_difference
+from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.intervals import (
     ClusteredMean,
     Estimate,
@@ -73,13 +80,6 @@ from geval_cli.statistics.paired import (
     holm,
 )
 from geval_cli.statistics.sequential import SequentialMean
-from geval_cli.statistics.two_samples import (
-    ComparedPair,
-    Sample,
-    crossed_share,
-    distribution_gap,
-    mean_difference,
-)
 from geval_cli.suite.gates import Gate, corrected, parse_gate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -35,9 +35,9 @@ GROUPS = {
         "web/editor/test_changes_in_browser",
     ),
     "statistics": (
-        "statistics/test_agreement",
+        "trust/statistics/test_agreement",
         "statistics/test_calibration",
-        "statistics/test_correlation",
+        "trust/statistics/test_correlation",
         "statistics/test_paired",
     ),
     "own code": (

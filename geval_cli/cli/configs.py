@@ -11,8 +11,8 @@ from geval_cli.cli.problems import print_annotations, print_problems
 from geval_cli.cli.run import check_all
 from geval_cli.errors import ConfigError, ExitCode, OutputError, ProblemFormat, UsageError
 from geval_cli.extras.promptfoo.differences import ConfigDifference, differences
+from geval_cli.extras.pull_requests.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.numbers import plural
-from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.report.safe_file import SafeFile, open_in_place, output_error
 from geval_cli.report.sanitize import quoted
 from geval_cli.runs.requests import PreparedRun, RunRequest, is_untrusted

@@ -17,7 +17,7 @@ def print_problems(problems: Sequence[Problem]) -> None:
 def print_annotations(problems: Sequence[Problem]) -> None:
     """Show problems on the lines of the config in a pull request, where a GitHub workflow reads the output."""
     if "GITHUB_ACTIONS" in os.environ:
-        from geval_cli.report.problem_formats import Origin, annotations
+        from geval_cli.extras.pull_requests.problem_formats import Origin, annotations
 
         sys.stderr.write(annotations(problems, os.environ, origin=Origin.CONFIG))
 

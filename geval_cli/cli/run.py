@@ -42,7 +42,7 @@ from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
     from geval_cli.cli.stranger import Wall
-    from geval_cli.report.otel import OtelTraces
+    from geval_cli.extras.traces.otel import OtelTraces
     from geval_cli.report.progress import Progress
     from geval_cli.report.request_log import RequestLines
 
@@ -297,7 +297,7 @@ def _open_traces(requests: Sequence[RunRequest], stack: ExitStack) -> "OtelTrace
     if not any(request.otel for request in requests):
         return None
     try:
-        from geval_cli.report.otel import OtelTraces
+        from geval_cli.extras.traces.otel import OtelTraces
     except ModuleNotFoundError as error:
         raise UsageError(
             f"--otel needs the package {error.name}", hint=f"install it {install_hint('otel')}"
@@ -335,7 +335,7 @@ def _run_one(
     problems = list(_finish(files, report))
     problems += _print_results(report, [] if problems else outputs, display, state)
     if "GITHUB_ACTIONS" in os.environ:
-        from geval_cli.report.problem_formats import Origin, annotations, run_problems
+        from geval_cli.extras.pull_requests.problem_formats import Origin, annotations, run_problems
 
         sys.stdout.write(annotations(run_problems(report), os.environ, origin=Origin.RUN))
     print_problems(problems)

@@ -8,7 +8,7 @@ FORMATS: dict[str, tuple[str, str]] = {
     ".html": ("extras.html.file", "HtmlFile"),
     ".md": ("report.markdown_file", "MarkdownFile"),
     ".junit.xml": ("report.junit_file", "JunitFile"),
-    ".sarif": ("report.problem_formats", "RunProblemsFile"),
-    ".codequality.json": ("report.problem_formats", "RunProblemsFile"),
+    ".sarif": ("extras.pull_requests.problem_formats", "RunProblemsFile"),
+    ".codequality.json": ("extras.pull_requests.problem_formats", "RunProblemsFile"),
 }
 """Each file name ending that `-o` knows, and the module and class that write it; help is made from it."""

@@ -1,6 +1,7 @@
 """Read a judge's score by human labels: its chance to be good, and whether it is clear. Pure, plain Python.
 
-Runs use it, so nothing here needs a library. How it is found from labels is in `statistics.calibration_fit`.
+Runs use it, so nothing here needs a library. How it is found from labels is in
+`extras.trust.statistics.calibration_fit`.
 """
 
 import math

@@ -7,8 +7,8 @@ import pytest
 from support.graded import SpeakingJudge, graded, graded_tools
 from support.verdicts import problems
 
-from geval_cli.assertions.graded.citations import citations_in
 from geval_cli.errors import JudgeError, UnjudgeableError
+from geval_cli.extras.rag import citations_in
 from geval_cli.records import Status
 
 CONTEXT = {"vars": {"query": "How much?", "context": "It costs 5.\n\nIt is red.\nIt is old."}}

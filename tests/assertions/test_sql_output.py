@@ -2,8 +2,8 @@ import pytest
 from support.verdicts import judged, passes, problems
 
 from geval_cli.assertions import patterns
-from geval_cli.assertions.structured.sql_output import SqlRules
 from geval_cli.errors import CheckTimeoutError
+from geval_cli.extras.sql.assertion import SqlRules
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from support.verdicts import judged
 
 from geval_cli import GEval, MissingParamsError, TestCase, UsageError, check
 from geval_cli.assertions.trace import fits, trace_of
-from geval_cli.assertions.trajectory import same
 from geval_cli.errors import UnjudgeableError
+from geval_cli.extras.traces.trajectory import same
 from geval_cli.records import Choice, ModelResponse, Status, TraceStep, Turn
 from geval_cli.specs.base import ProviderSpec
 

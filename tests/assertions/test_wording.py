@@ -43,7 +43,7 @@ def test_scores(kind: str, output: str, value: str, score: float) -> None:
 def test_libraries_may_be_wanted_by_several_at_once() -> None:
     code = (
         "import asyncio\n"
-        "from geval_cli.assertions.text.string_metrics import _score\n"
+        "from geval_cli.extras.text_metrics import _score\n"
         "from support.specs import assertion\n"
         "kinds = ['bleu', 'rouge-n', 'gleu', 'meteor'] * 2\n"
         "specs = [assertion(kind, value='a b c d') for kind in kinds]\n"

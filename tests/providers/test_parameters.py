@@ -10,8 +10,9 @@ from support.calls import ask, provider
 from support.geval_command import run_geval
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.assertions.graded import closed_questions, context, conversation, rubric
+from geval_cli.assertions.graded import closed_questions, conversation, rubric
 from geval_cli.errors import Problem, Severity
+from geval_cli.extras import rag as context
 from geval_cli.judge import checklist, grading
 from geval_cli.providers.options import ENDPOINT_KEYS, SET_BY_GEVAL
 from geval_cli.providers.preset_table import WIRE_FORMATS

@@ -16,8 +16,8 @@ from support.model_server import ModelServer, verdict
 from geval_cli.cli.run import _open_traces
 from geval_cli.errors import UsageError
 from geval_cli.events import RequestDetail, RequestEnded
+from geval_cli.extras.traces.otel import OtelTraces, check_signal
 from geval_cli.records import Choice, Message, Purpose, Role, Usage
-from geval_cli.report.otel import OtelTraces, check_signal
 from geval_cli.runs.requests import RunRequest
 
 CONFIG = """\
@@ -342,7 +342,7 @@ def test_variables_that_cannot_be_followed_are_told_before_anything_is_sent(
 def test_without_the_extra_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from contextlib import ExitStack
 
-    monkeypatch.delitem(sys.modules, "geval_cli.report.otel", raising=False)
+    monkeypatch.delitem(sys.modules, "geval_cli.extras.traces.otel", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk._logs", None)
     with pytest.raises(UsageError, match="--otel needs") as refused, ExitStack() as stack:
         _open_traces([RunRequest(Path("c.yaml"), {}, otel=True)], stack)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.sample_run import make_report
 
 from geval_cli.errors import Location, Problem, ProblemFormat, Severity
+from geval_cli.extras.pull_requests.problem_formats import Origin, run_problems, write_problems
 from geval_cli.report.output import open_results_file
-from geval_cli.report.problem_formats import Origin, run_problems, write_problems
 
 PLACE = Location("evals/a b.yaml", 7, 3, length=5, key_path="tests[0].assert")
 PROBLEMS = (

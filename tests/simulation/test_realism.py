@@ -26,8 +26,8 @@ from geval_cli.extras.simulation.realism import (
     words_of,
 )
 from geval_cli.extras.simulation.talk_files import Talk, Talks, read_talks
+from geval_cli.extras.simulation.two_samples import ComparedPair, crossed_share
 from geval_cli.records import Turn
-from geval_cli.statistics.two_samples import ComparedPair, crossed_share
 
 ROOT = Path(__file__).parents[2]
 

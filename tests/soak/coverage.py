@@ -8,8 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from geval_cli.statistics.correlation import Numbers, dataset_level, spearman
-from geval_cli.statistics.estimate import Item, infer_rate
+from geval_cli.extras.trust.statistics.agreement import Numbers, dataset_level, spearman
+from geval_cli.extras.trust.statistics.estimate import Item, infer_rate
 
 OUTPUTS = 12
 _TRUTH_FROM = 40_000

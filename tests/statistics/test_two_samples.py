@@ -6,8 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from geval_cli.statistics.intervals import clustered_estimate, mean_interval
-from geval_cli.statistics.two_samples import (
+from geval_cli.extras.simulation.two_samples import (
     ComparedPair,
     Sample,
     crossed_share,
@@ -15,6 +14,7 @@ from geval_cli.statistics.two_samples import (
     level_excluding,
     mean_difference,
 )
+from geval_cli.statistics.intervals import clustered_estimate, mean_interval
 
 
 def sample(values: list[float], per_cluster: int = 1) -> Sample:

@@ -32,6 +32,7 @@ from geval_cli.extras.trust.labelling import LabelChoice, label_row, outputs_to_
 from geval_cli.extras.trust.labels import labels_from_rows
 from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.trust.options import CorrectOptions, EstimateOptions
+from geval_cli.extras.trust.statistics.estimate import Item, infer_mean, infer_rate
 from geval_cli.extras.trust.true_differences import correct
 from geval_cli.extras.trust.weighted_draw import (
     Stratum,
@@ -55,7 +56,6 @@ from geval_cli.records import (
 )
 from geval_cli.report.comparison import EarlierRun
 from geval_cli.report.report import RunReport
-from geval_cli.statistics.estimate import Item, infer_mean, infer_rate
 
 METRIC = "tone"
 

@@ -12,7 +12,7 @@ from support.judged_data import summaries, unieval
 
 from geval_cli.extras.trust.agreement import Agreement, MetricAgreement, agree
 from geval_cli.extras.trust.options import AgreeOptions
-from geval_cli.statistics.agreement import best_threshold
+from geval_cli.extras.trust.statistics.agreement import best_threshold
 
 TOLERANCE = 1e-6
 

@@ -18,6 +18,7 @@ from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras import trust
 from geval_cli.extras.trust.labels import write_labels
 from geval_cli.extras.trust.options import CorrectOptions
+from geval_cli.extras.trust.statistics.estimate import CarriesOver
 from geval_cli.extras.trust.true_differences import (
     CorrectedComparison,
     CorrectedRow,
@@ -36,7 +37,6 @@ from geval_cli.records import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import output_digest
-from geval_cli.statistics.estimate import CarriesOver
 from geval_cli.statistics.paired import DifferenceVerdict, Margins
 
 TOLERANCE = 1e-6

@@ -13,6 +13,15 @@ from msgspec import Struct
 
 from geval_cli.errors import GevalError, ProviderSettledError, UndoneError
 from geval_cli.extras.simulation.talk_files import Talk, Talks
+from geval_cli.extras.simulation.two_samples import (
+    ComparedPair,
+    DistributionGap,
+    MeanDifference,
+    Sample,
+    crossed_share,
+    distribution_gap,
+    mean_difference,
+)
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.judge.calls import JudgeCalls, reply_schema
 from geval_cli.judge.metric import Judge, KeepingJudge
@@ -36,15 +45,6 @@ from geval_cli.report.sanitize import one_line
 from geval_cli.runs.session import Session, counted
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.statistics.paired import SIGNIFICANCE, holm
-from geval_cli.statistics.two_samples import (
-    ComparedPair,
-    DistributionGap,
-    MeanDifference,
-    Sample,
-    crossed_share,
-    distribution_gap,
-    mean_difference,
-)
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _TELLS_IN_SHORT = compile_later(rf"[{_CJK}\d]")

@@ -1,7 +1,7 @@
 """How well a judge agrees with people: `geval agree` and `geval_cli.extras.trust.agree`.
 
 Here labels and scores become numbers, and numbers the record whose JSON the command writes; the statistics themselves
-are in `statistics.correlation` and `statistics.agreement`. What the judge could not judge is counted and left out.
+are in `extras.trust.statistics.agreement`. What the judge could not judge is counted and left out.
 """
 
 import os
@@ -39,23 +39,27 @@ from geval_cli.extras.trust.matching import (
 )
 from geval_cli.extras.trust.options import AgreeOptions
 from geval_cli.extras.trust.requirements import GateOutcome, Requirement
-from geval_cli.numbers import fixed, format_share, format_threshold, plural
-from geval_cli.records import CaseResult, JsonValue
-from geval_cli.report.report import RunReport
-from geval_cli.runs.stored import open_report
-from geval_cli.statistics import agreement as statistics
-from geval_cli.statistics.agreement import EPSILONS, AltTest, Ceiling, Confusion, Verdicts
-from geval_cli.statistics.correlation import (
+from geval_cli.extras.trust.statistics import agreement as statistics
+from geval_cli.extras.trust.statistics.agreement import (
     CORRELATIONS,
+    EPSILONS,
     MIN_CLUSTERS,
+    AltTest,
+    Ceiling,
+    Confusion,
     Mask,
     Numbers,
+    Verdicts,
     dataset_level,
     jackknife,
     partial_spearman,
     summary_level,
     system_level,
 )
+from geval_cli.numbers import fixed, format_share, format_threshold, plural
+from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.report import RunReport
+from geval_cli.runs.stored import open_report
 from geval_cli.statistics.intervals import Estimate, clustered_estimate
 
 

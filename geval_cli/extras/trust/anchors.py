@@ -20,11 +20,11 @@ from geval_cli.engine.judge_output import JUDGE_MODELS
 from geval_cli.engine.plan import NOTHING_SAID
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.trust.labels import draw, read_rows, write_rows
+from geval_cli.extras.trust.statistics.drift import Drift, DriftVerdict, Looks
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Usage, case_result_from_json, to_json
 from geval_cli.source.access import TRUSTED, Access
-from geval_cli.statistics.drift import Drift, DriftVerdict, Looks
 from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
 
 FILE = "drift.jsonl"

@@ -1,7 +1,7 @@
 """Find what a judge's scores mean by human labels: `geval calibrate` and `geval_cli.extras.trust.calibrate`.
 
 Labels and scores become a calibration for each metric, which a config may name; the fitting itself is in
-`statistics.calibration_fit`.
+`extras.trust.statistics.calibration_fit`.
 """
 
 import os
@@ -34,18 +34,15 @@ from geval_cli.extras.trust.matching import (
     threshold_of,
 )
 from geval_cli.extras.trust.options import CalibrateOptions
-from geval_cli.judge.scoring import passes
-from geval_cli.numbers import fixed, format_share, format_threshold, plural
-from geval_cli.records import CaseResult, JsonValue
-from geval_cli.report.json_file import json_text
-from geval_cli.report.report import RunReport
-from geval_cli.report.safe_file import SafeFile
-from geval_cli.runs.stored import open_report
-from geval_cli.specs.base import CALIBRATED
-from geval_cli.statistics.agreement import Confusion, confusion, threshold_candidates
-from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic
-from geval_cli.statistics.calibration_fit import ALPHA as BAND_ALPHA
-from geval_cli.statistics.calibration_fit import (
+from geval_cli.extras.trust.statistics.agreement import (
+    Confusion,
+    Mask,
+    Numbers,
+    confusion,
+    threshold_candidates,
+)
+from geval_cli.extras.trust.statistics.calibration_fit import ALPHA as BAND_ALPHA
+from geval_cli.extras.trust.statistics.calibration_fit import (
     MIN_ISOTONIC,
     FitPlan,
     HeldOutCheck,
@@ -57,7 +54,15 @@ from geval_cli.statistics.calibration_fit import (
     labels_for_bands,
     labels_per_class,
 )
-from geval_cli.statistics.correlation import Mask, Numbers
+from geval_cli.judge.scoring import passes
+from geval_cli.numbers import fixed, format_share, format_threshold, plural
+from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.json_file import json_text
+from geval_cli.report.report import RunReport
+from geval_cli.report.safe_file import SafeFile
+from geval_cli.runs.stored import open_report
+from geval_cli.specs.base import CALIBRATED
+from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic
 from geval_cli.statistics.intervals import Estimate
 
 _DIGITS = 6

@@ -18,7 +18,7 @@ from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.calibration import chance_at, rising_blocks
 
 if TYPE_CHECKING:  # it needs numpy, and drawings of a run do not
-    from geval_cli.statistics.agreement import Confusion
+    from geval_cli.extras.trust.statistics.agreement import Confusion
 
 _BINS = 20
 _CURVE_STEPS = 100

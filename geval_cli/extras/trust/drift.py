@@ -36,6 +36,15 @@ from geval_cli.extras.trust.anchors import (
     ratings_of,
 )
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
+from geval_cli.extras.trust.statistics.drift import (
+    MARGIN,
+    Drift,
+    DriftVerdict,
+    RatedTwice,
+    drift_of,
+    least_for_steady,
+    looks_at,
+)
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.scoring import passes
@@ -45,15 +54,6 @@ from geval_cli.records import JsonValue, Role, RunRecord, Usage, to_json
 from geval_cli.report.plan import RunPlan
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import job_context, open_suite_session
-from geval_cli.statistics.drift import (
-    MARGIN,
-    Drift,
-    DriftVerdict,
-    RatedTwice,
-    drift_of,
-    least_for_steady,
-    looks_at,
-)
 from geval_cli.store.cache import ResponseCache
 
 _AT_ONCE = 64

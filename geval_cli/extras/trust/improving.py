@@ -44,6 +44,15 @@ from geval_cli.extras.trust.gepa_search import (
 from geval_cli.extras.trust.labels import GOOD_AT, Label, LabelFile, mean_label
 from geval_cli.extras.trust.matching import JudgedLabel, Labels, judged_labels, read_given
 from geval_cli.extras.trust.options import ImproveOptions
+from geval_cli.extras.trust.statistics.agreement import (
+    Mask,
+    Numbers,
+    best_threshold,
+    jackknife_error,
+    leave_one_out,
+    quadratic_kappa,
+    spearman,
+)
 from geval_cli.extras.trust.weighted_draw import equally_likely
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
@@ -67,8 +76,6 @@ from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.yaml_source import write_yaml
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.statistics.agreement import best_threshold, quadratic_kappa
-from geval_cli.statistics.correlation import Mask, Numbers, jackknife_error, leave_one_out, spearman
 from geval_cli.statistics.intervals import mean_interval
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.run_pages import RunChoice

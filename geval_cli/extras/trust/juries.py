@@ -15,11 +15,17 @@ from geval_cli.extras.trust.documents import (
     with_interval,
 )
 from geval_cli.extras.trust.matching import JudgedLabel, JudgeVote
+from geval_cli.extras.trust.statistics.agreement import (
+    Mask,
+    Numbers,
+    effective_votes,
+    jackknife,
+    pearson,
+    spearman,
+)
+from geval_cli.extras.trust.statistics.calibration_fit import folds_of
 from geval_cli.numbers import fixed, format_percentage
-from geval_cli.statistics.agreement import effective_votes
 from geval_cli.statistics.calibration import JudgeWeight, weighted_score
-from geval_cli.statistics.calibration_fit import folds_of
-from geval_cli.statistics.correlation import Mask, Numbers, jackknife, pearson, spearman
 from geval_cli.statistics.intervals import Estimate
 
 _MOST_R = 0.99

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from geval_cli.errors import UsageError
 from geval_cli.extras.trust.labels import GOOD_AT, LabelFile
 from geval_cli.extras.trust.matching import JudgedItem
+from geval_cli.extras.trust.statistics.estimate import MARGIN
 from geval_cli.runs.options import (
     ConcurrencyOption,
     EnvFileOption,
@@ -24,7 +25,6 @@ from geval_cli.runs.options import (
     SamplesOption,
     ScoringOption,
 )
-from geval_cli.statistics.estimate import MARGIN
 from geval_cli.statistics.paired import NO_MARGINS, Margins
 
 AllowUnmatchedOption = Annotated[

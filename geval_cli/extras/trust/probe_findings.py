@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from scipy import stats
 
 from geval_cli.extras.trust.probes import Finding, Probe, ProbeKind, ProbeVerdict, ScoreChange
-from geval_cli.statistics.correlation import (
+from geval_cli.extras.trust.statistics.agreement import (
     MIN_CLUSTERS,
     Mask,
     Numbers,

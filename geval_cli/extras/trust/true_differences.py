@@ -35,13 +35,7 @@ from geval_cli.extras.trust.matching import (
     read_given,
 )
 from geval_cli.extras.trust.options import CorrectOptions
-from geval_cli.numbers import format_difference, format_p, plural
-from geval_cli.records import CaseResult, GateResult, JsonValue, RunRecord, RunSummary, Status
-from geval_cli.report.comparison import EarlierRun, Pairing
-from geval_cli.report.matching import ColumnMatch, match_columns
-from geval_cli.report.report import RunReport
-from geval_cli.runs.stored import open_reports
-from geval_cli.statistics.estimate import (
+from geval_cli.extras.trust.statistics.estimate import (
     LEAST_LABELLED,
     MARGIN,
     CarryOver,
@@ -51,6 +45,12 @@ from geval_cli.statistics.estimate import (
     infer_difference,
     infer_shift,
 )
+from geval_cli.numbers import format_difference, format_p, plural
+from geval_cli.records import CaseResult, GateResult, JsonValue, RunRecord, RunSummary, Status
+from geval_cli.report.comparison import EarlierRun, Pairing
+from geval_cli.report.matching import ColumnMatch, match_columns
+from geval_cli.report.report import RunReport
+from geval_cli.runs.stored import open_reports
 from geval_cli.statistics.intervals import Estimate, Interval
 from geval_cli.statistics.paired import (
     SIGNIFICANCE,

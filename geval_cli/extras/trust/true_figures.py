@@ -21,11 +21,7 @@ from geval_cli.extras.trust.matching import (
     passed_at,
     threshold_of,
 )
-from geval_cli.extras.trust.weighted_draw import infer_by_shares, shares_of_labels
-from geval_cli.judge.scoring import passes
-from geval_cli.numbers import plural
-from geval_cli.records import CaseResult, GateResult, Status
-from geval_cli.statistics.estimate import (
+from geval_cli.extras.trust.statistics.estimate import (
     MARGIN,
     CarryOver,
     Inference,
@@ -34,6 +30,10 @@ from geval_cli.statistics.estimate import (
     infer_rate,
     residuals_carry_over,
 )
+from geval_cli.extras.trust.weighted_draw import infer_by_shares, shares_of_labels
+from geval_cli.judge.scoring import passes
+from geval_cli.numbers import plural
+from geval_cli.records import CaseResult, GateResult, Status
 from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
 

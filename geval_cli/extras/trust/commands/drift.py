@@ -20,6 +20,7 @@ from geval_cli.extras.trust.anchors import (
 from geval_cli.extras.trust.documents import check_document_paths, deliver
 from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached, with_looks
 from geval_cli.extras.trust.options import DriftCommand
+from geval_cli.extras.trust.statistics.drift import DriftVerdict, least_for_steady
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.numbers import plural
@@ -33,7 +34,6 @@ from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import call_policy
 from geval_cli.runs.stored import open_report
-from geval_cli.statistics.drift import DriftVerdict, least_for_steady
 from geval_cli.store.state import open_state
 
 

@@ -8,7 +8,7 @@ from scipy import stats
 from soak.coverage import coverage_of_rates
 from support.judged_data import summaries
 
-from geval_cli.statistics.estimate import (
+from geval_cli.extras.trust.statistics.estimate import (
     ErrorRates,
     Inference,
     Item,

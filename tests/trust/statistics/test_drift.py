@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.statistics.drift import (
+from geval_cli.extras.trust.statistics.drift import (
     DriftVerdict,
     RatedTwice,
     drift_of,
@@ -17,7 +17,7 @@ from geval_cli.statistics.drift import (
     spearman,
 )
 
-SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "geval_gpt4_samples.jsonl"
+SAMPLES = Path(__file__).parents[4] / "shared" / "data" / "geval_gpt4_samples.jsonl"
 
 
 @pytest.mark.skipif(not SAMPLES.is_file(), reason="the samples are not on this machine")

@@ -15,7 +15,7 @@ from sqlglot.errors import SqlglotError
 from geval_cli.assertions.patterns import is_whole
 
 if TYPE_CHECKING:
-    from geval_cli.assertions.structured.sql_output import SqlRules
+    from geval_cli.extras.sql.assertion import SqlRules
 
 # What the parser cannot read it logs and passes on as a `Command`; that is no news for a terminal.
 logging.getLogger("sqlglot").addHandler(logging.NullHandler())

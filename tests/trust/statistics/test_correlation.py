@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from soak.coverage import coverage_of_jackknife
 
-from geval_cli.statistics.correlation import (
+from geval_cli.extras.trust.statistics.agreement import (
     CORRELATIONS,
     Numbers,
     dataset_level,

@@ -1,9 +1,13 @@
-"""Assertions about retrieval: a judge looks at what was retrieved for an answer, and at what the answer made of it."""
+"""Assertions on answers from retrieved passages: how far these are used and needed, and what is cited."""
 
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import Field
 
 from geval_cli.assertions.base import CheckContext, Outcome, Subject, Tools, as_text, check_texts
@@ -27,7 +31,8 @@ from geval_cli.judge.replies.verdicts import (
     parse_verdict_list,
 )
 from geval_cli.numbers import plural
-from geval_cli.records import Purpose
+from geval_cli.patterns import compile_later
+from geval_cli.records import Purpose, to_json
 
 _ATTRIBUTIONS_SCHEMA: Mapping[str, Any] = reply_schema(
     {
@@ -327,3 +332,218 @@ def _reason(statements: tuple[str, ...], verdicts: tuple[bool, ...]) -> str:
     if not unsupported:
         return f"all {len(statements)} claims follow from the context"
     return f"{len(unsupported)} of {len(statements)} claims do not follow from the context: {unsupported[0]}"
+
+
+# [1], [1, 2], [1-3], [^1] and, as some vendors write it, 【1†source】.
+_MARK = r"\[\^?\d{1,4}(?:\s{0,2}[,;\u2013-]\s{0,2}\^?\d{1,4}){0,20}\]|【\d{1,4}[^】]{0,80}】"
+_MARKS = compile_later(_MARK)
+_NUMBERS = compile_later(r"(\d{1,4})(?:\s*[\u2013-]\s*(\d{1,4}))?")
+# A mark behind the full stop belongs to the sentence before it.
+_MARK_BEHIND = compile_later(rf"([.!?。\uff01\uff1f][\"”»」)]?)((?:\s{{0,2}}(?:{_MARK}))+)")
+_SENTENCE_END = compile_later(
+    r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bMs\.)(?<!\bvs\.)(?<!\bNo\.)(?<!^\d\.)"
+    r"\s+|(?<=[。\uff01\uff1f])|(?<=[.!?][\"”»)])\s+|\n+",
+    re.MULTILINE,
+)
+_QUOTATION = compile_later(r"“([^“”]{1,2000})”|\"([^\"]{1,2000})\"|«([^«»]{1,2000})»|「([^「」]{1,2000})」")
+_ELLIPSIS = compile_later(r"\[?(?:\.\.\.|…)\]?")
+_MIN_QUOTED_CHARS = 12
+"""Shorter texts in quotation marks are names and words that an answer mentions."""
+_MOST_IN_RANGE = 50
+
+
+_FENCED = compile_later(
+    r"^ {0,3}(`{3,}+|~{3,}+)[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+)
+_LINK = compile_later(
+    r"(!?)\[(\[[^\[\]\n]{1,80}\]|[^\[\]\n]{0,300})\]\([^()\n]{0,1000}(?:\([^()\n]{0,300}\)[^()\n]{0,300}){0,3}\)"
+)
+_TAG = compile_later(r"</?[A-Za-z][^<>\n]{0,1000}>")
+_DEFINITION = compile_later(r"^[ \t]{0,8}\[\^?[^\[\]\n]{1,40}\]:[^\n]*$", re.MULTILINE)
+_LIST_OF_SOURCES = compile_later(
+    r"^[ \t#*_]{0,12}(?:sources?|references?|citations?|footnotes|bibliography|works cited|quellen|literatur)"
+    r"[ \t*_:]{0,8}\n(?:[ \t]*\n|[ \t]*(?:[-*•][ \t]+)?\[\^?\d{1,4}\][^\n]*(?:\n|\Z)){1,400}",
+    re.MULTILINE | re.IGNORECASE,
+)
+_CALL = r"\w\((?:[^()\n]|\([^()\n]{0,100}\)){0,100}\)"
+_CODE = compile_later(
+    # A span of code; an index: x[1], my_list[1], row2[1], f(x)[1], any word's [0], or one that is assigned or called.
+    r"(?<!`)(`{1,3})(?!`)[^\n]{1,300}?(?<!`)\1(?!`)"
+    rf"|(?:(?<!\w)[a-z]|\b\w{{0,60}}_\w{{0,60}}|\b[a-z]\w{{0,60}}\d|{_CALL})(?:{_MARK})+"
+    r"|\w(?:\[\d{1,4}\]){0,3}\[0\]"
+    rf"|\w(?:{_MARK})+(?=\s{{0,2}}[-+*/|&]?=|\(|\.[a-z_])|=\s{{0,2}}(?:{_MARK})"
+)
+_SHIELDED = dict(zip(map(ord, '[]【】"“”«»「」'), range(0xE000, 0xE00B), strict=True))
+"""Characters of code that would cite or quote, and what stands for them until that has been looked for."""
+_BARED = {there: here for here, there in _SHIELDED.items()}
+
+
+class Citation(Struct, frozen=True):
+    """One sentence of an answer that cites or quotes passages.
+
+    Attributes:
+        claim: the sentence without its marks.
+        cited: the numbers of the passages, from 1; empty where it only quotes.
+        quoted: the texts in quotation marks.
+        problem: what code finds wrong with it (a passage or a quotation that does not exist); empty if nothing.
+        is_right: False too where the judge says that the cited passages do not support the claim.
+    """
+
+    claim: str
+    cited: tuple[int, ...]
+    quoted: tuple[str, ...]
+    problem: str = ""
+    is_right: bool = True
+
+
+class CitationCorrectnessAssertion(ContextAssertion):
+    """citation-correctness: how many of the output's citations and quotations hold."""
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the context and of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        if self.context_transform is None:
+            check_context_is_there(self, context, problems)
+        check_own_prompt(self, context, ("context", "claims"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Look for cited passages and quotations by code, and ask the judge about the claims that are left.
+
+        An answer that cites nothing scores 0.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+            UnjudgeableError: the test has no context.
+        """
+        passages = sentences_of(needed_context(subject))
+        citations = [_checked(citation, passages) for citation in citations_in(subject.text)]
+        asked = [place for place, one in enumerate(citations) if not one.problem and one.cited]
+        judge = JudgeClient(self, subject, tools)
+        if asked:
+            claims = [
+                f"{citations[place].claim} (cites {', '.join(map(str, citations[place].cited))})"
+                for place in asked
+            ]
+            question = Question(
+                "citations",
+                (Block("Passages", numbered(passages)), Block("Claims", numbered(claims))),
+                {"context": numbered(passages), "claims": claims},
+                VERDICTS_SCHEMA,
+            )
+            verdicts = await judge.ask(question, lambda text: parse_verdict_list(text, len(asked)))
+            for place, holds in zip(asked, verdicts, strict=True):
+                if not holds:
+                    of = " and ".join(map(str, citations[place].cited))
+                    what = (
+                        f"passage {of} does not say so"
+                        if len(citations[place].cited) == 1
+                        else f"passages {of} do not say so"
+                    )
+                    citations[place] = replace(citations[place], is_right=False, problem=what)
+        right = sum(one.is_right for one in citations)
+        score = right / len(citations) if citations else 0.0
+        reason, seen = _cited_reason(citations, right), [to_json(one) for one in citations]
+        return self.scored(score, reason, judge.latency_ms, citations=seen)
+
+
+def citations_in(text: str) -> Iterator[Citation]:
+    """Yield the sentences of an answer that cite passages by number or quote something.
+
+    Code neither cites nor quotes, and neither do targets of links, HTML tags and lists of sources. A linked number
+    cites.
+    """
+    for sentence in _sentences(_MARK_BEHIND.sub(r"\2\1", _without_code(text))):
+        cited = [number for mark in _MARKS.findall(sentence) for number in _numbers_in(mark)]
+        quoted = [next(filter(None, found.groups())).strip() for found in _QUOTATION.finditer(sentence)]
+        long = tuple(one for one in quoted if len(one) >= _MIN_QUOTED_CHARS)
+        claim = " ".join(_MARKS.sub("", sentence).split()).strip(" -*•").translate(_BARED)
+        if claim.strip(".!?:;,") and (cited or long):
+            yield Citation(re.sub(r"\s+([.,;:!?])", r"\1", claim), tuple(dict.fromkeys(cited)), long)
+
+
+def _without_code(text: str) -> str:
+    """Return a text in which nothing but what cites or quotes looks like it."""
+    text = _FENCED.sub("\n", text.translate(dict.fromkeys(_BARED)))
+    text = _CODE.sub(lambda found: found[0].translate(_SHIELDED), text)
+    text = _LINK.sub(_link_text, text)
+    return _DEFINITION.sub("", _LIST_OF_SOURCES.sub("", _TAG.sub("", text)))
+
+
+def _link_text(link: "re.Match[str]") -> str:
+    """Return what a reader sees of a link: a number as the mark that it is, nothing of an image."""
+    if link[1]:
+        return ""
+    marked = link[2] if link[2].startswith("[") else f"[{link[2]}]"
+    return marked if _MARKS.fullmatch(marked) else link[2]
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a text; one within quotation marks ends none."""
+    quotations = [found.span() for found in _QUOTATION.finditer(text)]
+    start = 0
+    for end in _SENTENCE_END.finditer(text):
+        if not any(first < end.start() < last for first, last in quotations):
+            yield text[start : end.start()]
+            start = end.end()
+    yield text[start:]
+
+
+def _numbers_in(mark: str) -> Iterator[int]:
+    for first, last in _NUMBERS.findall(mark.partition("†")[0]):
+        end = int(last or first)
+        yield from range(int(first), min(end, int(first) + _MOST_IN_RANGE) + 1)
+
+
+def _checked(citation: Citation, passages: Sequence[str]) -> Citation:
+    """Return a citation with what code can find wrong with it."""
+    missing = [number for number in citation.cited if not 1 <= number <= len(passages)]
+    if missing:
+        problem = f"there is no passage {missing[0]} (the context has {len(passages)})"
+        return replace(citation, problem=problem, is_right=False)
+    sources = [passages[number - 1] for number in citation.cited] or passages
+    plain = [_plain(source) for source in sources]
+    for quotation in citation.quoted:
+        if not any(_is_in(quotation, source) for source in plain):
+            where = "the cited passages" if citation.cited else "the context"
+            problem = f"the quotation is not in {where}: “{quotation[:100]}”"
+            return replace(citation, problem=problem, is_right=False)
+    return citation
+
+
+def _is_in(quotation: str, source: str) -> bool:
+    """Return whether a quotation, with gaps where it has dots, stands in a source that is `_plain`."""
+    place = 0
+    for part in _ELLIPSIS.split(quotation):
+        words = _plain(part).strip(" .,;:!?")
+        found = source.find(words, place)
+        if found < 0:
+            return False
+        place = found + len(words)
+    return True
+
+
+def _plain(text: str) -> str:
+    """Return a text as far as quoting it keeps it: without case, kinds of quotation marks, dashes and line breaks."""
+    folded = unicodedata.normalize("NFKC", text).translate(_SAME).casefold()
+    return " ".join(folded.split())
+
+
+_SAME = str.maketrans(
+    {
+        **dict.fromkeys("“”„«»「」", '"'),
+        **dict.fromkeys("\u2018\u2019\u201a`", "'"),
+        **dict.fromkeys("\u2013—\u2011\u2212", "-"),
+    }
+)
+
+
+def _cited_reason(citations: Sequence[Citation], right: int) -> str:
+    if not citations:
+        return "the output cites and quotes nothing"
+    if right == len(citations):
+        return "the citation is correct" if right == 1 else f"all {right} citations are correct"
+    first = next(one for one in citations if not one.is_right)
+    wrong = len(citations) - right
+    said = f"{wrong} of {plural(len(citations), 'citation')} {'is' if wrong == 1 else 'are'} wrong"
+    return f"{said}: {first.claim[:200]} ({first.problem})"

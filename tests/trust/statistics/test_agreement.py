@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from geval_cli.statistics.agreement import (
+from geval_cli.extras.trust.statistics.agreement import (
     Confusion,
     Marks,
+    Numbers,
     alt_test,
     best_threshold,
     ceiling,
@@ -21,9 +22,9 @@ from geval_cli.statistics.agreement import (
     means_of_others,
     ordinal_alpha,
     quadratic_kappa,
+    spearman,
     threshold_candidates,
 )
-from geval_cli.statistics.correlation import Numbers, spearman
 
 EXACT = 1e-9
 NAN = float("nan")
@@ -284,7 +285,7 @@ class TestAlternativeAnnotators:
         assert (found.omega, found.passed) == (0.0, False)
 
 
-RECORDED = Path(__file__).resolve().parents[3] / "shared" / "data" / "geval_gpt4_samples.jsonl"
+RECORDED = Path(__file__).resolve().parents[4] / "shared" / "data" / "geval_gpt4_samples.jsonl"
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason=f"the recordings are not at {RECORDED}")

@@ -11,9 +11,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from geval_cli.statistics.agreement import Confusion, Threshold, Verdicts, confusion, threshold_candidates
+from geval_cli.extras.trust.statistics.agreement import (
+    Codes,
+    Confusion,
+    Numbers,
+    Threshold,
+    Verdicts,
+    confusion,
+    encode,
+    threshold_candidates,
+)
 from geval_cli.statistics.calibration import Calibration, Logistic, rising_blocks
-from geval_cli.statistics.correlation import Codes, Numbers, encode
 from geval_cli.statistics.intervals import Estimate, clustered_estimate, mixed_estimate
 
 ALPHA = 0.1

@@ -1,0 +1,1 @@
+"""Check that outputs are SQL, and use only what is allowed."""

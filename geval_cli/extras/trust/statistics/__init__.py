@@ -1,0 +1,1 @@
+"""Figures of trust: agreement, calibration, true rates and means, drift. Pure: numbers in, numbers out."""
