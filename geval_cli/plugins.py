@@ -57,6 +57,8 @@ EXTRAS: Mapping[str, str] = {
     "tools of a config": "geval_cli.extras.tools.reading",
     # Says what keeps a run from ending as soon as it is decided, and when it is: `stop_problems`, `Decisions`.
     "early stopping": "geval_cli.extras.stopping",
+    # Reads and writes them: `open_tests`, `results_head`, `read_result_texts`, `refuse_parquet`, `write_problem`.
+    "Parquet files": "geval_cli.extras.parquet",
     # Fetches tests that a config names by an address: `SourceCopies`.
     "remote tests": "geval_cli.extras.remote.downloads",
     # Answers the tools that a model calls: `ToolCaller`.

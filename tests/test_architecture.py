@@ -110,7 +110,7 @@ THIRD_PARTY_HOMES = {
     "sqlite3": {"store"},
     "sqlglot": {"extras.sql"},
     "rapidfuzz": {"extras.text_metrics"},
-    "pyarrow": {"source", "report"},
+    "pyarrow": {"extras.parquet"},
     "fsspec": {"extras.remote"},
 }
 """The rooms that may import a library; one that is not named here may stand anywhere."""

@@ -225,7 +225,7 @@ class RunResult:
 
     def _table(self) -> tuple[list[dict[str, Any]], dict[str, type]]:
         """Return the rows of a data frame, and its columns with their types."""
-        from geval_cli.report.parquet_file import case_columns, case_row
+        from geval_cli.extras.parquet import case_columns, case_row
 
         metrics = dict.fromkeys(name for result in self.results for name in result.named_scores)
         variables = dict.fromkeys(name for result in self.results for name in result.vars)

@@ -3,7 +3,7 @@
 FORMATS: dict[str, tuple[str, str]] = {
     ".json": ("report.json_file", "JsonFile"),
     ".jsonl": ("report.json_file", "JsonlFile"),
-    ".parquet": ("report.parquet_file", "ParquetResultsFile"),
+    ".parquet": ("extras.parquet", "ParquetResultsFile"),
     ".csv": ("report.csv_file", "CsvFile"),
     ".html": ("extras.html.file", "HtmlFile"),
     ".md": ("report.markdown_file", "MarkdownFile"),

@@ -7,11 +7,11 @@ from typing import Any, Protocol, cast
 
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.events import RunEvent
-from geval_cli.plugins import REPORTS, find_plugin, plugin_names
+from geval_cli.plugins import REPORTS, extra, find_plugin, plugin_names
 from geval_cli.report import FORMATS
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import obstacle_to, output_error
-from geval_cli.source.parquet import PARQUET_SUFFIX, file_of_tests, is_parquet_installed, parquet_hint
+from geval_cli.source.files import PARQUET_SUFFIX
 
 
 class ResultsFile(Protocol):
@@ -30,6 +30,11 @@ class ResultsFile(Protocol):
         ...
 
 
+def file_of_tests(path: Path) -> Path:
+    """Return the file with the tests of the results in `path`: `r.tests.parquet` beside `r.parquet`."""
+    return path.with_name(f"{path.stem}.tests{path.suffix}")
+
+
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return the files that results written to `path` take: Parquet has one more, for the tests."""
     return (path, file_of_tests(path)) if path.suffix.lower() == PARQUET_SUFFIX else (path,)
@@ -44,8 +49,8 @@ def check_output_path(path: Path) -> Problem | None:
             f"cannot write results to {path}: {what}", hint=f"use a name that ends in one of: {known}"
         )
     files = files_of(path)
-    if len(files) > 1 and not is_parquet_installed():
-        return Problem(f"cannot write {path}: Parquet needs the package pyarrow", hint=parquet_hint())
+    if len(files) > 1 and (problem := extra("Parquet files").write_problem(path)) is not None:
+        return cast("Problem", problem)
     for what, file in zip(("results", "tests"), files, strict=False):
         try:
             obstacle = obstacle_to(file)

@@ -13,6 +13,7 @@ from geval_cli.engine.gates import ALL_PASS, errors_are_gated, is_tagged, passed
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.numbers import estimated
 from geval_cli.patterns import compile_later
+from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunRecord, RunSummary, Status
 from geval_cli.report.comparison import (
     PASS_RATE,
@@ -33,7 +34,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import is_results_file, named_report
 from geval_cli.source.access import TRUSTED
-from geval_cli.source.parquet import PARQUET_SUFFIX, refuse_parquet
+from geval_cli.source.files import PARQUET_SUFFIX
 from geval_cli.statistics.paired import SIGNIFICANCE, Margins, PairedSample, PairedTest
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.gates import Gate, Statistic
@@ -133,7 +134,7 @@ def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baselin
     if request.baseline is None and is_results_file(name) and suite.access.is_outside(Path(name)):
         raise ConfigError([suite.access.outside_problem(Path(name), None)])
     if request.baseline is None and suite.access.is_strangers and Path(name).suffix.lower() == PARQUET_SUFFIX:
-        raise ConfigError([refuse_parquet(Path(name), None)])
+        raise ConfigError([extra("Parquet files").refuse_parquet(Path(name), None)])
     report = named_report(name, runs, TRUSTED if request.baseline is not None else suite.access)
     if report.run.id == run_id:
         hint = "the latest run is the one being resumed: give the baseline as a run's id or `latest~1`"

@@ -15,7 +15,7 @@ from geval_cli.engine.aggregate import Tally, flaky_tests
 from geval_cli.engine.columns import RankingSums, margins_of, with_columns
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.json_codec import decode_json
-from geval_cli.plugins import extras_of
+from geval_cli.plugins import extra, extras_of
 from geval_cli.records import (
     SCHEMA_VERSION,
     AskedTest,
@@ -32,15 +32,8 @@ from geval_cli.records import (
     run_summary_from_json,
 )
 from geval_cli.source.access import TRUSTED, Access, open_regular
-from geval_cli.source.files import open_problem
+from geval_cli.source.files import PARQUET_SUFFIX, open_problem
 from geval_cli.source.json_source import read_json
-from geval_cli.source.parquet import (
-    PARQUET_SUFFIX,
-    RESULT_COLUMN,
-    RESULTS_METADATA,
-    read_result_texts,
-    read_shape,
-)
 from geval_cli.source.secrets import mask_config, mask_text
 from geval_cli.source.source_map import split_lines
 from geval_cli.statistics.paired import Margins
@@ -374,7 +367,7 @@ def _read_parquet(path: Path, access: Access) -> ImportedRun:
     if newer is not None:
         where = Location(str(path), 1, 1, length=0)
         raise ConfigError([Problem(f"a newer geval wrote this: {newer}", where, "update geval to read it")])
-    found = _read_results(read_result_texts(path, access), path)
+    found = _read_results(extra("Parquet files").read_result_texts(path, access), path)
     run, summary = None, None
     with suppress(
         ValueError, TypeError, KeyError
@@ -390,14 +383,10 @@ def parquet_head(path: Path, access: Access) -> Mapping[str, Any]:
     Raises:
         ConfigError: the file cannot be read, or holds no results.
     """
-    shape = read_shape(path, access)
-    if not any(column.name == RESULT_COLUMN for column in shape.columns):
-        raise ConfigError([_not_results(path, f"it has no column `{RESULT_COLUMN}`")])
-    try:
-        head = decode_json(shape.metadata.get(RESULTS_METADATA.encode(), b"{}"))
-    except ValueError:
-        head = {}
-    return head if isinstance(head, dict) else {}
+    head: Mapping[str, Any] | None = extra("Parquet files").results_head(path, access)
+    if head is None:
+        raise ConfigError([_not_results(path, "it has no column `result`")])
+    return head
 
 
 def _read_results(

@@ -34,8 +34,7 @@ from geval_cli.report.report import HumanLabels, RunReport
 from geval_cli.runs.import_run import ToldTests, newer_version, parquet_head, read_importable, summarized
 from geval_cli.runs.spending import combined, larger
 from geval_cli.source.access import TRUSTED, Access, open_regular
-from geval_cli.source.files import MAX_CONFIG_BYTES
-from geval_cli.source.parquet import PARQUET_SUFFIX, read_result_texts
+from geval_cli.source.files import MAX_CONFIG_BYTES, PARQUET_SUFFIX
 from geval_cli.store.run_pages import read_asked_test, read_case_result
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
@@ -201,7 +200,7 @@ def _read(
     """Yield what `decode` makes of each result of a file, and of a way to its test."""
     try:
         if _is_parquet(path):
-            for _, text, written in read_result_texts(path, access):
+            for _, text, written in extra("Parquet files").read_result_texts(path, access):
                 asked = None if written is None else read_asked_test(written)
                 yield decode(text.encode(), partial(_same, asked))
             return

@@ -23,7 +23,7 @@ from geval_cli.source.source_map import Document
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.version import install_hint
 
-PDF_SUFFIX = ".pdf"
+PDF_SUFFIX, PARQUET_SUFFIX = ".pdf", ".parquet"
 MAX_PAGES = 2_000
 
 

@@ -242,7 +242,7 @@ def test_groups_of_any_size_are_read_piece_by_piece(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "import pyarrow\n"
         "from geval_cli.source.access import TRUSTED\n"
-        "from geval_cli.source.parquet import read_parquet\n"
+        "from geval_cli.extras.parquet import read_parquet\n"
         "count = sum(len(row.values['q']) > 32_000 for row in read_parquet(Path(sys.argv[1]), TRUSTED, ['q']))\n"
         "print(count, pyarrow.default_memory_pool().max_memory())\n"
     )
