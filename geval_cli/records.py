@@ -412,7 +412,12 @@ class AskedTest(Struct, frozen=True):
         return found
 
 
-ASKED_TEXTS = ("input", "expected_output", "context", "retrieval_context", "expected_outcome")
+TEST_TEXTS = (
+    *("input", "expected_output", "context", "retrieval_context"),
+    *("scenario", "expected_outcome", "role"),
+)
+"""The fields of a test that hold texts, wherever one is written, merged or judged."""
+ASKED_TEXTS = tuple(name for name in TEST_TEXTS if name not in {"scenario", "role"})
 """The fields of `AskedTest` that hold texts, in the order in which they are shown."""
 
 

@@ -22,7 +22,16 @@ from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
 from geval_cli.judge.scoring import passes
 from geval_cli.judge.source import ASSISTANT
 from geval_cli.metrics import weighted_mean
-from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse, Status, TraceStep, Turn
+from geval_cli.records import (
+    TEST_TEXTS,
+    AssertionResult,
+    JsonValue,
+    ModelRequest,
+    ModelResponse,
+    Status,
+    TraceStep,
+    Turn,
+)
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import (
@@ -487,22 +496,13 @@ class MergedTest(Struct, frozen=True):
     @property
     def variables(self) -> dict[str, JsonValue]:
         """Return the variables of templates: the test's own fields by name, and `vars`, which win over them."""
-        own: dict[str, JsonValue] = {}
-        if self.input is not None:
-            own["input"] = self.input
-        if self.expected_output is not None:
-            own["expected_output"] = self.expected_output
-        if self.context is not None:
-            own["context"] = self.context
-        if self.retrieval_context is not None:
-            own["retrieval_context"] = self.retrieval_context
+        own: dict[str, JsonValue] = {
+            name: text for name in TEST_TEXTS if (text := getattr(self, name)) is not None
+        }
         if self.images:
             own["images"] = "\n".join(self.images)
         if self.audio:
             own["audio"] = "\n".join(self.audio)
-        for name in ("scenario", "expected_outcome", "role"):
-            if getattr(self, name) is not None:
-                own[name] = getattr(self, name)
         own.update(self.vars)
         return own
 

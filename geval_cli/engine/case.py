@@ -60,6 +60,7 @@ from geval_cli.providers.base import is_program, takes_text
 from geval_cli.providers.promptfoo_params import calls_as_output, prompt_form, promptfoo_params
 from geval_cli.providers.wire.chat import reported_logprobs
 from geval_cli.records import (
+    ASKED_TEXTS,
     AskedTest,
     AssertionResult,
     CaseResult,
@@ -488,11 +489,7 @@ def blank_result(job: Job, rendered: str = "") -> CaseResult:
 def _asked(test: MergedTest) -> AskedTest | UnsetType:
     found = AskedTest(
         index=test.index,
-        input=test.input,
-        expected_output=test.expected_output,
-        context=test.context,
-        retrieval_context=test.retrieval_context,
-        expected_outcome=test.expected_outcome,
+        **{name: getattr(test, name) for name in ASKED_TEXTS},
         images=tuple(named_and_hashed(item) for item in test.images if is_marker(item)),
         audio=tuple(named_and_hashed(item) for item in test.audio if is_marker(item)),
     )

@@ -29,7 +29,7 @@ from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, written_media
 from geval_cli.providers.registry import hears_audio, sees_images
 from geval_cli.providers.wire.client_model import ClientModel
-from geval_cli.records import JsonValue, Status, TraceStep, Turn, to_json
+from geval_cli.records import TEST_TEXTS, JsonValue, Status, TraceStep, Turn, to_json
 from geval_cli.runs.session import Session, check_price, counted
 from geval_cli.runs.spending import Spending
 from geval_cli.source.access import TRUSTED
@@ -239,21 +239,17 @@ def _media_of(case: TestCase, evaluation: Evaluation) -> list[Media]:
 
 def _judged_case(case: TestCase, held: Sequence[Media]) -> JudgedCase:
     turns = _turns(case)
+    texts: dict[str, JsonValue] = {name: _texts(getattr(case, name)) for name in TEST_TEXTS}
+    texts["input"] = case.input or last_words(turns)
     return JudgedCase(
         images=tuple(item.marker for item in held if item.kind == "image"),
         audio=tuple(item.marker for item in held if item.kind == "audio"),
         actual_output=case.actual_output if case.actual_output is not NO_OUTPUT else output_of(turns[-1]),
-        input=case.input or last_words(turns),
-        expected_output=case.expected_output,
-        context=_texts(case.context),
-        retrieval_context=_texts(case.retrieval_context),
         rendered_prompt=case.input,  # the source of a dimension, when there is no context
         turns=turns or None,
-        scenario=case.scenario,
-        expected_outcome=case.expected_outcome,
-        role=case.role,
         trace=_trace(case),
         shows_trace=case.trace is not None,
+        **texts,
     )
 
 

@@ -250,18 +250,14 @@ def _is_client_pair(value: Any) -> bool:
 
 
 def _case_fields(case: TestCase) -> dict[str, Any]:
+    from geval_cli.records import TEST_TEXTS
+
     return {
-        "input": case.input,
+        **{name: getattr(case, name) for name in TEST_TEXTS},
         "output": None if case.actual_output is NO_OUTPUT else case.actual_output,
-        "expected_output": case.expected_output,
-        "context": case.context,
-        "retrieval_context": case.retrieval_context,
         "images": [written_media(item, "image") for item in given_media(case.images)] or None,
         "audio": [written_media(item, "audio") for item in given_media(case.audio)] or None,
         "turns": dict(case.turns) if isinstance(case.turns, Mapping) else list(case.turns) or None,
-        "scenario": case.scenario,
-        "expected_outcome": case.expected_outcome,
-        "role": case.role,
         "trace": None if case.trace is None else list(case.trace),
     }
 

@@ -11,7 +11,7 @@ from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.json_codec import data_in
 from geval_cli.judge.source import ASSISTANT, USER
 from geval_cli.plugins import extra
-from geval_cli.records import JsonValue, TraceStep, Turn
+from geval_cli.records import TEST_TEXTS, JsonValue, TraceStep, Turn
 from geval_cli.source.files import is_file_reference
 from geval_cli.source.media import (
     DATA_URL_EXAMPLES,
@@ -208,9 +208,8 @@ def _check_output(
         reading.report(f"a test with these `turns`{whose} cannot have an `output`", place.key("output"), why)
 
 
-_TEXT_FIELDS = (
-    "input", "output", "expected_output", "context", "retrieval_context", "scenario", "expected_outcome", "role",
-)  # fmt: skip
+_PICKED = (*TEST_TEXTS, "description", "threshold", "evaluation_schema", "evaluation_parsing", "tools")
+"""What a test has as it is written, or else its defaultTest."""
 # Without validation, so that the validators of what a config does not have are never built.
 _NO_OPTIONS = TestOptionsSpec.model_construct()
 NO_DEFAULT = TestSpec.model_construct(options=_NO_OPTIONS)
@@ -281,33 +280,22 @@ def merge_test(
     return MergedTest(
         index=index,
         place=test.place,
-        description=pick("description"),
         vars={**below.vars, **test.vars, **overrides},
-        input=pick("input"),
         has_output="output" in given or answer is not None,
         output=pick("output") if answer is None else answer,
-        expected_output=pick("expected_output"),
-        context=pick("context"),
-        retrieval_context=pick("retrieval_context"),
         images=pick("images") or (),
         audio=pick("audio") or (),
         assertions=(*below.assertions, *test.assertions),
-        threshold=pick("threshold"),
         provider=test.provider,
         options=test.options,
         default_options=below.options,
         metadata={**below.metadata, **test.metadata},
-        evaluation_schema=pick("evaluation_schema"),
-        evaluation_parsing=pick("evaluation_parsing"),
         schema_place=_schema_place(test, below),
         turns=turns,
         plays_turns=plays,
-        scenario=pick("scenario"),
-        expected_outcome=pick("expected_outcome"),
-        role=pick("role"),
         trace=trace_of_spec(pick("trace")),
-        tools=pick("tools"),
         user=user,
+        **{name: pick(name) for name in _PICKED},
     )
 
 
@@ -341,7 +329,7 @@ def _load_texts(fields: Fields, reading: LoadContext) -> None:
         _load_media(name, kind, fields, reading)
     if reading.is_built:  # a model's stored answer may begin with file://
         return
-    for name in _TEXT_FIELDS:
+    for name in ("output", *TEST_TEXTS):
         if name in fields.values:
             _load_field(name, fields, reading)
     variables = fields.values.get("vars")

@@ -37,7 +37,7 @@ from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.scoring import Grade
 from geval_cli.judge.source import last_words, missing_params
-from geval_cli.records import AssertionResult, JsonValue, ModelRequest, Status
+from geval_cli.records import TEST_TEXTS, AssertionResult, JsonValue, ModelRequest, Status
 from geval_cli.specs.base import CALIBRATED, JurySpec, ProviderSpec, TestOptionsSpec
 from geval_cli.statistics.calibration import JudgeWeight
 from geval_cli.templating import Templates
@@ -282,21 +282,18 @@ def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase
 def _case_of(
     test: MergedTest, output: JsonValue, rendered_prompt: str | None, repeat_index: int = 0
 ) -> JudgedCase:
+    texts = {name: getattr(test, name) for name in TEST_TEXTS}
+    if test.input is None:
+        texts["input"] = last_words(test.turns)
     return JudgedCase(
         actual_output=output,
-        input=last_words(test.turns) if test.input is None else test.input,
-        expected_output=test.expected_output,
-        context=test.context,
-        retrieval_context=test.retrieval_context,
         images=test.images,
         audio=test.audio,
         vars=test.vars,
         rendered_prompt=rendered_prompt or None,
         repeat_index=repeat_index,
         turns=test.turns or None,
-        scenario=test.scenario,
-        expected_outcome=test.expected_outcome,
-        role=test.role,
+        **texts,
     )
 
 

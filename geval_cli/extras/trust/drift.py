@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -50,7 +49,7 @@ from geval_cli.json_codec import encode_json
 from geval_cli.judge.scoring import passes
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
-from geval_cli.records import JsonValue, Role, RunRecord, Usage, to_json
+from geval_cli.records import ASKED_TEXTS, JsonValue, Role, RunRecord, Usage, to_json
 from geval_cli.report.plan import RunPlan
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import job_context, open_suite_session
@@ -226,13 +225,6 @@ def _asking(
         return None
     job = next(iter(fitting.values()))[0]
     asked = anchor.case.asked
-    texts: dict[str, Any] = (
-        {}
-        if asked is None
-        else {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "index"}
-    )
-    for name in ("images", "audio"):
-        texts.pop(name, None)
     test = replace(
         job.test,
         description=anchor.case.description,
@@ -243,7 +235,7 @@ def _asking(
         turns=(),
         has_output=False,
         output=None,
-        **{"input": None, "expected_output": None, "context": None, "retrieval_context": None, **texts},
+        **{name: getattr(asked, name, None) for name in ASKED_TEXTS},
     )
     return _made(job, test, anchor, {name: spec for name, (_, spec) in fitting.items()})
 
