@@ -65,6 +65,15 @@ EXTRAS: Mapping[str, str] = {
     "tools": "geval_cli.extras.tools.calling",
     # Says what keeps a run from going in batches, begins them, and does its jobs in waves.
     "batches": "geval_cli.extras.batches.waves",
+    # Keeps those of a cache: `BatchStore`.
+    "stored batches": "geval_cli.extras.batches.store",
+    # Speaks the batch API that an endpoint names: `batches_of(endpoint, transport)`.
+    "batches: openai": "geval_cli.extras.batches.openai",
+    "batches: azure": "geval_cli.extras.batches.openai",
+    "batches: mistral": "geval_cli.extras.batches.openai",
+    "batches: together": "geval_cli.extras.batches.openai",
+    "batches: anthropic": "geval_cli.extras.batches.anthropic",
+    "batches: google": "geval_cli.extras.batches.google",
     # Reads and checks the users of a config whom models play: `read_simulation`, `read_profiles`, `check_user`.
     "simulated users": "geval_cli.extras.simulation.users",
     # Says what such a user says next: `SimulatedTalk`.

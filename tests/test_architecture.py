@@ -45,7 +45,9 @@ rooms of `extras/`: they may import any of them, and the core, which is all but 
 """
 
 TIES_OF_EXTRAS: dict[str, set[str]] = {
+    "aws": {"batches"},
     "generation": {"traces"},
+    "local": {"batches"},
     "mcp": {"trust"},
     "promptfoo": {"programs"},
     "simulation": {"traces", "trust"},
@@ -80,7 +82,7 @@ THIRD_PARTY_HOMES = {
     "aiohttp": {"providers", "extras.remote"},
     "truststore": {"providers"},
     "python_socks": {"providers"},
-    "openai": {"providers", "gateway"},
+    "openai": {"providers", "extras.batches"},
     "genai_prices": {"providers"},
     "yaml": {"source", "suite"},
     "pydantic": {
@@ -107,7 +109,7 @@ THIRD_PARTY_HOMES = {
     "jinja2": {"templating", "extras.html", "extras.promptfoo", "extras.web"},
     "jsonschema": {"assertions", "suite"},
     "markdown_it": {"extras.html"},
-    "sqlite3": {"store"},
+    "sqlite3": {"store", "extras.batches"},
     "sqlglot": {"extras.sql"},
     "rapidfuzz": {"extras.text_metrics"},
     "pyarrow": {"extras.parquet"},

@@ -277,3 +277,8 @@ class ProviderSource:
         """Return a problem with this provider, pointing at `key` of its config, or else at the provider itself."""
         location = self.spec.place.value("id") if key is None else self.spec.place.value("config", key)
         return Problem(message, location, hint, notes, severity)
+
+
+def batch_api(provider: Provider) -> Any:
+    """Return the `BatchApi` of `extras.batches.api` of a provider that has one as `batches`; None of any other."""
+    return getattr(provider, "batches", None)

@@ -41,10 +41,9 @@ from geval_cli.gateway.gateway import with_media_for
 from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.metric import Metric, format_number
 from geval_cli.judge.prompt import user_message
-from geval_cli.providers.base import Provider
+from geval_cli.providers.base import Provider, batch_api
 from geval_cli.providers.prices import Price, known_price
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
-from geval_cli.providers.wire.batch_api import batch_api
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import (
     AssertionResult,

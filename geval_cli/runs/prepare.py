@@ -13,7 +13,7 @@ from geval_cli.engine.check import Checked, check_plan, is_of_gates
 from geval_cli.engine.plan import NO_PROVIDER, DrawnTests, Plan, SelectedTests
 from geval_cli.errors import ConfigError, Location, MissingKey, Problem, Severity
 from geval_cli.plugins import extra
-from geval_cli.providers.base import TEXT
+from geval_cli.providers.base import TEXT, batch_api
 from geval_cli.providers.prices import FREE_KINDS, known_price
 from geval_cli.providers.registry import (
     begin_loading,
@@ -24,7 +24,6 @@ from geval_cli.providers.registry import (
     provider_access_problem,
 )
 from geval_cli.providers.trust import runs_program
-from geval_cli.providers.wire.batch_api import batch_api
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems, gates_of
 from geval_cli.runs.judge_again import JudgedTests, match_outputs

@@ -25,7 +25,7 @@ from geval_cli.judge.grading import grade
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.scoring import Grade
 from geval_cli.plugins import extra
-from geval_cli.providers.base import AdoptedJudge, Provider, ProviderSource
+from geval_cli.providers.base import AdoptedJudge, Provider, ProviderSource, batch_api
 from geval_cli.providers.prices import known_price
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.registry import (
@@ -35,7 +35,6 @@ from geval_cli.providers.registry import (
     check_provider,
     check_ready,
 )
-from geval_cli.providers.wire.batch_api import batch_api
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import (
     AssertionResult,

@@ -15,8 +15,8 @@ from msgspec import Struct, convert, field
 
 from geval_cli.errors import StoreError
 from geval_cli.json_codec import decode_json, encode_json
+from geval_cli.plugins import extra
 from geval_cli.records import Choice, JsonValue, Message, TokenAlternative, TokenLogprob, Usage
-from geval_cli.store.batches import BatchStore
 from geval_cli.store.database import (
     CACHE,
     SHRUNK_MAX_BYTES,
@@ -222,13 +222,13 @@ class ResponseCache:
         return self._claims
 
     @property
-    def batches(self) -> BatchStore:
-        """Return the batches at providers whose answers are for this cache.
+    def batches(self) -> Any:
+        """Return the `BatchStore` of the batches at providers whose answers are for this cache.
 
         Raises:
             StoreError: it was opened for reading only.
         """
-        return BatchStore(self._database, self._reader, self._writing(), self.now)
+        return extra("stored batches").BatchStore(self._database, self._reader, self._writing(), self.now)
 
     def now(self) -> float:
         """Return the seconds since 1970; unlike the system's clock, this time is never set back."""

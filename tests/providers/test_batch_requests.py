@@ -16,9 +16,10 @@ from support.batch_vendors import VENDORS
 from support.calls import provider
 
 from geval_cli.errors import ProviderRequestError
-from geval_cli.providers.wire import google
-from geval_cli.providers.wire.batch_api import FileNotReadyError, batch_api
-from geval_cli.providers.wire.openai_batches import OpenAIBatches
+from geval_cli.extras.batches import google
+from geval_cli.extras.batches.api import FileNotReadyError
+from geval_cli.extras.batches.openai import OpenAIBatches
+from geval_cli.providers.base import batch_api
 
 LABEL = "0123456789abcdef"
 KEY = "a" * 64

@@ -13,10 +13,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Struct
 
 from geval_cli.errors import ProviderError
-from geval_cli.patterns import compile_later
-from geval_cli.providers.network.messages import HttpCall, HttpResponse, Signer, json_bytes
-from geval_cli.providers.network.transport import Transport, object_in, response_error
-from geval_cli.providers.wire.batch_api import (
+from geval_cli.extras.batches.api import (
     BatchLine,
     BrokenResultsError,
     RemoteBatch,
@@ -30,6 +27,9 @@ from geval_cli.providers.wire.batch_api import (
     readable_lines,
     whole,
 )
+from geval_cli.patterns import compile_later
+from geval_cli.providers.network.messages import HttpCall, HttpResponse, Signer, json_bytes
+from geval_cli.providers.network.transport import Transport, object_in, response_error
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.refusals import CallContext
 

@@ -15,8 +15,8 @@ from geval_cli.errors import (
 )
 from geval_cli.extras.aws.batches import BedrockBatches, JobPlace
 from geval_cli.extras.aws.signing import permission_hint
+from geval_cli.extras.batches.api import BatchApi
 from geval_cli.json_codec import decode_json
-from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import (
     TOOL_ERROR,
     NotAnAnswer,

@@ -8,21 +8,21 @@ from http import HTTPStatus
 from pathlib import Path
 
 from geval_cli.errors import ConfigError, Problem, ProviderRequestError, ProviderResponseError, UsageError
+from geval_cli.extras.batches.api import BrokenResultsError, RemoteState
 from geval_cli.extras.batches.driver import BatchDriver
 from geval_cli.extras.batches.layer import BatchPolicy, BatchQueue, server_text
 from geval_cli.extras.batches.steps import replies_in
+from geval_cli.extras.batches.store import Batch, BatchState, BatchStore
 from geval_cli.extras.batches.waves import BOTH_ROLES, policy_of
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Notice, Runtime, ServerKey
-from geval_cli.providers.base import Provider
+from geval_cli.providers.base import Provider, batch_api
 from geval_cli.providers.registry import check_provider, check_ready
-from geval_cli.providers.wire.batch_api import BrokenResultsError, RemoteState, batch_api
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import ProviderPool
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.store.batches import Batch, BatchState
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.runs import RunStore
 
@@ -50,6 +50,11 @@ class BatchKeeper:
         finally:
             await asyncio.gather(*(pool.aclose() for pool in keeper._pools))
 
+    @property
+    def _store(self) -> BatchStore:
+        store: BatchStore = self._cache.batches
+        return store
+
     async def wait(self, run: str | None, notice: Notice) -> list[Batch]:
         """Wait until the open batches of a run, or of all runs, have ended, and keep their answers.
 
@@ -59,7 +64,7 @@ class BatchKeeper:
             UsageError: there is no such run, or its providers are not known any more.
             ProviderError: a provider does not let its batch be looked at.
         """
-        store = self._cache.batches
+        store = self._store
         if run is None:
             found = await store.all()
         elif self._runs is None:
@@ -79,7 +84,7 @@ class BatchKeeper:
         ends = await asyncio.gather(*waits, return_exceptions=True)
         for failure in filter(None, ends):
             raise failure
-        return await self._cache.batches.find(batch.id for batch in wanted)
+        return await self._store.find(batch.id for batch in wanted)
 
     def way_on(self, batch: Batch) -> str:
         """Return what uses the answers of a batch that was waited for."""
@@ -87,7 +92,7 @@ class BatchKeeper:
 
     async def _wait_for(self, batches: Mapping[str, Provider], policy: BatchPolicy, notice: Notice) -> None:
         """Wait for batches of one run, by the rules of its config."""
-        queue = BatchQueue(self._cache.batches, policy, Budget(), check_provider=_allow, notice=notice)
+        queue = BatchQueue(self._store, policy, Budget(), check_provider=_allow, notice=notice)
         driver = BatchDriver(
             queue, self._cache.folder, notice=notice, on_event=lambda _: None, runtime=Runtime()
         )
@@ -103,7 +108,7 @@ class BatchKeeper:
             UsageError: no batch has this id, or it has ended.
             ProviderError: the provider refuses.
         """
-        found = [batch for batch in await self._cache.batches.all() if name in {batch.id, batch.remote_id}]
+        found = [batch for batch in await self._store.all() if name in {batch.id, batch.remote_id}]
         if not found:
             raise UsageError(f"there is no batch `{name}`", hint="`geval batches` lists them")
         batch = found[0]
@@ -120,7 +125,7 @@ class BatchKeeper:
             )
             remote_id = next((remote.id for remote in ours if remote.label == batch.id), None)
         if remote_id is None:
-            return await self._cache.batches.end(batch, BatchState.CANCELLED, tries=0)
+            return await self._store.end(batch, BatchState.CANCELLED, tries=0)
         await api.cancel(remote_id)
         return batch
 
@@ -150,7 +155,7 @@ class BatchKeeper:
         try:
             async for replies in replies_in(remote, api):
                 kept = {key: reply for key, reply in replies.items() if reply.is_success}
-                await self._cache.batches.adopt(remote_id, kept)
+                await self._store.adopt(remote_id, kept)
                 count += len(kept)
         except BrokenResultsError as error:
             raise ProviderResponseError(

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from geval_cli.errors import BudgetError, StoppedError
 from geval_cli.events import BatchesAdvanced, RunEvent
+from geval_cli.extras.batches.api import LOGPROBS_PER_BATCH
 from geval_cli.extras.batches.layer import (
     BatchGroup,
     BatchLayer,
@@ -22,12 +23,11 @@ from geval_cli.extras.batches.layer import (
     server_text,
 )
 from geval_cli.extras.batches.steps import BatchSteps, WatchedBatch
+from geval_cli.extras.batches.store import Batch, BatchState, FreeRequest
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Layer, Notice, Runtime, Wire
-from geval_cli.providers.base import Provider
-from geval_cli.providers.wire.batch_api import LOGPROBS_PER_BATCH, batch_api
+from geval_cli.providers.base import Provider, batch_api
 from geval_cli.records import Role
-from geval_cli.store.batches import Batch, BatchState, FreeRequest
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.locks import RunLocks
 

@@ -16,16 +16,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import PendingError, ProviderError, ProviderRequestError, ProviderResponseError
+from geval_cli.extras.batches.api import BatchingProvider
+from geval_cli.extras.batches.store import BatchReply, BatchStore
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Handler, ModelCall, Notice, ServerKey, Wire, align
 from geval_cli.gateway.capabilities import features_of
-from geval_cli.providers.base import Provider
+from geval_cli.providers.base import Provider, batch_api
 from geval_cli.providers.network.messages import json_bytes
 from geval_cli.providers.prices import Price
-from geval_cli.providers.wire.batch_api import BatchingProvider, batch_api
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import ModelRequest, ModelResponse, Purpose, Role
-from geval_cli.store.batches import BatchReply, BatchStore
 
 LAST_PASS = 12
 """From this pass over a run's jobs on, new questions are sent directly: some judge asks on and on."""

@@ -21,18 +21,17 @@ from geval_cli.errors import (
     ProviderRequestError,
     ProviderResponseError,
 )
-from geval_cli.extras.batches.layer import BatchGroup, BatchQueue
-from geval_cli.gateway.call import Notice
-from geval_cli.providers.base import Provider
-from geval_cli.providers.wire.batch_api import (
+from geval_cli.extras.batches.api import (
     BatchApi,
     BrokenResultsError,
     FileNotReadyError,
     RemoteBatch,
     RemoteState,
-    batch_api,
 )
-from geval_cli.store.batches import Batch, BatchReply, BatchState
+from geval_cli.extras.batches.layer import BatchGroup, BatchQueue
+from geval_cli.extras.batches.store import Batch, BatchReply, BatchState
+from geval_cli.gateway.call import Notice
+from geval_cli.providers.base import Provider, batch_api
 
 _LINES_PER_COMMIT = 50
 _MOST_BROKEN_READS = 3

@@ -23,15 +23,16 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.events import Noticed
+from geval_cli.extras.batches.api import BatchApi, could_have_batches, way_to_batches
 from geval_cli.extras.batches.driver import BatchDriver, WaitOutcome
 from geval_cli.extras.batches.layer import BatchPolicy
+from geval_cli.extras.batches.store import Batch, BatchState
 from geval_cli.gateway.gateway import BatchStart
+from geval_cli.providers.base import batch_api
 from geval_cli.providers.registry import build_provider, check_provider
-from geval_cli.providers.wire.batch_api import BatchApi, batch_api, could_have_batches, way_to_batches
 from geval_cli.records import STOPPED, Role, RunBatch, RunRecord
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.specs.base import BatchSpec, ProviderSpec, seconds_of
-from geval_cli.store.batches import Batch, BatchState
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import State
 from geval_cli.suite.suite import LoadedSuite
@@ -281,4 +282,6 @@ def _api_of(spec: ProviderSpec, suite: LoadedSuite) -> BatchApi | None:
     """Return the batch API of a provider; None when it has none, or has problems."""
     if spec.id == NO_PROVIDER.id or not _is_sound(spec, suite):
         return None
-    return batch_api(build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access))
+    provider = build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
+    api: BatchApi | None = batch_api(provider)
+    return api

@@ -11,11 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import ProviderAuthError, ProviderError, ProviderRequestError
+from geval_cli.extras.batches.api import way_to_batches
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import BoundModel
 from geval_cli.json_codec import decode_json
+from geval_cli.providers.base import batch_api
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
-from geval_cli.providers.wire.batch_api import batch_api, way_to_batches
 from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role, Usage
 from geval_cli.report.sanitize import one_line
 from geval_cli.source.media import data_url_media

@@ -11,12 +11,12 @@ from msgspec import structs
 
 from geval_cli.errors import ProviderRequestError, ProviderResponseError, UnsupportedParameterError
 from geval_cli.json_codec import encode_json
+from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.prices import Price
 from geval_cli.providers.unsupported import error_words, find_cap
-from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import NotAnAnswer, filtered_choice, refuse_other_status, reports_trouble
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.finish_reasons import End
@@ -54,6 +54,7 @@ class EndpointProvider:
         id_key: where it names the request, when no header does.
         hears: the media types of audio that they may hold, too.
         sees_images: whether requests may hold images, which `payload` writes as the API wants them.
+        has_batches: whether the API may have batches; the endpoint names whose.
         writes: whether answers are texts that a model wrote, which takes tokens.
         parameters: what the API calls the parameters of configs.
     """
@@ -65,6 +66,7 @@ class EndpointProvider:
     writes: ClassVar[bool] = True
     status_keys: ClassVar[tuple[str, ...]] = ("status", "state")
     sees_images: ClassVar[bool] = False
+    has_batches: ClassVar[bool] = False
     hears: ClassVar[frozenset[str]] = frozenset()
     parameters: ClassVar[WireParameters] = CHAT_API
 
@@ -72,7 +74,7 @@ class EndpointProvider:
         self._endpoint = endpoint
         self.identity: ProviderIdentity = endpoint.identity
         self._transport = transport or Transport(certificate=endpoint.certificate, signer=endpoint.signer)
-        self._batches: BatchApi | None = None
+        self._batches: Any = None
         # Learnt from refusals such as "n must be between 1 and 4"; kept for the life of the provider.
         self.caps: dict[str, int] = {"top_logprobs": MAX_TOP_LOGPROBS}
         if endpoint.max_choices is not None:
@@ -122,8 +124,8 @@ class EndpointProvider:
         return True
 
     @property
-    def batches(self) -> BatchApi | None:
-        """Return the batch API of the model; None when it has none, or the config asks for none."""
+    def batches(self) -> Any:
+        """Return the `BatchApi` of the model; None when it has none, or the config asks for none."""
         if self._batches is None:
             self._batches = self._new_batches()
         return self._batches
@@ -137,9 +139,9 @@ class EndpointProvider:
             await self._batches.aclose()
         await self._transport.aclose()
 
-    def _new_batches(self) -> BatchApi | None:
-        """Return the batch API of the endpoint; a class whose API has batches says which."""
-        return None
+    def _new_batches(self) -> Any:
+        name = self._endpoint.batch if self.has_batches else ""
+        return extra(f"batches: {name}").batches_of(self._endpoint, self._transport) if name else None
 
     def payload(self, request: ModelRequest) -> Mapping[str, Any]:
         """Return the body to send for `request`."""

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from geval_cli.providers.base import CLASSIFICATION, EMBEDDING, MODERATION, ProviderSource, kind_of
 from geval_cli.providers.presets import endpoint_of, speaks_responses
-from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import (
     NotAnAnswer,
     answer_message,
@@ -31,12 +30,6 @@ from geval_cli.providers.wire.chat import (
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.finish_reasons import RESPONSES, End
-from geval_cli.providers.wire.openai_batches import (
-    AzureBatches,
-    MistralBatches,
-    OpenAIBatches,
-    TogetherBatches,
-)
 from geval_cli.providers.wire.parameters import LIMITS, RESPONSES_API
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage
 from geval_cli.records import Choice, Message, ModelRequest, TokenLogprob, ToolDefinition
@@ -83,6 +76,7 @@ class ResponsesProvider(EndpointProvider):
     """A model behind the Responses API. It gives one answer a request; `dropped` lists unsupported parameters."""
 
     sees_images = True
+    has_batches = True
     parameters = RESPONSES_API
     answer_key = "output"
     status_keys = ("state",)  # the status says here why the answer ended
@@ -114,9 +108,6 @@ class ResponsesProvider(EndpointProvider):
         items = body.get("output")
         searches = sum(map(_is_search, items if isinstance(items, list) else ()))
         return tokens if tokens is None or not searches else replace(tokens, web_searches=searches)
-
-    def _new_batches(self) -> BatchApi | None:
-        return _batches(self._endpoint)
 
 
 def _is_search(item: Any) -> bool:
@@ -467,6 +458,7 @@ class OpenAICompatibleProvider(EndpointProvider):
     """
 
     sees_images = True
+    has_batches = True
     hears = frozenset({"audio/wav", "audio/mpeg"})
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
@@ -514,9 +506,6 @@ class OpenAICompatibleProvider(EndpointProvider):
             payload["top_logprobs"] = self.caps["top_logprobs"]
         return {name: value for name, value in payload.items() if value is not None}
 
-    def _new_batches(self) -> BatchApi | None:
-        return _batches(self._endpoint)
-
 
 def build(source: ProviderSource) -> EndpointProvider:
     """The provider that a checked `source` describes, by what its model answers with and the API that it names."""
@@ -529,18 +518,6 @@ def build(source: ProviderSource) -> EndpointProvider:
     if speaks_responses(source):
         return ResponsesProvider(endpoint)
     return OpenAICompatibleProvider(endpoint)
-
-
-_BATCH_APIS = {
-    "openai": OpenAIBatches,
-    "azure": AzureBatches,
-    "mistral": MistralBatches,
-    "together": TogetherBatches,
-}
-
-
-def _batches(endpoint: Endpoint) -> BatchApi | None:
-    return _BATCH_APIS[endpoint.batch](endpoint) if endpoint.batch else None
 
 
 def _is_mapping(value: Any) -> bool:

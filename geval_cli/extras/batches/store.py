@@ -1,4 +1,4 @@
-"""Batches of requests at providers: what was submitted, what came back, and what still waits to be submitted."""
+"""The batches that a response cache knows: what was submitted to providers, by whom, and the answers not read yet."""
 
 import sqlite3
 import zlib

@@ -32,11 +32,8 @@ from geval_cli.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from geval_cli.json_codec import decode_json, encode_json
-from geval_cli.providers.network.addresses import tls_context
-from geval_cli.providers.network.messages import HttpCall, HttpResponse
-from geval_cli.providers.network.transport import MAX_BODY_BYTES, response_error
-from geval_cli.providers.wire.batch_api import (
+from geval_cli.extras.batches.api import (
+    BatchApi,
     BatchLine,
     BrokenResultsError,
     FileNotReadyError,
@@ -50,6 +47,10 @@ from geval_cli.providers.wire.batch_api import (
     readable_lines,
     whole,
 )
+from geval_cli.json_codec import decode_json, encode_json
+from geval_cli.providers.network.addresses import tls_context
+from geval_cli.providers.network.messages import HttpCall, HttpResponse
+from geval_cli.providers.network.transport import MAX_BODY_BYTES, Transport, response_error
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.refusals import CallContext, refusal_error
 
@@ -578,3 +579,16 @@ async def _parts(file: BinaryIO) -> AsyncIterator[bytes]:
 def _response(reply: Any) -> HttpResponse:
     headers = {key.lower(): value for key, value in reply.headers.items()}
     return HttpResponse(reply.status_code, headers, reply.content)
+
+
+_CLASSES = {
+    "openai": OpenAIBatches,
+    "azure": AzureBatches,
+    "mistral": MistralBatches,
+    "together": TogetherBatches,
+}
+
+
+def batches_of(endpoint: Endpoint, transport: Transport) -> BatchApi:
+    """Return the API of a file that the endpoint names."""
+    return _CLASSES[endpoint.batch](endpoint)

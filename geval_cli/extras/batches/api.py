@@ -1,4 +1,4 @@
-"""A provider's API for batches: many requests are submitted together and answered within a day, for less money."""
+"""A vendor's API for batches: many requests are submitted together and answered within a day, for less money."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -9,7 +9,6 @@ from typing import Any, BinaryIO, Protocol
 from msgspec import Struct
 
 from geval_cli.json_codec import decode_json
-from geval_cli.providers.base import Provider
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.chat import finite_number
@@ -258,9 +257,3 @@ def way_to_batches(provider_id: str, config: Mapping[str, JsonValue] | None = No
         "use openai:, anthropic:, google:, mistral:, together: or groq:, "
         "or set `batch: openai` for a server that has OpenAI's batch API"
     )
-
-
-def batch_api(provider: Provider) -> BatchApi | None:
-    """Return the batch API of a provider; None when it has none."""
-    found: BatchApi | None = getattr(provider, "batches", None)  # by name: it is called for every request
-    return found
