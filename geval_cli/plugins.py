@@ -45,6 +45,8 @@ EXTRAS: Mapping[str, str] = {
     "dialect: promptfoo": "geval_cli.extras.promptfoo.load",
     # Renders templates in the language of a dialect: `NunjucksTemplates`.
     "templates: nunjucks": "geval_cli.extras.promptfoo.nunjucks",
+    # Makes requests of prompts by its rules: texts, messages, parameters, and outputs of answers.
+    "requests of promptfoo": "geval_cli.extras.promptfoo.requests",
     # Reads results that another program wrote: `read_results(document, place)`.
     "results: promptfoo": "geval_cli.extras.promptfoo.results",
     # Runs the code that a config has between the steps of a job, and checks it.

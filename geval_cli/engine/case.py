@@ -32,12 +32,10 @@ from geval_cli.engine.judge_output import (
 )
 from geval_cli.engine.plan import NO_PROVIDER, Job, key_of
 from geval_cli.engine.prompt import (
+    REQUESTS,
     Rendered,
-    chat_mistake,
-    messages_for,
     prompt_params,
     render_prompt,
-    rendered_params,
     seen_by_templates,
     shown_prompt,
 )
@@ -56,8 +54,7 @@ from geval_cli.errors import (
 from geval_cli.gateway.call import OPEN_CASE
 from geval_cli.metrics import named_scores
 from geval_cli.plugins import extra
-from geval_cli.providers.base import is_program, takes_text
-from geval_cli.providers.promptfoo_params import calls_as_output, prompt_form, promptfoo_params
+from geval_cli.providers.base import is_program
 from geval_cli.providers.wire.chat import reported_logprobs
 from geval_cli.records import (
     ASKED_TEXTS,
@@ -76,9 +73,8 @@ from geval_cli.records import (
 )
 from geval_cli.source.media import is_marker, named_and_hashed, without_media_data
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.promptfoo import NamedPromptSpec, own_env_of
+from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.store.tool_calls import ToolCallLog
-from geval_cli.templating.js_text import js_json
 
 Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 
@@ -312,7 +308,7 @@ async def _answer(
     response = await _ask(job, test, rendered, context)
     answered = replace(
         blank,
-        output=_output_of(response.choices[0], job.provider)
+        output=extra(REQUESTS).output_of(response.choices[0], job.provider)
         if context.tools.rules.keeps_data
         else response.text,
         finish_reason=response.choices[0].finish_reason,
@@ -372,28 +368,9 @@ async def _ask(job: Job, test: MergedTest, rendered: Rendered, context: JobConte
     """Ask the model; `test` has its variables as templates see them."""
     params = {**prompt_params(job.prompt), **job.test.promptfoo.params}
     rules = context.tools.rules
-    messages = rendered.messages
-    if rules.prompts_spell_chats:
-        form = prompt_form(job.provider)
-        if form == "chat":
-            # A model would answer a chat that cannot be read as one text of the user, and be judged for that.
-            mistake = "" if takes_text(job.provider) else chat_mistake(rendered.whole)
-            if mistake:
-                message = f"the prompt `{job.prompt.label}` starts like a chat, but cannot be read as one: {mistake}"
-                raise TemplateError(
-                    message, hint="write JSON with variables only inside strings, or `{{ name | dump }}`"
-                )
-        messages, thinking = messages_for(form, rendered)
-        if thinking is not None and job.provider.config.get("thinking") is None:
-            params.setdefault("thinking", thinking)
-    if rules.renders_params:
-        params = rendered_params(params, job.provider, job.prompt, test, context.tools.templates)
-    added: frozenset[str] = frozenset()
-    if rules.adds_params:
-        written = {**job.provider.config, **params}
-        changed = promptfoo_params(job.provider, written, own_env_of(job.provider))
-        params = {**params, **changed}
-        added = frozenset(name for name in changed if written.get(name) is None)
+    messages, added = rendered.messages, frozenset[str]()
+    if rules.prompts_spell_chats or rules.renders_params or rules.adds_params:
+        messages, params, added = extra(REQUESTS).request_parts(job, test, rendered, context.tools, params)
     request = ModelRequest(
         messages,
         repeat_index=job.repeat_index,
@@ -407,16 +384,6 @@ async def _ask(job: Job, test: MergedTest, rendered: Rendered, context: JobConte
         added=added,
     )
     return await context.generate(job.provider, request)
-
-
-def _output_of(choice: Choice, provider: ProviderSpec) -> JsonValue:
-    """Return the output where data stays data: what a program or an HTTP API answered with, and calls of tools."""
-    if choice.tool_calls and not is_program(provider):
-        return calls_as_output(provider, choice.text)
-    if not choice.is_data:
-        return choice.text
-    output: JsonValue = json.loads(js_json(json.loads(choice.text)))
-    return output
 
 
 def _origin(job: Job) -> dict[str, JsonValue]:

@@ -29,7 +29,7 @@ from geval_cli.engine.evaluation_modes import assertions_of, check_prompts, chec
 from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.likely_mistakes import LikelyMistakes
 from geval_cli.engine.plan import NO_PROVIDER, Plan
-from geval_cli.engine.prompt import Rendered, changed_for_claude, render_prompt, seen_by_templates
+from geval_cli.engine.prompt import REQUESTS, Rendered, render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_code
 from geval_cli.errors import ConfigError, GevalError, Location, Problem, Severity, TemplateError
 from geval_cli.plugins import extra
@@ -325,7 +325,7 @@ def check_plan(
     of_suite = (
         *check_prompts(plan.suite.prompts),
         *check_formulas(plan.suite.derived_metrics),
-        *changed_for_claude(plan.suite),
+        *(extra(REQUESTS).changed_for_claude(plan.suite) if plan.suite.rules.prompts_spell_chats else ()),
     )
     for problem in of_suite:
         findings.add(problem, "")

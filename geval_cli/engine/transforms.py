@@ -2,16 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec.structs import replace
-
 from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools, Verdict
 from geval_cli.assertions.graded.retrieval import ContextAssertion
-from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.engine.plan import Job
-from geval_cli.engine.prompt import param_levels
+from geval_cli.engine.prompt import REQUESTS
 from geval_cli.errors import Problem
 from geval_cli.plugins import extra
-from geval_cli.providers.base import overlooks_schema_files, structured_output_key
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
@@ -57,8 +53,8 @@ async def with_transformed_output(
     Raises:
         CodeFailedError: the code fails, or returns nothing.
     """
-    if tools.rules.parses_schema_answers and _asks_for_data(provider, prompt, subject.test):
-        subject = _with_structured_output(subject)
+    if tools.rules.parses_schema_answers:
+        subject = extra(REQUESTS).with_structured_output(subject, provider, prompt)
     if tools.scripts is None or not output_code(provider, subject.test):
         return subject
     transformed: Subject = await extra(PROGRAMS).with_transformed_output(subject, provider, prompt, tools)
@@ -122,29 +118,3 @@ def check_code(suite: LoadedSuite, context: CheckContext, *, is_first: bool) -> 
 
 def _has_code(spec: Assertion) -> bool:
     return assertion_code(spec) != (None, None) or any(map(_has_code, spec.members))
-
-
-def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: MergedTest) -> bool:
-    """Return whether promptfoo parses the answer as JSON: where it looks for a JSON Schema of it, there is one.
-
-    The test's parameters override the prompt's, and those the provider's. A schema in a file is found for the
-    Responses API and Anthropic's, and overlooked for chat APIs.
-    """
-    key = structured_output_key(provider.id)
-    if key is None:
-        return False
-    for params, file_params in param_levels(provider, prompt, test):
-        if key in params:
-            asked = params[key]
-            is_seen = key not in file_params or not overlooks_schema_files(provider.id)
-            return is_seen and isinstance(asked, Mapping) and asked.get("type") == "json_schema"
-    return False
-
-
-def _with_structured_output(subject: Subject) -> Subject:
-    if subject.response is None or not isinstance(subject.output, str):
-        return subject
-    try:
-        return replace(subject, output=parse_strict_json(subject.output))
-    except ValueError:
-        return subject

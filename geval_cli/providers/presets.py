@@ -9,6 +9,7 @@ from urllib.parse import quote, urlunsplit
 from msgspec import Struct
 
 from geval_cli.errors import MissingKey, Problem, Severity
+from geval_cli.plugins import extra
 from geval_cli.providers.base import CLASSIFICATION, EMBEDDING, MODERATION, TEXT, ProviderSource, kind_of
 from geval_cli.providers.network.addresses import certificate_of, check_certificate, split_url
 from geval_cli.providers.options import (
@@ -31,7 +32,6 @@ from geval_cli.providers.preset_table import (
     Preset,
 )
 from geval_cli.providers.prices import FREE, LIST_PRICE, Price, batch_price_of, price_of
-from geval_cli.providers.promptfoo_params import promptfoo_params
 from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.providers.wire.credentials import (
     CLOUD_LOGIN,
@@ -116,7 +116,9 @@ def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the config of a provider that a preset describes."""
     config, changed = source.spec.config, {}
     if source.rules.adds_params:
-        changed = promptfoo_params(source.spec, config, own_env_of(source.spec))
+        changed = extra("requests of promptfoo").promptfoo_params(
+            source.spec, config, own_env_of(source.spec)
+        )
     changed = {name: value for name, value in changed.items() if config.get(name) is not None}
     is_azure = preset_of(source).wire_format == "azure"
     further = {*changed, *(_PRINCIPAL_KEYS if is_azure else ())}

@@ -8,7 +8,7 @@ from geval_cli.errors import ConfigError
 from geval_cli.extras.promptfoo.env import literal_env
 from geval_cli.extras.promptfoo.paths import STRUCTURED_SUFFIXES, file_keys, with_file_contents
 from geval_cli.extras.promptfoo.prompts import ConfigPart
-from geval_cli.providers.promptfoo_params import ENV_NAMES
+from geval_cli.extras.promptfoo.requests import ENV_NAMES
 from geval_cli.records import JsonValue
 from geval_cli.source.files import FILE_PREFIX, is_file_reference, read_document
 from geval_cli.source.secrets import mask_text

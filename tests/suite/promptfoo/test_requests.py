@@ -5,15 +5,15 @@ import json
 import pytest
 from support.specs import case
 
-from geval_cli.engine.prompt import (
+from geval_cli.engine.prompt import render_prompt
+from geval_cli.extras.promptfoo.nunjucks import NunjucksTemplates
+from geval_cli.extras.promptfoo.requests import (
     chat_messages,
     chat_mistake,
-    render_prompt,
     render_text,
     resolved_variables,
     shown_text,
 )
-from geval_cli.extras.promptfoo.nunjucks import NunjucksTemplates
 from geval_cli.providers.wire.chat import message_list
 from geval_cli.records import JsonValue, Message
 from geval_cli.specs.dialect import PROMPTFOO_RULES

@@ -9,7 +9,7 @@ from support.promptfoo import load
 from support.promptfoo_facts import ENVIRONMENTS, FACTS, number_of, parameters_in, write_config
 from support.promptfoo_live import recording_server, sent_by_geval
 
-from geval_cli.providers.promptfoo_params import promptfoo_params
+from geval_cli.extras.promptfoo.requests import promptfoo_params
 from geval_cli.specs.promptfoo import EnvProviderSpec
 
 
