@@ -82,6 +82,8 @@ EXTRAS: Mapping[str, str] = {
     "simulated talk": "geval_cli.extras.simulation.talk",
     # Signs requests with AWS credentials: `signer_of`, `check_sign`, `missing_for_sign`, `uses_credentials`.
     "signatures of AWS": "geval_cli.extras.aws.signing",
+    # Models in a project of Google's cloud: where they are, and what names them.
+    "vertex": "geval_cli.extras.clouds.vertex",
     # Finds the credentials of Google Cloud and Azure: `credentials_for`, `lack_of`.
     "cloud credentials": "geval_cli.extras.clouds.credentials",
     # Has the jobs of a run done by other processes.

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
+
+from geval_cli.patterns import compile_later
 
 WireFormat = Literal["openai", "azure", "anthropic", "google"]
 BatchApiName = Literal["", "openai", "azure", "anthropic", "google", "mistral", "together"]
@@ -402,3 +404,18 @@ MEDIA_FAMILIES = (
     "tts-1-",
 )
 """How names of OpenAI's models begin that speak by APIs of their own, with `-` after each: they need no mode."""
+
+VERTEX = Preset(
+    "Gemini and Claude models at Google's Vertex AI",
+    "https://aiplatform.googleapis.com",
+    ("VERTEX_API_KEY", "VERTEX_ACCESS_TOKEN", "GOOGLE_OAUTH_ACCESS_TOKEN"),
+    "vertex:gemini-2.5-flash",
+    wire_format="google",
+)
+
+_REGION = compile_later(r"[a-z][a-z0-9-]{0,62}")
+
+
+def is_region(value: Any) -> bool:
+    """Return whether `value` can be the name of a region: nothing that would end a host name."""
+    return isinstance(value, str) and _REGION.fullmatch(value) is not None

@@ -12,17 +12,15 @@ from threading import Thread
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.patterns import compile_later
-from geval_cli.plugins import PROVIDERS, find_plugin, plugin_names
+from geval_cli.plugins import PROVIDERS, extra, find_plugin, plugin_names
 from geval_cli.providers.base import TEXT, Provider, ProviderSource, kind_of
-from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, WIRE_FORMATS
+from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, VERTEX, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.providers.wire.placeholders import has_response_code
-from geval_cli.providers.wire.vertex import VERTEX, publisher_of
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import is_bare_path
 from geval_cli.source.problems import did_you_mean, listing
@@ -89,11 +87,12 @@ _HERE = "geval_cli.providers"
 _LOCAL = "geval_cli.extras.local"
 _PROGRAMS = "geval_cli.extras.programs.providers"
 _AWS = "geval_cli.extras.aws"
+_CLOUDS = "geval_cli.extras.clouds"
 
 OWN_KINDS: Mapping[str, ProviderKind] = {
     "vertex": ProviderKind(
-        f"{_HERE}.wire.vertex",
-        f"{_HERE}.wire.google",
+        f"{_CLOUDS}.vertex",
+        f"{_CLOUDS}.vertex",
         VERTEX.title,
         VERTEX.example,
         VERTEX.key_envs[0],
@@ -241,7 +240,7 @@ def hears_audio(spec: ProviderSpec) -> frozenset[str]:
     source = ProviderSource(spec, {}, Path(), TRUSTED)
     kind = KIND_ALIASES.get(source.kind, source.kind)
     if kind == "vertex":
-        return frozenset() if publisher_of(source) == "anthropic" else _HEARD_BY_GOOGLE
+        return frozenset() if extra("vertex").publisher_of(source) == "anthropic" else _HEARD_BY_GOOGLE
     preset = PRESETS.get(kind)
     if preset is None:
         return _HEARD_BY_GOOGLE if kind in _STAND_INS or sees_images(spec) else frozenset()
@@ -327,8 +326,6 @@ def _find_kind(source: ProviderSource) -> ProviderKind | None:
     if kind in ("http", "https") and has_response_code(source.spec.config):
         return _HTTP_CODE_KIND
     known = provider_kinds().get(kind)
-    if known is not None and kind == "vertex" and publisher_of(source) == "anthropic":
-        return replace(known, builds=f"{_HERE}.wire.anthropic")
     if known is not None or kind == NONE_PROVIDER or kind in _ELSEWHERE:
         return known
     plugin = find_plugin(PROVIDERS, kind)

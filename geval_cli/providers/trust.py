@@ -14,19 +14,10 @@ from geval_cli.providers.options import (
     is_routing_header,
     own_settings,
 )
-from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
+from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, VERTEX, Preset, is_region
 from geval_cli.providers.presets import CLASSIFIERS_URL, endpoint_of
 from geval_cli.providers.wire.credentials import has_key_command
 from geval_cli.providers.wire.placeholders import has_response_code
-from geval_cli.providers.wire.vertex import (
-    DEFAULT_REGION,
-    PROJECT_VARIABLES,
-    REGION_VARIABLES,
-    VERTEX,
-    is_region,
-    region_url,
-    vertex_endpoint,
-)
 from geval_cli.source.access import TRUST_HINT, TRUSTED
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import own_env_of
@@ -41,7 +32,7 @@ _VERSION_VARIABLES = ("OPENAI_API_VERSION", "AZURE_API_VERSION")
 _PROGRAMS = frozenset({"python", "javascript", "file", "exec"})
 _ADDRESSES = frozenset({"http", "https"})
 _MAY_SIGN = frozenset({*_ADDRESSES, "bedrock"})
-_AWS = "signatures of AWS"
+_AWS, _VERTEX = "signatures of AWS", "vertex"
 _SERVER_HINT = "start the server with --allow-code if you trust every config"
 _WITH_FILES = frozenset({"scripted", "local"})
 
@@ -135,7 +126,7 @@ def _header_problem(spec: ProviderSpec) -> Problem | None:
 def _reach_problem(source: ProviderSource, preset: Preset) -> Problem | None:
     """Return the second look: at the address itself to which requests would go, whatever it was made from."""
     try:
-        url = vertex_endpoint(source).url if _kind(source.spec) == "vertex" else endpoint_of(source).url
+        url = (extra(_VERTEX).vertex_endpoint if _kind(source.spec) == _VERTEX else endpoint_of)(source).url
     except (KeyError, ValueError, TypeError):
         return None  # what is wrong with the settings is told by their check, and nothing is built from them
     if not url or _origin(url) in own_origins(source, preset):
@@ -149,11 +140,7 @@ def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
     urls += [source.env.get(name, "") for name in preset.base_url_envs]
     origins = {_origin(url if "://" in url else f"https://{url}") for url in urls if url}
     if preset is VERTEX:
-        region = str(source.spec.config.get("region") or "") or next(
-            (source.env[name] for name in REGION_VARIABLES if source.env.get(name)), DEFAULT_REGION
-        )
-        if is_region(region):
-            origins.add(_origin(region_url(region)))
+        origins.update(map(_origin, extra(_VERTEX).own_urls(source)))
     elif preset.account_key == "region":
         region = str(source.spec.config.get("region") or "") or next(
             (source.env[name] for name in preset.account_envs if source.env.get(name)), ""
@@ -167,8 +154,9 @@ def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
 
 def variables_of(source: ProviderSource) -> frozenset[str]:
     """Return the environment variables that a vendor's provider may look at."""
-    if _kind(source.spec) == "vertex":
-        return frozenset({*VERTEX.key_envs, *PROJECT_VARIABLES, *REGION_VARIABLES})
+    if _kind(source.spec) == _VERTEX:
+        vertex = extra(_VERTEX)
+        return frozenset({*VERTEX.key_envs, *vertex.PROJECT_VARIABLES, *vertex.REGION_VARIABLES})
     preset = PRESETS.get(_kind(source.spec))
     if preset is None:
         return frozenset({MODELS_DIR_VARIABLE})

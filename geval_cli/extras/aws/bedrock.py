@@ -32,6 +32,7 @@ from geval_cli.providers.options import (
     own_settings,
     wire_parameters,
 )
+from geval_cli.providers.preset_table import is_region
 from geval_cli.providers.prices import LIST_PRICE, ListPrice, Price, batch_price_of, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire import openai
@@ -44,7 +45,6 @@ from geval_cli.providers.wire.credentials import (
 )
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
-from geval_cli.providers.wire.vertex import is_region
 from geval_cli.source.secrets import secret_values
 
 

@@ -37,7 +37,6 @@ from geval_cli.providers.wire.parameters import (
     thinking_budget,
 )
 from geval_cli.providers.wire.token_usage import TokenUsage, read_messages_usage
-from geval_cli.providers.wire.vertex import vertex_endpoint
 from geval_cli.records import Choice, Message, ModelRequest, Role
 from geval_cli.source.media import with_parts_of
 
@@ -79,19 +78,8 @@ class AnthropicProvider(EndpointProvider):
         return _dropped(self._endpoint, request)
 
 
-class VertexClaudeProvider(AnthropicProvider):
-    """A Claude model at Vertex AI, whose address names the model, and whose body the version of the API."""
-
-    def payload(self, request: ModelRequest) -> dict[str, Any]:
-        body = super().payload(request)
-        del body["model"]
-        return {"anthropic_version": "vertex-2023-10-16", **body}
-
-
 def build(source: ProviderSource) -> AnthropicProvider:
     """Return the provider that a checked `source` describes."""
-    if source.kind == "vertex":
-        return VertexClaudeProvider(vertex_endpoint(source))
     return AnthropicProvider(endpoint_of(source))
 
 

@@ -31,7 +31,6 @@ from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Receive
 from geval_cli.providers.wire.finish_reasons import GEMINI, End
 from geval_cli.providers.wire.parameters import GOOGLE_API, gemini_effort_mistake, gemini_thinking, schema_of
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
-from geval_cli.providers.wire.vertex import vertex_endpoint
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, TokenLogprob
 from geval_cli.source.media import with_parts_of
 
@@ -127,7 +126,7 @@ def _searches(body: Mapping[str, Any], model: str) -> int:
 
 def build(source: ProviderSource) -> GoogleProvider:
     """Return the provider that a checked `source` describes."""
-    return GoogleProvider(vertex_endpoint(source) if source.kind == "vertex" else endpoint_of(source))
+    return GoogleProvider(endpoint_of(source))
 
 
 def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from geval_cli.providers.options import (
     own_settings,
     wire_parameters,
 )
-from geval_cli.providers.preset_table import Preset
+from geval_cli.providers.preset_table import VERTEX, is_region
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.wire.anthropic import AnthropicProvider
 from geval_cli.providers.wire.credentials import (
     CLOUD_LOGIN,
     KEY_COMMAND_SOURCE,
@@ -36,16 +37,11 @@ from geval_cli.providers.wire.credentials import (
     missing_program,
 )
 from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.wire.endpoint_provider import EndpointProvider
+from geval_cli.providers.wire.google import GoogleProvider
 from geval_cli.providers.wire.parameters import check_parameters, places_of
+from geval_cli.records import ModelRequest
 from geval_cli.source.secrets import secret_values
-
-VERTEX = Preset(
-    "Gemini and Claude models at Google's Vertex AI",
-    "https://aiplatform.googleapis.com",
-    ("VERTEX_API_KEY", "VERTEX_ACCESS_TOKEN", "GOOGLE_OAUTH_ACCESS_TOKEN"),
-    "vertex:gemini-2.5-flash",
-    wire_format="google",
-)
 
 _KEY_VARIABLES = VERTEX.key_envs[:1]
 _TOKEN_VARIABLES = VERTEX.key_envs[1:]
@@ -57,13 +53,7 @@ _CONTINENTS = ("eu", "us")
 _PUBLISHERS = (("gemini", "google"), ("gemma", "google"), ("claude", "anthropic"))
 """How names of models begin, and whose they are."""
 _METHODS = {"google": "generateContent", "anthropic": "rawPredict"}
-_REGION = compile_later(r"[a-z][a-z0-9-]{0,62}")
 _PROJECT = compile_later(r"[a-z0-9][a-z0-9.:-]{0,127}")  # as in `example.com:my-project`, or a number
-
-
-def is_region(value: Any) -> bool:
-    """Return whether `value` can be the name of a region: nothing that would end a host name."""
-    return isinstance(value, str) and _REGION.fullmatch(value) is not None
 
 
 def _is_project(value: Any) -> bool:
@@ -162,6 +152,27 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
         certificate=certificate_of(source),
         signer=cloud or key_command_of(source, key_header=key_header, secrets=secrets),
     )
+
+
+class VertexClaudeProvider(AnthropicProvider):
+    """A Claude model at Vertex AI, whose address names the model, and whose body the version of the API."""
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        body = super().payload(request)
+        del body["model"]
+        return {"anthropic_version": "vertex-2023-10-16", **body}
+
+
+def build(source: ProviderSource) -> EndpointProvider:
+    """Return the provider that a checked `source` describes."""
+    endpoint = vertex_endpoint(source)
+    return VertexClaudeProvider(endpoint) if publisher_of(source) == "anthropic" else GoogleProvider(endpoint)
+
+
+def own_urls(source: ProviderSource) -> list[str]:
+    """Return where the region's models are that the config or the environment names; the usual region's otherwise."""
+    region = str(source.spec.config.get("region") or "") or _first(source, REGION_VARIABLES) or DEFAULT_REGION
+    return [region_url(region)] if is_region(region) else []
 
 
 def _login(source: ProviderSource, settings: Mapping[str, Any]) -> CloudLogin | None:
