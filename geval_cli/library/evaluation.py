@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from geval_cli.assertions.base import Outcome
 from geval_cli.assertions.graded.judges import Member, ask_jury, verdict_of_jury
@@ -26,7 +27,14 @@ from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.scoring import Grade
 from geval_cli.judge.source import ASSISTANT, as_text, last_words, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
-from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, written_media
+from geval_cli.library.records import (
+    NO_OUTPUT,
+    Result,
+    TestCase,
+    given_media,
+    is_missing,
+    written_media,
+)
 from geval_cli.providers.registry import hears_audio, sees_images
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import TEST_TEXTS, JsonValue, Status, TraceStep, Turn, to_json
@@ -35,7 +43,7 @@ from geval_cli.runs.spending import Spending
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import SourceFiles
 from geval_cli.source.media import FEWER_HINT, ConfigMedia, Media, too_many
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import ProviderSpec, describe_value
 from geval_cli.suite.tests import output_of
 
 
@@ -62,6 +70,10 @@ async def evaluate_case(judges: Session, evaluation: Evaluation, case: TestCase)
 
 async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, spending: Spending) -> Result:
     _check_case(case)
+    absent: dict[str, Any] = {
+        item.name: item.default for item in fields(case) if is_missing(getattr(case, item.name))
+    }
+    case = replace(case, **absent)  # of a table, as in a suite
     started = time.perf_counter()
     held = _media_of(case, evaluation)  # until the verdict is there
     metric, judged = evaluation.metric, _judged_case(case, held)
@@ -239,7 +251,8 @@ def _media_of(case: TestCase, evaluation: Evaluation) -> list[Media]:
 
 def _judged_case(case: TestCase, held: Sequence[Media]) -> JudgedCase:
     turns = _turns(case)
-    texts: dict[str, JsonValue] = {name: _texts(getattr(case, name)) for name in TEST_TEXTS}
+    texts: dict[str, Any] = {name: getattr(case, name) for name in TEST_TEXTS}
+    texts |= {name: _texts(name, texts[name]) for name in ("context", "retrieval_context")}
     texts["input"] = case.input or last_words(turns)
     return JudgedCase(
         images=tuple(item.marker for item in held if item.kind == "image"),
@@ -300,8 +313,12 @@ def _written(items: object) -> JsonValue:
     return [dict(item) if isinstance(item, Mapping) else item for item in items]
 
 
-def _texts(value: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
-    return value if value is None or isinstance(value, str) else tuple(value)
+def _texts(name: str, value: object) -> str | tuple[Any, ...] | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        raise UsageError(f"`{name}` must be text or a list of texts, found {describe_value(value)}")
+    return tuple(value)
 
 
 def _result(

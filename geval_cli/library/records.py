@@ -54,6 +54,11 @@ class TestCase:
     audio: Sequence[str | Path | bytes] = ()
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a table has nothing in a cell: NaN, or what pandas has in its place."""
+    return type(value).__name__ in {"NAType", "NaTType"} or (isinstance(value, float) and value != value)  # noqa: PLR0124 - only NaN differs from itself
+
+
 def given_media(given: object) -> Sequence[object]:
     """Return images or recordings that a program gives, be it one alone."""
     if isinstance(given, str | bytes | Path):

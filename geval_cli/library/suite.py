@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_cli.errors import Problem, UsageError
-from geval_cli.library.records import NO_OUTPUT, TestCase, given_media, written_media
+from geval_cli.library.records import NO_OUTPUT, TestCase, given_media, is_missing, written_media
 
 if TYPE_CHECKING:
     from geval_cli.suite.load import BuiltSuite
@@ -147,7 +147,7 @@ class _SuiteWriter:
                 here = (*path, str(key))
                 if key in _PROVIDER_KEYS:
                     found[str(key)] = self.provider(item, here)
-                elif not (path[0] == "tests" and len(path) <= _CELL_DEPTH + 1 and _is_missing(item)):
+                elif not (path[0] == "tests" and len(path) <= _CELL_DEPTH + 1 and is_missing(item)):
                     found[str(key)] = self.plain(item, here)
             return found
         if isinstance(value, list | tuple | set | frozenset):
@@ -189,7 +189,7 @@ class _SuiteWriter:
         return self._refuse(f"{what} is not allowed here", path, hint)
 
     def _metric(self, metric: Any, path: tuple[str | int, ...]) -> dict[str, Any]:
-        from geval_cli.judge.metric import DEFAULT_SAMPLES
+        from geval_cli.judge.metric import DEFAULT_SAMPLES, DEFAULT_THRESHOLD
         from geval_cli.library.definition import written_form
 
         # A suite asks for each metric by itself.
@@ -199,6 +199,8 @@ class _SuiteWriter:
             del written["samples"]
             if metric.scoring == "auto":
                 del written["scoring"]
+        if metric.threshold == DEFAULT_THRESHOLD:
+            written.pop("threshold", None)
         if metric.jury is not None:
             written["jury"] = metric.jury
         judges = [self._judge(model, path) for model in metric.judges or (metric.model,)]
@@ -257,14 +259,14 @@ def _case_fields(case: TestCase) -> dict[str, Any]:
         "output": None if case.actual_output is NO_OUTPUT else case.actual_output,
         "images": [written_media(item, "image") for item in given_media(case.images)] or None,
         "audio": [written_media(item, "audio") for item in given_media(case.audio)] or None,
-        "turns": dict(case.turns) if isinstance(case.turns, Mapping) else list(case.turns) or None,
-        "trace": None if case.trace is None else list(case.trace),
+        "turns": dict(case.turns) if isinstance(case.turns, Mapping) else _items(case.turns) or None,
+        "trace": None if case.trace is None else _items(case.trace),
     }
 
 
-def _is_missing(value: Any) -> bool:
-    """Return whether a table has nothing in a cell: NaN, or what pandas has in its place."""
-    return type(value).__name__ in {"NAType", "NaTType"} or (isinstance(value, float) and value != value)  # noqa: PLR0124 - only NaN differs from itself
+def _items(value: Any) -> Any:
+    """Return turns or steps as a list; what is neither stays for the reader to refuse."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
 def _name_of(function: Any) -> str:

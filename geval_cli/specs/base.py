@@ -6,7 +6,7 @@ Types and values are told in plain words: what a key takes, what was found inste
 import json
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
@@ -353,6 +353,8 @@ def describe_value(value: JsonValue) -> str:
         return f"the text {text}" if value else "an empty text"
     if isinstance(value, dict):
         return "a mapping"
+    if not isinstance(value, Collection):  # of a program's
+        return f"an object of the class {type(value).__name__}"
     return f"a list with {_entries(len(value))}" if value else "an empty list"
 
 

@@ -265,6 +265,19 @@ def test_instructions_in_a_document_stay_between_the_marks_and_change_nothing_of
     assert all(PASSAGE.findall(prompt)[0][1] == orders for prompt in prompts)
 
 
+@pytest.mark.parametrize("said", ['["no"]', '{"is": false}', '"no"', "null", "true"])
+def test_a_document_that_may_answer_a_question_in_an_odd_form_is_no_proof_that_it_does_not(said: str) -> None:
+    reply = f'{{"quotation": "", "answered": {said}}}'
+    liar = Liar(0)
+    found = generated(
+        lambda prompt: reply if prompt.startswith("Does this document") else liar(prompt),
+        PIER,
+        count=1,
+        kinds={Kind.UNANSWERABLE: 1},
+    )
+    assert found.tests == []
+
+
 def test_what_is_missing_is_asked_for_again_about_other_passages() -> None:
     texts = [PIER.replace("Elmsund", name) for name in ("Elmsund", "Nordholm", "Wik")]
     liar = Liar(0.5)

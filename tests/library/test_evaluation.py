@@ -17,9 +17,11 @@ from geval_cli import (
     JudgeError,
     MissingParamsError,
     Result,
+    Suite,
     TestCase,
     UsageError,
     evaluate_batch,
+    run,
 )
 from geval_cli.errors import ProviderUnavailableError
 
@@ -105,6 +107,41 @@ def test_several_criteria_have_parts(server: LoopbackServer) -> None:
 def test_output_that_is_no_text_is_shown_as_json(server: LoopbackServer) -> None:
     helpfulness().evaluate(TestCase("Book it.", {"tool": "book", "day": 3}))
     assert '{\n  "tool": "book",\n  "day": 3\n}' in last_prompt(server)
+
+
+def test_what_a_table_lacks_is_missing_and_is_not_shown_to_the_judge(server: LoopbackServer) -> None:
+    nothing = float("nan")
+    row = TestCase("q", "a", expected_output=nothing, context=nothing, turns=nothing, trace=nothing)  # type: ignore[arg-type]
+    metric = helpfulness(evaluation_steps=["Read."])
+    metric.evaluate(row)
+    metric.evaluate(TestCase("q", "a"))
+    assert len(server.requests) == 1, "it is the same case"
+    with pytest.raises(MissingParamsError):
+        helpfulness(evaluation_params=["actual_output", "expected_output"]).evaluate(row)
+    with pytest.raises(UsageError, match="actual_output"):
+        metric.evaluate(TestCase("q", nothing))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "found"),
+    [
+        ("context", 5, "the number 5"),
+        ("retrieval_context", {"a": "b"}, "a mapping"),
+        ("turns", 5, "the number 5"),
+        ("trace", object(), "an object of the class object"),
+    ],
+)
+def test_a_field_of_another_type_is_a_usage_error_of_its_case_alone(
+    field: str, value: Any, found: str, server: LoopbackServer
+) -> None:
+    wrong = dataclasses.replace(CASE, **{field: value})
+    metric = helpfulness(evaluation_steps=["Read."])
+    before, error, after = evaluate_batch(metric, [CASE, wrong, TestCase("q", "a")])
+    assert (isinstance(before, Result), isinstance(after, Result)) == (True, True)
+    assert isinstance(error, UsageError)
+    assert (field in str(error), found in str(error)) == (True, True), str(error)
+    with pytest.raises(GevalError):
+        run(Suite(tests=[wrong], assertions=[metric]))
 
 
 def test_missing_params_are_named_before_anything_is_asked(server: LoopbackServer) -> None:
@@ -323,3 +360,9 @@ class TestBatch:
 def test_an_error_can_be_copied_with_its_words():
     error = MissingParamsError(("context", "input"))
     assert (str(copy.copy(error)), copy.copy(error).params) == (str(error), error.params)
+
+
+def test_an_expected_output_that_is_no_text_is_shown_as_json(server: LoopbackServer) -> None:
+    case = dataclasses.replace(CASE, expected_output={"minutes": 10})  # type: ignore[arg-type]
+    helpfulness(evaluation_steps=["Read."]).evaluate(case)
+    assert '"minutes": 10' in last_prompt(server)

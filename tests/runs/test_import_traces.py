@@ -443,3 +443,15 @@ def test_import_without_a_kind_reads_a_suite() -> None:
     assert as_typed(["import", "x.json"], commands) == ["import", "suite", "x.json"]
     for words in (["import", "traces", "x"], ["import", "suite", "x"], ["import", "--help"]):
         assert as_typed(words, commands) == words
+
+
+@pytest.mark.parametrize("odd", [["text"], {"a": 1}, None, 5], ids=["list", "mapping", "null", "number"])
+def test_a_kind_of_another_type_is_a_kind_that_is_not_known(odd: Any, tmp_path: Path) -> None:
+    parts = [{"type": odd, "text": "no text"}, {"type": "text", "text": "Yes."}]
+    lines = [
+        {"messages": [{"role": "user", "content": "Well?"}, {"role": "assistant", "content": parts}]},
+        {"trace_id": "t", "attributes": {"gen_ai.operation.name": odd, "x": 1}},
+    ]
+    (tmp_path / "traces.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    [answer] = read_traces(tmp_path / "traces.jsonl", TraceReading())
+    assert answer.row()["output"] == "Yes."

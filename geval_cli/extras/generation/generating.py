@@ -223,11 +223,11 @@ def read_tests(reply: str) -> list[WrittenTest]:
 
 def read_check(reply: str) -> bool | None:
     """Return whether a document answers a question, as a model says; None where it does not say, or both."""
-    found = {
+    found = [
         (_own(item).get("answered"), bool(_text(_own(item).get("quotation"))))
         for item in find_objects(without_thoughts(reply))
-    }
-    if found == {(False, False)}:
+    ]
+    if found and all(item == (False, False) for item in found):
         return False
     return True if found and all(answered is True for answered, _ in found) else None
 

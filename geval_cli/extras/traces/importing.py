@@ -144,7 +144,7 @@ def _text_of(parts: Any) -> str:
         texts = (
             part if isinstance(part, str) else first(_inner(part), "text", "content")
             for part in parts
-            if isinstance(part, str) or _inner(part).get("type", "text") in _TEXT_PARTS
+            if isinstance(part, str) or str(_inner(part).get("type", "text")) in _TEXT_PARTS
         )
         return "".join(text for text in texts if isinstance(text, str))
     return "" if parts is None else as_text(parts)
@@ -157,7 +157,7 @@ def _inner(part: Any) -> Fields:
 
 def _parts_of(parts: Any, kinds: set[str]) -> list[Fields]:
     return (
-        [part for part in parts if isinstance(part, dict) and part.get("type") in kinds]
+        [part for part in parts if isinstance(part, dict) and str(part.get("type")) in kinds]
         if isinstance(parts, list)
         else []
     )
@@ -319,7 +319,8 @@ def spans_of(span: Fields, about: Fields) -> list[TraceSpan]:
 
 def _kind_of(known: Fields) -> str | None:
     """Return what a span is as a step of an agent; None for what only surrounds steps, and for anything else."""
-    operation = known.get("gen_ai.operation.name")
+    operation = first(known, "gen_ai.operation.name")
+    operation = operation if operation is None else str(operation)
     kind = str(first(known, "openinference.span.kind", "traceloop.span.kind") or "").upper()
     if operation in _CALL_KINDS or kind == "LLM":
         return "llm"
