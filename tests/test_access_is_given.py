@@ -239,7 +239,7 @@ def _is_harmless(call: ast.Call) -> bool:
 WRITERS = {
     "report/safe_file.py": "the door itself",
     "cli/configs.py": "a starter, opened by `open_in_place`",
-    "report/request_log.py": "opened by `open_in_place`",
+    "extras/request_log.py": "opened by `open_in_place`",
     "report/json_file.py": "opened by `open_in_place`",
     "extras/web/editor/routes.py": "opened by `open_in_place`",
     "cli/streams.py": "the null device",

@@ -46,14 +46,15 @@ rooms of `extras/`: they may import any of them, and the core, which is all but 
 
 TIES_OF_EXTRAS: dict[str, set[str]] = {
     "aws": {"batches"},
-    "generation": {"traces"},
+    "generation": {"plan", "traces"},
     "local": {"batches"},
-    "mcp": {"trust"},
+    "mcp": {"plan", "trust"},
     "promptfoo": {"programs"},
     "simulation": {"traces", "trust"},
     "tools": {"programs"},
-    "trust": {"html"},
-    "web": {"html", "trust"},
+    "trust": {"html", "plan"},
+    "web": {"history", "html", "json_schema", "starter", "trust"},
+    "workers": {"plan"},
 }
 """The extras that build on another extra."""
 
@@ -74,9 +75,12 @@ THIRD_PARTY_HOMES = {
         "report",
         "extras.batches",
         "extras.generation",
+        "extras.history",
         "extras.html",
         "extras.local",
         "extras.mcp",
+        "extras.plan",
+        "extras.request_log",
         "extras.trust",
     },
     "aiohttp": {"providers", "extras.remote"},

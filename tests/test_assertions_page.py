@@ -10,9 +10,9 @@ from support.suites import load_suite
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion, SimulatedUser
 from geval_cli.assertions.registry import ASSERTION_TYPES, check_assertion
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml, write_yaml
-from geval_cli.suite.json_schema import config_json_schema
 
 PAGE = (Path(__file__).parents[1] / "docs" / "assertions.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -10,8 +10,8 @@ from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer
 from test_examples import respond
 
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.source.yaml_source import read_yaml
-from geval_cli.suite.json_schema import config_json_schema
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/reference/data.md").read_text(encoding="utf-8")

@@ -27,6 +27,7 @@ from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import seen_by_templates
 from geval_cli.engine.transforms import seen_by_assertion
 from geval_cli.errors import ConfigError, GevalError
+from geval_cli.extras.export import read_portable_suite
 from geval_cli.extras.programs.assertions.code import code_text
 from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.extras.web.editor.routes import open_suite_file
@@ -46,7 +47,6 @@ from geval_cli.specs.dialect import DEFAULT_RULES, PROMPTFOO_RULES, DialectRules
 from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.suite import load
 from geval_cli.suite.assertions import read_assertions
-from geval_cli.suite.export import read_portable_suite
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.tests import read_test
 from geval_cli.suite.validation import LoadContext, read_fields

@@ -14,10 +14,10 @@ from typer.core import TyperCommand, TyperGroup
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.cli.app import app, as_typed, names_of_commands
 from geval_cli.errors import UsageError
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import spellings
-from geval_cli.suite.json_schema import config_json_schema
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from support.config_page import settings_table, with_config_tables
 
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.extras.promptfoo.differences import ASSERTIONS, MATTERS, difference_table
 from geval_cli.providers.preset_table import PRESETS, Preset
-from geval_cli.suite.json_schema import config_json_schema
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from geval_cli.cli.problems import print_annotations, print_problems
 from geval_cli.cli.run import check_all
 from geval_cli.errors import ConfigError, ExitCode, OutputError, ProblemFormat, UsageError
+from geval_cli.extras.export import PortableSuite, read_portable_suite
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.extras.promptfoo.differences import ConfigDifference, differences
 from geval_cli.extras.pull_requests.problem_formats import FILE_ENDINGS, Origin, write_problems
+from geval_cli.extras.starter import DEMO_CONFIG, DEMO_MODEL, choose_starter, has_local_models
 from geval_cli.numbers import plural
 from geval_cli.report.safe_file import SafeFile, open_in_place, output_error
 from geval_cli.report.sanitize import quoted
 from geval_cli.runs.requests import PreparedRun, RunRequest, is_untrusted
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
-from geval_cli.suite.export import PortableSuite, read_portable_suite
-from geval_cli.suite.json_schema import config_json_schema
-from geval_cli.suite.starter import DEMO_CONFIG, DEMO_MODEL, choose_starter, has_local_models
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:

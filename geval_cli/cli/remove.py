@@ -13,12 +13,12 @@ from msgspec import Struct, field
 from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import StoreError, UsageError
+from geval_cli.extras.history import RunListEntry, print_runs
 from geval_cli.extras.trust.labelling import removed_run
 from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION, RunRecord, RunStatus
 from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
-from geval_cli.report.run_list import RunListEntry, print_runs
 from geval_cli.runs.stored import is_results_file
 from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.runs import RunStore

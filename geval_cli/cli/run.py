@@ -42,9 +42,9 @@ from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
     from geval_cli.cli.stranger import Wall
+    from geval_cli.extras.request_log import RequestLines
     from geval_cli.extras.traces.otel import OtelTraces
     from geval_cli.report.progress import Progress
-    from geval_cli.report.request_log import RequestLines
 
 _RANK = (
     ExitCode.OK,
@@ -113,9 +113,9 @@ class Screen:
         self._timer.cancel()
         early, self._early = self._early, None
         with suppress(OSError, ValueError):
+            from geval_cli.extras.request_log import RequestLines
             from geval_cli.report.console import make_console
             from geval_cli.report.progress import make_progress
-            from geval_cli.report.request_log import RequestLines
 
             console = make_console(sys.stderr, environ=os.environ)
             if self._lists_requests:
@@ -284,7 +284,7 @@ def _open_log(path: Path | None, stack: ExitStack) -> list[ResultsFile]:
     """Return the log of requests, if there is to be one, open until the end of the block."""
     if path is None:
         return []
-    from geval_cli.report.request_log import RequestLogFile
+    from geval_cli.extras.request_log import RequestLogFile
 
     try:
         return [stack.enter_context(RequestLogFile(path))]

@@ -13,6 +13,8 @@ from rich.text import Text
 
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.errors import Problem, Severity, StoreError, UsageError
+from geval_cli.extras.history import RunHistory, read_history, runs_json
+from geval_cli.extras.history import print_runs as print_run_table
 from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.case_text import print_test
@@ -22,11 +24,8 @@ from geval_cli.report.failures import PLURALS, Failures, GroupBy, print_cases, p
 from geval_cli.report.json_file import json_document, json_text
 from geval_cli.report.output import check_output_paths, files_of, write_results_file
 from geval_cli.report.report import RunReport
-from geval_cli.report.run_list import print_runs as print_run_table
-from geval_cli.report.run_list import runs_json
 from geval_cli.report.sanitize import quoted
 from geval_cli.report.terminal import print_answer, print_report, show_command
-from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.stored import open_report
 from geval_cli.store.home import current_folder, home_folder, make_folder

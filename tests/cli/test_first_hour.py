@@ -16,10 +16,10 @@ from geval_cli.assertions.base import CheckContext, MergedTest
 from geval_cli.assertions.registry import ASSERTION_TYPES, check_assertion
 from geval_cli.cli.configs import demo_config
 from geval_cli.errors import UsageError
+from geval_cli.extras.starter import DEMO_CONFIG
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.source_map import SourcePath
-from geval_cli.suite.starter import DEMO_CONFIG
 from geval_cli.templating import Templates
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from geval_cli.errors import OutputError
 from geval_cli.events import ModelCalled, Noticed, RequestEnded, RunEvent
+from geval_cli.extras.request_log import RequestLines, RequestLogFile
 from geval_cli.records import ErrorInfo, Role, RunRecord, RunStatus, RunSummary, Usage
 from geval_cli.report.report import RunReport
-from geval_cli.report.request_log import RequestLines, RequestLogFile
 
 GOOD = RequestEnded(
     call=7,

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, console_of
 
+from geval_cli.extras.history import RunChange, RunListEntry, print_runs, runs_json
 from geval_cli.records import GateResult, GitState, RunStatus, RunSummary, Status
-from geval_cli.report.run_list import RunChange, RunListEntry, print_runs, runs_json
 from geval_cli.statistics.paired import DifferenceVerdict
 
 NOW = datetime(2026, 11, 22, 0, 48, tzinfo=timezone(timedelta(hours=1)))

@@ -11,13 +11,13 @@ from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_run
 
 from geval_cli.errors import ConfigError, Problem, Severity
+from geval_cli.extras.export import read_portable_suite
 from geval_cli.extras.trust.estimation import estimate
 from geval_cli.records import GateResult
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.store.state import open_runs
-from geval_cli.suite.export import read_portable_suite
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "trust"
 

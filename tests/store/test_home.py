@@ -8,7 +8,7 @@ import pytest
 
 from geval_cli.cli.configs import import_suite
 from geval_cli.errors import StoreError
-from geval_cli.report.request_log import RequestLogFile
+from geval_cli.extras.request_log import RequestLogFile
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.home import home_folder, make_folder, make_private_file

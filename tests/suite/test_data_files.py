@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.errors import ConfigError, Problem
+from geval_cli.extras.export import read_portable_suite
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.extras.programs.loading import LoadScripts
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.source.problems import sort_problems
 from geval_cli.specs.base import Spec
-from geval_cli.suite.export import read_portable_suite
-from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import OpenedSuite
 from geval_cli.suite.tables import TableRow, column_letters, guess_delimiter

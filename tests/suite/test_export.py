@@ -14,10 +14,10 @@ from msgspec import Struct
 from support.suites import load_suite
 
 from geval_cli.errors import ConfigError
+from geval_cli.extras.export import read_portable_suite
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import Spec, spellings
-from geval_cli.suite.export import read_portable_suite
-from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.schema import SuiteSpec
 
 ENV = {"CITY": "Rome", "MODEL": "openai:gpt-4o"}

@@ -4,13 +4,13 @@ import jsonschema
 import pytest
 
 from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.extras.json_schema import config_json_schema
+from geval_cli.extras.starter import starter_config
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import read_document
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.starter import starter_config
 
 INVALID = Path(__file__).parent / "invalid"
 # What is wrong with these an editor can see without reading other files.

@@ -6,9 +6,9 @@ from jsonschema import Draft202012Validator
 from support.suites import load_suite
 
 from geval_cli.errors import ConfigError
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.suite.json_schema import config_json_schema
 
 _REST = "\ntests:\n  - assert: [{type: contains, value: x}]\nprompts: [x]\n"
 

@@ -10,10 +10,10 @@ import pytest
 from support.suites import load_suite
 
 from geval_cli.errors import ConfigError
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import read_document
 from geval_cli.source.problems import render_problems
-from geval_cli.suite.json_schema import config_json_schema
 
 VALID = Path(__file__).parent / "valid"
 ODD_VALUES: list[Any] = [

@@ -7,13 +7,13 @@ import pytest
 from support.geval_command import run_geval
 
 from geval_cli.errors import Severity
+from geval_cli.extras.json_schema import config_json_schema
+from geval_cli.extras.starter import _VENDORS, choose_starter, starter_config
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.yaml_source import read_yaml
-from geval_cli.suite.json_schema import config_json_schema
-from geval_cli.suite.starter import _VENDORS, choose_starter, starter_config
 
 KEYS = [(name, variable) for name in _VENDORS for variable in PRESETS[name].key_envs]
 

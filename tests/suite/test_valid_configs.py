@@ -9,10 +9,10 @@ import pytest
 from support.suites import load_suite
 
 from geval_cli.assertions.base import MergedTest
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import read_document
 from geval_cli.specs.base import Spec
-from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.suite import LoadedSuite
 
 VALID = Path(__file__).parent / "valid"

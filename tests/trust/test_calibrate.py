@@ -22,6 +22,8 @@ from support.stored_runs import store_run
 import geval_cli.extras.trust
 from geval_cli.cli.arguments import parse_option
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
+from geval_cli.extras.export import read_portable_suite
+from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.extras.trust.calibration import calibrate, calibration_document, write_calibration
 from geval_cli.extras.trust.documents import print_document, write_document
 from geval_cli.extras.trust.labels import write_labels
@@ -35,8 +37,6 @@ from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.intervals import share_interval
 from geval_cli.store.state import open_runs
-from geval_cli.suite.export import read_portable_suite
-from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.load import open_suite
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "trust"

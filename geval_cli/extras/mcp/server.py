@@ -34,6 +34,8 @@ from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import BudgetError, ConfigError, GevalError, UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunStarted
 from geval_cli.extras.mcp.command import McpOptions
+from geval_cli.extras.plan.dry_run import plan_run
+from geval_cli.extras.plan.report import plan_document
 from geval_cli.extras.trust import require_statistics
 from geval_cli.extras.trust.anchors import AnchorSet, Look, keep_look, looks_before, read_anchors
 from geval_cli.extras.trust.documents import print_document
@@ -58,10 +60,8 @@ from geval_cli.report.comparison_text import print_comparison
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import Failures, GroupBy, print_failures
 from geval_cli.report.json_file import json_text
-from geval_cli.report.plan import plan_document
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import sanitize, sanitized_lines
-from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.evaluate import run_evaluation
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest

@@ -23,6 +23,7 @@ from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import NOTHING_SAID, Job, key_of
 from geval_cli.errors import UndoneError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
+from geval_cli.extras.plan.report import RunPlan
 from geval_cli.extras.trust.anchors import (
     Anchor,
     AnchorSet,
@@ -50,7 +51,6 @@ from geval_cli.judge.scoring import passes
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
 from geval_cli.records import ASKED_TEXTS, JsonValue, Role, RunRecord, Usage, to_json
-from geval_cli.report.plan import RunPlan
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import job_context, open_suite_session
 from geval_cli.store.cache import ResponseCache

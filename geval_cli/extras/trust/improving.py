@@ -29,6 +29,7 @@ from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.serialize import serialize
 from geval_cli.engine.case import JobContext, begin_job
 from geval_cli.errors import GevalError, Problem, Severity, UndoneError, UsageError
+from geval_cli.extras.plan.report import RunPlan
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, count_look
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.drift import AskedJob, RatingCost, asked_for
@@ -65,7 +66,6 @@ from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
 from geval_cli.providers.registry import check_provider
 from geval_cli.records import CaseResult, JsonValue, ModelRequest, Purpose, Role, Usage, to_json
-from geval_cli.report.plan import RunPlan
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.runs.event_loop import run_async

@@ -23,6 +23,7 @@ from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
 from geval_cli.errors import ConfigError, UndoneError, UsageError
+from geval_cli.extras.plan.dry_run import plan_run
 from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.labels import count_words, draw, vars_key
@@ -63,7 +64,6 @@ from geval_cli.patterns import compile_later
 from geval_cli.providers.base import TEXT
 from geval_cli.records import AssertionResult, Role, Status, Usage
 from geval_cli.report.sanitize import output_digest
-from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.session import call_policy, job_context, open_suite_session

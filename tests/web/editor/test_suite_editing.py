@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.web_server import HttpAnswer, RunningServer, running_server
 
-from geval_cli.suite.json_schema import config_json_schema
+from geval_cli.extras.json_schema import config_json_schema
 
 SUITE = dedent("""\
     # Kept, as is every comment

@@ -33,6 +33,7 @@ from geval_cli.extras.generation.options import (
     GenerateTestsOptions,
     WritingOptions,
 )
+from geval_cli.extras.plan.dry_run import request_counts
 from geval_cli.extras.traces.importing import line_of, no_file
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
@@ -44,7 +45,6 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line, quoted, sanitize
-from geval_cli.runs.dry_run import request_counts
 from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest

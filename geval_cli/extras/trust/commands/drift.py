@@ -9,6 +9,7 @@ from rich.text import Text
 from geval_cli.cli.problems import print_note, print_problems, print_warnings
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.events import Noticed, RunEvent
+from geval_cli.extras.plan.dry_run import plan_run
 from geval_cli.extras.trust.anchors import (
     AnchorSet,
     drawn_anchors,
@@ -27,7 +28,6 @@ from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
-from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.options import check_idle
 from geval_cli.runs.prepare import prepare

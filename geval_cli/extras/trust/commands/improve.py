@@ -7,6 +7,7 @@ from pathlib import Path
 
 from geval_cli.cli.problems import print_note, print_problems, print_warnings
 from geval_cli.errors import ExitCode
+from geval_cli.extras.plan.dry_run import plan_run
 from geval_cli.extras.trust.documents import check_document_paths, deliver
 from geval_cli.extras.trust.drift import uncached
 from geval_cli.extras.trust.gepa_search import check_installed
@@ -28,7 +29,6 @@ from geval_cli.records import SCHEMA_VERSION
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest

@@ -21,6 +21,8 @@ from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from geval_cli.errors import ConfigError, OutputError, Problem, Severity, UsageError
+from geval_cli.extras.json_schema import config_json_schema
+from geval_cli.extras.starter import choose_starter
 from geval_cli.extras.web.html import error_page, render_page
 from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.extras.web.served_folder import CONFIG_SUFFIXES, served_config
@@ -35,9 +37,7 @@ from geval_cli.source.files import MAX_CONFIG_BYTES, is_file_reference, read_tex
 from geval_cli.source.json_source import read_json
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.yaml_source import read_yaml
-from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.load import read_with_rules, rules_of
-from geval_cli.suite.starter import choose_starter
 
 SUITE_KEYS = frozenset({"prompts", "providers", "tests", "defaultTest", "default_test"})
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from geval_cli.extras.history import RunChange, RunHistory, change_text, read_history
 from geval_cli.extras.web.html import render_page
 from geval_cli.extras.web.pages.charts import trends
 from geval_cli.extras.web.pages.routing import (
@@ -19,9 +20,7 @@ from geval_cli.extras.web.pages.routing import (
 )
 from geval_cli.records import Status
 from geval_cli.report.report import run_title
-from geval_cli.report.run_list import RunChange, change_text
 from geval_cli.report.verdict import run_outcome
-from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.store.run_pages import RunChoice
 
 RUNS_PER_PAGE = 50

@@ -36,6 +36,7 @@ from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
 from geval_cli.engine.transforms import assertion_code, is_made_by_code, output_code
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
+from geval_cli.extras.plan.report import PowerPlan, RequestCounts, RequestKind, RunPlan
 from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.gateway.gateway import with_media_for
 from geval_cli.judge.dimensions import find_dimension
@@ -58,7 +59,6 @@ from geval_cli.records import (
     Status,
     TokenLogprob,
 )
-from geval_cli.report.plan import PowerPlan, RequestCounts, RequestKind, RunPlan
 from geval_cli.runs.baseline import gates_of
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
