@@ -86,6 +86,8 @@ EXTRAS: Mapping[str, str] = {
     "vertex": "geval_cli.extras.clouds.vertex",
     # Finds the credentials of Google Cloud and Azure: `credentials_for`, `lack_of`.
     "cloud credentials": "geval_cli.extras.clouds.credentials",
+    # Judges the outputs of one test that are compared with each other, once all of them are there: `finish_row`.
+    "comparisons": "geval_cli.extras.comparisons",
     # Has the jobs of a run done by other processes.
     "workers": "geval_cli.extras.workers.coordinator",
 }

@@ -510,7 +510,7 @@ class MergedTest(Struct, frozen=True):
 EXPECTED_OUTPUT = "expected_output"
 """The name of the expected output of a test where outputs are compared with it."""
 PAIRS = "pairs"
-"""In the detail of a comparison: its pairs, as `PairResult.shown` has them (`graded.pairwise`)."""
+"""In the detail of a comparison: its pairs, as `PairResult.shown` has them (`extras.comparisons`)."""
 
 
 class RowColumn(Struct, frozen=True):

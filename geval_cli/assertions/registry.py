@@ -157,9 +157,9 @@ ASSERTION_TYPES = AssertionTypes(
         "trace-span-count": f"{_EXTRAS}.traces.trajectory:SpanCountAssertion",
         "trace-span-duration": f"{_EXTRAS}.traces.trajectory:SpanDurationAssertion",
         "trace-error-spans": f"{_EXTRAS}.traces.trajectory:ErrorSpansAssertion",
-        "select-best": f"{_HERE}.best_of:SelectBestAssertion",
-        "pairwise": f"{_HERE}.graded.pairwise:PairwiseAssertion",
-        "max-score": f"{_HERE}.best_of:MaxScoreAssertion",
+        "select-best": f"{_EXTRAS}.comparisons:SelectBestAssertion",
+        "pairwise": f"{_EXTRAS}.comparisons:PairwiseAssertion",
+        "max-score": f"{_EXTRAS}.comparisons:MaxScoreAssertion",
     },
     takes_plugins=True,
 )

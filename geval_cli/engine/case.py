@@ -461,3 +461,39 @@ def _asked(test: MergedTest) -> AskedTest | UnsetType:
         audio=tuple(named_and_hashed(item) for item in test.audio if is_marker(item)),
     )
     return UNSET if found.is_empty else found
+
+
+class ComparisonGroups(Struct):
+    """Runs jobs; keeps results whose outputs are compared with others until the last of their group is there.
+
+    What it keeps is bounded by the jobs under way, as long as jobs come row by row. The results of a row that is never
+    complete, since the run stops, are never given out: its cases stay undone, and their answers are in the cache.
+    """
+
+    context: JobContext
+    row_size: Callable[[Job], int]
+    _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Forget groups that are not complete: a later pass over the plan does all of their jobs again."""
+        self._rows.clear()
+
+    async def run(self, job: Job) -> Sequence[CaseResult]:
+        """Return the results that are final now: of the job, of its whole group, or none.
+
+        Raises:
+            UndoneError: the run may spend no more, or an answer comes with a batch.
+        """
+        if not any(spec.compares_outputs for spec in job.test.assertions):
+            return (await run_job(job, self.context),)
+        pending = await begin_job(job, self.context)
+        row = self._rows.setdefault(job.group, [])
+        row.append(pending)
+        if len(row) < self.row_size(job):
+            return ()
+        # Complete groups are dropped at once: the plan's order keeps few of them open, so memory stays flat.
+        del self._rows[job.group]
+        # Jobs end in any order; a judge that compares must get the same request each time, or the cache never hits.
+        row.sort(key=lambda member: member.job.column)
+        found: Sequence[CaseResult] = await extra("comparisons").finish_row(row, self.context)
+        return found

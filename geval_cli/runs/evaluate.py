@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import MergedTest, ModelGradedAssertion, each_assertion
 from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.engine.aggregate import Notices, Tally, derive, derive_by_column
+from geval_cli.engine.case import ComparisonGroups
 from geval_cli.engine.columns import with_columns
-from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.gates import judge_gates
 from geval_cli.engine.plan import DoneCases, Job
 from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal, run_plan

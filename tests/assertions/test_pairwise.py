@@ -14,10 +14,9 @@ from support.scripted_judge import ScriptedJudge, prompt_of, weighed_reply
 from support.specs import assertion, case, suite
 
 from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest, Tools
-from geval_cli.engine.case import JobContext
+from geval_cli.engine.case import ComparisonGroups, JobContext
 from geval_cli.engine.check import check_plan
 from geval_cli.engine.columns import RankingSums, row_columns
-from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import BudgetError, ProviderTimeoutError
 from geval_cli.judge.metric import Judge

@@ -8,9 +8,8 @@ from support.graded import SpeakingJudge, graded_tools
 from support.specs import assertion, case, suite
 
 from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest, Tools
-from geval_cli.engine.case import JobContext
+from geval_cli.engine.case import ComparisonGroups, JobContext
 from geval_cli.engine.check import check_plan
-from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import BudgetError, ProviderTimeoutError
 from geval_cli.records import CaseResult, Choice, ModelRequest, ModelResponse, Role, Status, Usage

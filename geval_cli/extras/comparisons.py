@@ -1,8 +1,9 @@
-"""pairwise: a judge compares the outputs of a test two by two, each pair in both orders."""
+"""Outputs of one test compared with each other: select-best, max-score, pairwise, and the verdicts of their cases."""
 
 import asyncio
 import math
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -12,6 +13,8 @@ from pydantic import AliasChoices, Field
 from geval_cli.assertions.base import (
     EXPECTED_OUTPUT,
     PAIRS,
+    Amount,
+    Assertion,
     CheckContext,
     MergedTest,
     ModelGradedAssertion,
@@ -20,21 +23,172 @@ from geval_cli.assertions.base import (
     RowMember,
     Subject,
     Tools,
+    ValueRules,
+    Verdict,
     check_texts,
     shortened,
+    verdict_of,
 )
-from geval_cli.assertions.best_of import check_is_comparable
-from geval_cli.assertions.graded.judges import JudgeClient, Question, check_own_prompt, judge_provider
+from geval_cli.assertions.graded.judges import (
+    JudgeClient,
+    Question,
+    check_own_prompt,
+    judge_provider,
+    own_prompt,
+)
+from geval_cli.engine.case import JobContext, PendingResult
+from geval_cli.engine.evaluation_modes import assertions_of
+from geval_cli.engine.judge_output import Meter, MeteredJudge, compare_outputs
+from geval_cli.engine.plan import Job
 from geval_cli.errors import GevalError, JudgeError, Problem, UndoneError, UnjudgeableError
-from geval_cli.judge.calls import is_cut_off
+from geval_cli.judge.calls import is_cut_off, reply_schema
 from geval_cli.judge.estimate import MIN_COVERAGE
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.prompt import Block, prompt_digest
-from geval_cli.judge.replies.verdicts import SPELLINGS, parse_winner
+from geval_cli.judge.replies.verdicts import SPELLINGS, parse_choice, parse_winner
 from geval_cli.judge.scoring import passes, weigh_words
 from geval_cli.judge.source import resolve_input
-from geval_cli.records import Choice, JsonValue, Purpose, Status
+from geval_cli.metrics import named_scores
+from geval_cli.numbers import format_score, format_score_beside, format_threshold
+from geval_cli.records import AssertionResult, CaseResult, Choice, JsonValue, Purpose, Role, Status, Usage
 from geval_cli.specs.base import Score
+
+_COMPARING = ("select-best", "max-score")
+_LEAST_COMPARED = 2
+_CHOICE_SCHEMA: Mapping[str, Any] = reply_schema({"reason": {"type": "string"}, "best": {"type": "integer"}})
+
+
+class MaxScoreRules(ValueRules):
+    """How the scores of one output become one number."""
+
+    method: Literal["average", "sum"] = Field("average", description="The weighted mean or the weighted sum.")
+    weights: dict[str, Amount] = Field(
+        default_factory=dict, description="The weight of each assertion type; 1 by default."
+    )
+    threshold: Amount | None = Field(None, description="The lowest score with which the best output passes.")
+
+
+class MaxScoreAssertion(Assertion):
+    """max-score: the output whose other assertions have the highest score passes."""
+
+    value_form = (MaxScoreRules, "the rules of a max-score")
+    compares_outputs = True
+
+    value: MaxScoreRules = Field(
+        default_factory=MaxScoreRules,
+        description="How to combine the scores: {method, weights, threshold}.",
+    )
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return a problem where there are no other assertions, whose scores could be compared."""
+        if any(not other.compares_outputs for other in context.test.assertions):
+            return []
+        message = "max-score compares the scores of other assertions, and there are none"
+        return [Problem(message, self.place.value("type"), "add the assertions that score the outputs")]
+
+    async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome]:
+        """Pass the output with the highest score, the first of several, in the order of `members`.
+
+        Raises:
+            UnjudgeableError: there are fewer than two outputs.
+        """
+        del tools
+        check_is_comparable(members)
+        scores = [total_score(member.assertions, self.value) for member in members]
+        highest = max(scores)
+        reaches = self.value.threshold is None or passes(highest, self.value.threshold)
+        best = scores.index(highest) if reaches else -1
+        return [
+            Outcome.of(
+                place == best, _score_reason(score, highest, self.value, chosen=place == best), total=score
+            )
+            for place, score in enumerate(scores)
+        ]
+
+
+def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRules) -> float:
+    """Return the weighted mean, or sum, of the scores; types without a weight of their own weigh 1."""
+    weighed = [
+        (rules.weights.get(result.type, 1.0), result.score or 0.0)
+        for result in assertions
+        if result.type.removeprefix("not-") not in _COMPARING
+    ]
+    total = sum(weight * score for weight, score in weighed)
+    weights = sum(weight for weight, _ in weighed)
+    if rules.method == "sum":
+        return total
+    return total / weights if weights else 0.0
+
+
+def _score_reason(score: float, highest: float, rules: MaxScoreRules, *, chosen: bool) -> str:
+    if chosen:
+        return f"the highest score in the row: {format_score(score)}"
+    if rules.threshold is not None and not passes(highest, rules.threshold):
+        own = format_score_beside(score, rules.threshold)
+        return f"no output in the row reaches {format_threshold(rules.threshold)}; this one has {own}"
+    own, best = format_score_beside(score, highest), format_score_beside(highest, score)
+    return f"the score is {own}; the highest in the row is {best}"
+
+
+class SelectBestAssertion(ModelGradedAssertion):
+    """select-best: a judge picks the output of a test that best meets the criterion."""
+
+    value_form = "text"
+    compares_outputs = True
+
+    value: str = Field(description="The criterion; a template, may be file://.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the criterion and of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        check_texts(self.value, self.place.child("value"), context, problems)
+        check_own_prompt(self, context, ("criteria", "outputs"), problems)
+        return problems
+
+    async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome]:
+        """Pass the output that the judge chose, in the order of `members`.
+
+        Raises:
+            JudgeError, ProviderError: no choice could be had.
+            UnjudgeableError: there are fewer than two outputs.
+        """
+        check_is_comparable(members)
+        subject = members[0].subject
+        criterion = tools.templates.render(self.value, subject.test.variables)
+        outputs = [member.subject.text for member in members]
+        blocks = [Block(f"Output {number}", text) for number, text in enumerate(outputs, 1)]
+        question = Question(
+            "best",
+            (Block("Criterion", criterion), *blocks),
+            {"criteria": criterion, "outputs": outputs},
+            _CHOICE_SCHEMA,
+            purpose=Purpose.CHOICE,
+        )
+        # Prompts in promptfoo's manner count outputs from 0.
+        first = 0 if own_prompt(self, subject.test) is not None else 1
+        judge = JudgeClient(self, subject, tools)
+        read = partial(parse_choice, count=len(outputs), first=first)
+        best, reason = await judge.ask(question, read)
+        why = f": {reason}" if reason else ""
+        outcomes = [
+            Outcome.of(place == best, f"{'chosen' if place == best else 'not chosen'} for {criterion!r}{why}")
+            for place in range(len(outputs))
+        ]
+        return [replace(outcome, latency_ms=judge.latency_ms) for outcome in outcomes]
+
+
+def check_is_comparable(members: Sequence[RowMember]) -> None:
+    """Raise UnjudgeableError unless there are several outputs to compare.
+
+    Raises:
+        UnjudgeableError: fewer than two outputs could be had.
+    """
+    if len(members) < _LEAST_COMPARED:
+        raise UnjudgeableError(
+            "this test has fewer than two outputs to compare",
+            hint="see the errors of the other cases of the test",
+        )
+
 
 ALL = "all"
 _YARDSTICK = "is_yardstick"
@@ -472,3 +626,108 @@ def _reason(results: Sequence[PairResult]) -> str:
     reason = told.shown_first.reason
     said = f"\nshown first, with {told.title} second: {shortened(reason, _REASON_LENGTH)}" if reason else ""
     return "; ".join(parts) + said
+
+
+async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[CaseResult]:
+    """Return the final results of a whole group. Cases without an output are not compared and stay errors.
+
+    Raises:
+        UndoneError: the run may spend no more, or an answer comes with a batch.
+    """
+    specs = [spec for spec in row[0].job.test.assertions if spec.compares_outputs]
+    answered = [member for member in row if member.subject is not None]
+    verdicts: dict[int, list[AssertionResult]] = {member.job.column: [] for member in answered}
+    for spec in specs:
+        for column, result in await _compared(spec, answered, context):
+            verdicts[column].append(result)
+    return [
+        _finished(member, verdicts[member.job.column]) if member.job.column in verdicts else member.result
+        for member in row
+    ]
+
+
+async def _compared(
+    spec: Assertion, answered: Sequence[PendingResult], context: JobContext
+) -> list[tuple[int, AssertionResult]]:
+    """Return the result of one comparison for each case that takes part; what it cost is in the first."""
+    # Where scores are compared, a case whose assertions could not be judged has none.
+    needs_scores = spec.base_type == "max-score"
+    part = [item for item in answered if not (needs_scores and item.result.status is Status.ERROR)]
+    members = [
+        RowMember(in_column(item.subject, item.job, context.columns), item.result.assertions)
+        for item in part
+        if item.subject is not None
+    ]
+    meter = Meter()
+    tools = replace(
+        context.tools,
+        judge_for=lambda judge: MeteredJudge(context.tools.judge_for(judge), meter),
+        earlier=tuple(result for item in part for result in item.earlier),
+    )
+    results = await compare_outputs(spec, members, tools)
+    return [
+        (item.job.column, replace(meter.read(result), usage=Usage() if place else meter.usage))
+        for place, (item, result) in enumerate(zip(part, results, strict=True))
+    ]
+
+
+def in_column(subject: Subject, job: Job, columns: Sequence[RowColumn]) -> Subject:
+    """Return the subject with the column that its job is in, for comparisons that name it."""
+    known = columns[job.column] if job.column < len(columns) else None
+    return replace(subject, column=known or RowColumn(job.column, job.shown_provider.label))
+
+
+def _finished(member: PendingResult, compared: Sequence[AssertionResult]) -> CaseResult:
+    result = member.result
+    assertions = tuple(_in_order(member.job, result.assertions, compared))
+    verdict = _own_verdict(member, compared)
+    choosing = [item for item in compared if not _is_ranked(item)]
+    if choosing:
+        verdict = row_verdict(verdict, choosing, is_alone=len(assertions) == len(choosing))
+    judging = sum((item.usage for item in compared), result.usage.get(Role.JUDGE, Usage()))
+    return replace(
+        result,
+        status=verdict.status,
+        score=verdict.score,
+        named_scores=named_scores(assertions),
+        usage={**result.usage, Role.JUDGE: judging},
+        assertions=assertions,
+    )
+
+
+def _is_ranked(result: AssertionResult) -> bool:
+    """Return whether an output has a score of its own by a comparison, which counts like that of any assertion."""
+    return result.type == "pairwise"
+
+
+def _own_verdict(member: PendingResult, compared: Sequence[AssertionResult]) -> Verdict:
+    """Return the verdict of all but the assertions that choose one output of the test."""
+    result = member.result
+    ranked = [item for item in compared if _is_ranked(item)]
+    if not ranked or result.error is not None:
+        return Verdict(result.status, result.score)
+    return verdict_of((*result.assertions, *ranked), member.job.test.threshold)
+
+
+def row_verdict(own: Verdict, compared: Sequence[AssertionResult], *, is_alone: bool) -> Verdict:
+    """Return the verdict of a compared case: the loser fails with 0, the winner keeps its own.
+
+    `is_alone` says that nothing but comparisons is asserted; then the winner has 1.
+    """
+    statuses = {result.status for result in compared if result.weight or result.status is Status.ERROR}
+    if own.status is Status.ERROR or Status.ERROR in statuses:
+        return Verdict(Status.ERROR, None)
+    if Status.FAILED in statuses:
+        return Verdict(Status.FAILED, 0.0)
+    return Verdict(Status.PASSED, 1.0) if is_alone and compared else own
+
+
+def _in_order(
+    job: Job, own: Iterable[AssertionResult], compared: Iterable[AssertionResult]
+) -> Iterator[AssertionResult]:
+    """Yield the results in the order of the config."""
+    rest, comparisons = iter(own), iter(compared)
+    for spec in assertions_of(job.prompt, job.test):
+        result = next(comparisons if spec.compares_outputs else rest, None)
+        if result is not None:
+            yield result
