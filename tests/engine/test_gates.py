@@ -343,3 +343,20 @@ def test_what_computes_the_score_of_a_test_may_name_metrics(
         subjects.note(test, (), TEMPLATES)
 
     assert bool(list(subjects.problems())) is is_unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "is_mixed_up"),
+    [
+        ("latency.mean <= 0.8", "latency", True),
+        ("latency.mean <= 1", "latency", True),
+        ("latency.mean <= 800", "latency", False),
+        ("latency.mean <= 0.8", "tone", False),
+    ],
+)
+def test_a_gate_on_the_runs_latency_is_not_taken_for_one_on_a_metric_of_that_name(
+    text: str, metric: str, is_mixed_up: bool
+) -> None:
+    problems = list(GateSubjects([gate(text)], metrics={metric}, fitting={0}).problems())
+
+    assert [problem.hint for problem in problems] == ["give the metric another name"] * is_mixed_up

@@ -78,6 +78,7 @@ def test_the_cases_that_are_done_are_those_that_were_added(
     part = DoneCases(repeats=2, columns=3, first_test=first, marks=whole.marks_of(first, last))
 
     assert len(whole) == len(places)
+    assert part.marks_of(first, last) == whole.marks_of(first, last)
     for place in itertools.product(range(6), range(2), range(3)):
         assert whole.has(done_case(*place)) == (place in places)
         if place[0] < last:
