@@ -12,7 +12,7 @@ from geval_cli.errors import ConfigError
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import ToolSet
-from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.trust import WatchedTests, code_of_suite, code_of_test, document_trust_problems
 
 
@@ -105,8 +105,10 @@ def test_a_prompt_that_a_program_makes_is_code_by_the_name_that_the_config_gives
         (case(), []),
         (case(tools=ToolSet(SourcePath.nowhere())), []),
         (case(tools=ToolSet(SourcePath.nowhere(), named_functions=True)), ["tools"]),
+        (case(provider=FilteredProviderSpec(id="echo")), []),
+        (case(provider=FilteredProviderSpec(id="echo", transform="output.trim()")), ["transform"]),
         (asserting("a"), []),
     ],
 )
-def test_tools_are_code_where_they_are_functions(test: MergedTest, code: list[str]) -> None:
+def test_tools_that_are_functions_and_transforms_of_a_provider_are_code(test: MergedTest, code: list[str]) -> None:
     assert [part.what for part in code_of_test(test)] == code
