@@ -15,7 +15,7 @@ from geval_cli.errors import (
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import OPEN_CASE, OpenCase
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.gateway.limits import Pace, Window, _Line
+from geval_cli.gateway.limits import OpenCases, Pace, Window, _Line
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Role, Usage
 
@@ -469,3 +469,30 @@ def test_each_overload_is_counted_for_all_processes_of_a_run(world):
     for text in "abc":
         complete_all(world, [(provider, ask(text))], policy=CallPolicy(pace=pace))
     assert pace.overloads == 2
+
+
+def test_of_cases_that_wait_one_that_is_cancelled_keeps_no_other_from_beginning():
+    async def body():
+        cases, begun = OpenCases(Budget(), 1), []
+        first, *others = (judged() for _ in range(4))
+        await cases.begin(first)
+
+        async def begin(case):
+            await cases.begin(case)
+            begun.append(others.index(case))
+
+        waiting = [asyncio.create_task(begin(case)) for case in others]
+        await asyncio.sleep(0)
+        waiting[1].cancel()
+        await asyncio.wait([waiting[1]])
+        for case in (first, others[0]):
+            assert case in cases.begun
+            cases.close(case)
+            assert case not in cases.begun
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(asyncio.gather(waiting[0], waiting[2]), 30)
+        return begun, cases.begun
+
+    begun, left = asyncio.run(body())
+    assert begun == [0, 2]
+    assert len(left) == 1
