@@ -110,5 +110,7 @@ def test_a_prompt_that_a_program_makes_is_code_by_the_name_that_the_config_gives
         (asserting("a"), []),
     ],
 )
-def test_tools_that_are_functions_and_transforms_of_a_provider_are_code(test: MergedTest, code: list[str]) -> None:
+def test_tools_that_are_functions_and_transforms_of_a_provider_are_code(
+    test: MergedTest, code: list[str]
+) -> None:
     assert [part.what for part in code_of_test(test)] == code
