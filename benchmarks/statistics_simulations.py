@@ -26,9 +26,9 @@ from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.main import main as geval_command
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import export_run, import_run
-from geval_cli.extras.simulation.realism import draw_pairs
-from geval_cli.extras.simulation.talk_files import Talk, Talks
-from geval_cli.extras.simulation.two_samples import (
+from geval_cli.extras.conversations.realism import draw_pairs
+from geval_cli.extras.conversations.talk_files import Talk, Talks
+from geval_cli.extras.conversations.two_samples import (
     ComparedPair,
     Sample,
     crossed_share,

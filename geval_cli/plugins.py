@@ -77,9 +77,9 @@ EXTRAS: Mapping[str, str] = {
     "batches: anthropic": "geval_cli.extras.batches.anthropic",
     "batches: google": "geval_cli.extras.batches.google",
     # Reads and checks the users of a config whom models play: `read_simulation`, `read_profiles`, `check_user`.
-    "simulated users": "geval_cli.extras.simulation.users",
+    "simulated users": "geval_cli.extras.conversations.users",
     # Says what such a user says next: `SimulatedTalk`.
-    "simulated talk": "geval_cli.extras.simulation.talk",
+    "simulated talk": "geval_cli.extras.conversations.talk",
     # Signs requests with AWS credentials: `signer_of`, `check_sign`, `missing_for_sign`, `uses_credentials`.
     "signatures of AWS": "geval_cli.extras.aws.signing",
     # Models in a project of Google's cloud: where they are, and what names them.

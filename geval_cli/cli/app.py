@@ -41,7 +41,7 @@ EXTRA_COMMANDS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("serve", "view"), "geval_cli.extras.web.command"),
     **dict.fromkeys(("generate", "review"), "geval_cli.extras.generation.commands"),
-    "realism": "geval_cli.extras.simulation.command",
+    "realism": "geval_cli.extras.conversations.command",
     "mcp": "geval_cli.extras.mcp.command",
     "comment": "geval_cli.extras.pull_requests.command",
     "batches": "geval_cli.extras.batches.cli",

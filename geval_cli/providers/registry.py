@@ -87,6 +87,7 @@ _HERE = "geval_cli.providers"
 _LOCAL = "geval_cli.extras.local"
 _PROGRAMS = "geval_cli.extras.programs.providers"
 _AWS = "geval_cli.extras.aws"
+_STAND_INS = "geval_cli.extras.stand_ins"
 _CLOUDS = "geval_cli.extras.clouds"
 
 OWN_KINDS: Mapping[str, ProviderKind] = {
@@ -108,9 +109,11 @@ OWN_KINDS: Mapping[str, ProviderKind] = {
         "a model in this process (llama.cpp)",
         "local:smollm2",
     ),
-    "echo": ProviderKind(f"{_HERE}.echo", f"{_HERE}.echo", "answers with the prompt itself", "echo"),
+    "echo": ProviderKind(
+        f"{_STAND_INS}.echo", f"{_STAND_INS}.echo", "answers with the prompt itself", "echo"
+    ),
     "scripted": ProviderKind(
-        f"{_HERE}.scripted", f"{_HERE}.scripted", "answers from a file", "scripted:replies.yaml"
+        f"{_STAND_INS}.scripted", f"{_STAND_INS}.scripted", "answers from a file", "scripted:replies.yaml"
     ),
     "http": ProviderKind(
         f"{_HERE}.wire.http", f"{_HERE}.wire.http", "any HTTP API", "http://localhost:8080/answer"
@@ -220,13 +223,13 @@ def provider_access_problem(
     return access_problem(_source(spec, env, base_dir, access), OWN_KINDS)
 
 
-_STAND_INS = frozenset({"scripted", "echo"})
+_WITHOUT_MODEL = frozenset({"scripted", "echo"})
 
 
 def sees_images(spec: ProviderSpec) -> bool:
     """Return whether images in a prompt reach the provider: as such, or in texts where its dialect has them so."""
     kind = spec.id.partition(":")[0].lower()
-    if kind in _STAND_INS or kind == "vertex" or KIND_ALIASES.get(kind, kind) in PRESETS:
+    if kind in _WITHOUT_MODEL or kind == "vertex" or KIND_ALIASES.get(kind, kind) in PRESETS:
         return True
     return kind != "local" and not spec.rules.marks_images
 
@@ -243,7 +246,7 @@ def hears_audio(spec: ProviderSpec) -> frozenset[str]:
         return frozenset() if extra("vertex").publisher_of(source) == "anthropic" else _HEARD_BY_GOOGLE
     preset = PRESETS.get(kind)
     if preset is None:
-        return _HEARD_BY_GOOGLE if kind in _STAND_INS or sees_images(spec) else frozenset()
+        return _HEARD_BY_GOOGLE if kind in _WITHOUT_MODEL or sees_images(spec) else frozenset()
     if preset.wire_format == "google":
         return _HEARD_BY_GOOGLE
     is_chat = preset.wire_format in ("openai", "azure") and not source.name.startswith("responses:")
@@ -297,7 +300,7 @@ def _module(name: str, kind: ProviderKind) -> Any:
 
 def build_client_provider(asked: ClientModel, number: int) -> Provider:
     """Return the provider for a client of the user's, the `number`-th of its event loop."""
-    provider: Provider = import_module(f"{_HERE}.wire.openai_client").build(asked, number)
+    provider: Provider = import_module(f"{_PROGRAMS}.openai_client").build(asked, number)
     return provider
 
 

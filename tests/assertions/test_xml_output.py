@@ -1,7 +1,7 @@
 import pytest
 from support.verdicts import judged, passes, problems
 
-from geval_cli.assertions.structured.markup import XmlRules
+from geval_cli.extras.markup import XmlRules
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from geval_cli.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from geval_cli.extras.programs.providers.openai_client import ClientModel
 from geval_cli.providers.registry import build_client_provider
-from geval_cli.providers.wire.openai_client import ClientModel
 
 KEY = "sk-client-0123456789abcdef"
 TOKEN = "eyJhbGciOi-azure-token-0123456789"

@@ -11,8 +11,8 @@ from support.calls import answer, ask, provider, run
 from support.geval_command import run_geval
 from support.loopback import LoopbackServer, chat_reply
 
-from geval_cli.assertions.graded.embeddings import cosine
 from geval_cli.errors import ProviderRequestError
+from geval_cli.extras.embeddings import cosine
 from geval_cli.extras.local.llama_server import (
     LlamaPool,
     LlamaServer,

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from geval_cli.extras.simulation.two_samples import (
+from geval_cli.extras.conversations.two_samples import (
     ComparedPair,
     Sample,
     crossed_share,

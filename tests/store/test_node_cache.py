@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from geval_cli.extras.workers.node_cache import AnswerRow, KnownKeys, NodeCache, packed_keys, rows_of
 from geval_cli.records import Choice
 from geval_cli.store.cache import ResponseCache, StoredChoice
-from geval_cli.store.node_cache import AnswerRow, KnownKeys, NodeCache, packed_keys, rows_of
 
 KEYS = [f"{number:064x}" for number in (7 << 200, 8 << 200, 2**255)]
 

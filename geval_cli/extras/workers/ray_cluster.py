@@ -31,12 +31,7 @@ from msgspec.structs import replace
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.extras.workers.executors import HURRY, Hear, WorkerLostError
-from geval_cli.extras.workers.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
-from geval_cli.extras.workers.worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
-from geval_cli.runs.options import LOCAL
-from geval_cli.store.cache import ResponseCache
-from geval_cli.store.home import abandoned_folders, hold_folder, make_temporary_folder, remove_folder
-from geval_cli.store.node_cache import (
+from geval_cli.extras.workers.node_cache import (
     AnswerRow,
     KnownKeys,
     NodeCache,
@@ -45,6 +40,11 @@ from geval_cli.store.node_cache import (
     packed_keys,
     rows_of,
 )
+from geval_cli.extras.workers.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
+from geval_cli.extras.workers.worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
+from geval_cli.runs.options import LOCAL
+from geval_cli.store.cache import ResponseCache
+from geval_cli.store.home import abandoned_folders, hold_folder, make_temporary_folder, remove_folder
 from geval_cli.version import __version__, install_hint
 
 _NOT_SHIPPED = (".geval", ".git", ".venv*", ".env*", "node_modules", "__pycache__")

@@ -14,7 +14,7 @@ from geval_cli.extras.trust.options import BudgetOptions, ReportOptions, SeedOpt
 from geval_cli.runs.options import OfflineOption, Option, OptionGroup, check_idle
 
 if TYPE_CHECKING:
-    from geval_cli.extras.simulation.realism import PlannedPairs, TalkPair, ToldApart
+    from geval_cli.extras.conversations.realism import PlannedPairs, TalkPair, ToldApart
 
 SimulatedTalks = Annotated[
     str,
@@ -79,8 +79,8 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
         ConfigError: a file has lines that cannot be used, or cannot be written.
         UsageError: there is no such run or model, or it has no conversations.
     """
-    from geval_cli.extras.simulation.realism import compare_talks, draw_pairs, realism_document
-    from geval_cli.extras.simulation.talk_files import read_talks
+    from geval_cli.extras.conversations.realism import compare_talks, draw_pairs, realism_document
+    from geval_cli.extras.conversations.talk_files import read_talks
     from geval_cli.extras.trust.documents import check_document_paths, deliver
 
     if given.against is None:
@@ -130,7 +130,7 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
         print_warnings(warnings)
 
         async def ask() -> "ToldApart | None":
-            from geval_cli.extras.simulation.realism import plan_pairs, tell_apart
+            from geval_cli.extras.conversations.realism import plan_pairs, tell_apart
             from geval_cli.gateway.gateway import CallPolicy
             from geval_cli.providers.prices import known_price
             from geval_cli.runs.session import UNPRICED_HINT, check_price, open_session

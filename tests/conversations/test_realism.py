@@ -13,7 +13,7 @@ from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer, Reply, chat_reply
 from support.product import Finished, Product
 
-from geval_cli.extras.simulation.realism import (
+from geval_cli.extras.conversations.realism import (
     compare_talks,
     draw_pairs,
     has_slip,
@@ -25,8 +25,8 @@ from geval_cli.extras.simulation.realism import (
     revealed_by_turn,
     words_of,
 )
-from geval_cli.extras.simulation.talk_files import Talk, Talks, read_talks
-from geval_cli.extras.simulation.two_samples import ComparedPair, crossed_share
+from geval_cli.extras.conversations.talk_files import Talk, Talks, read_talks
+from geval_cli.extras.conversations.two_samples import ComparedPair, crossed_share
 from geval_cli.records import Turn
 
 ROOT = Path(__file__).parents[2]

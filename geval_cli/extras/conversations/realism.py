@@ -12,8 +12,8 @@ from string import punctuation
 from msgspec import Struct
 
 from geval_cli.errors import GevalError, ProviderSettledError, UndoneError
-from geval_cli.extras.simulation.talk_files import Talk, Talks
-from geval_cli.extras.simulation.two_samples import (
+from geval_cli.extras.conversations.talk_files import Talk, Talks
+from geval_cli.extras.conversations.two_samples import (
     ComparedPair,
     DistributionGap,
     MeanDifference,

@@ -1,0 +1,1 @@
+"""Providers that stand in for a model, in demos and tests."""
