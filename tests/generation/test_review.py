@@ -9,6 +9,8 @@ import pexpect
 import pytest
 from support.geval_command import clean_environment, geval_at_terminal, run_geval
 
+from geval_cli.extras.generation.reviewing import Sources
+
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 PROMPT = "q quit"
 DOCUMENT = (
@@ -232,3 +234,11 @@ def test_what_cannot_be_reviewed_is_said(tmp_path: Path, name: str, content: str
         (tmp_path / name).write_text(content, encoding="utf-8")
     done = run_geval("review", name, cwd=tmp_path)
     assert (done.code, says in done.stderr) == (2, True), done.stderr
+
+
+def test_a_quotation_that_is_there_twice_is_shown_on_its_line(tmp_path: Path) -> None:
+    (tmp_path / "d.md").write_text("1. Dogs are welcome.\n2. Dogs are welcome.\n", encoding="utf-8")
+    shown = [
+        Sources().around(str(tmp_path / "d.md"), line, "Dogs are welcome", 3).before for line in (1, 2, 7)
+    ]
+    assert shown == ["1. ", "2. ", "1. "]

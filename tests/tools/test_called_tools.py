@@ -280,6 +280,16 @@ def test_no_case_sees_what_another_one_has_changed(tmp_path: Path) -> None:
     }
 
 
+def test_files_with_variables_of_one_name_keep_their_own(tmp_path: Path) -> None:
+    with model_with([[("add_a", {})], [("add_b", {})], [("add_a", {})], [("add_b", {})]]) as server:
+        write(tmp_path, server, tools=["file://a.py", "file://b.py"])
+        for name, first in (("a", 0), ("b", 100)):
+            code = f'SEEN = [{first}]\ndef add_{name}() -> int:\n    "Add."\n    SEEN.append(SEEN[-1] + 1)\n'
+            (tmp_path / f"{name}.py").write_text(f"{code}    return SEEN[-1]\n", encoding="utf-8")
+        [result] = run_of(tmp_path)
+    assert [step["output"] for step in result["trace"]] == [1, 101, 2, 102]
+
+
 def test_a_new_run_calls_again_though_the_model_is_not_asked_again(tmp_path: Path) -> None:
     with model_with([[("note", {"text": "x"})]]) as server:
         write(tmp_path, server)

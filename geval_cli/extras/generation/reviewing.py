@@ -191,7 +191,10 @@ class Sources:
         for document in self._texts[source]:
             if document.row not in {0, line}:
                 continue
-            start = document.text.find(text)
+            start = first = document.text.find(text)
+            while start >= 0 and document.line_at(start) != line:
+                start = document.text.find(text, start + 1)
+            start = max(start, first)  # on another line, where lines were added
             if start < 0:
                 span = FoldedText(document.text).find(text, 1)
                 if not isinstance(span, FoundSpan):

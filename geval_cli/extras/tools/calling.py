@@ -65,7 +65,7 @@ class ToolCaller:
         self._called = 0
         self._stored: list[StoredCall] | None = None
         self._functions_called = 0
-        self._state: Mapping[str, JsonValue] = {}
+        self._state: dict[Path, Mapping[str, JsonValue]] = {}  # of each file with functions
         self._used: set[int] = set()
 
     def accounted_for(self, result: CaseResult) -> CaseResult:
@@ -213,7 +213,7 @@ class ToolCaller:
             "name": name,
             "arguments": arguments,
             "variables": self._test.variables,
-            "state": dict(self._state),
+            "state": dict(self._state.get(self._tools.functions[name], {})),
         }
         try:
             answer: Any = await self._means.scripts().call(code, given, begin=begin)
@@ -228,7 +228,8 @@ class ToolCaller:
         return dict(answer)
 
     def _noted(self, name: str, arguments: JsonValue, answer: Mapping[str, JsonValue]) -> TraceStep:
-        self._state = answer.get("state", self._state)
+        if "state" in answer:
+            self._state[self._tools.functions[name]] = answer["state"]
         error = _refusal(answer["refused"]) if "refused" in answer else answer.get("error")
         return TraceStep(TOOL, name, arguments, answer.get("result"), error, answer.get("ms"))
 
