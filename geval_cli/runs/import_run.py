@@ -1,11 +1,15 @@
 """Results files become stored runs: geval's (`-o results.json`, `.jsonl`, `.parquet`) and promptfoo's, version 3."""
 
+import codecs
+import errno
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -14,7 +18,7 @@ from msgspec.structs import replace
 from geval_cli.engine.aggregate import Tally, flaky_tests
 from geval_cli.engine.columns import RankingSums, margins_of, with_columns
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
-from geval_cli.json_codec import decode_json
+from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.plugins import extra, extras_of
 from geval_cli.records import (
     SCHEMA_VERSION,
@@ -32,11 +36,12 @@ from geval_cli.records import (
     run_summary_from_json,
 )
 from geval_cli.source.access import TRUSTED, Access, open_regular
-from geval_cli.source.files import PARQUET_SUFFIX, open_problem
+from geval_cli.source.files import MAX_CONFIG_BYTES, PARQUET_SUFFIX, open_problem, read_text
 from geval_cli.source.json_source import read_json
 from geval_cli.source.secrets import mask_config, mask_text
-from geval_cli.source.source_map import split_lines
+from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.paired import Margins
+from geval_cli.store.run_pages import read_asked_test
 from geval_cli.store.runs import LATEST, RunOrigin, RunStore, new_run, new_run_id, time_now
 
 MAX_FILE_BYTES = 1 << 30
@@ -80,88 +85,252 @@ class ForeignResults(Struct, frozen=True):
     dialect: str = ""
 
 
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a results file raises, beside OSError and ConfigError, where it is none."""
+_TESTS = b'"tests": ['
+_RESULTS = b'"results": ['
+"""The line after which our own files have a result in each line; what other tools wrote anew is read whole."""
+
+
+class ResultsRow(NamedTuple):
+    """A result as a file has it: its JSON, what finds its test, and the number of its line or row; None without."""
+
+    text: bytes
+    find_test: Callable[[int], AskedTest | None]
+    number: int | None = None
+
+
+class ResultsFile:
+    """A results file; its results are read anew each time, one by one where each has a line.
+
+    Attributes:
+        head: what it has beside the results; all that it has where `has_lines` is False.
+        has_lines: whether each result is on a line, or in a row, of its own.
+    """
+
+    def __init__(self, path: Path, access: Access) -> None:
+        """Read the head.
+
+        Raises:
+            OSError, ConfigError, and what `UNREADABLE` names: it is no such file.
+        """
+        self.path, self._access = path, access
+        self._kind = path.suffix.lower()
+        self.head: Mapping[str, Any] = {}
+        self.has_lines = True
+        if self._kind == PARQUET_SUFFIX:
+            head = extra("Parquet files").results_head(path, access)
+            if head is None:
+                raise ConfigError([_not_results(path, "it has no column `result`")])
+            self.head = head
+            return
+        with self._opened() as file:
+            if self._kind == ".jsonl":
+                return
+            head, _ = _skip_head(file)
+        self.has_lines = head is not None
+        self.head = self._whole() if head is None else decode_json(head + _RESULTS + b"]}")
+
+    @property
+    def has_run(self) -> bool:
+        """Return whether it has the run of its results: lines have none, and rows that a program wrote anew."""
+        return self._kind == ".json" or "run" in self.head
+
+    @property
+    def is_foreign(self) -> bool:
+        """Return whether another program's results are in it."""
+        return isinstance(self.head.get("results"), dict)
+
+    def rows(self) -> Iterator[ResultsRow]:
+        """Yield the results; raises as reading the head does."""
+        if self._kind == PARQUET_SUFFIX:
+            for number, text, written in extra("Parquet files").read_result_texts(self.path, self._access):
+                tests = () if written is None else (read_asked_test(written),)
+                yield ResultsRow(text.encode(), {item.index: item for item in tests}.get, number)
+            return
+        with self._opened() as file, self._opened() as beside:
+            if self._kind == ".jsonl":
+                told: dict[
+                    int, AskedTest
+                ] = {}  # each test is before its first result; the last ones are kept
+                for number, line in enumerate(map(bytes.strip, file), 1):
+                    if line.startswith(b'{"test":{'):
+                        test = self._test(line, number)
+                        if len(told) >= _TESTS_KEPT:
+                            del told[next(iter(told))]
+                        told[test.index] = test
+                    elif line:
+                        yield ResultsRow(line, told.get, number)
+            elif self.has_lines:
+                _, first = _skip_head(file)
+                listed = _ListedTests(beside)
+                for number, line in enumerate(_listed_results(file), first):
+                    yield ResultsRow(line, listed.get, number)
+            else:
+                whole = self._whole()
+                asked_tests = {
+                    item.index: item for item in map(asked_test_from_json, whole.get("tests") or ())
+                }
+                yield from (ResultsRow(encode_json(item), asked_tests.get) for item in whole["results"])
+
+    def _test(self, line: bytes, number: int) -> AskedTest:
+        try:
+            return asked_test_from_json(decode_json(line)["test"])
+        except (ValueError, TypeError) as error:
+            where = Location(str(self.path), number, 1, length=0)
+            raise ConfigError(
+                [Problem(f"this test cannot be read: {error}", where, _WHAT_IS_READ)]
+            ) from error
+
+    def _opened(self) -> BinaryIO:
+        """Return the file to be read from its first letter: other programs put a mark of the encoding before it."""
+        file = open_regular(self.path, self._access)
+        if self._access.is_strangers and os.fstat(file.fileno()).st_size > MAX_CONFIG_BYTES:
+            file.close()
+            raise OSError(errno.EFBIG, f"it is larger than {MAX_CONFIG_BYTES >> 20} MB")
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        return file
+
+    def _whole(self) -> Mapping[str, Any]:
+        with self._opened() as file:
+            data = decode_json(file.read())
+        if not isinstance(data, dict):
+            raise TypeError("it contains no JSON object")
+        return data
+
+
+def _skip_head(file: BinaryIO) -> tuple[bytes | None, int]:
+    """Return what is before the results, None where no line says so, and the number of the line of the first.
+
+    The file is left at that line.
+    """
+    lines: list[bytes] = []
+    is_in_tests = False
+    for number, line in enumerate(file, 2):
+        text = line.rstrip(b"\r\n")
+        if text == _RESULTS:
+            return b"".join(lines), number
+        if text == _TESTS:  # as many as there are: they are read beside the results
+            is_in_tests = True
+        elif not is_in_tests:
+            lines.append(line)
+        elif text == b"],":
+            is_in_tests = False
+    return None, 0
+
+
+def _listed_results(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the results that stand in a line each, up to the end of their list.
+
+    Raises:
+        ValueError: the list does not end: the file was cut.
+    """
+    for line in file:
+        text = line.rstrip()
+        if text == b"]":
+            return
+        yield text.removesuffix(b",")
+    raise ValueError("the list of results has no end")
+
+
+class _ListedTests:
+    """The tests at the head of a file, a line each, gone through beside its results: both are in the order of tests."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._lines = self._begun()
+        self._last: AskedTest | None = None
+
+    def get(self, index: int) -> AskedTest | None:
+        """Return the test with this index."""
+        if self._last is not None and self._last.index > index:  # out of order: somebody wrote the file anew
+            self._lines, self._last = self._begun(), None
+        while self._last is None or self._last.index < index:
+            line = next(self._lines, None)
+            if line is None:
+                return None
+            self._last = read_asked_test(line)
+        return self._last if self._last.index == index else None
+
+    def _begun(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        for line in self._file:
+            text = line.rstrip(b"\r\n")
+            if text == _RESULTS:
+                return
+            if text == _TESTS:
+                break
+        for line in self._file:
+            text = line.strip()
+            if text == b"],":
+                return
+            if text:
+                yield text.removesuffix(b",")
+
+
 def read_importable(path: Path, access: Access = TRUSTED) -> ImportedRun:
     """Return the run that a results file holds, every result checked, so that it can be stored.
 
     Raises:
         ConfigError: with every problem of the file, placed at its line and column.
     """
-    if path.suffix.lower() == PARQUET_SUFFIX:
-        return _read_parquet(path, access)
-    text = _text_of(path, access)
-    if path.suffix.lower() == ".jsonl":
-        return _read_lines(text, path)
-    value = _parsed(text, path)
-    if not isinstance(value, dict):
-        raise ConfigError([_not_results(path, "it contains no JSON object")])
-    results = value.get("results")
-    for reader in extras_of("results"):
-        foreign = reader.read_results(value, lambda *keys: _place(text, path, *keys))
+    try:
+        file = ResultsFile(path, access)
+        return _foreign_run(file, access) or _own_run(file, access)
+    except OSError as error:
+        raise ConfigError([open_problem(path, error, None)]) from error
+    except UNREADABLE as error:
+        if path.suffix.lower() == ".json":
+            _document(path, access)  # tells where it is no JSON
+        raise ConfigError([_not_results(path, str(error))]) from error
+
+
+def _foreign_run(file: ResultsFile, access: Access) -> ImportedRun | None:
+    for reader in () if file.has_lines else extras_of("results"):
+        foreign = reader.read_results(file.head, partial(_place, file.path, access))
         if foreign is not None:
-            config = value.get("config")
-            cases = _converted(foreign.rows, foreign.case_of_row, text, path, *foreign.place)
+            cases = _converted(
+                ((item, None) for item in foreign.rows),
+                foreign.case_of_row,
+                file.path,
+                access,
+                *foreign.place,
+            )
             known: dict[str, Any] = {}
             if foreign.id:
                 known["id"] = _safe_id(foreign.id)
             if _is_time(foreign.time):
                 known["started_at"] = known["finished_at"] = foreign.time
-            return ImportedRun(_new_run(path, cases, config, **known), cases, dialect=foreign.dialect)
-    newer = newer_version(value)
-    if newer is not None:
-        where = _place(text, path, "schema_version")
+            run = _new_run(file.path, cases, file.head.get("config"), **known)
+            return ImportedRun(run, cases, dialect=foreign.dialect)
+    return None
+
+
+def _own_run(file: ResultsFile, access: Access) -> ImportedRun:
+    path, head = file.path, file.head
+    if newer := newer_version(head):
+        where = _place(path, access, "schema_version")
         raise ConfigError([Problem(f"a newer geval wrote this: {newer}", where, "update geval to read it")])
-    if "run" not in value or not isinstance(results, list):
+    if path.suffix.lower() == ".json" and not ("run" in head and isinstance(head.get("results"), list)):
         raise ConfigError([_not_results(path, "it has no `run` and `results`")])
-    try:
-        run = run_record_from_json(value["run"])
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            [Problem(f"the run cannot be read: {_why(error)}", _place(text, path, "run"), _WHAT_IS_READ)]
-        ) from error
-    tests = _tests_of(value.get("tests"), text, path)
-    cases = _converted(results, case_result_from_json, text, path, "results")
-    cases = [replace(case, test=tests.get(case.test_index) or UNSET) for case in cases]
-    summary = None
-    with suppress(ValueError, TypeError):  # it can be counted anew
-        summary = run_summary_from_json(value.get("summary") or {})
-    return ImportedRun(_safe_run(run, cases), cases, summary)
-
-
-class ToldTests:
-    """The tests of a file of lines, each before the first result that it has; only the last ones are kept."""
-
-    def __init__(self) -> None:
-        self._tests: dict[int, AskedTest] = {}
-
-    def take(self, line: bytes) -> bool:
-        """Keep the test of a line; return False for a line that holds something else.
-
-        Raises:
-            ValueError: the test cannot be read.
-        """
-        if not line.startswith(b'{"test":{'):
-            return False
-        if len(self._tests) >= _TESTS_KEPT:
-            del self._tests[next(iter(self._tests))]
-        test = asked_test_from_json(decode_json(line)["test"])
-        self._tests[test.index] = test
-        return True
-
-    def get(self, index: int) -> AskedTest | None:
-        """Return the test with this index, if it was told."""
-        return self._tests.get(index)
+    run, summary = None, None
+    if file.has_run:
+        try:
+            run = run_record_from_json(head["run"])
+        except (ValueError, TypeError) as error:
+            message, where = f"the run cannot be read: {_why(error)}", _place(path, access, "run")
+            raise ConfigError([Problem(message, where, _WHAT_IS_READ)]) from error
+        with suppress(ValueError, TypeError):  # it can be counted anew
+            summary = run_summary_from_json(head.get("summary") or {})
+    rows = ((row, row.number) for row in file.rows())
+    cases = _converted(rows, lambda row: _case_of(row, path), path, access, "results")
+    if not cases and run is None:
+        raise ConfigError([_not_results(path, "it is empty")])
+    return ImportedRun(_new_run(path, cases, None) if run is None else _safe_run(run, cases), cases, summary)
 
 
 _TESTS_KEPT = 10_000
-
-
-def _tests_of(written: JsonValue, text: str, path: Path) -> dict[int, AskedTest]:
-    try:
-        found = [asked_test_from_json(item) for item in written or ()]
-    except (ValueError, TypeError) as error:
-        message = f"the tests cannot be read: {_why(error)}"
-        raise ConfigError([Problem(message, _place(text, path, "tests"), _WHAT_IS_READ)]) from error
-    return {test.index: test for test in found}
 
 
 def newer_version(document: Mapping[str, JsonValue]) -> str | None:
@@ -248,41 +417,22 @@ def _is_stored(run_id: str, runs: RunStore) -> bool:
         return False
 
 
-def _text_of(path: Path, access: Access) -> str:
-    try:
-        with open_regular(path, access) as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError([open_problem(path, error, None)]) from error
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigError([Problem(f"`{path}` is larger than 1 GiB", None, "split it, or import part of it")])
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        column = error.start - content.rfind(b"\n", 0, error.start)
-        where = Location(str(path), line, column, length=0)
-        message = f"this is not UTF-8 text: byte 0x{content[error.start]:02X}"
-        raise ConfigError([Problem(message, where, "save the file as UTF-8")]) from error
+def _document(path: Path, access: Access) -> SourcePath:
+    """Return where things are in a JSON file; it is read a second time, which only files with problems need.
+
+    Raises:
+        ConfigError: it is no JSON.
+    """
+    return read_json(read_text(path, access, max_bytes=MAX_FILE_BYTES), str(path)).place
 
 
-def _parsed(text: str, path: Path, *, first_line: int = 1) -> JsonValue:
-    """Return the value of JSON text; what is broken, NaN or given twice is found by the reader that knows places."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return read_json(text, str(path), first_line=first_line).value
-
-
-def _place(text: str, path: Path, *keys: str | int, first_line: int = 1) -> Location | None:
-    """Return where a value is; the text is read a second time, which only files with problems need."""
-    try:
-        place = read_json(text, str(path), first_line=first_line).place
-    except ConfigError:
-        return Location(str(path), first_line, 1, length=0)
+def _place(path: Path, access: Access, *keys: str) -> Location | None:
+    if path.suffix.lower() != ".json":
+        return Location(str(path), 1, 1, length=0)
+    place = _document(path, access)
     for key in keys[:-1]:
         place = place.child(key)
-    return place.value(keys[-1]) if keys else place.value()
+    return place.value(*keys[-1:])
 
 
 def _not_results(path: Path, why: str) -> Problem:
@@ -291,34 +441,47 @@ def _not_results(path: Path, why: str) -> Problem:
     )
 
 
+def _case_of(row: ResultsRow, path: Path) -> CaseResult:
+    try:
+        value = msgspec.json.decode(row.text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        # What is broken, NaN or given twice is found by the reader that knows places.
+        value = read_json(row.text.decode(), str(path), first_line=row.number or 1).value
+    case = case_result_from_json(value)
+    return replace(case, test=row.find_test(case.test_index) or UNSET)
+
+
 def _converted(
-    items: Sequence[JsonValue],
+    rows: Iterable[tuple[Any, int | None]],
     convert: Callable[[Any], CaseResult],
-    text: str,
     path: Path,
+    access: Access,
     *keys: str,
 ) -> list[CaseResult]:
-    """Return the results; raises ConfigError with the place of each that is none."""
+    """Return the results, in their order; `rows` are what they are made of, and the line of each.
+
+    Raises:
+        ConfigError: with the place of each that is none.
+    """
     found: list[CaseResult] = []
-    wrong: list[tuple[int, str]] = []
+    problems: list[Problem] = []
     cases: dict[tuple[int, int, int], int] = {}
-    for index, item in enumerate(items):
+    place: SourcePath | None = None
+    for index, (row, line) in enumerate(rows):
         try:
-            case = _checked(convert(item), cases, index)
+            found.append(_checked(convert(row), cases, index))
+        except ConfigError as error:
+            problems.extend(error.problems)
         except (ValueError, TypeError, AttributeError) as error:
-            wrong.append((index, _why(error)))
-            if len(wrong) >= _MOST_PROBLEMS:
-                break
-            continue
-        found.append(case)
-    if wrong:
-        # The text is read a second time, with positions, which only files with problems need.
-        indexes = [index for index, _ in wrong]
-        place = read_json(text, str(path)).place
-        for key in keys:
-            place = place.child(key)
-        places = {index: place.value(index) for index in indexes}
-        raise ConfigError([Problem(f"result {index + 1}: {why}", places.get(index)) for index, why in wrong])
+            where = None if line is None else Location(str(path), line, 1, length=0)
+            if where is None:
+                place = place or reduce(SourcePath.child, keys, _document(path, access))
+                where = place.value(index)
+            problems.append(Problem(f"result {index + 1}: {_why(error)}", where, _WHAT_IS_READ))
+        if len(problems) >= _MOST_PROBLEMS:
+            break
+    if problems:
+        raise ConfigError(problems)
     return sorted(found, key=lambda case: (case.test_index, case.repeat_index, case.column))
 
 
@@ -338,86 +501,6 @@ def _checked(case: CaseResult, cases: dict[tuple[int, int, int], int], index: in
     cases[place] = index
     provider = ProviderRef(mask_text(case.provider.id), mask_text(case.provider.label))
     return replace(case, id=".".join(map(str, place)), provider=provider)
-
-
-def _read_lines(text: str, path: Path) -> ImportedRun:
-    told = ToldTests()
-
-    def lines() -> Iterator[tuple[int, str, str | None]]:
-        for number, line in enumerate(split_lines(text), 1):
-            if line.strip() and not _is_told(told, line, number, path):
-                yield number, line, None
-
-    found = _read_results(lines(), path, told)
-    return ImportedRun(_new_run(path, found, None), found)
-
-
-def _is_told(told: ToldTests, line: str, number: int, path: Path) -> bool:
-    try:
-        return told.take(line.encode(errors="surrogatepass"))
-    except ValueError as error:
-        where = Location(str(path), number, 1, length=0)
-        raise ConfigError([Problem(f"this test cannot be read: {error}", where, _WHAT_IS_READ)]) from error
-
-
-def _read_parquet(path: Path, access: Access) -> ImportedRun:
-    """Return the run of a Parquet file; its metadata have the run and its summary, as a .json file has them."""
-    head = parquet_head(path, access)
-    newer = newer_version(head)
-    if newer is not None:
-        where = Location(str(path), 1, 1, length=0)
-        raise ConfigError([Problem(f"a newer geval wrote this: {newer}", where, "update geval to read it")])
-    found = _read_results(extra("Parquet files").read_result_texts(path, access), path)
-    run, summary = None, None
-    with suppress(
-        ValueError, TypeError, KeyError
-    ):  # another program may have written the rows anew, without it
-        run = run_record_from_json(head["run"])
-        summary = run_summary_from_json(head["summary"])
-    return ImportedRun(_new_run(path, found, None) if run is None else _safe_run(run, found), found, summary)
-
-
-def parquet_head(path: Path, access: Access) -> Mapping[str, Any]:
-    """Return `schema_version`, `run` and `summary` of a Parquet file of results; empty when it does not say them.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds no results.
-    """
-    head: Mapping[str, Any] | None = extra("Parquet files").results_head(path, access)
-    if head is None:
-        raise ConfigError([_not_results(path, "it has no column `result`")])
-    return head
-
-
-def _read_results(
-    lines: Iterable[tuple[int, str, str | None]], path: Path, told: ToldTests | None = None
-) -> list[CaseResult]:
-    """Return the results of lines or rows, with their numbers and the JSON of their tests, in their order.
-
-    Raises:
-        ConfigError: with the place of each that is none.
-    """
-    found: list[CaseResult] = []
-    problems: list[Problem] = []
-    cases: dict[tuple[int, int, int], int] = {}
-    for number, line, written in lines:
-        try:
-            case = case_result_from_json(_parsed(line, path, first_line=number))
-            test = None if told is None else told.get(case.test_index)
-            test = test if written is None else asked_test_from_json(decode_json(written))
-            found.append(replace(_checked(case, cases, number - 1), test=test or UNSET))
-        except ConfigError as error:
-            problems.extend(error.problems)
-        except (ValueError, TypeError, AttributeError) as error:
-            problems.append(Problem(_why(error), Location(str(path), number, 1, length=0), _WHAT_IS_READ))
-        if len(problems) >= _MOST_PROBLEMS:
-            break
-    if not problems and not found:
-        problems.append(_not_results(path, "it is empty"))
-    if problems:
-        raise ConfigError(problems)
-    found.sort(key=lambda case: (case.test_index, case.repeat_index, case.column))
-    return found
 
 
 def _safe_run(run: RunRecord, cases: Sequence[CaseResult]) -> RunRecord:

@@ -317,6 +317,21 @@ def test_each_broken_line_has_its_number(tmp_path: Path) -> None:
         read_importable(tmp_path / "absent.json")
 
 
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_a_broken_result_of_a_file_of_ours_has_its_line(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"r.{ending}"
+    write_results_file(path, realistic_report(Shape(tests=3, columns=COLUMNS[:1])))
+    lines = path.read_text("utf-8").split("\n")
+    number = max(place for place, line in enumerate(lines, 1) if '"test_index":' in line)
+    lines[number - 1] = lines[number - 1].replace('"test_index":', '"test_idx":')
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+    with pytest.raises(ConfigError) as caught:
+        read_importable(path)
+
+    assert [problem.location.line for problem in caught.value.problems if problem.location] == [number]
+
+
 @pytest.mark.parametrize("ending", _ENDINGS)
 def test_a_run_goes_out_and_comes_in_again_and_can_be_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ending: str
