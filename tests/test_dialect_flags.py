@@ -19,7 +19,7 @@ from support.pictures import data_url, png
 from support.specs import assertion, case, suite
 
 from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, Subject, Tools
-from geval_cli.assertions.graded.geval import metric_of
+from geval_cli.assertions.geval import metric_of
 from geval_cli.assertions.registry import judge_assertion, metric_name
 from geval_cli.engine.case import JobContext, run_job
 from geval_cli.engine.check import check_plan
@@ -46,12 +46,11 @@ from geval_cli.specs.base import PromptSpec, ProviderSpec, TestOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, PROMPTFOO_RULES, DialectRules
 from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.suite import load
-from geval_cli.suite.assertions import read_assertions
-from geval_cli.suite.providers import read_provider
+from geval_cli.suite.assertions import read_assertions, read_provider
 from geval_cli.suite.tests import read_test
 from geval_cli.suite.validation import LoadContext, read_fields
 from geval_cli.templating import Templates
-from geval_cli.templating.registry import templates_of
+from geval_cli.templating.templates import templates_of
 
 MODEL = ProviderSpec(id="openai:m", label="M")
 CLASSIFIER = ProviderSpec(id="huggingface:text-classification:acme/m")

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from support.geval_command import clean_environment, run_geval, run_pytest
 from support.loopback import LoopbackServer, Reply, chat_reply
 
-from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.judge.prompt import DIMENSIONS
 from geval_cli.source.yaml_source import read_yaml
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "configs"

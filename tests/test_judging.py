@@ -9,8 +9,8 @@ from support.loopback import LoopbackServer
 from support.scripted_judge import ScriptedJudge
 
 from geval_cli.errors import UsageError
+from geval_cli.judge.estimate import Grade
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
-from geval_cli.judge.scoring import Grade
 from geval_cli.runs.session import Session, judge_problems, open_session
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache

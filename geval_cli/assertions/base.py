@@ -15,11 +15,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import AliasChoices, Field, PrivateAttr
 
-from geval_cli.assertions.structured.called_tools import calls_beside
+from geval_cli.assertions.called_tools import calls_beside
 from geval_cli.errors import GevalError, Location, Problem, TemplateError
 from geval_cli.judge.calls import JudgeMemory, SharedByTests, SharedMetrics
+from geval_cli.judge.estimate import passes
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
-from geval_cli.judge.scoring import passes
 from geval_cli.judge.source import ASSISTANT
 from geval_cli.metrics import weighted_mean
 from geval_cli.records import (

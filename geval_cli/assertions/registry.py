@@ -1,8 +1,15 @@
 """Every type of assertion, and how any of them is checked before a run and judged in one.
 
 A class is imported on its first use, since some bring libraries that take long to load.
+
+Hashes of what a judge is asked to rate, and by what, find ratings of earlier runs.
+
+`criterion_key` stands for the judge, its wire parameters, the criterion and the way a score is made of ratings.
+`rating_key` adds the texts that are judged. Thresholds, weights and the names of metrics are in neither: they decide
+what a rating means, and not what it is.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
@@ -14,6 +21,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import (
     Assertion,
     CheckContext,
+    CriterionKey,
     ModelGradedAssertion,
     Outcome,
     RowMember,
@@ -23,17 +31,216 @@ from geval_cli.assertions.base import (
     location_of,
     negated,
 )
-from geval_cli.assertions.graded.geval_metric import metric_name
-from geval_cli.assertions.graded.judges import check_judge
-from geval_cli.assertions.rating_keys import earlier_outcomes, rating_keys
+from geval_cli.assertions.geval_metric import metric_name
+from geval_cli.assertions.judges import check_judge, judges_of
 from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
-from geval_cli.judge.metric import Judge
+from geval_cli.judge.metric import Judge, identity_of
+from geval_cli.judge.prompt import prompt_version
 from geval_cli.plugins import ASSERTIONS, find_plugin, plugin_names
-from geval_cli.records import AssertionResult, ModelRequest
+from geval_cli.providers.redaction import public_url
+from geval_cli.records import AssertionResult, JsonValue, ModelRequest, Status
+from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import WrittenSchema
+from geval_cli.specs.base import JurySpec, ProviderSpec, WrittenSchema
 from geval_cli.version import install_hint
+
+CRITERION_KEY, RATING_KEY, JUDGED_FROM = "criterion_key", "rating_key", "judged_from"
+CRITERION_PARTS = "criterion_parts"
+
+STEPS = "evaluation_steps"
+"""The part of a criterion that a judge may have written, and that is not known before."""
+
+_PART_DIGITS = 8
+
+_VERSION = 1
+"""Raised when the meaning of the hashes changes, so that ratings of before are not taken for equal ones."""
+
+OWN_HASHES = (CRITERION_KEY, CRITERION_PARTS, RATING_KEY)
+"""Members of a detail that hold nothing that anybody wrote."""
+
+P_PASS, BORDERLINE = "p_pass", "borderline"
+_OF_THIS_RUN = (*OWN_HASHES, P_PASS, BORDERLINE)
+
+
+def rating_keys(
+    spec: ModelGradedAssertion,
+    subjects: Sequence[Subject],
+    tools: Tools,
+    detail: Mapping[str, JsonValue],
+    place: int = 0,
+) -> dict[str, JsonValue]:
+    """Return both keys, each `sha256:` and 64 hexadecimal digits, and a short hash of each part of the first.
+
+    Args:
+        spec: the assertion.
+        subjects: the output that it judges, or all outputs that it compares.
+        tools: of the run.
+        detail: of a rating, for the evaluation steps that a judge wrote for it.
+        place: which of the compared outputs the rating is of.
+    """
+    criterion = criterion_key(spec, subjects[0], tools, detail)
+    texts = [spec.judged_texts(subject, tools) for subject in subjects]
+    votes = _votes_with_keys(spec, subjects[0], tools, detail)
+    return {
+        **({} if votes is None else {"judges": votes}),
+        CRITERION_KEY: criterion.key,
+        RATING_KEY: _hash([criterion.key, texts, place]),
+        CRITERION_PARTS: criterion.parts,
+    }
+
+
+def criterion_key(
+    spec: ModelGradedAssertion, subject: Subject, tools: Tools, detail: Mapping[str, JsonValue]
+) -> CriterionKey:
+    """Return the key of what an output is judged by; hashed once for all tests that share it."""
+    test = subject.test
+    steps = _generated_steps(detail)
+    sources = (spec.criterion_source(test, tools), spec, test.options, test.default_options)
+
+    def make() -> CriterionKey:
+        judges = [_facts_of(judge, tools) for judge in judges_of(spec, test, tools.defaults)]
+        return _key_of(spec, judges, spec.criterion(test, tools), steps)
+
+    return tools.criteria.find(sources, steps, make)
+
+
+def member_key(
+    spec: ModelGradedAssertion,
+    judge: ProviderSpec,
+    subject: Subject,
+    tools: Tools,
+    detail: Mapping[str, JsonValue],
+) -> CriterionKey:
+    """Return the key of what one judge of a jury rates by: the one that it would have if it judged alone."""
+    test, steps = subject.test, _generated_steps(detail)
+    sources = (spec.criterion_source(test, tools), spec, test.options, test.default_options, judge)
+
+    def make() -> CriterionKey:
+        return _key_of(spec, [_facts_of(judge, tools)], spec.criterion_alone(test, tools), steps)
+
+    return tools.criteria.find(sources, steps, make)
+
+
+def _key_of(
+    spec: ModelGradedAssertion,
+    judges: Sequence[JsonValue],
+    written: JsonValue,
+    steps: Sequence[Sequence[str]],
+) -> CriterionKey:
+    version = prompt_version()
+    parts = {
+        "type": spec.type,
+        "judge": [judge[:-1] for judge in judges],
+        "params": [judge[-1] for judge in judges],
+        **spec.criterion_parts(written),
+        STEPS: steps,
+        "prompt_version": version,
+    }
+    return CriterionKey(
+        _hash([_VERSION, version, spec.base_type, judges, written, steps]),
+        {name: _short(part) for name, part in parts.items()},
+    )
+
+
+def _votes_with_keys(
+    spec: ModelGradedAssertion, subject: Subject, tools: Tools, detail: Mapping[str, JsonValue]
+) -> list[JsonValue] | None:
+    """Return the votes of a jury, each with the key of its judge; None where one judge decides."""
+    votes, jury = detail.get("judges"), spec.provider
+    if not votes or not isinstance(jury, JurySpec):
+        return None
+    return [
+        vote if vote["score"] is None else _with_key(vote, member_key(spec, judge, subject, tools, vote))
+        for judge, vote in zip(jury.members, votes, strict=True)
+    ]
+
+
+def _with_key(vote: Mapping[str, JsonValue], found: CriterionKey) -> dict[str, JsonValue]:
+    return {**vote, CRITERION_KEY: found.key, CRITERION_PARTS: found.parts}
+
+
+def _facts_of(spec: ProviderSpec, tools: Tools) -> JsonValue:
+    judge, known = tools.judge_for(spec), tools.judge_memory.facts
+    if judge not in known:
+        known[judge] = judge_facts(judge)
+    return known[judge]
+
+
+def judge_facts(judge: Judge) -> JsonValue:
+    """Return what of a judge decides its answers. Credentials are left out, so that a new key is the same judge."""
+    identity = identity_of(judge)
+    if identity is None:
+        return [judge.label, mask_config(dict(judge.provider_params))]
+    endpoint = public_url(identity.endpoint) if "://" in identity.endpoint else identity.endpoint
+    return [identity.kind, identity.model, endpoint, mask_config(dict(identity.params))]
+
+
+def judge_parts(judge: Judge) -> dict[str, str]:
+    """Return the parts of a key that say which judge it is, of a judge that judges alone."""
+    facts = judge_facts(judge)
+    return {"judge": _short([facts[:-1]]), "params": _short([facts[-1]])}
+
+
+def earlier_outcomes(
+    spec: ModelGradedAssertion, subjects: Sequence[Subject], tools: Tools
+) -> Sequence[Outcome] | None:
+    """Return the outcomes that the ratings of an earlier run give, in the order of `subjects`; None unless all do."""
+    outcomes = []
+    for place in range(len(subjects)):
+        found = _earlier_result(spec, subjects, tools, place)
+        again = None if found is None else spec.decide_again(_as_judged(found), subjects[place].test, tools)
+        if again is None:
+            return None
+        outcomes.append(again)
+    return outcomes
+
+
+def _earlier_result(
+    spec: ModelGradedAssertion, subjects: Sequence[Subject], tools: Tools, place: int
+) -> AssertionResult | None:
+    for result in tools.earlier:
+        key = result.detail.get(RATING_KEY)
+        if key is None or result.status is Status.ERROR or result.score is None:
+            continue
+        # The steps of that rating are taken as given: what counts is whether all else is the same.
+        if criterion_key(spec, subjects[0], tools, result.detail).key != result.detail.get(CRITERION_KEY):
+            continue
+        if not spec.holds_again(result, subjects[0], tools):
+            continue
+        if rating_keys(spec, subjects, tools, result.detail, place)[RATING_KEY] == key:
+            return result
+    return None
+
+
+def _as_judged(result: AssertionResult) -> Outcome:
+    """Return a stored result as the judge decided it, before `not-` turned it round."""
+    detail = {name: value for name, value in result.detail.items() if name not in _OF_THIS_RUN}
+    outcome = Outcome(
+        status=result.status,
+        score=result.score,
+        reason=result.reason or "",
+        threshold=result.threshold,
+        threshold_is_default=result.threshold_is_default,
+        detail=detail,
+        latency_ms=result.latency_ms or 0.0,
+    )
+    return negated(outcome) if result.type.startswith("not-") else outcome
+
+
+def _generated_steps(detail: Mapping[str, JsonValue]) -> tuple[tuple[str, ...], ...]:
+    """Return the evaluation steps of a rating; of each criterion or judge where there are several."""
+    rated = detail.get("judges") or detail.get("parts") or [detail]
+    return tuple(tuple(part.get("evaluation_steps") or ()) for part in rated)
+
+
+def _short(part: JsonValue) -> str:
+    return _hash(part).removeprefix("sha256:")[:_PART_DIGITS]
+
+
+def _hash(facts: JsonValue) -> str:
+    return f"sha256:{hashlib.sha256(encode_json(facts)).hexdigest()}"
+
 
 _HERE = "geval_cli.assertions"
 _EXTRAS = "geval_cli.extras"
@@ -83,18 +290,18 @@ def _plugin_class(name: str) -> type[Assertion]:
 
 ASSERTION_TYPES = AssertionTypes(
     {
-        "contains": f"{_HERE}.text.match:TextAssertion",
-        "icontains": f"{_HERE}.text.match:TextAssertion",
-        "contains-all": f"{_HERE}.text.match:TextListAssertion",
-        "contains-any": f"{_HERE}.text.match:TextListAssertion",
-        "icontains-all": f"{_HERE}.text.match:TextListAssertion",
-        "icontains-any": f"{_HERE}.text.match:TextListAssertion",
-        "equals": f"{_HERE}.text.match:EqualsAssertion",
-        "starts-with": f"{_HERE}.text.match:TextAssertion",
-        "ends-with": f"{_HERE}.text.match:TextAssertion",
-        "regex": f"{_HERE}.text.match:TextAssertion",
-        "is-json": f"{_HERE}.structured.json_output:IsJsonAssertion",
-        "contains-json": f"{_HERE}.structured.json_output:IsJsonAssertion",
+        "contains": f"{_HERE}.match:TextAssertion",
+        "icontains": f"{_HERE}.match:TextAssertion",
+        "contains-all": f"{_HERE}.match:TextListAssertion",
+        "contains-any": f"{_HERE}.match:TextListAssertion",
+        "icontains-all": f"{_HERE}.match:TextListAssertion",
+        "icontains-any": f"{_HERE}.match:TextListAssertion",
+        "equals": f"{_HERE}.match:EqualsAssertion",
+        "starts-with": f"{_HERE}.match:TextAssertion",
+        "ends-with": f"{_HERE}.match:TextAssertion",
+        "regex": f"{_HERE}.match:TextAssertion",
+        "is-json": f"{_HERE}.json_output:IsJsonAssertion",
+        "contains-json": f"{_HERE}.json_output:IsJsonAssertion",
         "is-xml": f"{_EXTRAS}.markup:XmlAssertion",
         "contains-xml": f"{_EXTRAS}.markup:XmlAssertion",
         "is-html": f"{_EXTRAS}.markup:HtmlAssertion",
@@ -103,7 +310,7 @@ ASSERTION_TYPES = AssertionTypes(
         "contains-sql": f"{_EXTRAS}.sql.assertion:SqlAssertion",
         "latency": f"{_HERE}.response:LimitAssertion",
         "cost": f"{_HERE}.response:LimitAssertion",
-        "word-count": f"{_HERE}.text.word_count:WordCountAssertion",
+        "word-count": f"{_HERE}.match:WordCountAssertion",
         "levenshtein": f"{_EXTRAS}.text_metrics:LevenshteinAssertion",
         "rouge-n": f"{_EXTRAS}.text_metrics:TextMetricAssertion",
         "bleu": f"{_EXTRAS}.text_metrics:TextMetricAssertion",
@@ -112,7 +319,7 @@ ASSERTION_TYPES = AssertionTypes(
         "perplexity": f"{_HERE}.response:PerplexityAssertion",
         "perplexity-score": f"{_HERE}.response:PerplexityScoreAssertion",
         "finish-reason": f"{_HERE}.response:FinishReasonAssertion",
-        "is-refusal": f"{_HERE}.text.refusal:RefusalAssertion",
+        "is-refusal": f"{_HERE}.match:RefusalAssertion",
         "guardrails": f"{_HERE}.response:GuardrailsAssertion",
         "ended-by": f"{_HERE}.response:EndedByAssertion",
         "is-valid-function-call": f"{_EXTRAS}.tools.assertions:ToolCallAssertion",
@@ -124,16 +331,16 @@ ASSERTION_TYPES = AssertionTypes(
         "python": f"{_EXTRAS}.programs.assertions.code:CodeAssertion",
         "decision-tree": f"{_HERE}.sets:DecisionTreeAssertion",
         "assert-set": f"{_HERE}.sets:AssertSet",
-        "human": f"{_HERE}.human:HumanAssertion",
-        "g-eval": f"{_HERE}.graded.geval:GEvalAssertion",
-        "llm-rubric": f"{_HERE}.graded.rubric:LlmRubricAssertion",
-        "search-rubric": f"{_HERE}.graded.rubric:SearchRubricAssertion",
+        "human": f"{_HERE}.sets:HumanAssertion",
+        "g-eval": f"{_HERE}.geval:GEvalAssertion",
+        "llm-rubric": f"{_HERE}.rubric:LlmRubricAssertion",
+        "search-rubric": f"{_HERE}.rubric:SearchRubricAssertion",
         "classifier": f"{_EXTRAS}.classifiers:ClassifierAssertion",
         "moderation": f"{_EXTRAS}.classifiers:ModerationAssertion",
-        "factuality": f"{_HERE}.graded.closed_questions:FactualityAssertion",
-        "model-graded-factuality": f"{_HERE}.graded.closed_questions:FactualityAssertion",
-        "model-graded-closedqa": f"{_HERE}.graded.closed_questions:ClosedQaAssertion",
-        "choice": f"{_HERE}.graded.closed_questions:ChoiceAssertion",
+        "factuality": f"{_HERE}.closed_questions:FactualityAssertion",
+        "model-graded-factuality": f"{_HERE}.closed_questions:FactualityAssertion",
+        "model-graded-closedqa": f"{_HERE}.closed_questions:ClosedQaAssertion",
+        "choice": f"{_HERE}.closed_questions:ChoiceAssertion",
         "answer-relevance": f"{_EXTRAS}.embeddings:AnswerRelevanceAssertion",
         "context-faithfulness": f"{_EXTRAS}.rag:ContextFaithfulnessAssertion",
         "context-relevance": f"{_EXTRAS}.rag:ContextRelevanceAssertion",
@@ -153,7 +360,7 @@ ASSERTION_TYPES = AssertionTypes(
         "trajectory:tool-args-match": f"{_EXTRAS}.traces.trajectory:ToolArgumentsAssertion",
         "trajectory:tool-sequence": f"{_EXTRAS}.traces.trajectory:ToolSequenceAssertion",
         "trajectory:step-count": f"{_EXTRAS}.traces.trajectory:StepCountAssertion",
-        "trajectory:goal-success": f"{_HERE}.graded.rubric:GoalSuccessAssertion",
+        "trajectory:goal-success": f"{_HERE}.rubric:GoalSuccessAssertion",
         "trace-span-count": f"{_EXTRAS}.traces.trajectory:SpanCountAssertion",
         "trace-span-duration": f"{_EXTRAS}.traces.trajectory:SpanDurationAssertion",
         "trace-error-spans": f"{_EXTRAS}.traces.trajectory:ErrorSpansAssertion",
@@ -167,8 +374,8 @@ ASSERTION_TYPES = AssertionTypes(
 
 EVALUATION_TYPES = AssertionTypes(
     {
-        "evaluation-llm": f"{_HERE}.graded.geval:LlmEvaluation",
-        "evaluation-schema": f"{_HERE}.structured.json_output:SchemaEvaluationAssertion",
+        "evaluation-llm": f"{_HERE}.geval:LlmEvaluation",
+        "evaluation-schema": f"{_HERE}.json_output:SchemaEvaluationAssertion",
     }
 )
 """The assertions made from evaluation modes; no config can name them as a `type`."""
@@ -233,7 +440,7 @@ def wants_logprobs(specs: Iterable[Assertion]) -> bool:
 
 def check_schema(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
     """Return every problem of a JSON Schema that is outside assertions; `name` is how messages call it."""
-    from geval_cli.assertions.structured.json_output import schema_problems
+    from geval_cli.assertions.json_output import schema_problems
 
     return schema_problems(written, name, place)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from geval_cli.assertions.graded.geval_metric import GEvalFields, RubricBandSpec
+from geval_cli.assertions.geval_metric import GEvalFields, RubricBandSpec
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import JurySpec, ProviderSpec, Spec, ToolSet, spellings
 

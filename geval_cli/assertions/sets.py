@@ -1,4 +1,4 @@
-"""assert-set and decision-tree: several assertions that count as one, and questions that lead to others."""
+"""Assertions that hold others, or wait for a person: assert-set, decision-tree, human."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,16 @@ from geval_cli.assertions.base import Assertion, Outcome, Subject, Tools, verdic
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.records import AssertionResult, Status
 from geval_cli.specs.base import Score, Spec
+
+
+class HumanAssertion(Assertion):
+    """human: a note for a human reviewer; stored with the result, not evaluated."""
+
+    value: str | None = Field(None, description="What the reviewer should look at.")
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Not evaluated."""
+        return Outcome.not_evaluated("a person has to judge this")
 
 
 class AssertSet(Assertion):

@@ -533,7 +533,7 @@ app.add_typer(cache_commands, name="cache")
 @declared(RunOptions, "cache_folder", "home")
 def cache_stats(given: RunOptions) -> None:
     """Show how many answers are cached, their age and size."""
-    from geval_cli.cli.cache import print_stats
+    from geval_cli.cli.remove import print_stats
 
     print_stats(given.home, given.cache_folder)
 
@@ -542,7 +542,7 @@ def cache_stats(given: RunOptions) -> None:
 @declared(RunOptions, "cache_folder", "home")
 def cache_clear(given: RunOptions) -> None:
     """Remove all answers."""
-    from geval_cli.cli.cache import clear
+    from geval_cli.cli.remove import clear
 
     clear(given.home, given.cache_folder)
 
@@ -552,7 +552,7 @@ def cache_clear(given: RunOptions) -> None:
 def cache_prune(given: RunOptions, older_than: options.OlderThan = "14d") -> None:
     """Remove old answers."""
     from geval_cli.cli.arguments import parse_age
-    from geval_cli.cli.cache import prune
+    from geval_cli.cli.remove import prune
 
     prune(given.home, given.cache_folder, older_than_s=parse_age("--older-than", older_than))
 

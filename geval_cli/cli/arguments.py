@@ -15,11 +15,11 @@ from geval_cli.patterns import compile_later
 from geval_cli.runs.options import AUTO, DECIDED, Option, RunOptions
 from geval_cli.runs.stored import open_report
 from geval_cli.source.access import TRUSTED
+from geval_cli.source.files import find_files, is_wildcard
 from geval_cli.specs.base import UPTO, Scoring
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
-from geval_cli.suite.named_files import find_files, is_wildcard
 
 if TYPE_CHECKING:
     from geval_cli.report.failures import GroupBy

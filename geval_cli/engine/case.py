@@ -20,7 +20,6 @@ from geval_cli.engine.conversation import (
     hold_conversation,
     script_of,
 )
-from geval_cli.engine.evaluation_modes import answer_schema, assertions_of
 from geval_cli.engine.judge_output import (
     PrefetchedAnswers,
     Prefetcher,
@@ -30,7 +29,7 @@ from geval_cli.engine.judge_output import (
     judge_each,
     judge_one,
 )
-from geval_cli.engine.plan import NO_PROVIDER, Job, key_of
+from geval_cli.engine.plan import NO_PROVIDER, Job, answer_schema, assertions_of, key_of
 from geval_cli.engine.prompt import (
     REQUESTS,
     Rendered,
@@ -74,7 +73,7 @@ from geval_cli.records import (
 from geval_cli.source.media import is_marker, named_and_hashed, without_media_data
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec
-from geval_cli.store.tool_calls import ToolCallLog
+from geval_cli.store.runs import ToolCallLog
 
 Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 

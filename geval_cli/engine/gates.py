@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, MergedTest
-from geval_cli.assertions.graded.geval_metric import metric_name
+from geval_cli.assertions.geval_metric import metric_name
 from geval_cli.engine.aggregate import COUNT, names_in_formula
 from geval_cli.engine.columns import PASS_RATE
-from geval_cli.engine.evaluation_modes import evaluation_of
+from geval_cli.engine.plan import evaluation_of
 from geval_cli.errors import Problem
 from geval_cli.metrics import metric_status, with_members
 from geval_cli.numbers import errors_failed, format_interval, format_share, format_share_interval

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, MergedTest, RowMember, Subject, Tools, location_of
-from geval_cli.assertions.graded.geval_metric import metric_name
+from geval_cli.assertions.geval_metric import metric_name
 from geval_cli.assertions.registry import (
     judge_assertion,
     judge_row,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools, Verdict
-from geval_cli.assertions.graded.retrieval import ContextAssertion
+from geval_cli.assertions.judges import ContextAssertion
 from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import REQUESTS
 from geval_cli.errors import Problem

@@ -18,7 +18,7 @@ from geval_cli.assertions.base import (
     listed,
     shortened,
 )
-from geval_cli.assertions.graded.judges import find_judge, judge_provider
+from geval_cli.assertions.judges import find_judge, judge_provider
 from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
 from geval_cli.judge.prompt import user_message
 from geval_cli.numbers import format_score_beside, format_threshold

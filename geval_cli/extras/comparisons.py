@@ -29,7 +29,7 @@ from geval_cli.assertions.base import (
     shortened,
     verdict_of,
 )
-from geval_cli.assertions.graded.judges import (
+from geval_cli.assertions.judges import (
     JudgeClient,
     Question,
     check_own_prompt,
@@ -37,16 +37,14 @@ from geval_cli.assertions.graded.judges import (
     own_prompt,
 )
 from geval_cli.engine.case import JobContext, PendingResult
-from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.judge_output import Meter, MeteredJudge, compare_outputs
-from geval_cli.engine.plan import Job
+from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.errors import GevalError, JudgeError, Problem, UndoneError, UnjudgeableError
 from geval_cli.judge.calls import is_cut_off, reply_schema
-from geval_cli.judge.estimate import MIN_COVERAGE
+from geval_cli.judge.estimate import MIN_COVERAGE, passes, weigh_words
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.prompt import Block, prompt_digest
-from geval_cli.judge.replies.verdicts import SPELLINGS, parse_choice, parse_winner
-from geval_cli.judge.scoring import passes, weigh_words
+from geval_cli.judge.replies import SPELLINGS, parse_choice, parse_winner
 from geval_cli.judge.source import resolve_input
 from geval_cli.metrics import named_scores
 from geval_cli.numbers import format_score, format_score_beside, format_threshold

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.graded.geval_metric import (
+from geval_cli.assertions.geval_metric import (
     ChecklistItemSpec,
     GEvalFields,
     RatedDimensionSpec,
@@ -17,8 +17,8 @@ from geval_cli.assertions.graded.geval_metric import (
 )
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.assertions.sets import TreeNode
-from geval_cli.judge.checklist import MOST_ITEMS
-from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.judge.grading import MOST_ITEMS
+from geval_cli.judge.prompt import DIMENSIONS
 from geval_cli.specs.base import (
     CALIBRATED,
     ChatMessageSpec,
@@ -34,10 +34,10 @@ from geval_cli.specs.base import (
     ToolsSpec,
     TraceStepSpec,
     TurnSpec,
+    config_schema,
     field_options,
     spellings,
 )
-from geval_cli.specs.provider_settings import config_schema
 from geval_cli.suite.gates import DerivedMetric, GatesSpec
 from geval_cli.suite.schema import SimulatedUserSpec, SimulationSpec, SuiteSpec, TestFilesSpec, TestSpec
 

@@ -11,19 +11,22 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from geval_cli.assertions.base import CheckContext, Outcome, Subject, Tools, as_text, check_texts
-from geval_cli.assertions.graded.judges import JudgeClient, Question, check_own_prompt, own_prompt
-from geval_cli.assertions.graded.retrieval import (
+from geval_cli.assertions.judges import (
     ContextAssertion,
+    JudgeClient,
+    Question,
     check_context_is_there,
+    check_own_prompt,
     context_of,
     needed_context,
+    own_prompt,
     question_of,
     sentences_of,
 )
 from geval_cli.errors import JudgeParseError, Problem
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block, numbered
-from geval_cli.judge.replies.verdicts import (
+from geval_cli.judge.replies import (
     parse_attributions,
     parse_numbers,
     parse_plain,

@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from geval_cli.errors import ProviderError, UnjudgeableError
 from geval_cli.events import ModelCalled, Noticed, RequestDetail, RequestEnded, RunEvent
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation, Ledger
-from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline, choice_keys
+from geval_cli.gateway.cache import (
+    Answers,
+    CacheRead,
+    CacheWrite,
+    Claimed,
+    Offline,
+    SingleFlight,
+    choice_keys,
+)
 from geval_cli.gateway.call import (
     CASE_OF_TRACE,
     Handler,
@@ -30,7 +38,6 @@ from geval_cli.gateway.call import (
 from geval_cli.gateway.capabilities import CapabilityLayer, FanOut
 from geval_cli.gateway.limits import Limits, OpenCases, Pace
 from geval_cli.gateway.retry import Circuit, Pauses, Retry
-from geval_cli.gateway.single_flight import Claimed, SingleFlight
 from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.source.media import called, find_media, markers_in, with_media

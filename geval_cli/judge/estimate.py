@@ -1,31 +1,577 @@
-"""The estimators: a rating from token probabilities, from samples, or from a single reply."""
+"""The estimators: a rating from token probabilities, from samples, or from a single reply; and the score that it makes.
+
+score = (rating - low) / (high - low); pass when round(score, 9) >= round(threshold, 9).
+
+In token probabilities a rating may be spelled by one token or by several, with a space before it or a comma behind it.
+Every alternative token is read as a beginning of the score. It counts for a rating only when that rating is the only
+one on the scale that can still be meant; what could become several ratings, or none, is left out and lowers the
+coverage.
+
+"7" on a scale of whole numbers to 10 can only become 7: "75" and "7.5" are no ratings of that scale. "1" can be 1 or
+10, and "7." with steps of a half 7 or 7.5, until a token behind it tells.
+"""
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
+from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.errors import JudgeError, OfflineError
+from geval_cli.errors import JudgeError, JudgeRangeError, OfflineError
 from geval_cli.judge.calls import FORM_MAX_TOKENS, LOGPROBS, JudgeCalls, is_cut_off
-from geval_cli.judge.metric import Metric, ScoreRange, format_number
+from geval_cli.judge.metric import Estimator, Metric, ReadFrom, ScoreRange, format_number
 from geval_cli.judge.prompt import Criterion, number_alone_text, user_message
-from geval_cli.judge.replies.parse import ParsedReply, parse_member_rating, parse_rating, without_thoughts
-from geval_cli.judge.scoring import (
-    STRICT_MAJORITY,
-    RatingEstimate,
-    Scale,
-    distribution_of,
-    mean_of_samples,
-    nearest_to,
-    weigh_by_logprobs,
-)
+from geval_cli.judge.replies import ParsedReply, parse_member_rating, parse_rating, without_thoughts
 from geval_cli.numbers import format_share
-from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role
+from geval_cli.patterns import compile_later
+from geval_cli.records import (
+    Choice,
+    JsonValue,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    Purpose,
+    Role,
+    Status,
+    TokenLogprob,
+    Usage,
+    to_json,
+)
 from geval_cli.statistics.early_stop import StopDecision, StopRule, batch_ends, decide
+
+STRICT_MAJORITY = 0.5 + 2e-9
+"""The least share of samples that say 1 with which strict mode passes: more than half, whatever float dust says."""
+
+_DECIDING_DIGITS = 9
+_DUST = 1e-9
+
+
+class Distribution(Struct, frozen=True):
+    """A probability distribution over ratings. `masses` sum to `coverage`, which is at most 1."""
+
+    masses: Mapping[float, float] = field(default_factory=dict)
+    coverage: float = 0.0
+
+    @property
+    def shares(self) -> dict[float, float]:
+        """Return rating -> probability, renormalised to sum to 1, from the lowest rating to the highest."""
+        if self.coverage <= 0:
+            return {}
+        return {rating: self.masses[rating] / self.coverage for rating in sorted(self.masses)}
+
+    def mean(self) -> float:
+        """Return the expected rating, sum of p * rating over what is covered (Liu et al. 2023, section 2, equation 1).
+
+        Raises:
+            ValueError: nothing is covered.
+        """
+        if self.coverage <= 0:
+            raise ValueError("an empty distribution has no mean")
+        total = math.fsum(self.masses.values())
+        return math.fsum(rating * mass for rating, mass in self.masses.items()) / total
+
+
+def distribution_of(ratings: Sequence[float]) -> Distribution:
+    """Return the distribution of sampled ratings by their frequency."""
+    counts = Counter(ratings)
+    return Distribution(
+        {rating: count / len(ratings) for rating, count in counts.items()}, 1.0 if ratings else 0.0
+    )
+
+
+def mean_of_samples(ratings: Sequence[float]) -> float:
+    """Return the plain mean; `ratings` must not be empty."""
+    return math.fsum(ratings) / len(ratings)
+
+
+def nearest_to(ratings: Sequence[float], mean: float) -> int:
+    """Return the index of the rating nearest to `mean`; the first of several."""
+    return min(range(len(ratings)), key=lambda index: abs(ratings[index] - mean))
+
+
+def normalise_rating(rating: float, score_range: ScoreRange) -> float:
+    """Map a rating from the judge's range onto 0..1.
+
+    Raises:
+        JudgeRangeError: the rating lies outside `score_range` by more than float dust; it is not clamped, since a clamp
+            would hide a judge that ignores its scale.
+    """
+    low, high = score_range
+    score = (rating - low) / (high - low)
+    if not -_DUST <= score <= 1 + _DUST:
+        span = f"{format_number(low)} to {format_number(high)}"
+        raise JudgeRangeError(f"the rating {rating!r} is outside {span}")
+    return min(max(score, 0.0), 1.0)
+
+
+def passes(score: float, threshold: float) -> bool:
+    """Return whether `score` reaches `threshold`; equal passes, and differences below 1e-9 never decide."""
+    return score >= threshold or round(score, _DECIDING_DIGITS) >= round(threshold, _DECIDING_DIGITS)
+
+
+def strict_score(distribution: Distribution) -> float:
+    """Return 1 when more than half of the known probability is for 1, else 0 (strict mode; a tie is not enough)."""
+    return 1.0 if distribution.shares.get(1.0, 0.0) > 0.5 + _DUST else 0.0  # a majority
+
+
+class RatingEstimate(Struct, frozen=True):
+    """A rating and how it was found.
+
+    Attributes:
+        rating: in the metric's `asked_range`; fractional when weighted or averaged.
+        reason: what the judge said beside it.
+        estimator: how it was found; `fallback` says why it was not the way that was hoped for, or is None.
+        read_from: what of the judge's reply it was read from; None for the mean of several.
+        distribution: of the ratings; empty for `single`, for a checklist and for the mean of several.
+        valid: readable samples of `requested`; both None unless `samples`.
+        early_stop: after how many samples of how many it was enough, and why; None where all were to be taken.
+    """
+
+    rating: float
+    reason: str | None
+    estimator: Estimator
+    read_from: ReadFrom | None = None
+    distribution: Distribution = field(default_factory=Distribution)
+    valid: int | None = None
+    requested: int | None = None
+    early_stop: Mapping[str, JsonValue] | None = None
+    fallback: str | None = None
+
+    @property
+    def coverage(self) -> float | None:
+        """Return the share of the probability that could be resolved (0..1); None unless `logprobs`."""
+        return self.distribution.coverage if self.estimator == "logprobs" else None
+
+
+class Grade(Struct, frozen=True):
+    """The outcome of a judgement.
+
+    Attributes:
+        status: `passed` or `failed`, by the metric's effective threshold.
+        score: 0..1.
+        detail: the JSON form of all this, for `AssertionResult.detail`.
+    """
+
+    status: Status
+    score: float
+    threshold: float
+    reason: str | None
+    estimate: RatingEstimate
+    evaluation_steps: tuple[str, ...] = ()
+    usage: Usage = Usage()
+    latency_ms: float = 0.0
+    detail: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+def graded(
+    metric: Metric,
+    score: float,
+    estimate: RatingEstimate,
+    about: Mapping[str, JsonValue],
+    *,
+    usage: Usage,
+    latency_ms: float,
+    score_range: ScoreRange | None = None,
+    steps: tuple[str, ...] = (),
+    may_pass: bool = True,
+) -> Grade:
+    """Hold a score against the threshold of its metric.
+
+    Args:
+        metric: the criterion.
+        score: 0..1.
+        estimate: the rating that the score is made of, and the reason to show.
+        about: what else the detail says, without what is None.
+        usage: of all calls.
+        latency_ms: of all calls.
+        score_range: of the rating; the metric's `asked_range` unless it is another.
+        steps: the evaluation steps that were followed.
+        may_pass: False where something that is required is missing, whatever the score.
+    """
+    threshold = metric.effective_threshold
+    shares = {format_number(rating): share for rating, share in estimate.distribution.shares.items()}
+    detail = {
+        "estimator": estimate.estimator,
+        "rating": estimate.rating,
+        "score_range": score_range or metric.asked_range,
+        "distribution": shares or None,
+        "coverage": estimate.coverage,
+        "valid": estimate.valid,
+        "requested": estimate.requested,
+        "early_stop": estimate.early_stop,
+        "read_from": estimate.read_from,
+        "fallback": estimate.fallback,
+        "evaluation_steps": steps,
+        "usage": usage,
+        "latency_ms": latency_ms,
+        **about,
+    }
+    return Grade(
+        status=Status.PASSED if may_pass and passes(score, threshold) else Status.FAILED,
+        score=score,
+        threshold=threshold,
+        reason=estimate.reason,
+        estimate=estimate,
+        evaluation_steps=steps,
+        usage=usage,
+        latency_ms=latency_ms,
+        detail=to_json({name: value for name, value in detail.items() if value is not None}),
+    )
+
+
+def mean_grade(
+    metric: Metric,
+    grades: Sequence[Grade],
+    about: Mapping[str, JsonValue],
+    *,
+    reason: str | None,
+    steps: tuple[str, ...],
+) -> Grade:
+    """Return the grade of several, each of a part of what is judged: the mean of their scores, with one threshold."""
+    estimators = {grade.estimate.estimator for grade in grades}
+    estimate = RatingEstimate(
+        math.fsum(grade.estimate.rating for grade in grades) / len(grades),
+        reason,
+        estimators.pop() if len(estimators) == 1 else "mixed",
+        fallback=next((grade.estimate.fallback for grade in grades if grade.estimate.fallback), None),
+    )
+    return graded(
+        metric,
+        math.fsum(grade.score for grade in grades) / len(grades),
+        estimate,
+        about,
+        usage=sum((grade.usage for grade in grades[1:]), grades[0].usage),
+        latency_ms=max(grade.latency_ms for grade in grades),
+        steps=steps,
+    )
+
+
+_SPACE = compile_later(r"\s*+")
+_RESYNC_TOKENS = 6
+_CHARACTERS_PER_OPAQUE_TOKEN = 4
+
+
+class PlacedToken(Struct, frozen=True):
+    """A token and its place in the reply, from `start` to `end` (excluded)."""
+
+    token: TokenLogprob
+    start: int
+    end: int
+
+
+def plain_text(token: str) -> str:
+    """Return a token as text: the space and line break marks that some servers leave in are put back."""
+    return token.replace("▁", " ").replace("Ġ", " ").replace("Ċ", "\n")
+
+
+def place_tokens(tokens: Sequence[TokenLogprob], text: str) -> tuple[PlacedToken, ...]:
+    """Return the tokens that can be found in `text`, in order.
+
+    Tokens that cannot be matched are left out: pieces of a multi-byte character, marks such as an end-of-turn token,
+    white space that the server stripped. Matching resumes behind them.
+    """
+    placed: list[PlacedToken] = []
+    position = 0
+    unmatched = 0
+    for index, token in enumerate(tokens):
+        end = None if unmatched else _match(token.text, text, position)
+        if end is None:
+            resumed = _resume(tokens, index, text, (position, unmatched))
+            if resumed is None:
+                unmatched += 1
+                continue
+            position, unmatched = resumed, 0
+            end = _match(token.text, text, position)
+        assert end is not None
+        placed.append(PlacedToken(token, position, end))
+        position = end
+    return tuple(placed)
+
+
+def _match(token: str, text: str, position: int) -> int | None:
+    """Return the end of `token` in `text` if it begins at `position`, else None; empty tokens match nothing.
+
+    The white space before its characters may differ: servers strip it, and mark it in their own way.
+    """
+    for spelling in (token, plain_text(token)):
+        if spelling and text.startswith(spelling, position):
+            return position + len(spelling)
+    bare = plain_text(token).lstrip()
+    start = _SPACE.match(text, position).end()  # type: ignore[union-attr]  # it matches everywhere
+    return start + len(bare) if bare and text.startswith(bare, start) else None
+
+
+def _resume(tokens: Sequence[TokenLogprob], index: int, text: str, lost: tuple[int, int]) -> int | None:
+    """Return the place of the token at `index`; `lost` is the last sure position and the tokens unmatched since.
+
+    The next few tokens must follow one another there; a single character would match anywhere.
+    """
+    position, unmatched = lost
+    run: list[str] = []
+    for token in tokens[index : index + _RESYNC_TOKENS]:
+        if not token.text or plain_text(token.text) not in text:
+            break
+        run.append(token.text)
+    if not run:
+        return None
+    limit = position + _CHARACTERS_PER_OPAQUE_TOKEN * (unmatched + 1) + sum(map(len, run))
+    found = text.find(plain_text("".join(run)), position, limit)
+    return None if found == -1 else found
+
+
+LARGEST_SCALE = 10_001
+"""Ratings that a scale may have at most; on finer ones no probability is resolved."""
+
+_NUMBER_START = compile_later(r"[-+\u2212]?[0-9]*(?:\.[0-9]*)?")
+_NOT_AN_END = compile_later(r"[\w\-\u2013\u2014~+^%]")
+_SAME_RATING = 1e-9
+
+
+class Scale(Struct, frozen=True):
+    """The ratings low, low + step, ... up to high, and how they are spelled; none when they are too many."""
+
+    spellings: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def of(cls, score_range: ScoreRange, score_step: float) -> "Scale":
+        low, high = score_range
+        count = math.floor((high - low) / score_step + _SAME_RATING) + 1
+        if count > LARGEST_SCALE:
+            return cls(())
+        ratings = dict.fromkeys([*(round(low + index * score_step, 10) for index in range(count)), high])
+        return cls(tuple((_spell(rating), float(rating)) for rating in ratings))
+
+    def rating(self, value: float) -> float | None:
+        """Return the rating of this scale that `value` is, or None."""
+        for _, rating in self.spellings:
+            if abs(rating - value) <= _SAME_RATING:
+                return rating
+        return None
+
+    def only_rating_after(self, start: str) -> float | None:
+        """Return the only rating whose decimal spelling begins with `start`; None when none or several do."""
+        found = [rating for spelling, rating in self.spellings if _can_become(start, spelling)]
+        return found[0] if len(found) == 1 else None
+
+
+def weigh_by_logprobs(
+    tokens: Sequence[TokenLogprob],
+    span: tuple[int, int],
+    *,
+    text: str,
+    score_range: ScoreRange,
+    score_step: float,
+) -> Distribution:
+    """Return the masses of the ratings that can be told apart at the place of the score.
+
+    Args:
+        tokens: of the reply, with their alternatives.
+        span: the characters of the reply that spell the score.
+        text: the reply.
+        score_range: of the ratings.
+        score_step: distance of neighbouring ratings.
+
+    Returns:
+        Masses given everything that stands before the score; empty when the score's tokens cannot be found.
+    """
+    start, end = span
+    path = _side_by_side([item for item in place_tokens(tokens, text) if item.end > start])
+    chosen = _as_float(text[start:end])
+    if chosen is None or not path or path[0].start > start or path[-1].end < end:
+        return Distribution()
+    scale = Scale.of(score_range, score_step)
+    if scale.rating(chosen) is None:
+        # 7.5 on a scale of whole numbers: the ratings beside it are then 7.4 and 7.6.
+        # The value of the last digit of a spelled number: 0.1 for 7.5.
+        _, _, decimals = text[start:end].replace(",", ".").partition(".")
+        step = float(10 ** -len(decimals))
+        scale = Scale.of(score_range, step)
+    walk = _Walk(scale, text[start:end], chosen)
+    for item in path:
+        if walk.ends_with(item, text[item.start : start]):
+            break
+    masses = {rating: math.fsum(parts) for rating, parts in walk.masses.items()}
+    masses = {rating: mass for rating, mass in masses.items() if mass > 0}
+    return Distribution(masses, min(math.fsum(masses.values()), 1.0))
+
+
+def _side_by_side(path: Sequence[PlacedToken]) -> Sequence[PlacedToken]:
+    """Return the tokens before the first gap: what stands behind one does not go on with the score."""
+    gaps = (place for place, (left, right) in enumerate(pairwise(path), 1) if left.end != right.start)
+    return path[: next(gaps, len(path))]
+
+
+class _Walk:
+    """A walk along the tokens that spell the chosen score, which gathers the ratings that each place decides."""
+
+    def __init__(self, scale: Scale, spelling: str, chosen: float) -> None:
+        self.scale = scale
+        self.spelling = spelling
+        self.chosen = chosen
+        self.masses: dict[float, list[float]] = {}
+        self._spelled = ""
+        self._mass = 1.0
+
+    def ends_with(self, item: PlacedToken, lead: str) -> bool:
+        """Take one token, and return whether none behind it counts; `lead` is the part of it before the score."""
+        probabilities = _probabilities(item.token)
+        # The tokens that were not chosen decide a rating here or never; the chosen one may only begin to spell its own.
+        for text, probability in probabilities.items():
+            if text != item.token.text:
+                self._count(self._resolve(text, lead), self._mass * probability)
+        self._mass *= probabilities[item.token.text]
+        rating = self._resolve(item.token.text, lead)
+        self._spelled += _beginning(item.token.text, lead, is_first=not self._spelled) or ""
+        if rating == self.chosen or self._has_ended():
+            self._count(self.chosen, self._mass)
+            return True
+        return not _NUMBER_START.fullmatch(self._spelled)
+
+    def _count(self, rating: float | None, mass: float) -> None:
+        if rating is not None:
+            self.masses.setdefault(rating, []).append(mass)
+
+    def _has_ended(self) -> bool:
+        """Return whether more than the chosen score is spelled, so that it stands whole, be it between two steps."""
+        behind = self._spelled[len(self.spelling) :]
+        return self._spelled.startswith(self.spelling) and _ends_number(behind, self.spelling)
+
+    def _resolve(self, token_text: str, lead: str) -> float | None:
+        text = _beginning(token_text, lead, is_first=not self._spelled)
+        return None if text is None else _resolve(self._spelled + text, self.scale)
+
+
+def _resolve(text: str, scale: Scale) -> float | None:
+    """Return the one rating that a reply can mean whose score begins with `text`, or None."""
+    match = _NUMBER_START.match(text)
+    assert match is not None
+    number, behind = match[0].replace("\u2212", "-").removeprefix("+"), text[match.end() :]
+    if not behind:
+        return scale.only_rating_after(number) if number else None
+    if not _ends_number(behind, number):
+        return None
+    value = _as_float(number)
+    return None if value is None else scale.rating(value)
+
+
+def _ends_number(behind: str, number: str) -> bool:
+    """Return whether `behind` shows that `number` is complete: no digit, letter or dash would change its meaning."""
+    if not behind or number in ("", "-"):
+        return False
+    # `7.` ends a sentence, or begins `7.5`: what follows the dot says which.
+    if behind[0] == ".":
+        behind = behind[1:]
+        return bool(behind) and not _NOT_AN_END.match(behind)
+    return not _NOT_AN_END.match(behind)
+
+
+def _beginning(token: str, lead: str, *, is_first: bool) -> str | None:
+    """Return the part of a token that belongs to the score: the first token may begin with the `lead` before it.
+
+    None when the token begins otherwise than the lead; spaces before the score make no difference.
+    """
+    text = plain_text(token)
+    if not is_first:
+        return text
+    if lead and text.startswith(lead):
+        return text[len(lead) :].lstrip()
+    return text.lstrip() if not lead.strip() else None
+
+
+def _probabilities(token: TokenLogprob) -> dict[str, float]:
+    """Return token text -> probability in one place. Doubles count once, and a sum rounded above 1 is scaled down.
+
+    Numbers that add up to more are no probabilities, such as a 0 for each logarithm: nothing is known then. Nor is it
+    where what was written is said to be impossible.
+    """
+    highest: dict[str, float] = {token.text: _probability(token.logprob)}
+    for alternative in token.alternatives:
+        known = highest.get(alternative.text, 0.0)
+        highest[alternative.text] = max(known, _probability(alternative.logprob))
+    total = math.fsum(highest.values())
+    if total > _LARGEST_SUM or not highest[token.text]:
+        return dict.fromkeys(highest, 0.0)
+    return {text: value / total for text, value in highest.items()} if total > 1 else highest
+
+
+_LARGEST_SUM = 1.1
+
+
+def _probability(logprob: float) -> float:
+    return 0.0 if math.isnan(logprob) else math.exp(min(logprob, 0.0))
+
+
+def _as_float(number: str) -> float | None:
+    try:
+        return float(number.replace("\u2212", "-").replace(",", "."))
+    except ValueError:
+        return None
+
+
+def _spell(rating: float) -> str:
+    spelled = f"{rating:.10f}".rstrip("0").rstrip(".")
+    return "0" if spelled == "-0" else spelled
+
+
+def _can_become(start: str, spelling: str) -> bool:
+    """Return whether writing on behind `start` can give `spelling`, with any number of zeros after the decimals."""
+    if spelling.startswith(start):
+        return True
+    if not start.startswith(spelling):
+        return False
+    zeros = start[len(spelling) :]
+    if "." not in spelling:
+        if not zeros.startswith("."):
+            return False
+        zeros = zeros[1:]
+    return not zeros.strip("0")
+
+
+def weigh_words(
+    tokens: Sequence[TokenLogprob], span: tuple[int, int], *, text: str, words: Mapping[str, str]
+) -> dict[str, float]:
+    """Return the probabilities of answers of which one stands at `span`, as far as their first token tells them apart.
+
+    Args:
+        tokens: of the reply, with their alternatives.
+        span: the characters of the reply that spell the answer.
+        text: the reply.
+        words: the answer that each spelling stands for; spellings in lower case.
+
+    Returns:
+        Probabilities given everything that stands before; what could become several answers, or none, is left out.
+    """
+    start, _ = span
+    path = [item for item in place_tokens(tokens, text) if item.end > start]
+    if not path or path[0].start > start:
+        return {}
+    lead, masses = text[path[0].start : start], dict[str, list[float]]()
+    for token, probability in _probabilities(path[0].token).items():
+        beginning = _beginning(token, lead, is_first=True)
+        answer = None if beginning is None else _only_answer(beginning.lower(), words)
+        if answer is not None:
+            masses.setdefault(answer, []).append(probability)
+    return {answer: math.fsum(parts) for answer, parts in masses.items()}
+
+
+def _only_answer(start: str, words: Mapping[str, str]) -> str | None:
+    """Return the one answer that a spelling which begins with `start` can stand for, or None."""
+    if not start:
+        return None
+    whole = _WORD.match(start)
+    spelled = whole[0] if whole is not None and whole.end() < len(start) else None
+    if spelled is not None:  # the word has ended
+        return words.get(spelled)
+    answers = {answer for word, answer in words.items() if word.startswith(start)}
+    return answers.pop() if len(answers) == 1 else None
+
+
+_WORD = compile_later(r"\w+")
+
 
 MIN_COVERAGE = 0.5
 

@@ -8,17 +8,17 @@ from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.graded.geval_metric import (
+from geval_cli.assertions.geval_metric import (
     GEvalFields,
     ScoringChoice,
     check_metric,
     check_threshold_on_rating,
     metric_from_spec,
 )
-from geval_cli.assertions.graded.judges import DEFAULT_JUDGE, check_writer
+from geval_cli.assertions.judges import DEFAULT_JUDGE, check_writer
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
-from geval_cli.providers.wire.client_model import HINT, ClientModel, client_problem, is_openai_client
+from geval_cli.providers.base import HINT, ClientModel, client_problem, is_openai_client
 from geval_cli.records import JsonValue, TraceStep, Turn
 from geval_cli.runs.session import judge_problems
 from geval_cli.source.access import TRUSTED
@@ -26,8 +26,7 @@ from geval_cli.source.env import EnvValues
 from geval_cli.source.files import SourceFiles, is_file_reference
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import JuryRulesSpec, ProviderSpec, describe_value
-from geval_cli.suite.assertions import read_assertion
-from geval_cli.suite.providers import read_provider
+from geval_cli.suite.assertions import read_assertion, read_provider
 from geval_cli.suite.schema import SimulationSpec
 from geval_cli.suite.tests import read_trace, read_turns, trace_of_spec, turns_of
 from geval_cli.suite.validation import Fields, LoadContext, read_spec

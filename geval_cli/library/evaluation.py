@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_cli.assertions.base import Outcome
-from geval_cli.assertions.graded.judges import Member, ask_jury, verdict_of_jury
+from geval_cli.assertions.judges import Member, ask_jury, verdict_of_jury
 from geval_cli.assertions.trace import called_steps
 from geval_cli.errors import (
     ApiError,
@@ -23,8 +23,8 @@ from geval_cli.errors import (
 )
 from geval_cli.gateway.call import KEYS_OF_CASE
 from geval_cli.gateway.gateway import BoundModel
+from geval_cli.judge.estimate import Grade
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
-from geval_cli.judge.scoring import Grade
 from geval_cli.judge.source import ASSISTANT, as_text, last_words, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
 from geval_cli.library.records import (
@@ -35,8 +35,8 @@ from geval_cli.library.records import (
     is_missing,
     written_media,
 )
+from geval_cli.providers.base import ClientModel
 from geval_cli.providers.registry import hears_audio, sees_images
-from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import TEST_TEXTS, JsonValue, Status, TraceStep, Turn, to_json
 from geval_cli.runs.session import Session, check_price, counted
 from geval_cli.runs.spending import Spending

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from geval_cli.judge.metric import Judge, Metric
     from geval_cli.library.definition import Jury, Model
     from geval_cli.library.evaluation import Evaluation
-    from geval_cli.providers.wire.client_model import ClientModel
+    from geval_cli.providers.base import ClientModel
     from geval_cli.specs.base import ProviderSpec
 
 DEFAULT_CONCURRENCY = 10

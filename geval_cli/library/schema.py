@@ -42,8 +42,8 @@ class SchemaEvaluation:
     parsing: Literal["strict", "tolerant"] = "strict"
 
     def __post_init__(self) -> None:
-        from geval_cli.assertions.structured.json_output import schema_problems
-        from geval_cli.assertions.structured.json_text import unless_empty
+        from geval_cli.assertions.json_output import schema_problems
+        from geval_cli.assertions.json_text import unless_empty
         from geval_cli.source.source_map import SourcePath
 
         if self.parsing not in ("strict", "tolerant"):
@@ -69,7 +69,7 @@ class SchemaEvaluation:
 
     async def aevaluate(self, actual_output: Any) -> SchemaResult:
         """Evaluate as `evaluate` does, without blocking the event loop."""
-        from geval_cli.assertions.structured.json_output import evaluate_text
+        from geval_cli.assertions.json_output import evaluate_text
 
         text = (
             actual_output if isinstance(actual_output, str) else json.dumps(actual_output, ensure_ascii=False)

@@ -14,8 +14,7 @@ from geval_cli.errors import Problem, Severity
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderLimits, ProviderSource
 from geval_cli.source.problems import did_you_mean
-from geval_cli.specs.base import describe_value
-from geval_cli.specs.provider_settings import WIRE_SETTINGS
+from geval_cli.specs.base import WIRE_SETTINGS, describe_value
 
 
 class OwnKey(Struct, frozen=True):

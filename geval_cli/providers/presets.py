@@ -2,16 +2,31 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, urlunsplit
 
 from msgspec import Struct
 
-from geval_cli.errors import MissingKey, Problem, Severity
+from geval_cli.errors import Location, MissingKey, Problem, Severity
 from geval_cli.plugins import extra
-from geval_cli.providers.base import CLASSIFICATION, EMBEDDING, MODERATION, TEXT, ProviderSource, kind_of
-from geval_cli.providers.network.addresses import certificate_of, check_certificate, split_url
+from geval_cli.providers.base import (
+    CLASSIFICATION,
+    EMBEDDING,
+    MODERATION,
+    TEXT,
+    ProviderIdentity,
+    ProviderLimits,
+    ProviderSource,
+    kind_of,
+)
+from geval_cli.providers.network.addresses import (
+    ClientCertificate,
+    certificate_of,
+    check_certificate,
+    split_url,
+)
+from geval_cli.providers.network.messages import Signer
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
     Others,
@@ -32,7 +47,7 @@ from geval_cli.providers.preset_table import (
     Preset,
 )
 from geval_cli.providers.prices import FREE, LIST_PRICE, Price, batch_price_of, price_of
-from geval_cli.providers.redaction import Secrets, public_url
+from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value, public_url
 from geval_cli.providers.wire.credentials import (
     CLOUD_LOGIN,
     KEY_COMMAND_SOURCE,
@@ -44,12 +59,82 @@ from geval_cli.providers.wire.credentials import (
     key_command_of,
     missing_program,
 )
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
+from geval_cli.providers.wire.token_usage import TokenUsage
+from geval_cli.records import Usage
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.secrets import mask_text, secret_values
+from geval_cli.specs.base import WIRE_SETTINGS
 from geval_cli.specs.promptfoo import own_env_of
-from geval_cli.specs.provider_settings import WIRE_SETTINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Everything that a provider over HTTP needs.
+
+    Attributes:
+        url: the full address that requests are sent to.
+        headers: sent with each request; they hold the key.
+        key_header: the one of them that holds geval's own key, in lower case; empty without one.
+        key_source: where the key came from, in words for an error message; empty without a key.
+        wire: parameters of each request, from the config.
+        places: where the config has them, as far as it is in a file; `place` is that of the provider itself.
+        price: None when unknown.
+        certificate: what is shown to a server that wants to know who asks.
+        signer: puts a key into each request that is not known before; None without one.
+        batch: the name of the batch API that it has; empty for none.
+        batch_deployment: what answers batches at Azure, where nothing answers both.
+        batch_price: what answers of a batch cost; None when unknown.
+        max_choices: how many choices one request may ask for; None: as many as are wanted.
+    """
+
+    id: str
+    label: str
+    kind: str
+    model: str
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    key_header: str = ""
+    secrets: Secrets = field(default_factory=Secrets)
+    key_source: str = ""
+    limits: ProviderLimits = field(default_factory=ProviderLimits)
+    wire: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    places: Mapping[str, Location] = field(default_factory=dict, repr=False)
+    place: Location | None = None
+    price: Price | None = None
+    max_choices: int | None = None
+    certificate: ClientCertificate | None = None
+    signer: Signer | None = None
+    batch: str = ""
+    batch_deployment: str = ""
+    batch_price: Price | None = None
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        """For the cache key. Headers count, but for the key: some servers choose the model or the user by them."""
+        lower = {name.lower(): value for name, value in self.headers.items()}
+        headers = {name: keyed_value(name, value) for name, value in lower.items() if name != self.key_header}
+        params = {**self.wire, "headers": headers} if headers else self.wire
+        return ProviderIdentity(self.kind, self.model, keyed_url(self.url), params)
+
+    def prepare(self) -> None:
+        """Do what takes long before a request is sent, not while answers wait to be read."""
+        if self.price is not None:
+            self.price.prepare()
+
+    def usage(self, tokens: TokenUsage | None, *, requests: int, is_batched: bool = False) -> Usage:
+        """Return the tokens and the cost of a call; `cost_usd` is None when the price or the tokens are unknown."""
+        price = self.batch_price if is_batched else self.price
+        cost = None if price is None else price.cost_usd(tokens)
+        counted = tokens or TokenUsage()
+        return Usage(
+            requests,
+            counted.input_tokens,
+            counted.output_tokens,
+            cost_usd=cost,
+            batched_requests=requests * is_batched,
+        )
+
 
 AZURE_API_VERSION = "2024-10-21"
 """The newest version of Azure's deployment API that is not a preview."""

@@ -16,10 +16,9 @@ from msgspec import Struct
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import PROVIDERS, extra, find_plugin, plugin_names
-from geval_cli.providers.base import TEXT, Provider, ProviderSource, kind_of
+from geval_cli.providers.base import TEXT, ClientModel, Provider, ProviderSource, kind_of
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, VERTEX, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
-from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.providers.wire.placeholders import has_response_code
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import is_bare_path

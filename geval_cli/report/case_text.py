@@ -30,7 +30,7 @@ from geval_cli.report.console import print_hanging
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.verdict import STYLES, case_verdict, column_title, fitted_title, signs_of
-from geval_cli.store.result_filter import WORST_FIRST
+from geval_cli.store.run_pages import WORST_FIRST
 
 _LABEL_WIDTH = len("output  ")
 _NAMED_MAX = 12

@@ -15,8 +15,7 @@ from typing import Any, Self
 from msgspec import Struct
 
 from geval_cli.errors import OutputError
-from geval_cli.providers.file_lock import try_lock
-from geval_cli.store.home import checkout_of
+from geval_cli.store.home import checkout_of, try_lock
 
 _OWNER_ONLY, _BY_UMASK, _OTHERS = 0o600, 0o666, 0o077
 _MAX_LINKS = 40

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest, ModelGradedAssertion, each_assertion
-from geval_cli.assertions.graded.judges import judges_of
+from geval_cli.assertions.judges import judges_of
 from geval_cli.engine.aggregate import Notices, Tally, derive, derive_by_column
 from geval_cli.engine.case import ComparisonGroups
 from geval_cli.engine.columns import with_columns
@@ -62,9 +62,8 @@ from geval_cli.runs.session import (
 from geval_cli.runs.spending import Spending
 from geval_cli.runs.stored import kept_labels_of
 from geval_cli.store.cache import ResponseCache
-from geval_cli.store.runs import Recording
+from geval_cli.store.runs import Recording, ToolCallLog
 from geval_cli.store.state import State
-from geval_cli.store.tool_calls import ToolCallLog
 from geval_cli.suite.gates import Gate
 
 JOBS_PER_REQUEST = (

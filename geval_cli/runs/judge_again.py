@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, MergedTest
-from geval_cli.assertions.graded.geval_metric import metric_name
-from geval_cli.assertions.rating_keys import JUDGED_FROM, RATING_KEY
+from geval_cli.assertions.geval_metric import metric_name
+from geval_cli.assertions.registry import JUDGED_FROM, RATING_KEY
 from geval_cli.assertions.sets import AssertSet
 from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, key_of, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
@@ -29,7 +29,7 @@ from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.options import RunOptions, declared_options, values_of
 from geval_cli.runs.requests import JudgedMetrics, JudgedSource, RunRequest, open_config
 from geval_cli.runs.stored import is_results_file
-from geval_cli.source.digest import FILE_PART
+from geval_cli.source.files import FILE_PART
 from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import hint_among
 from geval_cli.source.secrets import mask_text

@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import JudgeDefaults, Subject, Tools
-from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
-from geval_cli.assertions.graded.judges import judge_provider, members_of
+from geval_cli.assertions.geval import GEvalAssertion, metric_of
+from geval_cli.assertions.judges import judge_provider, members_of
 from geval_cli.engine.check import assertions_of_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import ConfigError, Location, Problem

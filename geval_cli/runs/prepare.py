@@ -8,7 +8,7 @@ from functools import cache
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import JudgeDefaults
-from geval_cli.assertions.graded.judges import check_writer, kind_by_default
+from geval_cli.assertions.judges import check_writer, kind_by_default
 from geval_cli.engine.check import Checked, check_plan, is_of_gates
 from geval_cli.engine.plan import NO_PROVIDER, DrawnTests, Plan, SelectedTests
 from geval_cli.errors import ConfigError, Location, MissingKey, Problem, Severity

@@ -21,7 +21,7 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun, fingerprint
 from geval_cli.source.access import Access, open_regular
 from geval_cli.source.command import ScriptError, run_command
-from geval_cli.source.digest import digest_of
+from geval_cli.source.files import digest_of
 from geval_cli.source.secrets import MASK, is_secret_name, mask_bare
 from geval_cli.store.home import repository_of
 from geval_cli.store.runs import RunOrigin, config_file, new_run, time_now

@@ -20,7 +20,7 @@ from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus,
 from geval_cli.runs.options import DECIDED, RunOptions, declared_options, default_of
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.spending import beyond, combined, larger
-from geval_cli.source.digest import CONFIG_PART, FILE_PART, OVERRIDES_PART, ROWS_PART, digest_of
+from geval_cli.source.files import CONFIG_PART, FILE_PART, OVERRIDES_PART, ROWS_PART, digest_of
 from geval_cli.source.secrets import is_secret_name, mask_bare
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.runs import RunStore, StoredRun, config_file

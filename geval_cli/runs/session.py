@@ -11,7 +11,7 @@ from typing import Self
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CodeRunner, JudgeDefaults, Tools
-from geval_cli.assertions.rating_keys import OWN_HASHES
+from geval_cli.assertions.registry import OWN_HASHES
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.judge_output import judge_given
@@ -21,11 +21,11 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import COUNTS_CALL, Wire
 from geval_cli.gateway.gateway import BatchStart, BoundModel, CallPolicy, Gateway, ModelCaller
 from geval_cli.judge.calls import JudgeMemory, LockedSteps
+from geval_cli.judge.estimate import Grade
 from geval_cli.judge.grading import grade
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
-from geval_cli.judge.scoring import Grade
 from geval_cli.plugins import extra
-from geval_cli.providers.base import AdoptedJudge, Provider, ProviderSource, batch_api
+from geval_cli.providers.base import AdoptedJudge, ClientModel, Provider, ProviderSource, batch_api
 from geval_cli.providers.prices import known_price
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.registry import (
@@ -35,7 +35,6 @@ from geval_cli.providers.registry import (
     check_provider,
     check_ready,
 )
-from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import (
     AssertionResult,
     CaseResult,

@@ -1,17 +1,25 @@
-"""Reading files that a config names: every way in which that fails becomes a problem with a place and a way out."""
+"""Reading files that a config names: every way in which that fails becomes a problem with a place and a way out.
+
+Texts may name several (wildcards, folders, sheets), and a suite is identified by hashes of all of them.
+"""
 
 import errno
 import fnmatch
 import hashlib
 import io
+import json
 import logging
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
+
+from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.patterns import compile_later
@@ -19,6 +27,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import Access, OutsideError, SpecialFileError, open_regular
 from geval_cli.source.json_source import read_json
 from geval_cli.source.problems import did_you_mean
+from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.version import install_hint
@@ -388,3 +397,294 @@ def _missing_hint(path: Path, asked_at: Location | None) -> str:
         return f"did you mean `{near}`?"
     base = "the folder of the config file" if asked_at else "the folder where the command runs"
     return f"paths are relative to {base}"
+
+
+PYTHON_SUFFIXES = frozenset({".py"})
+JAVASCRIPT_SUFFIXES = frozenset({".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx"})
+OTHER_CODE_SUFFIXES = frozenset({".rb", ".go"})
+RUNNABLE_SUFFIXES = PYTHON_SUFFIXES | {".js", ".mjs", ".cjs"}
+CODE_SUFFIXES = PYTHON_SUFFIXES | JAVASCRIPT_SUFFIXES | OTHER_CODE_SUFFIXES
+
+_WILDCARD = compile_later(r"[*?\[{]")
+_BRACES = compile_later(r"\{([^{}]*,[^{}]*)\}")
+_FUNCTION = compile_later(r"(?P<path>.+\.(?:py|js|mjs|cjs|ts|mts|cts|rb|go)):(?P<function>[A-Za-z_][\w.]*)$")
+_MAX_NAME = 500
+_MOST_TOLD = 20
+_MOST_CHOICES = 1000
+"""The most names that braces may expand to; more would be a way to keep a machine busy."""
+
+
+class NamedFile(Struct, frozen=True):
+    """A file that exists, and its function or sheet; "" where none is named."""
+
+    path: Path
+    part: str = ""
+
+    @property
+    def suffix(self) -> str:
+        return self.path.suffix.lower()
+
+
+def is_wildcard(name: str) -> bool:
+    """Return whether `name` may match several files."""
+    return _WILDCARD.search(name) is not None
+
+
+def find_files(
+    reference: str, folder: Path, access: Access, asked_at: Location | None = None
+) -> list[NamedFile]:
+    """Return the files that `reference` names; none when there is no such file, or when it cannot be a name.
+
+    Those of a folder are sorted by name; those of wildcards come in promptfoo's order, the last name first.
+
+    Raises:
+        ConfigError: one of them may not be read. Where nothing may be read, nothing is looked at.
+    """
+    name, part = split_part(reference.removeprefix(FILE_PREFIX))
+    if not name.strip() or len(name) > _MAX_NAME or "\n" in name or "\0" in name:
+        return []
+    if leads_outside(reference, folder, access):
+        raise ConfigError([access.outside_problem(folder / name, asked_at)])
+    found = _found_files(name, part, folder)
+    outside = [file.path for file in found if access.is_outside(file.path)]
+    if outside:
+        raise ConfigError([access.outside_problem(path, asked_at) for path in outside[:_MOST_TOLD]])
+    return found
+
+
+def existing_files(
+    reference: str, folder: Path, access: Access, asked_at: Location | None
+) -> list[NamedFile]:
+    """As `find_files`, at least one.
+
+    Raises:
+        ConfigError: there is none, or one of them may not be read.
+    """
+    found = find_files(reference, folder, access, asked_at)
+    if not found:
+        raise ConfigError([missing_file(reference, folder, access, asked_at)])
+    return found
+
+
+def leads_outside(reference: str, folder: Path, access: Access) -> bool:
+    """Return whether a reference, or a file that its wildcards match, is outside of the readable folders.
+
+    A name within braces counts as written, and `..` behind a wildcard as one that does.
+    """
+    if access.folders is None:
+        return False
+    name, _ = split_part(reference.removeprefix(FILE_PREFIX))
+    if access.is_outside(folder / name):
+        return True
+    if not is_wildcard(name):
+        return False
+    try:
+        return any(_is_far(single, folder, access) for single in _without_braces(name))
+    except ValueError:
+        return True
+
+
+def _is_far(pattern: str, folder: Path, access: Access) -> bool:
+    parts = Path(pattern).parts
+    first = next((index for index, part in enumerate(parts) if _WILDCARD.search(part)), len(parts))
+    return access.is_outside(folder.joinpath(*parts[:first])) or ".." in parts[first:]
+
+
+def _found_files(name: str, part: str, folder: Path) -> list[NamedFile]:
+    try:
+        path = folder / name
+        if path.is_dir():
+            return [NamedFile(entry, part) for entry in sorted(path.iterdir()) if entry.is_file()]
+        if path.is_file():
+            return [NamedFile(path, part)]
+        return [NamedFile(match, part) for match in _matches(name, folder)] if is_wildcard(name) else []
+    except (OSError, ValueError, re.error):
+        return []
+
+
+def split_part(name: str) -> tuple[str, str]:
+    """`checks.py:score` as path and function, `cases.xlsx#Sheet1` as path and sheet; "" where there is none."""
+    found = _FUNCTION.match(name)
+    if found:
+        return found["path"], found["function"]
+    path, mark, sheet = name.partition("#")
+    return (path, sheet) if mark and path.lower().endswith((".xlsx", ".xlsm", ".xls")) else (name, "")
+
+
+def missing_file(reference: str, folder: Path, access: Access, asked_at: Location | None) -> Problem:
+    """Return the problem of a reference that names no file."""
+    name, _ = split_part(reference.removeprefix(FILE_PREFIX))
+    if is_wildcard(name):
+        return Problem(f"no file matches `{name}`", asked_at, f"paths are relative to {folder}")
+    path = folder / name
+    if access.is_outside(path):
+        return access.outside_problem(path, asked_at)
+    try:
+        near = did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
+    except OSError:
+        return Problem(f"there is no file `{path}`", asked_at, f"there is no folder `{path.parent}` either")
+    hint = f"did you mean `{near}`?" if near else f"paths are relative to {folder}"
+    return Problem(f"there is no file `{path}`", asked_at, hint)
+
+
+def _matches(pattern: str, folder: Path) -> list[Path]:
+    found = {folder / name for single in _without_braces(pattern) for name in matching_names(single, folder)}
+    return sorted((path for path in found if path.is_file()), key=_walk_key, reverse=True)
+
+
+def _walk_key(path: Path) -> tuple[tuple[bool, str], ...]:
+    """By which promptfoo's order of wildcards is falling: names from the last, files before the folders beside them."""
+    *folders, name = path.parts
+    return (*((False, folder) for folder in folders), (True, name))
+
+
+def _without_braces(pattern: str) -> list[str]:
+    """`a.{txt,md}` written out: Python's wildcards have no braces. Raises ValueError when that makes too many."""
+    written_out, pending = [], [pattern]
+    while pending:
+        single = pending.pop()
+        found = _BRACES.search(single)
+        if not found:
+            written_out.append(single)
+        else:
+            around = single[: found.start()], single[found.end() :]
+            pending += [around[0] + choice + around[1] for choice in reversed(found[1].split(","))]
+        if len(written_out) + len(pending) > _MOST_CHOICES:
+            raise ValueError(f"`{pattern}` expands to more than {_MOST_CHOICES:,} names")
+    return written_out
+
+
+# Any word of an id may be a file's name. Scripts and replies are small; a model of gigabytes is not read.
+_MAX_PROVIDER_FILE = 16 * 1024 * 1024
+_KEPT_HASHES = 1024
+_PROVIDER_KEYS = ("providers", "provider")
+_MOST_FILES = 1000  # hashes kept one by one; a test set may name a file in each of its tests
+
+CONFIG_PART = "config: "
+FILE_PART = "file: "
+ROWS_PART = "tests"
+OVERRIDES_PART = "vars"
+
+
+def suite_parts(
+    filled: Mapping[str, JsonValue],
+    rows: Iterable[JsonValue],
+    files: SourceFiles,
+    overrides: Mapping[str, JsonValue],
+    masked: Mapping[str, JsonValue] | None = None,
+) -> dict[str, str]:
+    """Return everything in the files that decides the results, part by part, as SHA-256. Another key changes nothing.
+
+    There is a part for each key of the config, for each file that is named (but many files are one part), for the
+    rows, and for the overrides.
+
+    Args:
+        filled: the config with env values in it.
+        rows: from a file of tests, all that name files or have env values in them, filled in.
+        files: what the names of files are relative to, and which of them may be read.
+        overrides: vars from the command line.
+        masked: what `mask_config` made of those parts in which no env values were filled in.
+    """
+    known = masked or {}
+    parts = {f"{CONFIG_PART}{key}": _part_hash(key, value, known.get(key)) for key, value in filled.items()}
+    parts[OVERRIDES_PART] = _hash(dict(overrides))
+    row_digest, file_digest = hashlib.sha256(), hashlib.sha256()
+    hashed = lru_cache(_KEPT_HASHES)(lambda name: _hash_or_reason(files.base_dir / name, files.access))
+    for part in chain([dict(filled)], _one_by_one(rows, row_digest)):
+        for name in sorted(set(_named_files(part, files))):
+            if f"{FILE_PART}{name}" in parts or len(parts) < _MOST_FILES:
+                parts[f"{FILE_PART}{name}"] = hashed(name)
+            else:
+                file_digest.update(_canonical([name, hashed(name)]))
+    parts[ROWS_PART] = row_digest.hexdigest()
+    parts[f"{FILE_PART}..."] = file_digest.hexdigest()
+    return parts
+
+
+_STREAMED = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pdf"})
+
+
+def digest_of(parts: Mapping[str, JsonValue]) -> str:
+    """Return SHA-256, in hexadecimal, of all `parts` together."""
+    return _hash(dict(parts))
+
+
+def _part_hash(key: str, value: JsonValue, masked: JsonValue) -> str:
+    if masked is not None and key != "env":
+        canonical = _canonical({key: masked})
+        # Only of headers is more hidden there than here.
+        if b"headers" not in canonical.lower():
+            return hashlib.sha256(canonical).hexdigest()
+    return _hash(_masked(key, value))
+
+
+def _masked(key: str, value: JsonValue) -> JsonValue:
+    """Return a part of the config without keys. `env:` loses only what is a key by its name: programs see all of it."""
+    part = value if key == "env" else {key: value}
+    return mask_config(part, hides_headers=False)
+
+
+def _hash(value: JsonValue) -> str:
+    return hashlib.sha256(_canonical(value)).hexdigest()
+
+
+def _one_by_one(rows: Iterable[JsonValue], digest: "hashlib._Hash") -> Iterator[JsonValue]:
+    for row in rows:
+        digest.update(_canonical(mask_config(row, hides_headers=False)))
+        yield row
+
+
+def _canonical(value: JsonValue) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _named_files(value: JsonValue, files: SourceFiles) -> Iterator[str]:
+    """Yield the files that `value` and all in it refer to, also those that ids of providers and judges name."""
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, str):
+            if is_file_reference(part):
+                name = part.removeprefix(FILE_PREFIX)
+                before, _, function = name.rpartition(":")
+                yield before if function.isidentifier() and _is_small_file(files, before) else name
+        elif isinstance(part, dict):
+            pending.extend(part.values())
+            for key in _PROVIDER_KEYS:
+                if key in part:
+                    yield from _provider_files(part[key], files)
+        elif isinstance(part, list):
+            pending.extend(part)
+
+
+def _provider_files(named: JsonValue, files: SourceFiles) -> Iterator[str]:
+    """Small files that the ids of providers and judges name: `scripted:replies.yaml`, `exec:./ask.sh --short`."""
+    for item in named if isinstance(named, list) else [named]:
+        provider_id = item.get("id") if isinstance(item, dict) else item
+        if isinstance(provider_id, str):
+            rest = provider_id.partition(":")[2].removeprefix("//")
+            candidates = {rest, rest.rpartition(":")[0], *rest.split()}
+            yield from (name for name in candidates if _is_small_file(files, name))
+
+
+def _is_small_file(files: SourceFiles, name: str) -> bool:
+    try:
+        path = files.base_dir / name
+        return (
+            name != ""
+            and not files.access.is_outside(path)
+            and path.is_file()
+            and path.stat().st_size <= _MAX_PROVIDER_FILE
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def _hash_or_reason(path: Path, access: Access) -> str:
+    """Return the file's hash; for a file that cannot be read, which is reported elsewhere, a constant."""
+    try:
+        # What is read as a whole may not be larger, which is reported elsewhere.
+        is_streamed = path.suffix.lower() in _STREAMED
+        return hash_file(path, access, max_bytes=None if is_streamed else MAX_CONFIG_BYTES)
+    except (OSError, ValueError):
+        return "unreadable"

@@ -21,7 +21,7 @@ from typing import BinaryIO
 from msgspec import Struct, field
 
 from geval_cli.errors import StoreError
-from geval_cli.providers.file_lock import share_byte, try_lock, try_lock_byte, unlock_byte
+from geval_cli.store.home import share_byte, try_lock, try_lock_byte, unlock_byte
 
 CLAIMS_FILE = "cache.claims"
 

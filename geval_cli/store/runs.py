@@ -1,6 +1,8 @@
 """The run store: every run with a snapshot of its config, and every case result, stored as soon as it is known.
 
 Results that a failing store does not take are not lost.
+
+Labels of outputs, and calls of tools that may do something in the world, are stored with their runs.
 """
 
 import asyncio
@@ -11,18 +13,18 @@ import os
 import secrets
 import sqlite3
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import StoreError, UsageError
-from geval_cli.json_codec import encode_json
+from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.patterns import compile_later
 from geval_cli.records import (
     AskedTest,
@@ -49,13 +51,198 @@ from geval_cli.store.database import (
     open_database,
     readable_database,
     shrink,
+    transaction,
 )
-from geval_cli.store.labels import RunLabels
 from geval_cli.store.locks import RunLocks
-from geval_cli.store.result_filter import metric_verdicts
-from geval_cli.store.run_pages import ResultReader, RunPages, read_asked_test, record_text
-from geval_cli.store.tool_calls import ToolCallLog
+from geval_cli.store.run_pages import ResultReader, RunPages, metric_verdicts, read_asked_test, record_text
 from geval_cli.version import __version__
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from geval_cli.store.database import DatabaseThread
+
+_PUT = """
+    INSERT INTO labels (run_id, case_id, metric, annotator, output_sha256, label) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (run_id, case_id, metric, annotator)
+    DO UPDATE SET output_sha256 = excluded.output_sha256, label = excluded.label
+"""
+_SELECT_LABELS = """
+    SELECT case_id, metric, annotator, output_sha256, label FROM labels
+    WHERE run_id = ? ORDER BY rowid
+"""
+_SELECT_ONE = """
+    SELECT case_id, metric, annotator, output_sha256, label FROM labels
+    WHERE run_id = ? AND case_id = ? AND metric = ? AND annotator = ?
+"""
+_COUNT = "SELECT count(*) FROM labels WHERE run_id = ?"
+_RUNS = "SELECT DISTINCT run_id FROM labels WHERE substr(run_id, 1, length(?)) = ? ORDER BY run_id"
+_DELETE = "DELETE FROM labels WHERE run_id = ?"
+
+
+class StoredLabel(Struct, frozen=True):
+    """One person's word about one metric of one output.
+
+    Attributes:
+        case_id: of the result; `output_sha256` says which text was read.
+        annotator: who; "" for nobody in particular.
+        row: the label as a line of a file of labels has it.
+    """
+
+    case_id: str
+    metric: str
+    annotator: str
+    output_sha256: str
+    row: JsonValue
+
+
+class RunLabels(Struct, frozen=True):
+    """The labels of all runs of one home folder, in the database of the runs. Safe for several processes at once.
+
+    They outlive the run that they were made for: only `remove` takes them away.
+
+    Attributes:
+        database: of the runs.
+        explain: what an error means for the user of the database.
+    """
+
+    database: Database
+    explain: Callable[[Exception], StoreError]
+
+    def put(self, run_id: str, labels: Iterable[StoredLabel]) -> None:
+        """Store labels, all or none, in the place of those by the same people. Returns when they are committed.
+
+        Raises:
+            StoreError: they cannot be written.
+        """
+        rows = [
+            (run_id, item.case_id, item.metric, item.annotator, item.output_sha256, json.dumps(item.row))
+            for item in labels
+        ]
+        with self._connected() as connection, transaction(connection):
+            connection.executemany(_PUT, rows)
+
+    def of_run(self, run_id: str) -> list[StoredLabel]:
+        """Return the labels of a run in the order in which they were first given."""
+        return [_label(row) for row in self._select(_SELECT_LABELS, run_id)]
+
+    def find(self, run_id: str, case_id: str, metric: str, annotator: str) -> StoredLabel | None:
+        """Return one person's label of one metric of one output; None when there is none."""
+        found = self._select(_SELECT_ONE, run_id, case_id, metric, annotator)
+        return _label(found[0]) if found else None
+
+    def count(self, run_id: str) -> int:
+        """Return how many labels a run has."""
+        return sum(row[0] for row in self._select(_COUNT, run_id))
+
+    def runs(self, beginning: str) -> list[str]:
+        """Return the ids of runs that have labels and begin so, also of runs that were removed."""
+        return [row[0] for row in self._select(_RUNS, beginning, beginning)]
+
+    def remove(self, run_id: str) -> int:
+        """Remove the labels of a run; return how many there were.
+
+        Raises:
+            StoreError: they cannot be written.
+        """
+        with self._connected() as connection, transaction(connection):
+            connection.execute("PRAGMA secure_delete = ON")
+            return connection.execute(_DELETE, (run_id,)).rowcount
+
+    def _select(self, statement: str, *values: str) -> list[tuple]:  # type: ignore[type-arg]
+        with self._connected() as connection:
+            return connection.execute(statement, values).fetchall()
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with contextlib.closing(self.database.connect()) as connection:
+            try:
+                yield connection
+            except sqlite3.Error as error:
+                raise self.explain(error) from error
+
+
+def _label(row: tuple[str, str, str, str, str]) -> StoredLabel:
+    case_id, metric, annotator, output_sha256, label = row
+    return StoredLabel(case_id, metric, annotator, output_sha256, json.loads(label))
+
+
+_INSERT = (
+    "INSERT OR REPLACE INTO tool_calls (run_id, case_id, number, name, arguments) VALUES (?, ?, ?, ?, ?)"
+)
+_FINISH = "UPDATE tool_calls SET answer = ? WHERE run_id = ? AND case_id = ? AND number = ?"
+_SELECT_CALLS = (
+    "SELECT name, arguments, answer FROM tool_calls WHERE run_id = ? AND case_id = ? ORDER BY number"
+)
+_HAS_RESULT = "SELECT 1 FROM results WHERE run_id = ? AND case_id = ?"
+
+
+class StoredCall(Struct, frozen=True):
+    """A call that was begun. `answer` is None where none came; `is_told` is whether the case's error says so."""
+
+    name: str
+    arguments: JsonValue
+    answer: Mapping[str, JsonValue] | None
+    is_told: bool
+
+
+class ToolCallLog:
+    """The calls of tools in one run, by case, in the order in which they were made."""
+
+    def __init__(self, writer: "DatabaseThread", run_id: str) -> None:
+        self._writer = writer
+        self._run_id = run_id
+
+    async def of_case(self, case_id: str) -> list[StoredCall]:
+        """Return the calls of a case that were begun so far.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+
+        def select(connection: "sqlite3.Connection") -> list[StoredCall]:
+            rows = connection.execute(_SELECT_CALLS, (self._run_id, case_id)).fetchall()
+            return [
+                StoredCall(
+                    name,
+                    decode_json(arguments),
+                    None if answer is None else decode_json(answer),
+                    is_told=answer is not None,
+                )
+                for name, arguments, answer in rows
+            ]
+
+        return await self._writer.run(select)
+
+    async def has_result(self, case_id: str) -> bool:
+        """Return whether the run has a result of a case, be it an error.
+
+        Raises:
+            StoreError: that cannot be read.
+        """
+        where = (self._run_id, case_id)
+        return await self._writer.run(
+            lambda connection: connection.execute(_HAS_RESULT, where).fetchone() is not None
+        )
+
+    async def begin(self, case_id: str, number: int, name: str, arguments: JsonValue) -> None:
+        """Store that a call is about to be made. It is committed when this returns.
+
+        Raises:
+            StoreError: it cannot be stored, so the call must not be made.
+        """
+        row = (self._run_id, case_id, number, name, encode_json(arguments).decode())
+        await self._writer.run(lambda connection: connection.execute(_INSERT, row) and None)
+
+    async def finish(self, case_id: str, number: int, answer: Mapping[str, JsonValue] | None) -> None:
+        """Store what a call was answered; None where the case's error is about to say that no answer came.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        row = (encode_json(None if answer is None else dict(answer)).decode(), self._run_id, case_id, number)
+        await self._writer.run(lambda connection: connection.execute(_FINISH, row) and None)
+
 
 RUNS_FILE = "geval.db"
 LATEST = "latest"

@@ -15,7 +15,6 @@ from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.plugins import EXTRAS, extra
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access, open_regular
-from geval_cli.source.digest import suite_parts
 from geval_cli.source.env import EnvValues, gather_env, settable
 from geval_cli.source.files import (
     FILE_PREFIX,
@@ -23,6 +22,7 @@ from geval_cli.source.files import (
     as_reference,
     parse_document,
     read_document,
+    suite_parts,
 )
 from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import sort_problems
@@ -31,9 +31,9 @@ from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec, describe_value
 from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.statistics.paired import NO_MARGINS
+from geval_cli.suite.assertions import read_providers
 from geval_cli.suite.gates import DerivedMetric, Gate, read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
-from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
 from geval_cli.suite.suite import (
     BaselineName,

@@ -9,11 +9,10 @@ from typing import get_args
 from geval_cli.errors import ConfigError
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
-from geval_cli.source.files import FILE_PREFIX, is_bare_pattern, is_file_reference
+from geval_cli.source.files import FILE_PREFIX, is_bare_pattern, is_file_reference, is_wildcard
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ChatMessageSpec, PromptSpec, describe_value
 from geval_cli.suite.assertions import read_json_schema
-from geval_cli.suite.named_files import is_wildcard
 from geval_cli.suite.test_files import named_files, relative_name
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 

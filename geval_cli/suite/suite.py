@@ -12,7 +12,7 @@ from geval_cli.assertions.base import UNCALIBRATED, Calibrations, MergedTest
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
-from geval_cli.source.digest import digest_of
+from geval_cli.source.files import digest_of
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules

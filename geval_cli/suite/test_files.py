@@ -19,27 +19,25 @@ from geval_cli.providers.network.addresses import split_url
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUST_HINT, open_regular
 from geval_cli.source.files import (
+    CODE_SUFFIXES,
     FILE_PREFIX,
     MAX_LINE_BYTES,
     PARQUET_SUFFIX,
+    PYTHON_SUFFIXES,
+    NamedFile,
+    find_files,
     is_bare_path,
     is_bare_pattern,
     is_file_reference,
+    is_wildcard,
+    missing_file,
     open_problem,
     read_document,
+    split_part,
 )
 from geval_cli.source.json_source import json_line_positions, read_json
 from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Positions, SourcePath
 from geval_cli.specs.base import describe_value
-from geval_cli.suite.named_files import (
-    CODE_SUFFIXES,
-    PYTHON_SUFFIXES,
-    NamedFile,
-    find_files,
-    is_wildcard,
-    missing_file,
-    split_part,
-)
 from geval_cli.suite.schema import TestFilesSpec
 from geval_cli.suite.tables import (
     AS_WRITTEN,

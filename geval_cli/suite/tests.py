@@ -25,8 +25,7 @@ from geval_cli.source.media import (
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import TestOptionsSpec, TraceStepSpec, TurnSpec, describe_value
-from geval_cli.suite.assertions import read_assertions, read_json_schema, read_test_options
-from geval_cli.suite.providers import read_provider
+from geval_cli.suite.assertions import read_assertions, read_json_schema, read_provider, read_test_options
 from geval_cli.suite.schema import SimulationSpec, TestSpec
 from geval_cli.suite.test_files import RowSource
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec

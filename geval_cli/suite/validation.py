@@ -11,7 +11,7 @@ from msgspec import Struct, field, structs
 from pydantic import ValidationError
 
 from geval_cli.assertions.base import Calibrations
-from geval_cli.assertions.graded.geval import GEvalAssertion
+from geval_cli.assertions.geval import GEvalAssertion
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.source.env import EnvValues

@@ -6,7 +6,7 @@ that exist.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache, partial
 
 import jinja2
@@ -23,6 +23,7 @@ from jinja2 import (
 from jinja2.exceptions import SecurityError
 
 from geval_cli.errors import Location, Problem, TemplateError
+from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.source.problems import did_you_mean, listing
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
@@ -274,3 +275,18 @@ def template_problem(error: TemplateError, *, where: str, location: Location | N
     defined = listing("defined here", error.missing or "", error.known)
     hint = f"did you mean `{guess}`?" if guess else error.hint
     return Problem(f"{error.message} ({where})", location, hint or defined, (defined,) if hint else ())
+
+
+def templates_of(
+    rules: DialectRules,
+    env: Mapping[str, str],
+    filters: Mapping[str, Callable[..., JsonValue]] | None = None,
+) -> Templates:
+    """Return templates in the language of a dialect; `env` is the part of the environment that they may read.
+
+    `filters` come to the built-in ones, where the dialect lets a config bring its own.
+    """
+    if rules.template_language == "strict":
+        return Templates(rules)
+    found: Templates = extra("templates: nunjucks").NunjucksTemplates(rules, env, filters)
+    return found

@@ -11,10 +11,9 @@ import pytest
 import regex
 from support.verdicts import judged
 
-from geval_cli.assertions import patterns
+from geval_cli.assertions import json_output, patterns
+from geval_cli.assertions.json_output import schema_errors, schema_problems
 from geval_cli.assertions.patterns import MAX_LENGTH, compiled, is_found, within
-from geval_cli.assertions.structured import json_output
-from geval_cli.assertions.structured.json_output import schema_errors, schema_problems
 from geval_cli.errors import CheckTimeoutError, UnjudgeableError
 from geval_cli.extras import text_metrics as string_metrics
 from geval_cli.source.source_map import SourcePath

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from support.verdicts import judged, passes, problems
 
 from geval_cli.assertions.base import compact_json
-from geval_cli.assertions.text.match import expected_data, is_same_json
+from geval_cli.assertions.match import expected_data, is_same_json
 from geval_cli.records import JsonValue
 from geval_cli.specs.dialect import DEFAULT_RULES, PROMPTFOO_RULES
 

@@ -1,7 +1,7 @@
 import pytest
 
-from geval_cli.assertions.graded.geval import GEvalAssertion
-from geval_cli.assertions.graded.geval_metric import (
+from geval_cli.assertions.geval import GEvalAssertion
+from geval_cli.assertions.geval_metric import (
     RatedExampleSpec,
     RubricBandSpec,
     check_metric,

@@ -1,7 +1,7 @@
 import pytest
 import regex
 
-from geval_cli.assertions.text.match import is_javascript_pattern, python_pattern
+from geval_cli.assertions.match import is_javascript_pattern, python_pattern
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from geval_cli.assertions import patterns
-from geval_cli.assertions.structured.json_output import schema_errors, schema_problems
+from geval_cli.assertions.json_output import schema_errors, schema_problems
 from geval_cli.errors import CheckTimeoutError, UnjudgeableError
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.assertions.structured.json_text import FoundJson, find_json, parse_strict_json
+from geval_cli.assertions.json_text import FoundJson, find_json, parse_strict_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -6,7 +6,7 @@ from support.scripted_judge import ScriptedJudge, is_steps_request, prompt_of
 from support.specs import TEMPLATES, case, check_context, tools
 
 from geval_cli.assertions.base import MergedTest, Subject
-from geval_cli.assertions.graded.geval import LlmEvaluation
+from geval_cli.assertions.geval import LlmEvaluation
 from geval_cli.assertions.registry import check_assertion, judge_assertion
 from geval_cli.errors import JudgeParseError
 from geval_cli.records import AssertionResult, Status

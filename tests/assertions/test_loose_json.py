@@ -1,6 +1,6 @@
 import pytest
 
-from geval_cli.assertions.structured.json_output import loose_objects
+from geval_cli.assertions.json_output import loose_objects
 from geval_cli.records import JsonValue
 
 

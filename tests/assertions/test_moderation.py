@@ -2,7 +2,7 @@ import pytest
 from support.graded import graded, graded_tools
 from support.verdicts import problems
 
-from geval_cli.assertions.graded.judges import DEFAULT_MODERATION
+from geval_cli.assertions.judges import DEFAULT_MODERATION
 from geval_cli.errors import JudgeParseError, ProviderUnavailableError, Severity
 from geval_cli.records import AssertionResult, Status
 from geval_cli.specs.base import ProviderSpec, TestOptionsSpec

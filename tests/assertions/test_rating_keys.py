@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from support.graded import SpeakingJudge, graded, graded_tools
 
-from geval_cli.assertions.rating_keys import judge_facts
+from geval_cli.assertions.registry import judge_facts
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import AssertionResult
 

@@ -1,8 +1,8 @@
 import pytest
 
 from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.match import COMPARISONS, TextAssertion
 from geval_cli.assertions.registry import ASSERTION_TYPES, EVALUATION_TYPES, AssertionTypes
-from geval_cli.assertions.text.match import COMPARISONS, TextAssertion
 
 
 @pytest.mark.parametrize("types", [ASSERTION_TYPES, EVALUATION_TYPES])

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from support.specs import check_context, subject, tools
 
+from geval_cli.assertions.json_output import SchemaEvaluationAssertion
 from geval_cli.assertions.registry import check_assertion, judge_assertion
-from geval_cli.assertions.structured.json_output import SchemaEvaluationAssertion
 from geval_cli.records import AssertionResult, JsonValue, Status
 
 ORDER = {

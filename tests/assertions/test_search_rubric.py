@@ -2,7 +2,7 @@ import pytest
 from support.graded import SpeakingJudge, graded, graded_tools
 from support.verdicts import problems
 
-from geval_cli.assertions.graded.judges import DEFAULT_SEARCH
+from geval_cli.assertions.judges import DEFAULT_SEARCH
 from geval_cli.errors import JudgeError
 from geval_cli.providers.base import can_search
 from geval_cli.records import Status

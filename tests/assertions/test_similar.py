@@ -3,7 +3,7 @@ from support.graded import graded, graded_tools
 from support.verdicts import problems
 
 from geval_cli.assertions.base import JudgeDefaults
-from geval_cli.assertions.graded.judges import DEFAULT_EMBEDDING, DEFAULT_JUDGE
+from geval_cli.assertions.judges import DEFAULT_EMBEDDING, DEFAULT_JUDGE
 from geval_cli.errors import JudgeError, Severity, UnjudgeableError
 from geval_cli.records import AssertionResult, Status
 from geval_cli.specs.base import ProviderSpec, TestOptionsSpec

@@ -1,7 +1,7 @@
 import pytest
 from support.verdicts import judged, passes, problems
 
-from geval_cli.assertions.text.word_count import WordRange
+from geval_cli.assertions.match import WordRange
 
 
 @pytest.mark.parametrize(

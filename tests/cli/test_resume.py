@@ -21,9 +21,8 @@ from geval_cli.runs.evaluate import run_evaluation
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import resume_run
-from geval_cli.store.labels import StoredLabel
 from geval_cli.store.locks import RunLocks
-from geval_cli.store.runs import RunStore
+from geval_cli.store.runs import RunStore, StoredLabel
 from geval_cli.store.state import open_state
 
 TESTS = 6

@@ -6,7 +6,7 @@ import pytest
 from support.specs import TEMPLATES, assertion, case, suite
 
 from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest
-from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
+from geval_cli.assertions.judges import DEFAULT_JUDGE
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import Severity

@@ -7,8 +7,7 @@ from support.specs import TEMPLATES, assertion, case, suite, tools
 from geval_cli.assertions.base import JudgeDefaults, MergedTest
 from geval_cli.engine.case import JobContext, run_job
 from geval_cli.engine.check import Checked, check_plan
-from geval_cli.engine.evaluation_modes import assertions_of
-from geval_cli.engine.plan import Plan
+from geval_cli.engine.plan import Plan, assertions_of
 from geval_cli.errors import Severity
 from geval_cli.records import CaseResult, Choice, ModelRequest, ModelResponse, Status, Usage
 from geval_cli.specs.base import PromptSpec, ProviderSpec

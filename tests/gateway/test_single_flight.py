@@ -5,10 +5,9 @@ import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderRequestError, StoppedError
-from geval_cli.gateway.cache import choice_keys
+from geval_cli.gateway.cache import Claimed, SingleFlight, choice_keys
 from geval_cli.gateway.call import ModelCall, Runtime, ServerKey, Wire
 from geval_cli.gateway.gateway import CallPolicy, Gateway
-from geval_cli.gateway.single_flight import Claimed, SingleFlight
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.locks import Claims

@@ -6,12 +6,11 @@ import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.gateway.budget import Budget, Ledger
-from geval_cli.gateway.cache import Answers
+from geval_cli.gateway.cache import Answers, SingleFlight
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey, compose
 from geval_cli.gateway.gateway import CallPolicy, StackParts, build_stack
 from geval_cli.gateway.limits import OpenCases
 from geval_cli.gateway.retry import Circuit
-from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.records import ModelResponse
 
 SENDING = ("Retry", "Ledger", "CapabilityLayer", "Limits", "BudgetLayer", "Circuit")

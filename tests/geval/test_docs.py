@@ -11,10 +11,10 @@ from support.loopback import Reply, chat_reply
 from support.model_server import ModelServer, verdict, weighed
 from support.product import Product
 
-from geval_cli.assertions.graded.geval import GEvalAssertion
-from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.assertions.geval import GEvalAssertion
+from geval_cli.judge.estimate import normalise_rating
 from geval_cli.judge.metric import DEFAULT_MIN_VALID, DEFAULT_SAMPLES, DEFAULT_THRESHOLD
-from geval_cli.judge.scoring import normalise_rating
+from geval_cli.judge.prompt import DIMENSIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "geval.md").read_text(encoding="utf-8")
 

@@ -11,8 +11,8 @@ from support.model_server import ModelServer, prompt_of
 from support.product import Product
 
 from geval_cli import GEval, TestCase, UsageError
-from geval_cli.judge.replies.parse import parse_rating
-from geval_cli.judge.scoring import normalise_rating, passes
+from geval_cli.judge.estimate import normalise_rating, passes
+from geval_cli.judge.replies import parse_rating
 from geval_cli.statistics.early_stop import StopRule, batch_ends, decide
 
 RECORDED = Path(__file__).resolve().parents[3] / "shared" / "data" / "geval_gpt4_samples.jsonl"

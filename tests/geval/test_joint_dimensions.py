@@ -11,7 +11,7 @@ from support.product import Product
 
 from geval_cli import GEval, JudgeError, TestCase, UsageError
 from geval_cli.judge.prompt import Block, rotation
-from geval_cli.judge.replies.parse import parse_member_rating
+from geval_cli.judge.replies import parse_member_rating
 
 JOINT = {"type": "g-eval", "dimensions": ["fluency", "coherence"], "explain": "never"}
 

@@ -31,8 +31,7 @@ from geval_cli.records import CaseResult, Column, RunSummary, Status, Turn
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report
-from geval_cli.store.result_filter import Repeats, ResultFilter
-from geval_cli.store.run_pages import SortOrder
+from geval_cli.store.run_pages import Repeats, ResultFilter, SortOrder
 from geval_cli.store.runs import RunStore
 
 HOSTILE = (

@@ -1,7 +1,7 @@
 import pytest
 
 from geval_cli.errors import UsageError
-from geval_cli.judge.dimensions import DIMENSIONS, find_dimension
+from geval_cli.judge.prompt import DIMENSIONS, find_dimension
 
 RANGES = {
     "fluency": (1, 3),

@@ -4,10 +4,16 @@ import pytest
 from support.scripted_judge import ScriptedJudge
 
 from geval_cli.judge.calls import JudgeCalls, JudgeMemory
-from geval_cli.judge.estimate import RatingQuestion, Taken, describe
+from geval_cli.judge.estimate import (
+    Distribution,
+    RatingEstimate,
+    RatingQuestion,
+    Taken,
+    describe,
+    distribution_of,
+)
 from geval_cli.judge.metric import Metric
 from geval_cli.judge.prompt import Criterion
-from geval_cli.judge.scoring import Distribution, RatingEstimate, distribution_of
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.judge.calls import JudgeMemory
-from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.estimate import MIN_COVERAGE
 from geval_cli.judge.grading import grade
 from geval_cli.judge.metric import JudgedCase, Metric, RubricPrompt
-from geval_cli.judge.prompt import prompt_version
+from geval_cli.judge.prompt import DIMENSIONS, prompt_version
 from geval_cli.records import Choice, ModelResponse, Purpose, Role, Status, Usage
 
 STEPS = ("Read both texts.", "Compare them.", "Rate the match.")

@@ -8,7 +8,7 @@ import yaml
 from geval_cli import errors
 from geval_cli.errors import JudgeError, JudgeParseError
 from geval_cli.judge.prompt import read_prompt
-from geval_cli.judge.replies.parse import parse_rating, parse_steps
+from geval_cli.judge.replies import parse_rating, parse_steps
 
 REPLIES = yaml.safe_load((Path(__file__).parent / "replies.yaml").read_text(encoding="utf-8"))
 

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from geval_cli.errors import UsageError
-from geval_cli.judge.dimensions import DIMENSIONS, find_dimension
 from geval_cli.judge.metric import RubricBand
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
+    DIMENSIONS,
     Block,
     Criterion,
     evaluate_text,
     explain_text,
+    find_dimension,
     join_labels,
     prompt_version,
     read_prompt,

@@ -11,7 +11,7 @@ from support.scripted_judge import ScriptedJudge, reply
 from geval_cli.errors import JudgeError
 from geval_cli.judge.grading import grade
 from geval_cli.judge.metric import JudgedCase, Metric
-from geval_cli.judge.replies.parse import parse_rating, parse_steps
+from geval_cli.judge.replies import parse_rating, parse_steps
 
 RECORDED = Path(__file__).resolve().parents[3] / "shared" / "data" / "geval_gpt4_samples.jsonl"
 

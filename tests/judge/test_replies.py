@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from geval_cli.errors import JudgeError
-from geval_cli.judge.replies.parse import parse_rating
+from geval_cli.judge.replies import parse_rating
 
 FILES = sorted((Path(__file__).parent / "replies").glob("*.yaml"))
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # each process of the tests reads all of it

@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geval_cli.errors import JudgeRangeError
-from geval_cli.judge.metric import default_step, format_number
-from geval_cli.judge.scoring import (
+from geval_cli.judge.estimate import (
     Distribution,
     distribution_of,
     mean_of_samples,
@@ -13,6 +12,7 @@ from geval_cli.judge.scoring import (
     passes,
     strict_score,
 )
+from geval_cli.judge.metric import default_step, format_number
 
 
 @pytest.mark.parametrize(

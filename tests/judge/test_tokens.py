@@ -1,6 +1,6 @@
 import pytest
 
-from geval_cli.judge.scoring import place_tokens
+from geval_cli.judge.estimate import place_tokens
 from geval_cli.records import TokenLogprob
 
 

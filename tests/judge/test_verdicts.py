@@ -1,7 +1,7 @@
 import pytest
 
 from geval_cli.errors import JudgeError, JudgeParseError, JudgeRangeError
-from geval_cli.judge.replies.verdicts import (
+from geval_cli.judge.replies import (
     JudgeDecision,
     parse_attributions,
     parse_category,

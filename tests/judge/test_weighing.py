@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.judge.scoring import LARGEST_SCALE, Scale, weigh_by_logprobs
+from geval_cli.judge.estimate import LARGEST_SCALE, Scale, weigh_by_logprobs
 from geval_cli.records import TokenAlternative, TokenLogprob
 
 ENDS = ("}", "\n}", ",", ', "ok": true}', '"}', " ", "\n", ".\n", ")")

@@ -7,7 +7,7 @@ import pytest
 from support.scripted_judge import ScriptedJudge
 
 from geval_cli import GEval, UsageError
-from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
+from geval_cli.assertions.judges import DEFAULT_JUDGE
 from geval_cli.judge.metric import RatedExample, RubricBand
 from geval_cli.library.definition import Definition, choose_judge, define
 from geval_cli.specs.base import ProviderSpec

@@ -27,7 +27,7 @@ from geval_cli.extras.local.models import (
     is_intact,
     pull,
 )
-from geval_cli.providers.file_lock import hold_lock
+from geval_cli.store.home import hold_lock
 
 CONTENT = b"a tiny model" * 1000
 TINY = LocalModel(

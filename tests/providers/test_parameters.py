@@ -10,17 +10,16 @@ from support.calls import ask, provider
 from support.geval_command import run_geval
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.assertions.graded import closed_questions, rubric
+from geval_cli.assertions import closed_questions, rubric
 from geval_cli.errors import Problem, Severity
 from geval_cli.extras import rag as context
 from geval_cli.extras.conversations import relevance
-from geval_cli.judge import checklist, grading
+from geval_cli.judge import grading
 from geval_cli.providers.options import ENDPOINT_KEYS, SET_BY_GEVAL
 from geval_cli.providers.preset_table import WIRE_FORMATS
 from geval_cli.providers.registry import check_provider
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
-from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.provider_settings import WIRE_SETTINGS
+from geval_cli.specs.base import WIRE_SETTINGS, ProviderSpec
 
 WIRES = (
     "openai:m",
@@ -147,7 +146,7 @@ def keywords(schema: Any) -> set[str]:
 
 
 def test_the_schemas_of_judges_use_only_what_every_vendor_takes() -> None:
-    modules = (checklist, grading, closed_questions, context, relevance, rubric)
+    modules = (grading, closed_questions, context, relevance, rubric)
     schemas = {
         f"{module.__name__}.{name}": value
         for module in modules

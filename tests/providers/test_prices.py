@@ -14,8 +14,8 @@ from support.loopback import LoopbackServer, Reply, chat_reply
 
 from geval_cli.errors import ProviderResponseError
 from geval_cli.providers.preset_table import PRESETS
+from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.prices import FREE, FREE_KINDS, FixedPrice, ListPrice, Price, Priced, price_of
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.openai import OpenAICompatibleProvider
 from geval_cli.providers.wire.token_usage import TokenUsage
 

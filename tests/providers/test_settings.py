@@ -12,8 +12,8 @@ from geval_cli.extras.aws.bedrock import BATCH_KEYS
 from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.providers.options import ENDPOINT_KEYS
 from geval_cli.providers.registry import check_provider
+from geval_cli.specs.base import OWN_SETTINGS, WIRE_SETTINGS
 from geval_cli.specs.dialect import Dialect
-from geval_cli.specs.provider_settings import OWN_SETTINGS, WIRE_SETTINGS
 from geval_cli.suite.load import open_suite
 
 SENDING = ("openai:m", "openai:responses:m", "openai:embedding:m", "anthropic:m", "google:gemini-2.5-flash",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from geval_cli.assertions.graded.geval_metric import metric_name
+from geval_cli.assertions.geval_metric import metric_name
 from geval_cli.cli.arguments import parse_share
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.runs.prepare import prepare

@@ -1,7 +1,7 @@
 """The modules whose every line decides something for the user, and mistakes in them that change nothing."""
 
 CORE = (
-    "geval_cli/judge/scoring.py",
+    "geval_cli/judge/estimate.py",
     "geval_cli/judge/estimate.py",
     "geval_cli/runs/resume.py",
     "geval_cli/engine/gates.py",
@@ -15,7 +15,7 @@ CORE = (
     "geval_cli/gateway/limits.py",
     "geval_cli/gateway/retry.py",
     "geval_cli/gateway/budget.py",
-    "geval_cli/gateway/single_flight.py",
+    "geval_cli/gateway/cache.py",
     "geval_cli/gateway/cache.py",
 )
 
@@ -41,12 +41,12 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "_MOST_REPEATED = (7999)",
     ): "how much of an unreadable reply is sent back is a matter of taste",
     (
-        "geval_cli/judge/scoring.py",
+        "geval_cli/judge/estimate.py",
         "if abs(rating - value) <= _SAME_RATING:",
         "if (abs(rating - value) < _SAME_RATING):",
     ): "no rating is exactly 1e-9 away from another number that is read",
     (
-        "geval_cli/judge/scoring.py",
+        "geval_cli/judge/estimate.py",
         "if not -_DUST <= score <= 1 + _DUST:",
         "if not (-_DUST < score <= 1 + _DUST):",
     ): "no score is exactly 1e-9 below 0",
@@ -86,7 +86,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return (not goes_before or self._turns.is_behind(goes_before=True))",
     ): "a line in which nobody stands lets everyone in at once; it is only quicker not to ask it",
     (
-        "geval_cli/judge/scoring.py",
+        "geval_cli/judge/estimate.py",
         "ratings = dict.fromkeys([*(round(low + index * score_step, 10) for index in range(count)), high])",
         "ratings = dict.fromkeys([*(round(low + index * score_step, 11) for index in range(count)), high])",
     ): "what floats add to a sum is far smaller than either",
@@ -106,17 +106,17 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return int(key[:17], 16)",
     ): "so many digits tell keys apart, and one more does",
     (
-        "geval_cli/gateway/single_flight.py",
+        "geval_cli/gateway/cache.py",
         "while self._runtime.clock() - max(began, self._progress_at) < most_s:",
         "while (self._runtime.clock() - max(began, self._progress_at) <= most_s):",
     ): "no wait ends at that very moment",
     (
-        "geval_cli/gateway/single_flight.py",
+        "geval_cli/gateway/cache.py",
         "self._progress_at = 0.0",
         "self._progress_at = 1.0",
     ): "a call begins later than either",
     (
-        "geval_cli/gateway/single_flight.py",
+        "geval_cli/gateway/cache.py",
         "if not flight.waiters and not flight.task.done():",
         "if (not flight.waiters):",
     ): "a task that is done cannot be cancelled, and leaves the table by itself",

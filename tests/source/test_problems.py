@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.assertions.graded.geval import GEvalAssertion
+from geval_cli.assertions.geval import GEvalAssertion
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.source.problems import did_you_mean, render_problem, render_problems, sort_problems

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.judge.scoring import normalise_rating, passes
+from geval_cli.judge.estimate import normalise_rating, passes
 from geval_cli.statistics.early_stop import StopRule, batch_ends, decide
 
 ONE_TO_FIVE = tuple(map(float, range(1, 6)))

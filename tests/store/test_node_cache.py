@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.extras.workers.node_cache import AnswerRow, KnownKeys, NodeCache, packed_keys, rows_of
+from geval_cli.extras.workers.ray_cluster import AnswerRow, KnownKeys, NodeCache, packed_keys, rows_of
 from geval_cli.records import Choice
 from geval_cli.store.cache import ResponseCache, StoredChoice
 

@@ -14,8 +14,7 @@ from support.sample_run import COLUMNS, RUN, make_case, make_judged
 
 from geval_cli.errors import StoreError
 from geval_cli.records import CaseResult, RunStatus, RunSummary, Status
-from geval_cli.store.result_filter import ResultFilter
-from geval_cli.store.run_pages import RunChoice, RunPages, SortOrder
+from geval_cli.store.run_pages import ResultFilter, RunChoice, RunPages, SortOrder
 from geval_cli.store.runs import RUNS_FILE, RunStore
 
 ALL = ResultFilter()

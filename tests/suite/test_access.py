@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from geval_cli.errors import CodeFailedError, ConfigError, Location, UnjudgeableError
 from geval_cli.source.access import TRUSTED, Access, OutsideError, access_in, access_of_stranger, open_regular
+from geval_cli.source.files import existing_files, find_files
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.suite.named_files import existing_files, find_files
 
 WHERE = Location("c.yaml", 3, 5)
 

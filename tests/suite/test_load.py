@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 from support.suites import load_suite
 
-from geval_cli.assertions.graded.geval import GEvalAssertion
+from geval_cli.assertions.geval import GEvalAssertion
 from geval_cli.errors import ConfigError
 from geval_cli.extras.starter import starter_config
 from geval_cli.source.access import TRUSTED
-from geval_cli.source.digest import suite_parts
-from geval_cli.source.files import SourceFiles
+from geval_cli.source.files import SourceFiles, suite_parts
 from geval_cli.source.secrets import mask_config
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import LoadedSuite

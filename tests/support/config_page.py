@@ -18,10 +18,10 @@ from geval_cli.specs.base import (
     ToolsSpec,
     TraceStepSpec,
     TurnSpec,
+    config_schema,
     expected_text,
     spellings,
 )
-from geval_cli.specs.provider_settings import config_schema
 from geval_cli.suite.gates import DerivedMetric
 from geval_cli.suite.schema import SimulatedUserSpec, SuiteSpec, TestFilesSpec, TestSpec
 

@@ -44,8 +44,7 @@ from geval_cli.records import (
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import output_digest
 from geval_cli.source.source_map import SourcePath
-from geval_cli.store.labels import StoredLabel
-from geval_cli.store.runs import RunOrigin, RunStore, config_file
+from geval_cli.store.runs import RunOrigin, RunStore, StoredLabel, config_file
 from geval_cli.suite.gates import Gate, parse_gate
 from geval_cli.version import __version__
 

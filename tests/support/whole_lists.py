@@ -2,7 +2,7 @@
 
 import re
 
-from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.judge.prompt import DIMENSIONS
 
 
 def name_lists(text: str) -> str:

@@ -13,14 +13,14 @@ from scipy import stats
 from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_run
 
-from geval_cli.assertions.graded.judges import Member, verdict_of_jury
-from geval_cli.assertions.graded.judges import Vote as JuryVote
+from geval_cli.assertions.judges import Member, verdict_of_jury
+from geval_cli.assertions.judges import Vote as JuryVote
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.calibration import calibrate, write_calibration
 from geval_cli.extras.trust.juries import JuryScores, jury_agreement, jury_sentence
 from geval_cli.extras.trust.matching import JudgeVote
-from geval_cli.judge.scoring import Grade, RatingEstimate
+from geval_cli.judge.estimate import Grade, RatingEstimate
 from geval_cli.records import CaseResult, Status
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest

@@ -13,7 +13,7 @@ from geval_cli.extras.trust.options import AgreeOptions, EstimateOptions
 from geval_cli.extras.trust.true_figures import scored_outputs, true_figures
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 from geval_cli.report.sanitize import output_digest
-from geval_cli.store.labels import StoredLabel
+from geval_cli.store.runs import StoredLabel
 
 PASSED, FAILED = Status.PASSED, Status.FAILED
 

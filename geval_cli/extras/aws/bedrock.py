@@ -33,6 +33,7 @@ from geval_cli.providers.options import (
     wire_parameters,
 )
 from geval_cli.providers.preset_table import is_region
+from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.prices import LIST_PRICE, ListPrice, Price, batch_price_of, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire import openai
@@ -43,7 +44,6 @@ from geval_cli.providers.wire.credentials import (
     key_command_of,
     missing_program,
 )
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
 from geval_cli.source.secrets import secret_values
 

@@ -17,6 +17,7 @@ from geval_cli.extras.aws.batches import BedrockBatches, JobPlace
 from geval_cli.extras.aws.signing import permission_hint
 from geval_cli.extras.batches.api import BatchApi
 from geval_cli.json_codec import decode_json
+from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.wire.chat import (
     TOOL_ERROR,
     NotAnAnswer,
@@ -27,7 +28,6 @@ from geval_cli.providers.wire.chat import (
     tool_call,
     whole_end,
 )
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.finish_reasons import CONVERSE, End
 from geval_cli.providers.wire.parameters import (

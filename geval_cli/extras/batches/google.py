@@ -31,7 +31,7 @@ from geval_cli.extras.batches.api import (
 from geval_cli.providers.network.addresses import public_origin
 from geval_cli.providers.network.messages import HttpCall, HttpResponse, json_bytes
 from geval_cli.providers.network.transport import Transport, object_in, response_error
-from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.wire.refusals import CallContext
 
 _PAGE = 100

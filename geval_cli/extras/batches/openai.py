@@ -51,7 +51,7 @@ from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.providers.network.addresses import tls_context
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import MAX_BODY_BYTES, Transport, response_error
-from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.wire.refusals import CallContext, refusal_error
 
 _WINDOW = "24h"

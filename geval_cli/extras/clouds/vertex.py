@@ -22,6 +22,7 @@ from geval_cli.providers.options import (
     wire_parameters,
 )
 from geval_cli.providers.preset_table import VERTEX, is_region
+from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.anthropic import AnthropicProvider
@@ -36,7 +37,6 @@ from geval_cli.providers.wire.credentials import (
     key_command_of,
     missing_program,
 )
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.providers.wire.google import GoogleProvider
 from geval_cli.providers.wire.parameters import check_parameters, places_of

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Outcome, Subject, Tools
-from geval_cli.assertions.graded.judges import JudgeClient, Question, check_own_prompt
-from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD
+from geval_cli.assertions.judges import DEFAULT_THRESHOLD, JudgeClient, Question, check_own_prompt
 from geval_cli.errors import Problem
 from geval_cli.judge.calls import all_of, reply_schema
 from geval_cli.judge.prompt import Block
-from geval_cli.judge.replies.verdicts import JudgeDecision, parse_yes_or_no
+from geval_cli.judge.replies import JudgeDecision, parse_yes_or_no
 from geval_cli.judge.source import answers_in, last_words
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import Spec

@@ -9,8 +9,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.files import is_file_reference, read_document
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import describe_value
-from geval_cli.suite.assertions import read_assertion
-from geval_cli.suite.providers import read_provider
+from geval_cli.suite.assertions import read_assertion, read_provider
 from geval_cli.suite.schema import SimulatedUserSpec, SimulationSpec
 from geval_cli.suite.tables import csv_rows
 from geval_cli.suite.test_files import JsonLinesRows, named_files

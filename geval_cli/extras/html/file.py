@@ -79,8 +79,15 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.report import HumanLabels, RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import output_digest, whole_text
-from geval_cli.store.result_filter import Facet, ResultFilter, facets_of, metadata_texts, searched_texts
-from geval_cli.store.run_pages import ResultRow, SortOrder
+from geval_cli.store.run_pages import (
+    Facet,
+    ResultFilter,
+    ResultRow,
+    SortOrder,
+    facets_of,
+    metadata_texts,
+    searched_texts,
+)
 
 CASES_PER_CHUNK = 500
 REASON_WIDTH = 160

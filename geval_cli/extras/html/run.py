@@ -41,8 +41,15 @@ from geval_cli.report.verdict import (
     shown_gates,
     whole_titles,
 )
-from geval_cli.store.result_filter import WORST_FIRST, Facet, Repeats, ResultFilter, metric_verdicts
-from geval_cli.store.run_pages import ResultRow, SortOrder
+from geval_cli.store.run_pages import (
+    WORST_FIRST,
+    Facet,
+    Repeats,
+    ResultFilter,
+    ResultRow,
+    SortOrder,
+    metric_verdicts,
+)
 
 ROWS_PER_PAGE = 50
 _CHIPS_MAX = 6

@@ -24,11 +24,11 @@ from msgspec import Struct
 from geval_cli.errors import ModelFetchError, Problem
 from geval_cli.extras.local.llama_server import POOLINGS
 from geval_cli.providers.base import ProviderSource, is_embedding, local_name
-from geval_cli.providers.file_lock import hold_lock
 from geval_cli.providers.options import LIMIT_KEYS, PASSTHROUGH, Others, OwnKey, check_settings, is_count
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.trust import MODELS_DIR_VARIABLE
 from geval_cli.source.problems import did_you_mean
+from geval_cli.store.home import hold_lock
 from geval_cli.version import install_hint
 
 EXTRA_HINT = f"install it {install_hint('local')}"

@@ -39,10 +39,10 @@ from geval_cli.providers.base import (
     local_name,
 )
 from geval_cli.providers.options import is_count, limits_of, own_settings, wire_parameters
+from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.prices import FREE
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.chat import whole_text
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.providers.wire.openai import EmbeddingProvider, OpenAICompatibleProvider
 from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Role

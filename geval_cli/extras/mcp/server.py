@@ -28,8 +28,8 @@ from mcp.types import CallToolResult, InputRequiredResult, TextContent, ToolAnno
 from pydantic import Field, ValidationError
 from rich.console import Console
 
-from geval_cli.assertions.graded.geval_metric import GEvalFields, metric_from_spec
-from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
+from geval_cli.assertions.geval_metric import GEvalFields, metric_from_spec
+from geval_cli.assertions.judges import DEFAULT_JUDGE
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import BudgetError, ConfigError, GevalError, UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunStarted
@@ -47,8 +47,8 @@ from geval_cli.gateway.budget import HINT as OUT_OF_BUDGET_HINT
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.metric import JudgedCase
+from geval_cli.judge.prompt import find_dimension
 from geval_cli.patterns import compile_later
 from geval_cli.providers.prices import known_price
 from geval_cli.providers.registry import build_provider

@@ -22,26 +22,24 @@ from geval_cli.assertions.base import (
     Tools,
     each_assertion,
 )
-from geval_cli.assertions.graded.geval import metric_of
-from geval_cli.assertions.graded.geval_metric import GEvalFields
-from geval_cli.assertions.graded.retrieval import ContextAssertion
+from geval_cli.assertions.geval import metric_of
+from geval_cli.assertions.geval_metric import GEvalFields
+from geval_cli.assertions.judges import ContextAssertion
 from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.assertions.sets import DecisionTreeAssertion
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, blank_result
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.conversation import ConversationState
-from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.judge_output import compare_outputs, judge_one
-from geval_cli.engine.plan import Job
+from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.engine.transforms import assertion_code, is_made_by_code, output_code
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
 from geval_cli.extras.comparisons import in_column
 from geval_cli.extras.plan.report import PowerPlan, RequestCounts, RequestKind, RunPlan
 from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.gateway.gateway import with_media_for
-from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.metric import Metric, format_number
-from geval_cli.judge.prompt import user_message
+from geval_cli.judge.prompt import find_dimension, user_message
 from geval_cli.providers.base import Provider, batch_api
 from geval_cli.providers.prices import Price, known_price
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS

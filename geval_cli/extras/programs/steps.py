@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, CheckContext, CodeRunner, MergedTest, Subject, Tools, Verdict
-from geval_cli.assertions.graded.retrieval import ContextAssertion
+from geval_cli.assertions.judges import ContextAssertion
 from geval_cli.assertions.sets import AssertSet
 from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import shown_prompt

@@ -11,7 +11,7 @@ from geval_cli.source.env import EnvValues, settable
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating.js_text import js_string
-from geval_cli.templating.registry import templates_of
+from geval_cli.templating.templates import templates_of
 
 TRUE_WORDS = frozenset({"1", "true", "yes", "yup", "yeppers"})
 """The words that promptfoo itself takes for yes in the environment."""

@@ -19,9 +19,15 @@ from geval_cli.extras.promptfoo.test_rows import TestRow
 from geval_cli.extras.promptfoo.tests import PromptfooTests, read_scenarios
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
-from geval_cli.source.digest import suite_parts
 from geval_cli.source.env import gather_env
-from geval_cli.source.files import FILE_PREFIX, SourceFiles
+from geval_cli.source.files import (
+    FILE_PREFIX,
+    JAVASCRIPT_SUFFIXES,
+    SourceFiles,
+    existing_files,
+    find_files,
+    suite_parts,
+)
 from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import hint_among, sort_problems
 from geval_cli.source.secrets import mask_config
@@ -31,7 +37,6 @@ from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import FilteredProviderSpec, PromptfooOptions, TemplateFilter
 from geval_cli.statistics.paired import NO_MARGINS
 from geval_cli.suite.gates import read_derived_metrics, read_gates, read_margins
-from geval_cli.suite.named_files import JAVASCRIPT_SUFFIXES, existing_files, find_files
 from geval_cli.suite.suite import BaselineName, LoadedSuite, OpenedSuite, tag_texts
 from geval_cli.suite.validation import LoadContext, ScriptCaller
 

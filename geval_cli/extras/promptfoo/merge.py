@@ -12,11 +12,10 @@ from geval_cli.extras.promptfoo.prompts import ConfigPart
 from geval_cli.extras.promptfoo.tests import parts_of
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
-from geval_cli.source.files import is_file_reference, read_document
+from geval_cli.source.files import existing_files, is_file_reference, read_document
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import MAX_DEPTH, Document, SourcePath
 from geval_cli.specs.base import describe_value
-from geval_cli.suite.named_files import existing_files
 from geval_cli.suite.validation import LoadContext
 
 _REF = "$ref"

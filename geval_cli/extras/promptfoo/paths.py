@@ -5,15 +5,18 @@ from pathlib import Path
 
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.files import FILE_PREFIX, is_file_reference, read_document, read_text
-from geval_cli.source.source_map import SourcePath
-from geval_cli.suite.named_files import (
+from geval_cli.source.files import (
     CODE_SUFFIXES,
+    FILE_PREFIX,
     JAVASCRIPT_SUFFIXES,
     RUNNABLE_SUFFIXES,
     NamedFile,
     existing_files,
+    is_file_reference,
+    read_document,
+    read_text,
 )
+from geval_cli.source.source_map import SourcePath
 from geval_cli.suite.validation import LoadContext
 
 STRUCTURED_SUFFIXES = frozenset({".json", ".yaml", ".yml"})

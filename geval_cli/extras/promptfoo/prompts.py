@@ -14,12 +14,20 @@ from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.extras.promptfoo.paths import file_keys, program_reference, with_file_contents
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
-from geval_cli.source.files import FILE_PREFIX, read_document, read_text
+from geval_cli.source.files import (
+    CODE_SUFFIXES,
+    FILE_PREFIX,
+    existing_files,
+    find_files,
+    is_wildcard,
+    leads_outside,
+    read_document,
+    read_text,
+)
 from geval_cli.source.json_source import read_json
 from geval_cli.source.source_map import SourcePath, split_lines
 from geval_cli.specs.base import PromptSpec, describe_value
 from geval_cli.specs.promptfoo import EXEC_PREFIX, NamedPromptSpec
-from geval_cli.suite.named_files import CODE_SUFFIXES, existing_files, find_files, is_wildcard, leads_outside
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_json
 

@@ -10,7 +10,16 @@ from geval_cli.extras.promptfoo.paths import STRUCTURED_SUFFIXES, file_keys, wit
 from geval_cli.extras.promptfoo.prompts import ConfigPart
 from geval_cli.extras.promptfoo.requests import ENV_NAMES
 from geval_cli.records import JsonValue
-from geval_cli.source.files import FILE_PREFIX, is_file_reference, read_document
+from geval_cli.source.files import (
+    CODE_SUFFIXES,
+    FILE_PREFIX,
+    JAVASCRIPT_SUFFIXES,
+    RUNNABLE_SUFFIXES,
+    existing_files,
+    is_file_reference,
+    read_document,
+    split_part,
+)
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec, describe_value
@@ -20,13 +29,6 @@ from geval_cli.specs.promptfoo import (
     FilteredProviderSpec,
     JudgesSpec,
     own_env_of,
-)
-from geval_cli.suite.named_files import (
-    CODE_SUFFIXES,
-    JAVASCRIPT_SUFFIXES,
-    RUNNABLE_SUFFIXES,
-    existing_files,
-    split_part,
 )
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields
 from geval_cli.templating.js_text import js_string

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest, Subject, Tools
-from geval_cli.assertions.structured.json_text import parse_strict_json
+from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import Rendered, template_of
 from geval_cli.errors import ConfigError, Problem, Severity, TemplateError

@@ -12,10 +12,10 @@ from geval_cli.extras.promptfoo.paths import file_keys, with_file_contents
 from geval_cli.extras.promptfoo.providers import read_answerer
 from geval_cli.extras.promptfoo.test_rows import TestRow
 from geval_cli.records import JsonValue
+from geval_cli.source.files import find_files
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec, TestOptionsSpec, describe_value, spellings
 from geval_cli.specs.promptfoo import PromptfooTestOptions
-from geval_cli.suite.named_files import find_files
 from geval_cli.suite.schema import TestSpec
 from geval_cli.suite.tests import read_test
 from geval_cli.suite.validation import LoadContext, read_spec

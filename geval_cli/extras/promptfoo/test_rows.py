@@ -18,10 +18,7 @@ from geval_cli.extras.promptfoo.prompts import ConfigPart
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
-from geval_cli.source.problems import did_you_mean
-from geval_cli.source.source_map import Positions, SourcePath
-from geval_cli.specs.base import describe_value
-from geval_cli.suite.named_files import (
+from geval_cli.source.files import (
     CODE_SUFFIXES,
     JAVASCRIPT_SUFFIXES,
     PYTHON_SUFFIXES,
@@ -29,6 +26,9 @@ from geval_cli.suite.named_files import (
     NamedFile,
     existing_files,
 )
+from geval_cli.source.problems import did_you_mean
+from geval_cli.source.source_map import Positions, SourcePath
+from geval_cli.specs.base import describe_value
 from geval_cli.suite.tables import csv_rows, sheet_rows, uneven_problem
 from geval_cli.suite.test_files import JsonLinesRows
 from geval_cli.suite.validation import LoadContext

@@ -19,11 +19,20 @@ from geval_cli.extras.promptfoo.test_entries import ReadTest, read_row
 from geval_cli.extras.promptfoo.test_rows import TestRow, iterate_rows
 from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
-from geval_cli.source.files import FILE_PREFIX, MAX_TEXT_BYTES, is_file_reference, open_problem
+from geval_cli.source.files import (
+    CODE_SUFFIXES,
+    FILE_PREFIX,
+    MAX_TEXT_BYTES,
+    NamedFile,
+    existing_files,
+    is_file_reference,
+    is_wildcard,
+    open_problem,
+    split_part,
+)
 from geval_cli.source.problems import hint_among, sort_problems
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, describe_value
-from geval_cli.suite.named_files import CODE_SUFFIXES, NamedFile, existing_files, is_wildcard, split_part
 from geval_cli.suite.tests import MAX_PROBLEMS, merge_test
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_json

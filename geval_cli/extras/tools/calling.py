@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest
-from geval_cli.assertions.structured.called_tools import calls_beside
-from geval_cli.assertions.structured.json_output import schema_errors
+from geval_cli.assertions.called_tools import calls_beside
+from geval_cli.assertions.json_output import schema_errors
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.conversation import as_one
 from geval_cli.errors import CodeFailedError, JudgeParseError, UnjudgeableError
@@ -36,7 +36,7 @@ from geval_cli.records import (
 )
 from geval_cli.source.command import ScriptError
 from geval_cli.specs.base import ProviderSpec, RecordedAnswerSpec, ToolSet
-from geval_cli.store.tool_calls import StoredCall
+from geval_cli.store.runs import StoredCall
 
 _FUNCTIONS = Path(__file__).with_name("functions.py")
 _SHOWN_ARGUMENTS = 200

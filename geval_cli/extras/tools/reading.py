@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_cli.assertions.base import CheckContext
-from geval_cli.assertions.structured.json_output import schema_problems
+from geval_cli.assertions.json_output import schema_problems
 from geval_cli.errors import CodeFailedError, ConfigError, Problem
 from geval_cli.providers.registry import takes_tools
 from geval_cli.records import JsonValue, ToolDefinition
@@ -20,7 +20,7 @@ from geval_cli.specs.base import (
     ToolsSpec,
     describe_value,
 )
-from geval_cli.suite.providers import read_provider
+from geval_cli.suite.assertions import read_provider
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields, read_spec
 
 _DESCRIBER = Path(__file__).with_name("functions.py")

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.rating_keys import CRITERION_KEY
+from geval_cli.assertions.registry import CRITERION_KEY
 from geval_cli.engine.judge_output import JUDGE_MODELS
 from geval_cli.engine.plan import NOTHING_SAID
 from geval_cli.errors import ConfigError, Problem, UsageError

@@ -17,10 +17,10 @@ from geval_cli.assertions.base import (
     Subject,
     Tools,
 )
-from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
-from geval_cli.assertions.graded.geval_metric import GEvalFields, metric_name
-from geval_cli.assertions.graded.judges import judge_provider, members_of, weights_of
-from geval_cli.assertions.rating_keys import (
+from geval_cli.assertions.geval import GEvalAssertion, metric_of
+from geval_cli.assertions.geval_metric import GEvalFields, metric_name
+from geval_cli.assertions.judges import judge_provider, members_of, weights_of
+from geval_cli.assertions.registry import (
     BORDERLINE,
     CRITERION_KEY,
     CRITERION_PARTS,
@@ -34,8 +34,7 @@ from geval_cli.engine.check import assertions_of_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.judge.calls import LockedSteps
-from geval_cli.judge.checklist import missed_required
-from geval_cli.judge.grading import steps_needed
+from geval_cli.judge.grading import missed_required, steps_needed
 from geval_cli.records import AssertionResult, JsonValue
 from geval_cli.runs.session import unasked_tools
 from geval_cli.source.files import as_reference

@@ -54,7 +54,7 @@ from geval_cli.extras.trust.statistics.calibration_fit import (
     labels_for_bands,
     labels_per_class,
 )
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.estimate import passes
 from geval_cli.numbers import fixed, format_share, format_threshold, plural
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.json_file import json_text

@@ -16,11 +16,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, MergedTest, ModelGradedAssertion, each_assertion
-from geval_cli.assertions.graded.geval_metric import GEvalFields, metric_name
-from geval_cli.assertions.rating_keys import CRITERION_PARTS, STEPS
+from geval_cli.assertions.geval_metric import GEvalFields, metric_name
+from geval_cli.assertions.registry import CRITERION_PARTS, STEPS
 from geval_cli.engine.case import JobContext, begin_job
-from geval_cli.engine.evaluation_modes import assertions_of
-from geval_cli.engine.plan import NOTHING_SAID, Job, key_of
+from geval_cli.engine.plan import NOTHING_SAID, Job, assertions_of, key_of
 from geval_cli.errors import UndoneError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.extras.plan.report import RunPlan
@@ -47,7 +46,7 @@ from geval_cli.extras.trust.statistics.drift import (
 )
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.json_codec import encode_json
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.estimate import passes
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
 from geval_cli.records import ASKED_TEXTS, JsonValue, Role, RunRecord, Usage, to_json

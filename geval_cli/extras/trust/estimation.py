@@ -45,7 +45,7 @@ from geval_cli.extras.trust.true_figures import (
     true_figures,
 )
 from geval_cli.extras.trust.weighted_draw import is_weighted
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.estimate import passes
 from geval_cli.numbers import fixed, format_share, format_share_interval, plural
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport

@@ -24,8 +24,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from scipy import stats
 
-from geval_cli.assertions.graded.geval_metric import GEvalFields, RatedExampleSpec, check_metric, range_of
-from geval_cli.assertions.graded.judges import judge_provider, members_of
+from geval_cli.assertions.geval_metric import GEvalFields, RatedExampleSpec, check_metric, range_of
+from geval_cli.assertions.judges import judge_provider, members_of
 from geval_cli.assertions.serialize import serialize
 from geval_cli.engine.case import JobContext, begin_job
 from geval_cli.errors import GevalError, Problem, Severity, UndoneError, UsageError
@@ -57,10 +57,9 @@ from geval_cli.extras.trust.statistics.agreement import (
 from geval_cli.extras.trust.weighted_draw import equally_likely
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
-from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.metric import STRICT_RANGE, Judge
-from geval_cli.judge.prompt import user_message
-from geval_cli.judge.replies.verdicts import parse_texts
+from geval_cli.judge.prompt import find_dimension, user_message
+from geval_cli.judge.replies import parse_texts
 from geval_cli.judge.source import fence
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural

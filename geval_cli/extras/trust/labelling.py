@@ -41,7 +41,7 @@ from geval_cli.extras.trust.weighted_draw import (
     spread_of,
 )
 from geval_cli.extras.trust.weighted_draw import draw_name as next_name
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.estimate import passes
 from geval_cli.metrics import with_members
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.case_view import MetricCriteria, ShownCriterion
@@ -49,8 +49,7 @@ from geval_cli.report.comparison import EarlierRun, Pairing
 from geval_cli.report.matching import match_columns
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, output_digest, value_text
-from geval_cli.store.labels import RunLabels, StoredLabel
-from geval_cli.store.runs import RunStore
+from geval_cli.store.runs import RunLabels, RunStore, StoredLabel
 from geval_cli.store.state import open_runs
 
 _DIGITS = 12

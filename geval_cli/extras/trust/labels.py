@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.estimate import passes
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.report.csv_file import csv_line, formula_text

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from geval_cli.assertions.base import CriterionKey
-from geval_cli.assertions.rating_keys import CRITERION_KEY, CRITERION_PARTS, P_PASS
+from geval_cli.assertions.registry import CRITERION_KEY, CRITERION_PARTS, P_PASS
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.extras.trust.labels import (
     ItemRef,
@@ -26,7 +26,7 @@ from geval_cli.extras.trust.labels import (
     vars_key,
 )
 from geval_cli.extras.trust.weighted_draw import equally_likely, is_weighted, shares_of_labels
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.estimate import passes
 from geval_cli.metrics import with_members
 from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status

@@ -16,12 +16,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import ModelGradedAssertion, RowMember, Subject, each_assertion
-from geval_cli.assertions.graded.geval_metric import GEvalFields, RatedDimensionSpec, metric_name
+from geval_cli.assertions.geval_metric import GEvalFields, RatedDimensionSpec, metric_name
 from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.engine.case import JobContext, PendingResult, begin_job
-from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.judge_output import compare_outputs, judge_one
-from geval_cli.engine.plan import Job
+from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.errors import ConfigError, UndoneError, UsageError
 from geval_cli.extras.plan.dry_run import plan_run
 from geval_cli.extras.trust.charts import probe_chart
@@ -57,8 +56,8 @@ from geval_cli.extras.trust.probes import (
 from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
-from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
+from geval_cli.judge.prompt import DIMENSIONS
 from geval_cli.numbers import fixed, format_share, plural, share_bounds
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import TEXT

@@ -31,7 +31,7 @@ from geval_cli.extras.trust.statistics.estimate import (
     residuals_carry_over,
 )
 from geval_cli.extras.trust.weighted_draw import infer_by_shares, shares_of_labels
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.estimate import passes
 from geval_cli.numbers import plural
 from geval_cli.records import CaseResult, GateResult, Status
 from geval_cli.suite.gates import Gate, Statistic

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from geval_cli.errors import ProviderRequestError
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderSource
-from geval_cli.providers.presets import endpoint_of
+from geval_cli.providers.presets import Endpoint, endpoint_of
 from geval_cli.providers.wire.chat import (
     TOOL_ERROR,
     NotAnAnswer,
@@ -23,7 +23,6 @@ from geval_cli.providers.wire.chat import (
     tool_call,
     whole_end,
 )
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.finish_reasons import MESSAGES
 from geval_cli.providers.wire.parameters import (

@@ -15,10 +15,10 @@ from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport, response_error
+from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.prices import Price
 from geval_cli.providers.unsupported import error_words, find_cap
 from geval_cli.providers.wire.chat import NotAnAnswer, filtered_choice, refuse_other_status, reports_trouble
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.finish_reasons import End
 from geval_cli.providers.wire.parameters import CHAT_API, WireParameters
 from geval_cli.providers.wire.refusals import CallContext, Written, refusal_error, request_id_of

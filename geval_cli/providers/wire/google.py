@@ -9,7 +9,7 @@ from msgspec import structs
 from geval_cli.errors import ProviderRequestError
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderSource
-from geval_cli.providers.presets import endpoint_of
+from geval_cli.providers.presets import Endpoint, endpoint_of
 from geval_cli.providers.wire.chat import (
     TOOL_ERROR,
     NotAnAnswer,
@@ -26,7 +26,6 @@ from geval_cli.providers.wire.chat import (
     tool_call,
     whole_end,
 )
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.finish_reasons import GEMINI, End
 from geval_cli.providers.wire.parameters import GOOGLE_API, gemini_effort_mistake, gemini_thinking, schema_of

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from geval_cli.providers.base import CLASSIFICATION, EMBEDDING, MODERATION, ProviderSource, kind_of
-from geval_cli.providers.presets import endpoint_of, speaks_responses
+from geval_cli.providers.presets import Endpoint, endpoint_of, speaks_responses
 from geval_cli.providers.wire.chat import (
     NotAnAnswer,
     answer_message,
@@ -27,7 +27,6 @@ from geval_cli.providers.wire.chat import (
     tool_call,
     whole_end,
 )
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.finish_reasons import RESPONSES, End
 from geval_cli.providers.wire.parameters import LIMITS, RESPONSES_API

@@ -13,7 +13,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.web_server import KEY, HttpAnswer, RunningServer, judge_environ, running_server
 
 import geval_cli
-from geval_cli.assertions.graded.geval_metric import (
+from geval_cli.assertions.geval_metric import (
     GEvalFields,
     MetricDefaults,
     ScoringChoice,

@@ -18,8 +18,7 @@ from geval_cli.extras.web.pages.routing import page_count, page_shown
 from geval_cli.extras.web.pages.runs import RUNS_PER_PAGE
 from geval_cli.records import Status
 from geval_cli.report.sanitize import output_digest
-from geval_cli.store.labels import StoredLabel
-from geval_cli.store.runs import RunOrigin, RunStore, config_file
+from geval_cli.store.runs import RunOrigin, RunStore, StoredLabel, config_file
 
 CONFIG = "a & b.yaml"
 RUNS, TAGGED, OF_CONFIG = 2 * RUNS_PER_PAGE + 1, RUNS_PER_PAGE + 3, RUNS_PER_PAGE

@@ -22,7 +22,7 @@ from geval_cli.extras.programs.scripting.code import (
     find_code,
 )
 from geval_cli.extras.programs.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
-from geval_cli.judge.scoring import passes
+from geval_cli.judge.estimate import passes
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import AssertionResult, JsonValue, Status

@@ -19,10 +19,9 @@ from geval_cli.extras.programs.providers.base import (
     program_response,
     program_settings,
 )
-from geval_cli.providers.base import AdoptedJudge, Provider, ProviderIdentity, ProviderSource
+from geval_cli.providers.base import AdoptedJudge, ClientModel, Provider, ProviderIdentity, ProviderSource
 from geval_cli.providers.registry import build_client_provider
 from geval_cli.providers.wire.chat import message_list, request_text
-from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.specs.base import FunctionSpec
 

@@ -9,13 +9,12 @@ from typing import Any
 from msgspec import structs
 
 from geval_cli.errors import ProviderRequestError, ProviderTimeoutError, ProviderUnavailableError
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.base import ClientModel, ProviderIdentity, ProviderLimits, is_async_client
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport, json_in
+from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.wire.client_model import ClientModel, is_async_client
-from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.openai import OpenAICompatibleProvider
 from geval_cli.providers.wire.refusals import CallContext, refusal_error
 

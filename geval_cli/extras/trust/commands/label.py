@@ -45,8 +45,7 @@ from geval_cli.report.sanitize import clipped_lines, one_line, quoted, sanitized
 from geval_cli.runs.options import check_idle
 from geval_cli.runs.stored import is_results_file, load_report, open_reports
 from geval_cli.store.home import current_folder, home_folder
-from geval_cli.store.labels import RunLabels, StoredLabel
-from geval_cli.store.runs import RunStore
+from geval_cli.store.runs import RunLabels, RunStore, StoredLabel
 from geval_cli.store.state import open_runs
 
 _REVIEWED = 20

@@ -11,18 +11,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic.alias_generators import to_camel
 from starlette.types import Receive
 
-from geval_cli.assertions.graded.geval_metric import (
+from geval_cli.assertions.geval_metric import (
     GEvalFields,
     MetricDefaults,
     ScoringChoice,
     metric_from_spec,
 )
-from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
+from geval_cli.assertions.judges import DEFAULT_JUDGE
 from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.extras.web.problems_json import RefusedError, described, upstream_problem
 from geval_cli.extras.web.settings import ServerSettings
+from geval_cli.judge.estimate import Grade
 from geval_cli.judge.metric import JudgedCase, Metric
-from geval_cli.judge.scoring import Grade
 from geval_cli.judge.source import as_text
 from geval_cli.records import JsonValue, to_json
 from geval_cli.report.json_file import json_text

@@ -32,8 +32,7 @@ from geval_cli.report.case_view import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.stored import load_report
 from geval_cli.source.problems import hint_among
-from geval_cli.store.labels import RunLabels, StoredLabel
-from geval_cli.store.runs import RunStore
+from geval_cli.store.runs import RunLabels, RunStore, StoredLabel
 
 _NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 404, 409, 422
 _WORDS = {"pass": 1.0, "fail": 0.0}

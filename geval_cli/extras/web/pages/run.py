@@ -60,8 +60,7 @@ from geval_cli.runs.stored import kept_labels_of, load_report
 from geval_cli.source.access import access_in
 from geval_cli.source.media import names_media, read_media
 from geval_cli.specs.dialect import RULES
-from geval_cli.store.result_filter import Facet, Repeats, ResultFilter
-from geval_cli.store.run_pages import ResultPage, RunPages, SortOrder
+from geval_cli.store.run_pages import Facet, Repeats, ResultFilter, ResultPage, RunPages, SortOrder
 from geval_cli.store.runs import RunStore
 
 _PROBLEMS_SHOWN = 5

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field
 from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest, ModelGradedAssertion
 from geval_cli.assertions.sets import AssertSet
 from geval_cli.errors import Location, Problem, Severity, TemplateError
-from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.judge.estimate import LARGEST_SCALE
 from geval_cli.judge.metric import (
     DEFAULT_SAMPLES,
     DEFAULT_SCORE_RANGE,
@@ -29,7 +29,7 @@ from geval_cli.judge.metric import (
     default_step,
     format_number,
 )
-from geval_cli.judge.scoring import LARGEST_SCALE
+from geval_cli.judge.prompt import DIMENSIONS
 from geval_cli.metrics import default_metric
 from geval_cli.numbers import percent_hint
 from geval_cli.source.problems import did_you_mean

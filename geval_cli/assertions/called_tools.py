@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from geval_cli.assertions.structured.json_text import parse_strict_json
+from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.errors import UnjudgeableError
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import split_lines

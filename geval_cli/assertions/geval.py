@@ -6,7 +6,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CheckContext, MergedTest, Outcome, Subject, Tools
-from geval_cli.assertions.graded.geval_metric import (
+from geval_cli.assertions.geval_metric import (
     GEvalFields,
     MetricDefaults,
     check_early_stop,
@@ -18,7 +18,7 @@ from geval_cli.assertions.graded.geval_metric import (
     scoring_levels,
     why_all_samples,
 )
-from geval_cli.assertions.graded.judges import (
+from geval_cli.assertions.judges import (
     Member,
     ask_jury,
     judge_provider,
@@ -27,15 +27,13 @@ from geval_cli.assertions.graded.judges import (
     verdict_of_jury,
     weights_of,
 )
-from geval_cli.assertions.rating_keys import judge_parts
+from geval_cli.assertions.registry import judge_parts
 from geval_cli.assertions.trace import brings_trace, trace_of, trace_of_given
 from geval_cli.errors import Problem, Severity, TemplateError
-from geval_cli.judge.checklist import missed_required
-from geval_cli.judge.dimensions import CRITERION_FACTS, criterion_facts
-from geval_cli.judge.grading import grade, judged_texts, steps_needed, steps_requests
+from geval_cli.judge.estimate import Grade
+from geval_cli.judge.grading import grade, judged_texts, missed_required, steps_needed, steps_requests
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
-from geval_cli.judge.prompt import example_variables
-from geval_cli.judge.scoring import Grade
+from geval_cli.judge.prompt import CRITERION_FACTS, criterion_facts, example_variables
 from geval_cli.judge.source import last_words, missing_params
 from geval_cli.records import TEST_TEXTS, AssertionResult, JsonValue, ModelRequest, Status
 from geval_cli.specs.base import CALIBRATED, JurySpec, ProviderSpec, TestOptionsSpec

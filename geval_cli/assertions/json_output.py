@@ -2,6 +2,9 @@
 
 The draft of a schema is the one that `$schema` names, 2020-12 otherwise. Formats are checked. References are followed
 within the schema; nothing is ever fetched.
+
+The draft of a schema is the one that `$schema` names, 2020-12 otherwise. Formats are checked. References are followed
+within the schema; nothing is ever fetched.
 """
 
 import asyncio
@@ -25,8 +28,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
 from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools, shortened
-from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, compiled, is_found, within
-from geval_cli.assertions.structured.json_text import (
+from geval_cli.assertions.json_text import (
     FoundJson,
     Schema,
     every_json,
@@ -35,6 +37,7 @@ from geval_cli.assertions.structured.json_text import (
     parse_strict_json,
     unless_empty,
 )
+from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, compiled, is_found, within
 from geval_cli.errors import CheckTimeoutError, ConfigError, Problem, UnjudgeableError
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import KeyPath, SourcePath

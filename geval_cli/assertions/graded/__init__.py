@@ -1,1 +1,0 @@
-"""Assertions that ask a model: a judge, embeddings, a classifier, a moderator."""

@@ -1,1 +1,0 @@
-"""Assertions about the text of an output."""

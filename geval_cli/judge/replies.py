@@ -1,0 +1,1395 @@
+"""Read what a judge wrote: a rating, steps, JSON read leniently, or a verdict: yes or no, a choice, a winner.
+
+A rating is read from
+1. the one JSON object that has the key asked for, with no words after it: `{"reason": "...", "score": 4}`;
+2. the one labelled rating, where it opens or closes the reply or has a line of its own: `Final score: 4/5`;
+3. a bare number that is the reply: `4`. One that names its scale, or fills in the form of a dimension, may also open or
+   close the reply: `4 out of 5`, `Four stars. ...`.
+
+Nothing else in the reply may speak of ratings with a number, or take something back. Whatever is not plain is a
+JudgeError, after which the judge is asked for the number alone: a wrong number would be believed, an error costs one
+more request. Time is linear in the length of the reply.
+
+Of JSON is read although it is forbidden: prose and fences around, trailing or missing commas, single or curly quotes,
+bare keys and words, raw line breaks and unescaped quotes inside strings, Python's True/False/None, decimal commas, a
+missing end. Time is linear in the text; nesting beyond `MAX_DEPTH` is given up on, not followed.
+
+No verdict is guessed: a reply that lacks it, or that holds different ones, is a JudgeParseError of all of these,
+and a number outside its range a JudgeRangeError. Objects that the words before them call an example are not read.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Literal, TypeVar
+
+from msgspec import Struct
+
+from geval_cli.errors import JudgeParseError, JudgeRangeError
+from geval_cli.judge.metric import ScoreRange, format_number
+from geval_cli.numbers import plural
+from geval_cli.patterns import compile_later
+
+MAX_DEPTH = 64
+
+_QUOTES = {'"': '"', "'": "'", "“": "”", "”": "”"}
+_OBJECT_START = compile_later(r"""\{(?=\s*+["'“\w])""")
+_SPACE = compile_later(r"\s*")
+_KEY = compile_later(r"""(?:["'“]([^"'“”\n]{1,200})["'”]|([^\W\d][\w-]{0,60}))\s*[:=]""")
+_NUMBER_TEXT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?"
+_JSON_NUMBER = compile_later(_NUMBER_TEXT)
+_NUMBER_VALUE = compile_later(_NUMBER_TEXT + r"""(?=\s*+(?:[,}\]"'“]|\Z)|[ \t]*\n)""")
+_DECIMAL_COMMA = compile_later(r"[0-9]{1,9},[0-9]{1,2}(?=\s*[}\]\n])")
+_BARE_VALUE = compile_later(r"[^,}\]\n]+")
+_NEXT_MEMBER = compile_later(r"""\s*+,?\s*+(?:["'“][^"'“”\n]{1,80}["'”]|[^\W\d][\w-]{0,60}) {0,5}[:=]""")
+_AFTER_VALUE = compile_later(r"\s*+(?:[}\]]|\Z|,\s*+[}\]])")
+_AFTER_ITEM = compile_later(
+    r"""\s*+(?:\]|,\s*+(?:["'“”\]{[]|(?:true|false|null|none|[-+]?[0-9.]{1,20})\s*+[,\]]))""", re.IGNORECASE
+)
+_ESCAPE = compile_later(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_JSON_WORDS = {"true": True, "false": False, "null": None, "none": None}
+
+# A longer row of digits is no rating: it stays a text.
+_LONGEST_NUMBER = 40
+
+
+class JsonMember(Struct, frozen=True):
+    """A `key: value` of an object. `start` and `end` are the value's character offsets, inside its quotes."""
+
+    key: str
+    value: "Value"
+    start: int
+    end: int
+
+
+class JsonObject(Struct, frozen=True):
+    """An object as far as it could be read; only whole values are members. `end` is where reading stopped.
+
+    `is_begun` when it has a key at least, so that it is no brace of a text.
+    """
+
+    members: tuple[JsonMember, ...]
+    is_closed: bool
+    start: int
+    end: int
+    is_begun: bool = True
+
+    def last(self, *keys: str) -> JsonMember | None:
+        """Return the last member with one of these lower-case keys, the object's own before those of nested objects."""
+        for member in reversed(self.members):
+            if member.key.strip().lower() in keys:
+                return member
+        for member in reversed(self.members):
+            if isinstance(member.value, JsonObject) and (found := member.value.last(*keys)):
+                return found
+        return None
+
+
+Value = str | float | bool | None | list["Value"] | JsonObject
+
+
+def find_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
+    """Return every outermost object of `text` from `start` on that has a member, in order."""
+    return (found for found in find_begun_objects(text, start) if found.members)
+
+
+def find_begun_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
+    """Yield every outermost object that has a key, be it that its first value breaks off, in order."""
+    match = _OBJECT_START.search(text, start)
+    while match is not None:
+        found = _Reader(text, match.start()).read_object(0)
+        if found.is_begun:
+            yield found
+        match = _OBJECT_START.search(text, max(found.end, match.end()))
+
+
+def read_array(text: str, start: int) -> list[Value] | None:
+    """Return the items of the array that begins at `start`, or None when it does not end."""
+    try:
+        return _Reader(text, start).read_array(0)
+    except _Unreadable:
+        return None
+
+
+class _Unreadable(Exception):
+    """The reader found no value at its position."""
+
+
+class _Reader:
+    def __init__(self, text: str, position: int) -> None:
+        self.text = text
+        self.position = position
+
+    def read_object(self, depth: int) -> JsonObject:
+        members: list[JsonMember] = []
+        start = self.position
+        self.position += 1
+        first = self.position
+        try:
+            while not self._ends_with("}"):
+                first = self.position
+                members.append(self._read_member(depth))
+        except _Unreadable:
+            is_begun = bool(members) or _KEY.match(self.text, first) is not None
+            return JsonObject(tuple(members), False, start, self.position, is_begun)
+        return JsonObject(tuple(members), True, start, self.position, bool(members))
+
+    def read_array(self, depth: int) -> list[Value]:
+        items: list[Value] = []
+        self.position += 1
+        while not self._ends_with("]"):
+            value, _, _ = self._read_value(depth + 1, in_array=True)
+            items.append(value)
+        return items
+
+    def _ends_with(self, bracket: str) -> bool:
+        """Skip spaces and commas, then consume the closing bracket if it follows, and return whether it did."""
+        self._skip_space()
+        while self.text.startswith(",", self.position):
+            self.position += 1
+            self._skip_space()
+        if self.text.startswith(bracket, self.position):
+            self.position += 1
+            return True
+        return False
+
+    def _skip_space(self) -> None:
+        match = _SPACE.match(self.text, self.position)
+        assert match is not None
+        self.position = match.end()
+
+    def _read_member(self, depth: int) -> JsonMember:
+        match = _KEY.match(self.text, self.position)
+        if match is None:
+            raise _Unreadable
+        self.position = match.end()
+        value, start, end = self._read_value(depth + 1, in_array=False)
+        return JsonMember(match[1] or match[2], value, start, end)
+
+    def _read_value(self, depth: int, *, in_array: bool) -> tuple[Value, int, int]:
+        self._skip_space()
+        start = self.position
+        if depth > MAX_DEPTH or start >= len(self.text):
+            raise _Unreadable
+        character = self.text[start]
+        if character == "{":
+            found = self.read_object(depth)
+            if not found.is_closed and not found.members:
+                raise _Unreadable
+            return found, start, self.position
+        if character == "[":
+            return self.read_array(depth), start, self.position
+        if character in _QUOTES:
+            return self._read_string(in_array=in_array)
+        start = self.position
+        match = (
+            _DECIMAL_COMMA.match(self.text, start)
+            or _NUMBER_VALUE.match(self.text, start)
+            or _BARE_VALUE.match(self.text, start)
+        )
+        if match is None:
+            raise _Unreadable
+        raw = match[0].rstrip()
+        self.position = match.end()
+        return _bare_value(raw), start, start + len(raw)
+
+    def _read_string(self, *, in_array: bool) -> tuple[str, int, int]:
+        start = self.position + 1
+        closing = _QUOTES[self.text[self.position]]
+        position = start
+        while True:
+            position = _find_unescaped(self.text, closing, position)
+            if position == -1:
+                self.position = len(self.text)
+                raise _Unreadable
+            after = position + 1
+            if in_array:
+                is_closing = bool(_AFTER_ITEM.match(self.text, after))
+            else:
+                is_closing = bool(
+                    _AFTER_VALUE.match(self.text, after) or _NEXT_MEMBER.match(self.text, after)
+                )
+            if is_closing:
+                break
+            position += 1
+        self.position = position + 1
+        return _unescape(self.text[start:position]), start, position
+
+
+def _find_unescaped(text: str, quote: str, start: int) -> int:
+    """Return the next `quote` that an even number of backslashes (mostly none) precedes; -1 when there is none."""
+    position = text.find(quote, start)
+    while position != -1:
+        backslashes = 0
+        while position - backslashes > start and text[position - backslashes - 1] == "\\":
+            backslashes += 1
+        if backslashes % 2 == 0:
+            return position
+        position = text.find(quote, position + 1)
+    return -1
+
+
+def _unescape(raw: str) -> str:
+    if "\\" not in raw:
+        return raw
+    text = _ESCAPE.sub(
+        lambda match: chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2]), raw
+    )
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _bare_value(raw: str) -> Value:
+    if raw.lower() in _JSON_WORDS:
+        return _JSON_WORDS[raw.lower()]
+    match = _JSON_NUMBER.fullmatch(raw)
+    if match is None or len(raw) > _LONGEST_NUMBER:
+        return raw
+    return float(raw)
+
+
+ReadAs = Literal["json", "label", "number", "retry"]
+"""What a rating was read from: JSON, a labelled rating, a bare one, or the reply to the request for it alone."""
+
+
+class ParsedReply(Struct, frozen=True):
+    """A verdict. `score_start` and `score_end` are the character offsets of the rating in the reply."""
+
+    rating: float
+    reason: str | None
+    score_start: int
+    score_end: int
+    read_from: ReadAs = "json"
+
+
+# -- words ------------------------------------------------------------------------------------------------------
+
+_WORD_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_WORDS = "|".join(_WORD_NUMBERS)
+_ANY = rf"(?:(?<![\w.,/-])[-+\u2212]?[0-9]{{1,15}}(?:\.[0-9]{{1,15}})?|\b(?:{_WORDS})\b)"
+_UNIT = r"(?:\s{0,2}\b(?:stars?|points?)\b)?"
+_OUT_OF = (
+    rf"(?:\s{{0,3}}(?:/|\bout\sof\b)\s{{0,3}}(?P<top>[0-9]{{1,9}}(?:\.[0-9]{{1,6}})?|(?:{_WORDS})\b){_UNIT})?"
+)
+# What would make another number of it, or one of two: "4.5", "4,5", "4-5", "4 or 5", "4+", "4 %", "4 x 2".
+_WHOLE = (
+    r"(?![\w+%\u00b1\u00bc\u00bd\u00be]|\s?[.,/:;\u2026]{1,4}\s?[0-9]|\s[0-9]|\s{0,3}(?:[/%\u00b1\u2192+=\u00d7]|[-=]>)"
+    r"|[\s,;.(]{0,3}(?:per\s?cent|plus\b|minus\b|less\s(?:an?\b|one\b|[0-9])|and a half)"
+    rf"|\s{{0,3}}(?:[-\u2013\u2014~]|\bto\b|\bor\b|\band\b)\s{{0,3}}(?:an?\s)?(?:[0-9]|(?:{_WORDS})\b))"
+)
+_BEHIND = r"(?:\s{0,3}[(\[](?P<span>[^()\[\]\n]{1,60})[)\]])?"
+_RATING = rf"(?P<number>{_ANY}){_UNIT}{_OUT_OF}{_WHOLE}{_BEHIND}"
+# Where a statement may end: with the line, with a sign, or with a dash that is no minus.
+_STOP = r"(?=\s*\Z|[ \t]*\n|[ \t]*[.!,;:)\]]|\s+[-\u2013\u2014]+\s)"
+_CLOSE = r"[\s.!)\]]*\Z"
+_OPEN = r"\A(?:[\s\-\u2022(\[]|#+\s)*"
+_BARE = tuple(
+    compile_later(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"{_OPEN}{_RATING}(?:{_CLOSE}|[ \t.]*\n)",
+        rf"{_OPEN}(?={_ANY}\s{{0,3}}(?:/|out\sof\b|stars?\b|points?\b)){_RATING}{_STOP}",
+        rf"(?:(?<=[^\W\d_]{{3}})(?<!approx)[.!?][)\"']?\s|\n)\s{{0,9}}{_RATING}{_CLOSE}",
+        r"[.;,][)\"']?\s(?:so\s|(?:therefore|thus|hence|overall),?\s)?"
+        r"(?:I\s(?:would\s|will\s)?give\s|\w+ing\s(?:in\s|to\s)?|it\sgets\s)"
+        r"(?:(?:it|this\s\w+|the\s\w+)\s)?an?\s(?:(?:\w+\s)?(?:score|rating)\sof\s)?"
+        rf"{_RATING}(?:\s(?:for|in)(?:\s\w+){{1,3}})?{_CLOSE}",
+    )
+)
+_NUMBER = compile_later(_ANY, re.IGNORECASE)
+_RATES_AGAIN = compile_later(
+    r"\b(?:scores?|ratings?|grades?|marks?|verdict)\b[\s\"']{0,4}"
+    r"(?:[:=]|\b(?:of|is|was|as|to|at|would be|should be|becomes)\b)"
+    rf"\s{{0,3}}(?:\b(?:an?|only|just|about|around)\s)?{_ANY}"
+    r"|\b(?:rat(?:e|ed|es|ing)|scor(?:e|ed|es|ing)|giv(?:e|es|en|ing)|gave|deserv\w+|earn\w*|gets?|got|receiv\w+"
+    r"|merit\w*|award\w*|assign\w*|worth|make (?:it|that)|be|is)\s(?:(?:it|this|that|the\s\w+)\s)?"
+    r"(?:(?:as|only|at|with|more)\s){0,2}"
+    rf"an?\s(?:\w+\s)?{_ANY}(?!\s?[-%\w])"
+    rf"|\b(?:mak|giv|rat|scor|call)(?:e|es|ing)\s(?:it|this|that)\s(?:an?\s)?{_ANY}"
+    rf"|{_ANY}\s{{0,3}}(?:/|\bout\sof\b)\s{{0,3}}(?:[0-9]|(?:{_WORDS})\b)"
+    rf"|(?:,|\b(?:so|thus|hence|then|now|rather|actually|maybe|perhaps|only))\s(?:an?\s)?{_ANY}\W*\Z",
+    re.IGNORECASE,
+)
+_NAMES_SCALE = compile_later(r"\bscale\b|\bout\sof\b|\bmax(?:imum)?\b", re.IGNORECASE)
+_DEDUCTS = compile_later(
+    rf"\b(?:deduct|subtract|dock|penali|minus\b|less (?:one|an?)\b"
+    rf"|(?:points?|{_WORDS})\s(?:points?\s)?(?:off|taken off|lost)\b)",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = compile_later(
+    r"\bwait\b|\b(?:no|nein|non)[,.]\s|\b(?:second|further) thoughts?\b|\bon reflection\b|\breconsider"
+    r"|\b(?:scratch|strike) that\b"
+    r"|\bi (?:meant|mean|misread|withdraw)\b|\b(?:correction|revis(?:e|ed|ing|ion)|take (?:it|that) back)\b"
+    r"|\btoo (?:high|low|generous|harsh)\b"
+    r"|\b(?:retract|disregard|(?:is|as) an? placeholder|prompt injection|korrektur|correcci)"
+    r"|\bnever ?mind\b|\boops\b|\bignore (?:it|this|that|the above)\b|\b(?:is|was) not my\b"
+    r"|\b(?:ask|tell|told|want|demand)\w* me\b|\b(?:is|was) (?:only |just )?(?:an?|the) (?:example|sample|template)\b"
+    r"|\b(?:this|that|above|json|score|line)(?: \w+)? (?:is|was) (?:what|written by|in) the "
+    r"(?:text|answer|output|sub|summary|inj)"
+    r"|\b(?:chang|lower|rais|adjust|updat|reduc)\w* (?:it|this|that|my|the (?:score|rating))\b"
+    r"|\u0438\u0441\u043f\u0440\u0430\u0432\u043b|\u66f4\u6b63|\u8a02\u6b63|\uc815\uc815",
+    re.IGNORECASE,
+)
+# What makes of a sentence someone else's words, an example, or a case that is not this one.
+_SUPPOSED = compile_later(
+    r"\b(?:examples?|e\.g|for instance|would|could|might|should|if|unless|were|had|perfect|ideal|better|claim\w*"
+    r"|quot\w+|inject\w*|instruct(?:s|ed)|demand\w*|tells?|told|asks?|asked|says?|said|stat(?:es|ed|ing)|writes?|wrote"
+    r"|written|contain\w*|includ\w*|reads?|ends? with|previous\w*|earlier|before|other|sample|itself"
+    r"|concludes|reference|without|submission|last line|ends(?=\W*\Z)|tr(?:y|ies|ied)|attempt\w*"
+    r"|not|never|cannot|pretend\w*|draft|initial(?:ly)?|template|placeholder"
+    r"|withdrawn|struck|\w*confirm\w*|guess\w*|tentative\w*|correction|docked|deducted|taken off)\b"
+    r"|n['\u2019]t\b|\A\W*(?:(?:the|output|reply)\s)?format\b|\b(?:look|reply|answer)\w*\slike\b",
+    re.IGNORECASE,
+)
+_DENIES = compile_later(r"\b(?:no|wrong|incorrect|invalid|reject\w*|void|errors?)\b", re.IGNORECASE)
+# The judge speaks of itself; "the output says that it cannot help" begins otherwise.
+_REFUSES = compile_later(
+    r"\W*(?:i['\u2019]?m sorry|sorry|i apologi[sz]e|as an ai)\b[^.!?]{0,80}\b(?:can\s?not|can['\u2019]?t|unable)\b"
+    r"|\W*i (?:can\s?not|can['\u2019]?t|am unable to|am not able to) (?:assist|help|evaluate|rate|judge|assess)\b"
+    r"|\W*(?:no (?:output|answer|text|response) (?:was |is )?(?:provided|given|found)\b|not rated\b|error:)",
+    re.IGNORECASE,
+)
+_CONDITION = compile_later(
+    r"\b(?:if|unless|otherwise|normally|usually)\b|^\W*(?:with|without|had|were)\b", re.IGNORECASE
+)
+_SPAN = compile_later(
+    r"\s*(-?[0-9.]{1,9})\s{0,3}(?:to|[-\u2013\u2014])\s{0,3}(-?[0-9.]{1,9})(?:\s(?:scale|points?))?\s*"
+)
+_QUALIFIES = compile_later(rf"[\d?]|\brequest|\b(?:{_WORDS}|von|sur|aus)\b", re.IGNORECASE)
+# A line of a quotation, a comment, and a tag that is none of those that judges put around their own verdicts.
+_QUOTED = compile_later(
+    r"(?:^[ \t]*>[^\n]*|<!--\s*|<(?!/|(?:json|results?|evaluation|verdict|judge?ment|assessment"
+    r"|response|answer|output|score|rating|final\w*|tool\w*)>)[a-z][^<>\n]{0,60}>[\s`{\[(\"']*)\Z",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LONGEST_SENTENCE = 600
+_MARKUP = str.maketrans({**dict.fromkeys("*_`|\r", " "), "\uff1a": ":"})
+_BULLETS = " \t\r\n-\u2022#>"
+_SENTENCE_END = compile_later(r"[.!?\u2026][)\"'\u201d\]]?\s|\n")
+
+
+def parse_rating(
+    text: str, *, score_range: ScoreRange, name: str | None = None, is_cut_off: bool = False
+) -> ParsedReply:
+    """Return the verdict of a reply.
+
+    Args:
+        text: the reply.
+        score_range: the ends of the scale.
+        name: what the form asks for in dimension form (`Coherence`); `Score` and `Rating` are labels too.
+        is_cut_off: a token limit ended the reply, so that its last digits may be missing.
+
+    Raises:
+        JudgeParseError: there is no rating, more than one, or one that can be understood in another way.
+        JudgeRangeError: the rating lies outside `score_range`, or is on another scale.
+    """
+    for plain in _PLAIN_REPLIES:
+        if (match := plain.match(text)) and not (
+            PLACEHOLDER.fullmatch(match["reason"]) or _REFUSES.match(match["reason"])
+        ):
+            value = float(match["score"])
+            _check_range(value, None, score_range, text)
+            return ParsedReply(value, _one_line(match["reason"]), *match.span("score"))
+    answer = without_thoughts(text)
+    found, prose, start = _of_objects(answer, name, score_range, text)
+    words = prose.translate(_MARKUP)
+    if found is not None:
+        if not words.isspace():
+            if re.search(r"\w|[%/]", re.sub(r"</\w+>", "", words[start:])):
+                raise JudgeParseError("the judge's reply continues after its JSON", raw_text=text)
+            _check_rest(words[:start], "", found.rating, score_range, text, fewest=4)
+        return found
+    labels = list(_label_of(name).finditer(words))
+    rating = labels[0] if len(labels) == 1 and _is_a_statement(words, labels[0]) else None
+    if not labels:
+        rating = next(filter(None, (pattern.search(words) for pattern in _BARE)), None)
+        if rating is not None and (
+            _CONDITION.search(_last_sentence(words[: rating.start()]))
+            or (name is None and _says_too_little(rating, words))
+        ):
+            rating = None
+    if rating is None:
+        raise JudgeParseError(why_unreadable(text, "score"), raw_text=text)
+    value, (start, end) = _number_of(rating["number"]), rating.span("number")
+    if is_cut_off and not words[rating.end() :].strip(" \t\r\n.!)]"):
+        is_all = name is not None and len(words.strip()) == end - start
+        if not is_all or score_range[1] - score_range[0] < 2 or 0 < value * 10 <= score_range[1]:  # noqa: PLR2004
+            raise JudgeParseError("the judge's reply breaks off in the middle of the score", raw_text=text)
+    _check_range(value, rating["top"], score_range, text)
+    if "star" in rating[0].lower() and rating["top"] is None and score_range[1] != 5 >= value:  # noqa: PLR2004
+        raise JudgeParseError("the judge's reply gives stars without saying out of how many", raw_text=text)
+    _check_asides(rating, value, score_range, text)
+    _check_rest(words[: rating.start()], words[rating.end() :], value, score_range, text)
+    reason = " ".join(answer.split())
+    says_more = sum(map(str.isalpha, reason)) > len("out of rating") * 2
+    return ParsedReply(value, reason if says_more else None, start, end, "label" if labels else "number")
+
+
+def parse_member_rating(text: str, *, score_range: ScoreRange, name: str) -> ParsedReply:
+    """Return the rating under the key `name` (`Coherence`) in the one object of a reply that rates several things.
+
+    Raises:
+        JudgeParseError: the key is missing, stands there twice, or has no number, or the reply breaks off there.
+        JudgeRangeError: the rating lies outside `score_range`, or is on another scale.
+    """
+    answer = without_thoughts(text)
+    found = [
+        pair for outer in find_begun_objects(answer) for pair in _members_called(outer, {plain_key(name)})
+    ]
+    if len(found) != 1:
+        why = f"the judge's reply rates {name} {len(found)} times"
+        raise JudgeParseError(why if found else why_unreadable(text, f"rating of {name}"), raw_text=text)
+    holder, member = found[0]
+    if isinstance(member.value, JsonObject):
+        inside = list(_members_called(member.value, {"score", "rating"}))
+        holder, member = inside[0] if len(inside) == 1 else (holder, member)
+    return _of_member(holder, member, answer, score_range, text)
+
+
+@lru_cache(maxsize=64)
+def _label_of(name: str | None) -> re.Pattern[str]:
+    own = rf"|{re.escape(name)}(?:\s(?:score|rating))?" if name else ""
+    return re.compile(
+        rf"(?<![\w'\"\u201c\u2018-])(?:(?:final|overall|my|the)\s){{0,2}}(?:score|rating{own})\b\s{{0,3}}"
+        rf"(?:[(\[](?P<scale>[^()\[\]\n]{{1,20}})[)\]]\s{{0,3}})?(?:[:=]|\bis\b)\s{{0,5}}{_RATING}",
+        re.IGNORECASE,
+    )
+
+
+def _says_too_little(rating: re.Match[str], words: str) -> bool:
+    """Return whether a bare number stands beside other words: a count, a limit, or a number in another's sentence.
+
+    Not asked where a form asks for the number of a dimension: there it is the answer, whatever is said of it.
+    """
+    if rating["top"] or re.search("star|point", rating[0], re.IGNORECASE):
+        return False
+    beside = words[: rating.start()] + words[rating.end() :]
+    return (
+        re.fullmatch(r"[\W_]*(?:(?:final|overall)\s)?(?:score|rating)?[\W_]*", beside, re.IGNORECASE) is None
+    )
+
+
+def _is_a_statement(words: str, label: re.Match[str]) -> bool:
+    """Return whether a labelled rating is the judge's own: a sentence or a line that stands by itself."""
+    before, behind = words[: label.start()], words[label.end() :]
+    line_before = before[before.rfind("\n") + 1 :].strip(_BULLETS)
+    if line_before and not re.search(r"[.!?\u2026:][)\"'\u201d\]]?\s*\Z", line_before):
+        return False
+    # The last: the number of an entry of a list, "Score:", and on another line "1. Facts".
+    is_entry = re.match(r"\)[ \t]*\w", behind) or ("\n" in label[0] and re.match(r"\.[ \t]+\w", behind))
+    if is_supposed(words, label.start()) or re.match(_STOP, behind) is None or is_entry:
+        return False
+    ending = _SENTENCE_END.search(behind)
+    sentence = behind if ending is None else behind[: ending.start()]
+    if _SUPPOSED.search(sentence) or _DENIES.search(sentence) or re.search(r"\d", sentence):
+        return False
+    opens_or_closes = not before.strip(_BULLETS) or not behind.strip(" \t\r\n.!)]")
+    return opens_or_closes or (not line_before and re.match(r"[ \t.]*(?:\n|\Z)", behind) is not None)
+
+
+def is_supposed(text: str, start: int) -> bool:
+    """Return whether the words before `start` make of it an example, a quotation, or another case."""
+    before = text[max(0, start - 2 * _LONGEST_SENTENCE) : start]
+    if (">" in before or "<!" in before) and _QUOTED.search(before) is not None:
+        return True
+    signs = "\t\r\n {[(-\u2022\"'\u201c`"
+    lead = re.sub(r"\s*\bjson\Z", "", before.rstrip(signs), flags=re.IGNORECASE).rstrip(signs)
+    has_ended = not lead or lead.endswith((".", "!", "?", "\u2026", ")"))
+    return not has_ended and _SUPPOSED.search(_last_sentence(lead)) is not None
+
+
+def check_not_taken_back(behind: str, text: str) -> None:
+    """Refuse a reply whose words behind its verdict take that back."""
+    if _TAKEN_BACK.search(behind):
+        raise JudgeParseError("the judge's reply retracts its verdict", raw_text=text)
+
+
+def check_no_error(holder: JsonObject, text: str) -> None:
+    """Refuse an object in which the judge reports an error: what else it holds is no verdict."""
+    if any(plain_key(member.key) == "error" and member.value for member in holder.members):
+        raise JudgeParseError("the judge's reply reports an error", raw_text=text)
+
+
+def _last_sentence(text: str) -> str:
+    ends = [match.end() for match in _SENTENCE_END.finditer(text, max(0, len(text) - _LONGEST_SENTENCE))]
+    return text[ends[-1] if ends else max(0, len(text) - _LONGEST_SENTENCE) :]
+
+
+def _check_rest(
+    before: str, behind: str, value: float, score_range: ScoreRange, text: str, *, fewest: int = 5
+) -> None:
+    """Refuse a reply that rates again, takes points off the highest score, names another scale, or takes all back."""
+    check_not_taken_back(behind, text)
+    for sentence in _SENTENCE_END.split(f"{before}\n{behind}"):
+        numbers = [_number_of(found[0]) for found in _NUMBER.finditer(sentence)]
+        if not numbers:
+            continue
+        is_short = len(sentence.split()) < fewest
+        is_other_scale = _NAMES_SCALE.search(sentence) and not {*numbers} <= {*score_range, value}
+        is_less = value == score_range[1] and _DEDUCTS.search(sentence)
+        if is_short or is_other_scale or is_less or _RATES_AGAIN.search(sentence):
+            raise JudgeParseError("the judge's reply states a second score", raw_text=text)
+
+
+def _check_asides(rating: re.Match[str], value: float, score_range: ScoreRange, text: str) -> None:
+    """Refuse brackets around a rating that name another scale, or make another label or rating of it."""
+    contrary = {score_range[0]: r"\bpass|\bmet\b", score_range[1]: r"\bfail"}.get(value, r"(?!)")
+    label_scale = rating.groupdict().get("scale")
+    for aside in filter(None, (label_scale, rating["span"])):
+        span = _SPAN.fullmatch(aside)
+        if span is not None:
+            low = float(span[1])
+            high = float(span[2])
+            if (low, high) != tuple(score_range):
+                rated, asked = (" to ".join(map(format_number, ends)) for ends in ((low, high), score_range))
+                raise JudgeRangeError(
+                    f"the judge rated from {rated}, but should have been {asked}", raw_text=text
+                )
+        elif (
+            aside is label_scale
+            or _QUALIFIES.search(aside)
+            or _SUPPOSED.search(aside)
+            or _DENIES.search(aside)
+            or re.search(contrary, aside)
+        ):
+            raise JudgeParseError("the judge's reply qualifies its score", raw_text=text)
+
+
+def _check_range(value: float, top: str | None, score_range: ScoreRange, text: str) -> None:
+    low, high = score_range
+    asked = f"{format_number(low)} to {format_number(high)}"
+    if top is not None and _number_of(top) != high:
+        message = f"the judge rated out of {format_number(_number_of(top))}, but should have been {asked}"
+        raise JudgeRangeError(message, raw_text=text)
+    if not low <= value <= high:
+        shown = format_number(value) if abs(value) < float("inf") else "far out of range"
+        raise JudgeRangeError(f"the judge's rating is {shown}, but should have been {asked}", raw_text=text)
+
+
+def _number_of(spelling: str) -> float:
+    word = spelling.lower()
+    return float(_WORD_NUMBERS.index(word) if word in _WORD_NUMBERS else spelling.replace("\u2212", "-"))
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------
+
+# What nearly all replies are, read in a tenth of the time: one flat object that can be read in one way alone.
+_PLAIN_REASON = r'"reason" {0,5}:\s{0,9}"(?P<reason>[^"\\\x00-\x1f]*+)"'
+_PLAIN_SCORE = r'"score" {0,5}:\s{0,9}(?P<score>-?[0-9]{1,15}(?:\.[0-9]{1,15})?)'
+_PLAIN_REPLIES = tuple(
+    compile_later(rf"\s*+\{{\s{{0,99}}{first}\s{{0,99}},\s{{0,99}}{second}\s{{0,99}}\}}\s*+\Z")
+    for first, second in ((_PLAIN_REASON, _PLAIN_SCORE), (_PLAIN_SCORE, _PLAIN_REASON))
+)
+_NO_LETTER = compile_later(r"[\W_]+")
+_RATING_KEYS = {
+    "score",
+    "rating",
+    "grade",
+    "mark",
+    "finalscore",
+    "overallscore",
+    "finalrating",
+    "overallrating",
+}
+_SCALE_KEY = compile_later(r"scale|range|outof|max")
+_ANOTHER_SCORE_KEY = compile_later(
+    r"adjust|revis|correct(?:ed|ion)|updat|actual|true|final|total|^overall$|deduct|penalt|^points?$|percent|normali[sz]ed"
+    r"|retract"
+)
+_NO_RATING_KEY = compile_later(r"refus|abstain|unable|invalid")
+_VALUE = compile_later(rf"\s*{_RATING}\s*", re.IGNORECASE)
+_WRAPPERS = {"result", "evaluation", "verdict", "assessment", "judgment", "judgement", "response", "answer"}
+_REASON_KEYS = ("reason", "reasoning", "explanation", "rationale", "justification")
+NOT_THE_VERDICT = compile_later(
+    r"step|example|sample|criteri|previous|prior|initial|expected|other|alternative|worst|best|ideal|hypothe"
+    r"|claim|quote|output|reference|scale|max|min|draft|history|anchor|rubric",
+)
+"""Keys, spelled by `plain_key`, whose objects hold no verdict."""
+PLACEHOLDER = compile_later(r"\s*(?:<[^<>]*>|\.{3}|\u2026)\s*")
+"""The placeholder for an answer in the prompt; a judge that repeats it has not answered."""
+
+
+def _of_objects(
+    answer: str, name: str | None, score_range: ScoreRange, text: str
+) -> tuple[ParsedReply | None, str, int]:
+    """Return the rating of the objects of a reply, the reply with them blanked out, and where the object begins.
+
+    Raises:
+        JudgeParseError: an object breaks off before its score, has none, or there is more than one.
+    """
+    asked = {"score", "rating", *((plain_key(name),) if name else ())}
+    holders = list(find_begun_objects(answer))
+    if not holders:
+        return None, answer, 0
+    found = [(outer, *pair) for outer in holders for pair in _members_called(outer, asked | _RATING_KEYS)]
+    words = _blanked(answer, [(outer.start, outer.end) for outer in holders])
+    if len(found) != 1:
+        why = f"the judge's reply has {len(found)} scores" if found else why_unreadable(text, "score")
+        if not found and any(not holder.is_closed for holder in holders):
+            why = "the judge's reply breaks off before the score"
+        raise JudgeParseError(why, raw_text=text)
+    outer, holder, member = found[0]
+    # One level around it is what some servers add; deeper, or in a list, it may be an example or a part.
+    is_wrapped = len(outer.members) == 1 and plain_key(outer.members[0].key) in _WRAPPERS
+    is_own = holder is outer or (is_wrapped and outer.members[0].value is holder)
+    is_quoted = answer[outer.start - 1 : outer.start] in ("'", '"', "\u201c", "\u2018")
+    if not is_own or is_quoted or plain_key(member.key) not in asked or is_supposed(answer, outer.start):
+        raise JudgeParseError(why_unreadable(text, "score"), raw_text=text)
+    return _of_member(holder, member, answer, score_range, text), words, outer.start
+
+
+def _members_called(holder: JsonObject, keys: set[str]) -> Iterator[tuple[JsonObject, JsonMember]]:
+    for member in holder.members:
+        if plain_key(member.key) in keys:
+            yield holder, member
+        for value in member.value if isinstance(member.value, list) else (member.value,):
+            if isinstance(value, JsonObject):
+                yield from _members_called(value, keys)
+
+
+def _of_member(
+    holder: JsonObject, member: JsonMember, answer: str, score_range: ScoreRange, text: str
+) -> ParsedReply:
+    match = None
+    if isinstance(member.value, str | float) and not isinstance(member.value, bool):
+        match = _VALUE.fullmatch(answer, member.start, member.end)
+    if match is None:
+        raise JudgeParseError(f"the judge's `{member.key}` is not a number", raw_text=text)
+    if not holder.is_closed and not answer[match.end() :].lstrip("\"'\u201d").lstrip().startswith(","):
+        raise JudgeParseError("the judge's reply breaks off in the middle of the score", raw_text=text)
+    value = _number_of(match["number"])
+    _check_range(value, match["top"], score_range, text)
+    check_no_error(holder, text)
+    reason = reason_of(holder)
+    if reason is not None and PLACEHOLDER.fullmatch(reason):
+        raise JudgeParseError("the judge's reply repeats the form instead of filling it in", raw_text=text)
+    if reason is not None and _REFUSES.match(reason):
+        raise JudgeParseError("the judge's reply says that it gives no rating", raw_text=text)
+    for other in holder.members:
+        key, claim = plain_key(other.key), other.value
+        is_another = _ANOTHER_SCORE_KEY.search(key) and _says_another(claim, value)
+        # A number is no bool here, so that 0 and 1 are not mistaken for a claim.
+        is_contrary = key in ("pass", "passed", "verdict") and (
+            (value == score_range[1] and (claim is False or claim in ("fail", "no")))
+            or (value == score_range[0] and (claim is True or claim in ("pass", "yes")))
+        )
+        is_none = (_NO_RATING_KEY.search(key) and claim is True) or (
+            key in ("valid", "rated") and claim is False
+        )
+        if is_another or is_contrary or is_none:
+            raise JudgeParseError(f"the judge's `{other.key}` contradicts its score", raw_text=text)
+        if _SCALE_KEY.search(key) and (
+            numbers := re.findall(r"-?\d+(?:\.\d+)?", answer[other.start : other.end])
+        ):
+            _check_range(value, numbers[-1], score_range, text)
+    return ParsedReply(value, reason, *match.span("number"))
+
+
+def _says_another(claim: Value, value: float) -> bool:
+    """Return whether what stands beside a score is a number that it is not, or words with a number."""
+    if isinstance(claim, str):
+        return any(float(number) != value for number in re.findall(r"\d{1,9}(?:\.\d{1,9})?", claim))
+    return isinstance(claim, float) and claim != value
+
+
+def plain_key(key: str) -> str:
+    """Return a key in lower case without spaces and signs: `finalscore` for `Final_Score`."""
+    return _NO_LETTER.sub("", key).lower()
+
+
+def reason_of(holder: JsonObject) -> str | None:
+    """Return the reason that an object gives, on one line; None without one."""
+    member = holder.last(*_REASON_KEYS)
+    return None if member is None else _one_line(member.value)
+
+
+def _one_line(value: Value) -> str | None:
+    return " ".join(" ".join(_texts_of(value)).split()) or None
+
+
+# -- steps ------------------------------------------------------------------------------------------------------
+
+_LIST_NUMBER = compile_later(
+    r"\A[ \t]{0,12}(?:[0-9]{1,2}[.)]|Step [0-9]{1,2}[.:)])[ \t]{1,8}(?=\S)", re.IGNORECASE
+)
+
+
+def parse_steps(text: str) -> tuple[str, ...]:
+    """Return the evaluation steps of a reply: a JSON list under "steps", a bare JSON list, or a numbered list.
+
+    Raises:
+        JudgeParseError: there are none, or the list breaks off.
+    """
+    answer = without_thoughts(text)
+    steps: tuple[str, ...] = ()
+    for found in find_objects(answer):
+        member = found.last("steps", "evaluation_steps", "evaluation steps")
+        steps = (() if member is None else _texts_of(member.value)) or steps
+    if not steps and "{" not in answer:
+        bracket = answer.find("[")
+        numbered = (line for line in answer.splitlines() if _LIST_NUMBER.match(line))
+        steps = _texts_of(None if bracket == -1 else read_array(answer, bracket)) or tuple(
+            _LIST_NUMBER.sub("", line).strip() for line in numbered
+        )
+    if not steps or all(map(PLACEHOLDER.fullmatch, steps)):
+        hint = "add `evaluation_steps` to the assertion"
+        raise JudgeParseError(why_unreadable(text, "evaluation steps"), raw_text=text, hint=hint)
+    return steps
+
+
+def _texts_of(value: Value) -> tuple[str, ...]:
+    """Return the non-empty texts of a string (its lines), of a list, or of the strings inside its objects."""
+    texts: list[str] = []
+    for entry in value.splitlines() if isinstance(value, str) else value if isinstance(value, list) else ():
+        if isinstance(entry, JsonObject):
+            parts = (member.value for member in entry.members)
+            texts.append(": ".join(part.strip() for part in parts if isinstance(part, str)))
+        elif isinstance(entry, str):
+            texts.append(_LIST_NUMBER.sub("", " ".join(entry.split())))
+    return tuple(filter(None, texts))
+
+
+# -- thoughts ---------------------------------------------------------------------------------------------------
+
+_THOUGHTS = "think|thinking|thoughts?|reasoning|reflection|scratchpad|analysis"
+_THOUGHTS_START = compile_later(rf"(?:\A|^|(?<=>))\s*+<({_THOUGHTS})>", re.IGNORECASE | re.MULTILINE)
+_THOUGHTS_END = compile_later(
+    rf"(?:^[ \t]*</(?:{_THOUGHTS})>|</(?:{_THOUGHTS})>[ \t]*\r?$)", re.IGNORECASE | re.MULTILINE
+)
+
+
+def without_thoughts(text: str) -> str:
+    """Return `text` with the thoughts that some models write first blanked out; all else keeps its position.
+
+    Thoughts that never end leave nothing. An end without a start counts where it ends or begins a line: some servers
+    swallow the start, and a judged text may hold one in a sentence.
+    """
+    if "<" not in text:
+        return text
+    spans: list[tuple[int, int]] = []
+    position = 0
+    while match := _THOUGHTS_START.search(text, position):
+        end = re.compile(rf"</{match[1]}>", re.IGNORECASE).search(text, match.end())
+        position = len(text) if end is None else end.end()
+        spans.append((match.start(), position))
+    answer = _blanked(text, spans)
+    ends = [match.end() for match in _THOUGHTS_END.finditer(answer)]
+    return _blanked(answer, [(0, ends[-1])]) if ends else answer
+
+
+def _blanked(text: str, spans: list[tuple[int, int]]) -> str:
+    """Return `text` with spaces in `spans`, but for line breaks; what follows each begins a line."""
+    parts: list[str] = []
+    position = 0
+    for start, end in spans:
+        parts += (text[position:start], re.sub(r"[^\n]", " ", text[start : end - 1]), "\n")
+        position = end
+    return "".join((*parts, text[position:]))
+
+
+def why_unreadable(text: str, what: str) -> str:
+    """Return the problem, in words, of a reply from which no `what` can be read."""
+    if not text.strip():
+        return "the judge's reply is empty"
+    if not without_thoughts(text).strip():
+        return "the judge's reply has only thoughts and no answer"
+    return f"no {what} can be read from the judge's reply"
+
+
+_YES = frozenset({"y", "yes", "true", "pass", "1"})
+_NO = frozenset({"n", "no", "false", "fail", "0"})
+_TRUE_TO_PROMPTFOO = frozenset({"true", "yes", "pass", "y"})
+_VERDICT_KEYS = ("verdict", "answer", "decision", "final verdict")
+# A word that stands by itself: it has its line or its sentence, or follows a label or "the answer is".
+_BY_ITSELF = (
+    r"(?:\A|\n|[.!?:;]\s|[:\u2014]|\b(?:answer|verdict|decision|conclusion|output)\sis:?\s)"
+    r"[\s*\"'(.#`\[_-]{0,9}(y|n|yes|no)"
+)
+_LAST_WORD = re.compile(rf"{_BY_ITSELF}[\s.*\"')!`\]_]*\Z", re.IGNORECASE)
+_EACH_WORD = re.compile(rf"{_BY_ITSELF}(?=[.,;:!*)]|\s*\n)", re.IGNORECASE)
+_LETTER = re.compile(
+    r"""\s*[("'*\[]{0,3}([A-E])(?:[)"'*\]:.](?!\w)|\s*\Z|\s+[-\u2013\u2014])""", re.IGNORECASE
+)
+_ATTRIBUTED = re.compile(r"\[(not\s{1,3})?attributed\]", re.IGNORECASE)
+_OTHER_LETTER = re.compile(r"\(([A-E])\)|\b([B-E])(?![\w'\u2019])")
+_STATED = re.compile(r"verdict\W{1,4}(yes|no)\b(?!\s*(?:[/?]|or\b))", re.IGNORECASE)
+_IN_ORDER = re.compile(r"in order\s*:", re.IGNORECASE)
+_YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
+_REFUSAL = re.compile(
+    r"(?:(?:i['\u2019]?m|i am) (?:very )?sorry|sorry\b|i apologi[sz]e\b|as an ai\b)", re.IGNORECASE
+)
+_NUMBER_ALONE = re.compile(r"[\s*_\"'`(\[#]{0,3}([0-9]{1,4})[\s*_\"'`)\].!]{0,3}")
+
+Read = TypeVar("Read")
+
+
+class JudgeDecision(Struct, frozen=True):
+    """A yes or no with its reason; `score` is 0..1, None when the judge gave none."""
+
+    passed: bool
+    reason: str | None = None
+    score: float | None = None
+
+
+def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: bool = False) -> JudgeDecision:
+    """Return whether the output meets a rubric, and how well.
+
+    Args:
+        text: the reply.
+        needs_score: a reply without a score is an error; otherwise its yes or no says all.
+        assumes_pass: as in promptfoo, an output passes that the reply only scores, and what is no score is none.
+    """
+
+    def read(found: JsonObject) -> tuple[tuple[bool, float | None], str | None] | None:
+        verdicts, ratings = _members(found, ("pass", "passed")), _members(found, ("score",))
+        if not verdicts and not ratings:
+            return None
+        if assumes_pass:
+            said = verdicts[-1].value if verdicts else None
+            passed = (
+                said is None or said is True or (isinstance(said, str) and said.lower() in _TRUE_TO_PROMPTFOO)
+            )
+            return (passed, _assumed_share(ratings[-1].value, text) if ratings else None), reason_of(found)
+        claims = {as_claim(member.value) for member in verdicts}
+        claims |= {as_claim(member.value) for member in _members(found, _VERDICT_KEYS)} & {True, False}
+        if claims not in ({True}, {False}):
+            problem = "both true and false as" if claims == {True, False} else "no clear true or false as"
+            raise JudgeParseError(f"the judge's reply has {problem} `pass`", raw_text=text)
+        shares = {_share(member.value, text) for member in ratings}
+        if None in shares or len(shares) > 1 or (needs_score and not shares):
+            problem = "different scores" if len(shares) > 1 else "no numeric score"
+            raise JudgeParseError(f"the judge's reply has {problem}", raw_text=text)
+        passed, share = claims == {True}, next(iter(shares), None)
+        if share is not None and share == (not passed):
+            which = "`pass` is true but the score is 0" if passed else "`pass` is false but the score is 1"
+            raise JudgeParseError(f"the judge's reply contradicts itself: {which}", raw_text=text)
+        return (passed, share), reason_of(found)
+
+    (passed, share), reason = _one_of(text, read, "verdict")
+    return JudgeDecision(passed, reason, share)
+
+
+def parse_yes_or_no(text: str) -> JudgeDecision:
+    """Return a yes or no, as JSON or as the last word of the reply."""
+
+    def read(found: JsonObject) -> tuple[bool, str | None] | None:
+        claims = {as_claim(member.value) for member in _members(found, (*_VERDICT_KEYS, "pass", "passed"))}
+        return (claims == {True}, reason_of(found)) if claims in ({True}, {False}) else None
+
+    decision = _find_one(text, read)
+    if decision is not None:
+        return JudgeDecision(*decision)
+    answer = without_thoughts(text)
+    match = _LAST_WORD.search(answer)
+    if match is None or _holds_object(text) or is_supposed(answer, match.start(1)):
+        raise JudgeParseError(why_unreadable(text, "yes or no"), raw_text=text)
+    # A word on a line of its own stands above those in the reasoning.
+    of_line = [each for each in _EACH_WORD.finditer(answer) if _has_line(each, answer)]
+    others = of_line if _has_line(match, answer) else _EACH_WORD.finditer(answer)
+    if any(each[1][0].lower() != match[1][0].lower() for each in others):
+        raise JudgeParseError("the judge's reply says both yes and no", raw_text=text)
+    return JudgeDecision(match[1].lower() in _YES, " ".join(answer[: match.start()].split()) or None)
+
+
+def _has_line(word: re.Match[str], answer: str) -> bool:
+    start, end = answer.rfind("\n", 0, word.start(1)) + 1, answer.find("\n", word.end(1))
+    line = answer[start : word.start(1)] + answer[word.end(1) : end if end != -1 else None]
+    return re.search(r"\w", line) is None
+
+
+def parse_category(text: str) -> tuple[str, str | None]:
+    """Return a letter from A to E with its reason, as JSON or at the beginning of the reply."""
+
+    def read(found: JsonObject) -> tuple[str, str | None] | None:
+        members = _members(found, ("category", "choice", "case"))
+        found_letters = [
+            _LETTER.match(item.value) if isinstance(item.value, str) else None for item in members
+        ]
+        letters = {None if match is None else match[1].upper() for match in found_letters}
+        letter = letters.pop() if len(letters) == 1 else None
+        return None if letter is None else (letter, reason_of(found))
+
+    decision = _find_one(text, read)
+    if decision is not None:
+        return decision
+    answer = without_thoughts(text)
+    match = _LETTER.match(answer)
+    if match is None or _holds_object(text):
+        raise JudgeParseError(why_unreadable(text, "category from A to E"), raw_text=text)
+    if any(
+        (other[1] or other[2]) != match[1].upper() for other in _OTHER_LETTER.finditer(answer, match.end())
+    ):
+        raise JudgeParseError("the judge's reply names more than one category", raw_text=text)
+    return match[1].upper(), " ".join(answer[match.end() :].split()) or None
+
+
+def parse_attributions(text: str) -> tuple[bool, ...]:
+    """Return for each sentence whether it is attributed, as JSON or as lines with [Attributed] and [Not Attributed]."""
+
+    def read(found: JsonObject) -> tuple[tuple[bool, ...], None] | None:
+        return _claims_of(found, ("sentences", "statements"), ("attributed", "verdict"))
+
+    claims, _ = _find_one(text, read) or ((), None)
+    if not claims and not _holds_object(text):
+        lines = [tuple(_ATTRIBUTED.finditer(line)) for line in without_thoughts(text).splitlines()]
+        if any(len(tags) > 1 or (tags and is_supposed(tags[0].string, tags[0].start())) for tags in lines):
+            raise JudgeParseError("the judge's reply contradicts itself about one sentence", raw_text=text)
+        claims = tuple(tags[0][1] is None for tags in lines if tags)
+    if not claims:
+        raise JudgeParseError(why_unreadable(text, "attribution of sentences"), raw_text=text)
+    return claims
+
+
+def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
+    """Return `count` verdicts, yes or no, as JSON, as `verdict: yes` lines, or in a sentence that ends with all."""
+
+    def read(found: JsonObject) -> tuple[tuple[bool, ...], None] | None:
+        return _claims_of(found, ("verdicts", "statements"), ("verdict", "supported", "passed"))
+
+    claims, _ = _find_one(text, read) or ((), None)
+    if not claims and not _holds_object(text):
+        answer = without_thoughts(text)
+        *_, final = _IN_ORDER.split(answer)
+        words = _YES_OR_NO.findall(final) if final != answer else _STATED.findall(answer)
+        claims = tuple(word.lower() == "yes" for word in words)
+    if len(claims) != count:
+        asked = "1 was" if count == 1 else f"{count} were"
+        message = f"the judge gave {plural(len(claims), 'verdict')} where {asked} asked for"
+        raise JudgeParseError(message if claims else why_unreadable(text, "list of verdicts"), raw_text=text)
+    return claims
+
+
+def parse_texts(text: str, key: str) -> tuple[str, ...]:
+    """Return the texts of a JSON list under `key`, which may be empty; else the lines of a reply without JSON."""
+
+    def read(found: JsonObject) -> tuple[tuple[str, ...], None] | None:
+        values = _lists(found, key)
+        if len(values) != 1:
+            return None
+        items = [item.strip() for item in values[0] if isinstance(item, str)]
+        if len(items) < len(values[0]) or any(not item or PLACEHOLDER.fullmatch(item) for item in items):
+            raise JudgeParseError(
+                f"the judge's list of {key} contains something other than text", raw_text=text
+            )
+        return tuple(items), None
+
+    texts = _find_one(text, read)
+    if texts is not None:
+        return texts[0]
+    lines = [line.strip() for line in without_thoughts(text).splitlines()]
+    found = tuple(line for line in lines if line)
+    if not found or _holds_object(text) or _REFUSAL.match(found[0]):
+        raise JudgeParseError(why_unreadable(text, f"list of {key}"), raw_text=text)
+    return found
+
+
+def parse_numbers(text: str, key: str, most: int) -> tuple[int, ...]:
+    """Return the different whole numbers from 1 to `most` of a JSON list under `key`, which may be empty."""
+
+    def read(found: JsonObject) -> tuple[tuple[int, ...], None] | None:
+        values = _lists(found, key)
+        if len(values) != 1:
+            return None
+        numbers = [_whole(item) for item in values[0]]
+        if any(number is None or not 1 <= number <= most for number in numbers):
+            raise JudgeParseError(
+                f"the judge names passages that are not among the {most} given", raw_text=text
+            )
+        return tuple(sorted({number for number in numbers if number is not None})), None
+
+    return _one_of(text, read, f"list `{key}`")[0]
+
+
+def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | None]:
+    """Return the place, from 0, of the one of `count` things that the judge chose, and its reason.
+
+    Args:
+        text: JSON with the number under "best", or the number alone.
+        count: how many things there are.
+        first: the number of the first of them.
+    """
+
+    def read(found: JsonObject) -> tuple[int | None, str | None] | None:
+        members = _members(found, ("best", "choice", "index"))
+        numbers = {_whole(member.value) for member in members}
+        return (numbers.pop() if len(numbers) == 1 else None, reason_of(found)) if members else None
+
+    alone = _NUMBER_ALONE.fullmatch(without_thoughts(text).strip())
+    number, reason = (int(alone[1]), None) if alone else _one_of(text, read, "choice")
+    if number is None or not first <= number < first + count:
+        span = f"{first} to {first + count - 1}"
+        raise JudgeParseError(f"the judge did not choose one of the outputs {span}", raw_text=text)
+    return number - first, reason
+
+
+def parse_named_choice(text: str, names: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return which of some choices a reply names, as JSON or as all that it says, with its reason.
+
+    `names` has the choices by their plain forms: in lower case, with single spaces.
+    """
+
+    def plain(value: str) -> str:
+        return " ".join(value.strip(" \t\n.\"'*`").split()).casefold()
+
+    def read(found: JsonObject) -> tuple[str | None, str | None] | None:
+        members = _members(found, ("choice", "answer"))
+        said = {names.get(plain(_spelled(member.value))) for member in members}
+        return (said.pop() if len(said) == 1 else None, reason_of(found)) if members else None
+
+    alone = names.get(plain(without_thoughts(text)))
+    chosen, reason = (alone, None) if alone is not None else _one_of(text, read, "choice")
+    if chosen is None:
+        raise JudgeParseError("the judge did not name one of the choices", raw_text=text)
+    return chosen, reason
+
+
+def parse_plain(text: str) -> str:
+    """Return the reply without thoughts, on one line."""
+    answer = " ".join(without_thoughts(text).split())
+    if not answer:
+        raise JudgeParseError(why_unreadable(text, "answer"), raw_text=text)
+    return answer
+
+
+def _one_of(
+    text: str, read: Callable[[JsonObject], tuple[Read, str | None] | None], what: str
+) -> tuple[Read, str | None]:
+    found = _find_one(text, read)
+    if found is None:
+        raise JudgeParseError(why_unreadable(text, what), raw_text=text)
+    return found
+
+
+def _find_one(
+    text: str, read: Callable[[JsonObject], tuple[Read, str | None] | None]
+) -> tuple[Read, str | None] | None:
+    """Return what `read` makes of the objects of a reply, with its reason; None where it makes nothing of any."""
+    answer = without_thoughts(text)
+    found: list[tuple[Read, str | None]] = []
+    end = len(answer)
+    for holder in find_begun_objects(answer):
+        if not is_supposed(answer, holder.start):
+            check_no_error(holder, text)
+            if not holder.is_closed:
+                raise JudgeParseError("the judge's reply breaks off inside its JSON object", raw_text=text)
+            value = read(holder)
+            if value is not None:
+                found.append(value)
+                end = holder.end
+    check_not_taken_back(answer[end:], text)
+    if any(said != found[0][0] for said, _ in found):
+        raise JudgeParseError(
+            "the judge's reply gives different verdicts in different JSON objects", raw_text=text
+        )
+    return found[-1] if found else None
+
+
+def _members(found: JsonObject, keys: tuple[str, ...]) -> list[JsonMember]:
+    """Return the members with one of these keys: the object's own, else those of the objects in it."""
+    own = [member for member in found.members if member.key.strip().lower() in keys]
+    return own or [
+        inner
+        for member in found.members
+        if isinstance(member.value, JsonObject) and not NOT_THE_VERDICT.search(plain_key(member.key))
+        for inner in _members(member.value, keys)
+    ]
+
+
+def _holds_object(text: str) -> bool:
+    """Return whether the answer holds JSON, also if that breaks off: then words in it are no verdict."""
+    return "{" in without_thoughts(text)
+
+
+def _lists(found: JsonObject, key: str) -> list[list[Value]]:
+    return [member.value for member in _members(found, (key,)) if isinstance(member.value, list)]
+
+
+def _claims_of(
+    found: JsonObject, lists: tuple[str, ...], keys: tuple[str, ...]
+) -> tuple[tuple[bool, ...], None] | None:
+    said = {
+        tuple(_claims(member.value, keys))
+        for member in _members(found, lists)
+        if isinstance(member.value, list)
+    }
+    claims = said.pop() if len(said) == 1 else (None,)
+    return None if None in claims else (tuple(claim is True for claim in claims), None)
+
+
+def _claims(items: list[Value], keys: tuple[str, ...]) -> Iterator[bool | None]:
+    for item in items:
+        if not isinstance(item, JsonObject):
+            yield as_claim(item)
+            continue
+        claims = {as_claim(member.value) for member in _members(item, keys)}
+        yield claims.pop() if len(claims) == 1 else None
+
+
+def as_claim(value: Value) -> bool | None:
+    """Return a yes or no in any of its spellings; None for anything else."""
+    if isinstance(value, bool):
+        return value
+    word = (
+        f"{value:g}"
+        if isinstance(value, float)
+        else value.strip(" .\"'*").lower()
+        if isinstance(value, str)
+        else ""
+    )
+    return True if word in _YES else False if word in _NO else None
+
+
+def _share(value: Value, text: str) -> float | None:
+    """Return a score from 0 to 1; None for what is no number."""
+    if isinstance(value, bool):
+        return float(value)
+    try:
+        number = float(value) if isinstance(value, float | str) else math.nan
+    except ValueError:
+        return None
+    if math.isnan(number):
+        return None
+    if not 0 <= number <= 1:
+        raise JudgeRangeError(f"the judge's score is {number:g}, but should have been 0 to 1", raw_text=text)
+    return number
+
+
+def _assumed_share(value: Value, text: str) -> float | None:
+    """Return a score as JavaScript makes a number of it: nothing and an empty text are 0."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return 0.0
+    return _share(value, text)
+
+
+def _whole(value: Value) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and value.strip().isdecimal() and len(value.strip()) <= 9:  # noqa: PLR2004
+        return int(value)
+    return None
+
+
+# -- checklists -------------------------------------------------------------------------------------------------
+
+_ITEM_KEY = compile_later(r"(?:item|question|criterion)?0*([1-9][0-9]{0,3})")
+_NO_ANSWER = compile_later(r"example|sample|previous|hypothe|template|schema")
+_ITEM_KEYS = ("item", "number", "id", "index", "question", "criterion")
+_ANSWER_KEYS = ("answer", "verdict", "met", "decision", "result", "passed")
+_EVIDENCE_KEYS = ("evidence", "quotation", "quote")
+
+
+class ItemReply(Struct, frozen=True):
+    """A yes or no on one item of a checklist; `start` and `end` are the offsets of that word in the reply.
+
+    `evidence` holds the words that are to show it, as the judge quotes them; empty when it quotes none.
+    """
+
+    is_yes: bool
+    evidence: str
+    reason: str | None
+    start: int
+    end: int
+
+
+def parse_checklist(text: str, items: Sequence[str]) -> tuple[ItemReply, ...]:
+    """Return the yes or no on each of `items`: by their numbers, by their texts, or in order where all have one."""
+    answer = without_thoughts(text)
+    found: dict[int, ItemReply] = {}
+    unnumbered: list[ItemReply] = []
+    end = len(answer)
+    for holder in _own_objects(answer):
+        end = holder.end
+        for number, reply in _item_replies(holder, [plain_key(item) for item in items]):
+            if number is None:
+                unnumbered.append(reply)
+            elif found.setdefault(number, reply).is_yes != reply.is_yes:
+                message = f"the judge's reply says both yes and no to item {number} of the checklist"
+                raise JudgeParseError(message, raw_text=text)
+    check_not_taken_back(answer[end:], text)
+    if not found and len(unnumbered) == len(items):
+        found = dict(enumerate(unnumbered, 1))
+    if not found:
+        raise JudgeParseError(why_unreadable(text, "answer to the checklist"), raw_text=text)
+    numbers = range(1, len(items) + 1)
+    missing = [str(number) for number in numbers if number not in found]
+    if missing:
+        which = f"item {missing[0]}" if len(missing) == 1 else f"the items {', '.join(missing)}"
+        raise JudgeParseError(
+            f"the judge's reply does not answer {which} of the checklist with yes or no", raw_text=text
+        )
+    return tuple(found[number] for number in numbers)
+
+
+def _own_objects(answer: str) -> Iterator[JsonObject]:
+    """Yield the objects of a reply, without those that the words before them call an example or a supposition."""
+    end, is_foreign = 0, False
+    for holder in find_begun_objects(answer):
+        between = answer[end : holder.start]
+        if end == 0 or between.strip(" \t\r\n,"):  # else it goes on as the object before it
+            is_foreign = is_supposed(between, len(between))
+        if not is_foreign:
+            yield holder
+        end = holder.end
+
+
+def _item_replies(holder: JsonObject, texts: Sequence[str]) -> Iterator[tuple[int | None, ItemReply]]:
+    """Yield the answers in an object with the numbers of their items; None for one that says no number."""
+    own = next((member for member in holder.members if plain_key(member.key) in _ANSWER_KEYS), None)
+    if own is not None:
+        reply = _item_reply(own, holder)
+        named = next((member for member in holder.members if plain_key(member.key) in _ITEM_KEYS), None)
+        number = None if named is None else _item_number(_spelled(named.value), texts)
+        if reply is not None:
+            yield number, reply
+        return
+    for member in holder.members:
+        number = _item_number(member.key, texts)
+        if number is not None:
+            reply = _reply_of_member(member)
+            if reply is not None:
+                yield number, reply
+            continue
+        if _NO_ANSWER.search(plain_key(member.key)):
+            continue
+        inner = member.value if isinstance(member.value, list) else [member.value]
+        for value in inner:
+            if isinstance(value, JsonObject):
+                yield from _item_replies(value, texts)
+
+
+def _reply_of_member(member: JsonMember) -> ItemReply | None:
+    """Return the answer that stands under the number of an item: an object with it, or the word alone."""
+    if not isinstance(member.value, JsonObject):
+        return _item_reply(member, None)
+    inner = member.value.members
+    own = next((item for item in inner if plain_key(item.key) in _ANSWER_KEYS), None)
+    return None if own is None else _item_reply(own, member.value)
+
+
+def _item_reply(answer: JsonMember, holder: JsonObject | None) -> ItemReply | None:
+    claim = as_claim(answer.value)
+    others = () if holder is None else holder.members
+    if claim is None or any(
+        plain_key(other.key) in _ANSWER_KEYS and as_claim(other.value) is not claim for other in others
+    ):
+        return None
+    quoted = None if holder is None else holder.last(*_EVIDENCE_KEYS)
+    if holder is not None and not holder.is_closed and quoted is None:
+        return None  # it broke off, perhaps in the words that are quoted
+    # Quoted words as one text; several of them with dots between.
+    if quoted is None or quoted.value is None:
+        evidence = ""
+    else:
+        value = quoted.value
+        if isinstance(value, list):
+            evidence = " ... ".join(item.strip() for item in value if isinstance(item, str) and item.strip())
+        else:
+            evidence = _spelled(value).strip()
+    return ItemReply(claim, evidence, None if holder is None else reason_of(holder), answer.start, answer.end)
+
+
+def _item_number(key: str, texts: Sequence[str]) -> int | None:
+    """Return the number of the item that a key names, as a number or by its text."""
+    plain = plain_key(key)
+    match = _ITEM_KEY.fullmatch(plain)
+    if match is not None and int(match[1]) <= len(texts):
+        return int(match[1])
+    return texts.index(plain) + 1 if plain and plain in texts else None
+
+
+def _spelled(value: Value) -> str:
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else ""
+
+
+# -- winners ----------------------------------------------------------------------------------------------------
+
+Winner = Literal["1", "2", "tie"]
+
+SPELLINGS: dict[str, Winner] = {
+    "1": "1",
+    "2": "2",
+    "first": "1",
+    "second": "2",
+    "tie": "tie",
+    "tied": "tie",
+    "draw": "tie",
+    "equal": "tie",
+    "neither": "tie",
+}
+"""How judges spell a winner, in lower case."""
+
+_WINNER_KEY = "winner"
+_WINNER_NAME = (
+    r"(?:the[ \t])?(?:(?:output|answer|response|text|option)[ \t_#]{0,3})?"
+    rf"(?P<winner>{'|'.join(sorted(SPELLINGS, key=len, reverse=True))})(?:\.0{{1,3}})?"
+    r"(?:[ \t](?:output|answer|response|text|one))?"
+)
+_WINNER_VALUE = compile_later(rf"[\s*'\"`(\[]{{0,5}}{_WINNER_NAME}[\s*'\"`)\].!]{{0,5}}", re.IGNORECASE)
+_WINNER_LINE = compile_later(
+    r"^[ \t*#_-]{0,9}(?:final[ \t]|the[ \t])?winner[*_]{0,3}[ \t]{0,3}(?::|=|is)[*_]{0,3}[ \t]{0,3}"
+    rf"[*'\"`(\[]{{0,5}}{_WINNER_NAME}[*'\"`)\].! \t_]{{0,9}}$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+class WinnerReply(Struct, frozen=True):
+    """A judge's preference. `start` and `end` are the character offsets of the word in the reply."""
+
+    winner: Winner
+    reason: str | None
+    start: int
+    end: int
+
+
+def parse_winner(text: str) -> WinnerReply:
+    """Return the winner under the key "winner" of the reply's JSON, on a line of its own, or as all of the reply."""
+    answer = without_thoughts(text)
+    alone = _WINNER_VALUE.fullmatch(answer)
+    found = [_winner_reply(alone, None)] if alone else list(_stated(answer, text))
+    winners = sorted({item.winner for item in found})
+    if len(winners) > 1:
+        message = f"the judge's reply names different winners ({' and '.join(winners)})"
+        raise JudgeParseError(message, raw_text=text)
+    if not found:
+        raise JudgeParseError(why_unreadable(text, "winner"), raw_text=text)
+    return found[0]
+
+
+def _stated(answer: str, text: str) -> Iterator[WinnerReply]:
+    """Yield what the objects of a reply say, and what lines outside of them do."""
+    rest: list[str] = []
+    position, end = 0, len(answer)
+    for holder in find_begun_objects(answer):
+        rest += (answer[position : holder.start], "\ue000" * (holder.end - holder.start))
+        position = holder.end
+        if not is_supposed(answer, holder.start):
+            check_no_error(holder, text)
+            for member, reason in _winner_members(holder):
+                end = holder.end
+                yield _winner_of_member(answer, member, reason, text)
+    check_not_taken_back(answer[end:], text)
+    outside = "".join((*rest, answer[position:]))
+    for line in _WINNER_LINE.finditer(outside):
+        if not is_supposed(outside, line.start()):
+            yield _winner_reply(line, " ".join(outside[: line.start()].split()).strip("\ue000 ") or None)
+
+
+def _winner_members(holder: JsonObject) -> Iterator[tuple[JsonMember, str | None]]:
+    for member in holder.members:
+        if plain_key(member.key) == _WINNER_KEY:
+            yield member, reason_of(holder)
+        elif isinstance(member.value, JsonObject) and not NOT_THE_VERDICT.search(plain_key(member.key)):
+            yield from _winner_members(member.value)
+
+
+def _winner_of_member(answer: str, member: JsonMember, reason: str | None, text: str) -> WinnerReply:
+    match = None
+    if isinstance(member.value, str | float) and not isinstance(member.value, bool):
+        match = _WINNER_VALUE.fullmatch(answer, member.start, member.end)
+    if match is None:
+        raise JudgeParseError('the judge\'s winner is not one of "1", "2" and "tie"', raw_text=text)
+    return _winner_reply(match, reason)
+
+
+def _winner_reply(match: re.Match[str], reason: str | None) -> WinnerReply:
+    return WinnerReply(SPELLINGS[match["winner"].lower()], reason, *match.span("winner"))

@@ -1,1 +1,0 @@
-"""Read a judge's replies: an unclear one is an error, never a wrong number."""
