@@ -179,11 +179,16 @@ class ProviderError(GevalError):
     """A model endpoint could not answer.
 
     `is_retryable` is what the retry layer asks; `request_id` is what the vendor finds the request by, if it said so.
+    `cost_usd`, `input_tokens` and `output_tokens` are what the request took all the same, if the reply says so.
     """
 
     is_retryable = False
 
     request_id: str | None = None
+
+    cost_usd: float | None = None
+    input_tokens = 0
+    output_tokens = 0
 
     def __init__(
         self,
@@ -270,16 +275,9 @@ class UnsupportedParameterError(ProviderRequestError):
 
 
 class ProviderResponseError(ProviderError):
-    """A successful status with a body that is not what the protocol promises.
-
-    `cost_usd`, `input_tokens` and `output_tokens` are what it took all the same, if the body says so.
-    """
+    """A successful status with a body that is not what the protocol promises."""
 
     is_retryable = True
-
-    cost_usd: float | None = None
-    input_tokens = 0
-    output_tokens = 0
 
 
 class ProviderShapeError(ProviderResponseError):

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from geval_cli.errors import (
     BudgetError,
+    ProviderError,
+    ProviderRequestError,
     ProviderResponseError,
     ProviderTimeoutError,
     ProviderUnavailableError,
@@ -243,6 +245,10 @@ class CostReservation:
             if isinstance(error, ProviderTimeoutError) or error.has_begun:
                 self._pay_out(call, set_aside_usd)
             raise
+        except ProviderRequestError as error:  # of a program, which says what it took
+            if error.cost_usd:
+                self._pay_out(call, error.cost_usd)
+            raise
         else:
             cost_usd = response.usage.cost_usd
             if cost_usd is not None:
@@ -317,7 +323,7 @@ class Ledger:
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         try:
             response = await send_next(call)
-        except ProviderResponseError as error:
+        except ProviderError as error:
             if error.input_tokens or error.output_tokens or error.cost_usd:
                 taken = Usage(0, error.input_tokens, error.output_tokens, cost_usd=error.cost_usd)
                 self._of(call).failed += taken

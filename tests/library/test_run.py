@@ -145,6 +145,19 @@ def raises(prompt: str) -> str:
     raise ValueError("no \x1b[31mway")
 
 
+@pytest.mark.parametrize(
+    "answer", [{"error": "out of tea"}, {"output": None}, {}], ids=["error", "null", "none"]
+)
+def test_what_a_function_took_is_counted_where_it_gives_no_answer(answer: dict[str, Any]) -> None:
+    def bot(prompt: str) -> Any:
+        return {**answer, "cost": 2.0, "token_usage": {"prompt": 7, "completion": 3}}
+
+    tests = [{"input": "a"}, {"input": "b"}, {"input": "c"}]
+    result = run(Suite(tests=tests, providers=[bot], assertions=[{"type": "contains", "value": "x"}]))
+    usage = result.summary.usage["generation"]  # type: ignore[index]
+    assert (len(result.errors), usage.cost_usd, usage.input_tokens, usage.output_tokens) == (3, 6.0, 21, 9)
+
+
 async def never(prompt: str) -> str:
     await asyncio.Event().wait()
     return ""

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError, ProviderTimeoutError
+from geval_cli.errors import (
+    Problem,
+    ProviderError,
+    ProviderRequestError,
+    ProviderShapeError,
+    ProviderTimeoutError,
+)
 from geval_cli.extras.programs.scripting.processes import DEFAULT_PARALLEL
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.options import (
@@ -191,23 +197,27 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
     """
     if isinstance(result, str):
         return result, _usage(None, None, caller)
+    output = result.get("output") if isinstance(result, dict) else None
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    usage = Usage()
+    if isinstance(result, dict):
+        tokens = reported_usage(result.get("token_usage") or result.get("tokenUsage"))
+        usage = _usage(believed(tokens, Exchange(prompt, (text,))), result.get("cost"), caller)
+    error: ProviderError
     if isinstance(result, dict) and result.get("error"):
         message = caller.secrets.excerpt(f"{caller.id} reported an error: {result['error']}")
-        raise ProviderRequestError(message, provider_id=caller.id)
-    if not isinstance(result, dict) or "output" not in result:
-        raise _shapeless(f"{type(result).__name__}, not text or a mapping with `output`", result, caller)
-    output = result["output"]
-    if output is None:
-        raise _shapeless("no answer: its `output` is null", result, caller)
-    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    tokens = reported_usage(result.get("token_usage") or result.get("tokenUsage"))
-    tokens = believed(tokens, Exchange(prompt, (text,)))
-    return text, _usage(tokens, result.get("cost"), caller)
-
-
-def _shapeless(what: str, result: Any, caller: ProgramSettings) -> ProviderShapeError:
-    body = caller.secrets.excerpt(str(result))
-    return ProviderShapeError(f"{caller.id} returned {what}", provider_id=caller.id, body=body)
+        error = ProviderRequestError(message, provider_id=caller.id)
+    elif output is not None:
+        return text, usage
+    else:
+        found = f"{type(result).__name__}, not text or a mapping with `output`"
+        if isinstance(result, dict) and "output" in result:
+            found = "no answer: its `output` is null"
+        body = caller.secrets.excerpt(str(result))
+        error = ProviderShapeError(f"{caller.id} returned {found}", provider_id=caller.id, body=body)
+    error.cost_usd = usage.cost_usd
+    error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
+    raise error
 
 
 def split_target(source: ProviderSource) -> tuple[Path, str]:
