@@ -167,6 +167,15 @@ def test_a_cache_that_breaks_ends_no_run_and_is_told_once(world, cache, tmp_path
     assert "kept in memory" in world.notices[0]
 
 
+def test_memory_in_place_of_a_cache_that_broke_holds_more_than_memory_beside_one(world, cache, tmp_path):
+    other = sqlite3.connect(tmp_path / "home" / "cache.db")
+    other.execute("DROP TABLE choices")
+    other.close()
+    provider = FakeProvider(lambda _: ["long " * 600_000])
+    asked = [ask(text) for text in ("a", "b", "c", "a")]
+    assert [response.cached for response in complete(world, cache, provider, *asked)] == [*[False] * 3, True]
+
+
 def test_usage_of_an_unknown_price_stays_unknown_when_part_is_cached(world, cache):
     answer = ModelResponse((Choice("a"), Choice("b")), usage=Usage(1, 3, 3, 0, None))
     provider = FakeProvider(lambda _: answer)

@@ -1,4 +1,5 @@
 import asyncio
+import contextvars
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from geval_cli.errors import (
     ProviderTimeoutError,
 )
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.call import OPEN_CASE, OpenCase
+from geval_cli.gateway.call import OPEN_CASE, ModelCall, OpenCase, ServerKey
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.gateway.limits import OpenCases, Pace, Window, _Line
 from geval_cli.providers.base import ProviderLimits
@@ -496,3 +497,30 @@ def test_of_cases_that_wait_one_that_is_cancelled_keeps_no_other_from_beginning(
     begun, left = asyncio.run(body())
     assert begun == [0, 2]
     assert len(left) == 1
+
+
+def test_a_case_whose_only_request_is_its_answer_needs_no_more_of_the_budget():
+    assert OpenCases(Budget(max_requests=1), None).begin_at_once(OpenCase())
+
+
+def test_no_case_begins_once_the_money_is_spent():
+    with pytest.raises(BudgetError, match=r"the budget of \$1"):
+        OpenCases(Budget(max_cost_usd=1.0, cost_usd=1.0), None).begin_at_once(judged())
+
+
+def test_requests_beyond_those_that_a_case_was_given_are_taken_from_no_other():
+    budget = Budget(max_requests=5)
+    cases, longer = OpenCases(budget, None), OpenCase(is_judged=True, judge_calls=1)
+    call = ModelCall(FakeProvider(), ask(), ServerKey("fake", "", "fake-1"))
+
+    def send_three():
+        OPEN_CASE.set(longer)
+        for _ in range(3):
+            budget.requests += 1
+            cases.count(call)
+
+    assert cases.begin_at_once(longer)
+    contextvars.copy_context().run(send_three)
+    assert longer.sent == 3
+    assert cases.begin_at_once(OpenCase(is_judged=True, judge_calls=1))
+    assert not cases.begin_at_once(OpenCase()), "two requests are left, and both belong to a case"

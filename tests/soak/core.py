@@ -32,6 +32,26 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "blocks that do not grow hold the same tests in the same order",
     (
         "geval_cli/engine/plan.py",
+        "_FIRST_BLOCK, _LARGEST_BLOCK = 500, 10_000",
+        "_FIRST_BLOCK, _LARGEST_BLOCK = (499), 10_000",
+    ): "how many tests are held at once changes no order",
+    (
+        "geval_cli/gateway/cache.py",
+        "for index, choice, share in zip(response.sample_indexes, response.choices, shares, strict=True)",
+        "for index, choice, share in zip(response.sample_indexes, response.choices, shares, strict=False)",
+    ): "shares are made for as many choices as there are",
+    (
+        "geval_cli/gateway/limits.py",
+        "cost_usd, cases = self._cost_usd.get(case.kind, (0.0, 0))",
+        "cost_usd, cases = self._cost_usd.get(case.kind, (1.0, 0))",
+    ): "the cost of no cases is not looked at",
+    (
+        "geval_cli/statistics/intervals.py",
+        "_MAX_STEPS = 10_000",
+        "_MAX_STEPS = (9999)",
+    ): "the fraction has settled after some hundred steps",
+    (
+        "geval_cli/engine/plan.py",
         "self._marks.extend(bytes(place + 1 - len(self._marks)))",
         "self._marks.extend(bytes(place + 2 - len(self._marks)))",
     ): "marks that nobody asks for are 0",
