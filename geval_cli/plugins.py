@@ -86,6 +86,10 @@ EXTRAS: Mapping[str, str] = {
     "vertex": "geval_cli.extras.clouds.vertex",
     # Finds the credentials of Google Cloud and Azure: `credentials_for`, `lack_of`.
     "cloud credentials": "geval_cli.extras.clouds.credentials",
+    # Compares a run with an earlier one: `open_baseline`, `compared_with`, `judge_differences`.
+    "comparison of runs": "geval_cli.extras.compare.baseline",
+    # Shows such a comparison: `print_baseline`, `print_baseline_in_short`, `baseline_markdown`.
+    "comparison in words": "geval_cli.extras.compare.text",
     # Judges the outputs of one test that are compared with each other, once all of them are there: `finish_row`.
     "comparisons": "geval_cli.extras.comparisons",
     # Has the jobs of a run done by other processes.

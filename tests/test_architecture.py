@@ -46,15 +46,19 @@ rooms of `extras/`: they may import any of them, and the core, which is all but 
 
 TIES_OF_EXTRAS: dict[str, set[str]] = {
     "aws": {"batches"},
+    "conversations": {"traces", "trust"},
     "generation": {"plan", "traces"},
+    "history": {"compare"},
+    "html": {"compare"},
     "local": {"batches"},
-    "mcp": {"plan", "trust"},
+    "mcp": {"compare", "plan", "trust"},
     "plan": {"comparisons"},
     "promptfoo": {"programs"},
-    "conversations": {"traces", "trust"},
+    "pull_requests": {"compare"},
+    "stopping": {"compare"},
     "tools": {"programs"},
-    "trust": {"html", "plan"},
-    "web": {"history", "html", "json_schema", "starter", "trust"},
+    "trust": {"compare", "html", "plan"},
+    "web": {"compare", "history", "html", "json_schema", "starter", "trust"},
     "workers": {"plan"},
 }
 """The extras that build on another extra."""
@@ -75,6 +79,7 @@ THIRD_PARTY_HOMES = {
         "cli",
         "report",
         "extras.batches",
+        "extras.compare",
         "extras.generation",
         "extras.history",
         "extras.html",

@@ -9,8 +9,7 @@ from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.problems import print_warnings
 from geval_cli.engine.columns import margins_of
 from geval_cli.errors import ConfigError, Problem, UsageError
-from geval_cli.plugins import extra
-from geval_cli.report.comparison import (
+from geval_cli.extras.compare.comparison import (
     ComparisonOptions,
     EarlierRun,
     NamedRun,
@@ -18,7 +17,8 @@ from geval_cli.report.comparison import (
     compare,
     comparison_to_json,
 )
-from geval_cli.report.comparison_text import comparison_markdown, print_comparison
+from geval_cli.extras.compare.text import comparison_markdown, print_comparison
+from geval_cli.plugins import extra
 from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
 from geval_cli.report.output import check_output_path

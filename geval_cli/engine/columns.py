@@ -7,7 +7,7 @@ A pair of `pairwise` is in the results of both of its outputs, and counts once: 
 instead, since another pair of it could not be judged.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import fsum
 
@@ -581,3 +581,14 @@ def _pair(item: JsonValue) -> tuple[int, _Pair] | None:
         return None
     pair = _Pair(item["outcome"], float(share), consistent)
     return (_EXPECTED if column is None else column), pair
+
+
+def same_labels(before: Iterable[Column], after: Iterable[Column]) -> Iterator[tuple[Column, Column]]:
+    """Yield columns of two runs in pairs, in the order of the later one: the n-th with the same labels in both."""
+    waiting: defaultdict[tuple[str, str], deque[Column]] = defaultdict(deque)
+    for column in before:
+        waiting[column.prompt_label, column.provider_label].append(column)
+    for column in after:
+        same = waiting[column.prompt_label, column.provider_label]
+        if same:
+            yield same.popleft(), column

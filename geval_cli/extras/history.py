@@ -11,6 +11,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.extras.compare.comparison import PASS_RATE, paired_cases, values_of
+from geval_cli.extras.compare.matching import match_columns
 from geval_cli.numbers import format_clock, format_percentage, plural
 from geval_cli.records import (
     SHORT_COMMIT,
@@ -22,9 +24,7 @@ from geval_cli.records import (
     Status,
     to_json,
 )
-from geval_cli.report.comparison import PASS_RATE, paired_cases, values_of
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
-from geval_cli.report.matching import match_columns
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import STYLES
 from geval_cli.statistics.intervals import Interval

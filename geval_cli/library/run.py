@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from geval_cli.events import RunEvent
+    from geval_cli.extras.compare.comparison import ComparedRow, RunComparison
     from geval_cli.gateway.budget import Budget
     from geval_cli.records import CaseResult, RunRecord, RunSummary
-    from geval_cli.report.comparison import ComparedRow, RunComparison
     from geval_cli.report.report import RunReport
     from geval_cli.runs.requests import RunRequest
     from geval_cli.store.state import CacheChoice
@@ -495,7 +495,7 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `geval compare --json` prints."""
-        from geval_cli.report.comparison import comparison_to_json
+        from geval_cli.extras.compare.comparison import comparison_to_json
 
         return comparison_to_json(self._found)
 
@@ -532,8 +532,8 @@ def compare(
     """
     from contextlib import ExitStack
 
-    from geval_cli.report.comparison import ComparisonOptions, NamedRun
-    from geval_cli.report.comparison import compare as compare_runs
+    from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun
+    from geval_cli.extras.compare.comparison import compare as compare_runs
 
     options = ComparisonOptions(columns=tuple(columns), cluster=cluster, given_margins=tuple(margins))
     with ExitStack() as stack:

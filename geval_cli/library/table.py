@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from geval_cli.extras.compare.comparison import RunComparison
     from geval_cli.records import AssertionResult, CaseResult
-    from geval_cli.report.comparison import RunComparison
 
 ROWS_SHOWN = 100
 _TEXT_SHOWN = 300
@@ -34,7 +34,7 @@ def results_html(title: str, results: "Iterable[CaseResult]", total: int) -> str
 
 def comparison_html(found: "RunComparison") -> str:
     """Return the decision about two runs, and a row for each of their figures."""
-    from geval_cli.report.comparison import RowWords
+    from geval_cli.extras.compare.comparison import RowWords
 
     heads = ("figure", "column", "A", "B", "change", "95 % interval", "verdict")
     lines = []

@@ -14,8 +14,11 @@ from geval_cli.numbers import (
     fixed,
     format_cost,
     format_count,
+    format_difference,
     format_duration,
     format_interval,
+    format_p,
+    format_points,
     format_score,
     format_share,
     plural,
@@ -32,7 +35,6 @@ from geval_cli.records import (
     Status,
     Usage,
 )
-from geval_cli.report.comparison import DeltaWords, too_few_text
 from geval_cli.report.console import Cells, is_unicode, print_hanging, print_rows
 from geval_cli.report.report import RunReport, telling_metrics
 from geval_cli.report.sanitize import one_line
@@ -105,6 +107,70 @@ def tokens_text(column: ColumnSummary) -> str:
 
 
 DIFFERENCE_HEADER = ("difference", "95 % interval", "p (Holm)", "MDE", "verdict (more tests)")
+
+
+def too_few_text(delta: Delta) -> str:
+    """Return `3 rows need at least 7`; "" where there are enough tests to decide."""
+    if delta.least_tests is None:
+        return ""
+    need = "row needs" if delta.family == 1 else "rows need"
+    return f"{delta.family:,} {need} at least {delta.least_tests}"
+
+
+class DeltaWords(Struct, frozen=True):
+    """A mean difference in words: of shares in percentage points, of scores as it is.
+
+    Attributes:
+        is_share: the difference is one of shares.
+    """
+
+    delta: Delta
+    is_share: bool
+
+    @property
+    def change(self) -> str:
+        """`+8 pts`, or `+0.08` of scores."""
+        value = self.delta.value or 0.0
+        return f"{self.shift(value)} pts" if self.is_share and value else self.shift(value)
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The ends of the 95 % interval, without a unit; nothing without one."""
+        return tuple(map(self.shift, self.delta.interval or ()))
+
+    @property
+    def p(self) -> str:
+        """The p-value, adjusted for all that was compared where it could be."""
+        p = self.delta.p if self.delta.p_adjusted is None else self.delta.p_adjusted
+        return "" if p is None else format_p(p)
+
+    def shift(self, difference: float) -> str:
+        """Return a difference with its sign and without a unit."""
+        return format_points(difference) if self.is_share else format_difference(difference)
+
+    def size(self, difference: float, unit: str = "points") -> str:
+        """Return a difference without its sign: `5 points`, or `0.05` of scores."""
+        return (
+            f"{format_points(difference).lstrip('+')} {unit}" if self.is_share else format_score(difference)
+        )
+
+    def power(self, detect: float) -> str:
+        """Return which difference the tests would show, and how many tests `detect` needs.
+
+        "" where too few tests differ, so that nothing is known of how much they vary.
+        """
+        if too_few := too_few_text(self.delta):
+            return f"too few tests: {too_few}"
+        parts = []
+        if self.delta.mde is not None:
+            parts.append(f"detects {self.size(self.delta.mde)} or more (80 % power)")
+        if detect and (count := self.delta.needed_tests) is not None:
+            tests = "test" if count == 1 else "tests"
+            need = "would need"
+            if self.delta.mde is not None and self.delta.mde <= detect:  # fewer tests than there are
+                need = "need only" if self.is_share else "needs only"
+            parts.append(f"{self.size(detect)} {need} {estimated(count)} {tests}")
+        return "; ".join(parts)
 
 
 class ShownDifference(DeltaWords, frozen=True):

@@ -13,6 +13,7 @@ from geval_cli.numbers import (
     format_share_interval,
     plural,
 )
+from geval_cli.plugins import extra
 from geval_cli.records import (
     CaseResult,
     Column,
@@ -46,7 +47,6 @@ from geval_cli.report.columns import (
     mean_cells,
     run_means,
 )
-from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.report import RunReport, usage_texts, worst_case
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
@@ -143,7 +143,9 @@ def _document(report: RunReport, picked: _Picked) -> str:
     sections = [
         _head(report),
         _gates(report.summary),
-        baseline_markdown(report.summary.baseline),
+        ""
+        if report.summary.baseline is None
+        else extra("comparison in words").baseline_markdown(report.summary.baseline),
         _columns(report, picked),
         _metrics(report.summary),
         _rankings(report.summary),

@@ -18,6 +18,7 @@ from geval_cli.numbers import (
     format_score,
     plural,
 )
+from geval_cli.plugins import extra
 from geval_cli.records import (
     STOPPED,
     CaseResult,
@@ -42,7 +43,6 @@ from geval_cli.report.columns import (
     run_means,
     share_text,
 )
-from geval_cli.report.comparison_text import print_baseline, print_baseline_in_short
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.failures import FailedTests, Failures, GroupBy, print_failures
 from geval_cli.report.report import RunReport, run_title, telling_metrics, usage_texts, worst_case
@@ -331,7 +331,8 @@ def print_report(
     if is_detailed:
         print_failures(failures, report, console)
     if is_detailed:
-        print_baseline(report.summary.baseline, console)
+        if report.summary.baseline is not None:
+            extra("comparison in words").print_baseline(report.summary.baseline, console)
         print_details(report, console)
     print_answer(
         report,
@@ -394,7 +395,7 @@ def print_answer(
         failed.print(report, console, show)
     if failed is not None and not is_detailed and summary.baseline is not None:
         later = quoted(name or "latest") + _home_option(home) if is_kept else ""
-        print_baseline_in_short(summary.baseline, console, later)
+        extra("comparison in words").print_baseline_in_short(summary.baseline, console, later)
     _print_remarkable(report, console, show)
     for path in written:
         _print_line("wrote", Text(sanitize(str(path))), console)

@@ -44,7 +44,7 @@ from geval_cli.records import (
     WorkerRecord,
 )
 from geval_cli.report.report import RunReport
-from geval_cli.runs.baseline import Baseline, compared_with, gates_of, judge_differences, open_baseline
+from geval_cli.runs.baseline import baseline_name, gates_of
 from geval_cli.runs.import_run import with_figures
 from geval_cli.runs.prepare import asks_for_money
 from geval_cli.runs.record import begun_run, ended_run, is_dirty
@@ -99,7 +99,11 @@ async def run_evaluation(
     """
     request, started = prepared.request, time.monotonic()
     run, origin = begun_run(prepared, resumed)
-    baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
+    baseline = None
+    if baseline_name(request, prepared.suite, prepared.plan.columns) is not None:
+        baseline = await asyncio.to_thread(
+            extra("comparison of runs").open_baseline, prepared, state.runs, run.id
+        )
     begin_batches: BatchStart | None = None
     if request.batched_roles or resumed is not None:
         begin_batches = await extra("batches").batch_start(
@@ -499,9 +503,7 @@ class _Pass(Struct):
             self.done.add(result)
 
 
-def _open_decisions(
-    prepared: PreparedRun, baseline: Baseline | None, state: State, resumed: ResumedRun | None
-) -> Any:
+def _open_decisions(prepared: PreparedRun, baseline: Any, state: State, resumed: ResumedRun | None) -> Any:
     """Return what a run is to decide, with what a resumed one knows of it; None for one that goes to its end."""
     if prepared.plan.drawn is None:
         return None
@@ -525,7 +527,7 @@ def with_verdicts(
     prepared: PreparedRun,
     results: Callable[[], Iterator[CaseResult]],
     run: RunRecord,
-    baseline: Baseline | None,
+    baseline: Any,
     decisions: Any,
 ) -> RunSummary:
     """Return `summary` with the run's gates, its flaky tests, the figures and ranks of its columns, and its comparison.
@@ -560,7 +562,8 @@ def with_verdicts(
         if early is not None:
             summary = replace(summary, gates=early.with_gates(summary.gates), early_stop=early.early_stop)
         if baseline is not None:
-            summary = replace(summary, baseline=compared_with(baseline, run, results, margins))
+            compared = extra("comparison of runs").compared_with(baseline, run, results, margins)
+            summary = replace(summary, baseline=compared)
     # The results cannot be read again: gates are errors then, never passed.
     except StoreError as error:
         unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)
@@ -573,12 +576,14 @@ def _judged(
     max_errors: int | None,
     results: Callable[[], Iterator[CaseResult]],
     run: RunRecord,
-    baseline: Baseline | None,
+    baseline: Any,
     labels: object,
 ) -> tuple[GateResult, ...]:
     """Return the results of all gates in their order, those on differences and on true figures among them."""
     differences = [gate for gate in gates if gate.needs_baseline and not gate.needs_labels]
-    found = judge_differences(differences, baseline, results(), run.columns)
+    found: dict[str, GateResult] = {}
+    if differences:
+        found |= extra("comparison of runs").judge_differences(differences, baseline, results(), run.columns)
     if estimated := [gate for gate in gates if gate.needs_labels and not gate.needs_baseline]:
         found |= extra("true figures").judge_true_figures(estimated, labels, results, run.id)
     if estimated := [gate for gate in gates if gate.needs_labels and gate.needs_baseline]:

@@ -16,6 +16,7 @@ from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.assertions.geval_metric import metric_name
 from geval_cli.assertions.registry import JUDGED_FROM, RATING_KEY
 from geval_cli.assertions.sets import AssertSet
+from geval_cli.engine.columns import same_labels
 from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, key_of, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError, GevalError, Problem, UsageError
@@ -24,7 +25,6 @@ from geval_cli.judge.calls import LockedSteps
 from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
 from geval_cli.judge.source import ASSISTANT, USER
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Turn, to_json
-from geval_cli.report.matching import same_labels
 from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.options import RunOptions, declared_options, values_of
 from geval_cli.runs.requests import JudgedMetrics, JudgedSource, RunRequest, open_config

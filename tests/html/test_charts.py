@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from support.sample_columns import FIGURES
 from support.sample_run import COLUMNS, make_case, make_judged
 
+from geval_cli.extras.compare.comparison import ComparedRow, RowDelta, RowKind
 from geval_cli.extras.html.charts import (
     BINS,
     DOTS_MAX,
@@ -51,7 +52,6 @@ from geval_cli.extras.html.drawing import (
 from geval_cli.extras.trust.charts import chance_of_good, score_against_label
 from geval_cli.extras.trust.labels import LabelledOutput
 from geval_cli.records import CaseResult, ColumnSummary, Latency, MetricStat, Stat, Status
-from geval_cli.report.comparison import ComparedRow, RowDelta, RowKind
 from geval_cli.statistics.intervals import Interval
 from geval_cli.statistics.paired import DifferenceVerdict
 

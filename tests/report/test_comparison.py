@@ -4,9 +4,9 @@ import pytest
 from support.realistic_runs import Shape, realistic_results
 from support.sample_run import RUN, make_case
 
+from geval_cli.extras.compare.comparison import Change, Pair, paired_cases
+from geval_cli.extras.compare.matching import match_columns, name_of_result
 from geval_cli.records import CaseResult, Column, Status, Turn
-from geval_cli.report.comparison import Change, Pair, paired_cases
-from geval_cli.report.matching import match_columns, name_of_result
 from geval_cli.store.run_pages import StoredVerdict
 from geval_cli.store.runs import RunStore
 

@@ -12,8 +12,7 @@ from support.sample_run import RUN, SUMMARY, make_case
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.plan import key_of
-from geval_cli.records import CaseResult, Column, Status, Turn
-from geval_cli.report.comparison import (
+from geval_cli.extras.compare.comparison import (
     ComparisonOptions,
     EarlierRun,
     NamedRun,
@@ -21,7 +20,7 @@ from geval_cli.report.comparison import (
     compare,
     paired_cases,
 )
-from geval_cli.report.matching import (
+from geval_cli.extras.compare.matching import (
     TestName,
     TestPairs,
     match_columns,
@@ -29,6 +28,7 @@ from geval_cli.report.matching import (
     name_of_result,
     name_of_test,
 )
+from geval_cli.records import CaseResult, Column, Status, Turn
 from geval_cli.report.report import RunReport
 from geval_cli.source.media import without_media_data
 from geval_cli.source.source_map import SourcePath

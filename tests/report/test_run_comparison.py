@@ -11,17 +11,7 @@ from msgspec.structs import replace
 from support.sample_run import RUN, console_of
 
 from geval_cli.errors import UsageError
-from geval_cli.numbers import estimated
-from geval_cli.records import (
-    AssertionResult,
-    CaseResult,
-    Column,
-    ProviderRef,
-    RenderedPrompt,
-    RunSummary,
-    Status,
-)
-from geval_cli.report.comparison import (
+from geval_cli.extras.compare.comparison import (
     ComparedRow,
     ComparisonOptions,
     DeltaWords,
@@ -35,13 +25,23 @@ from geval_cli.report.comparison import (
     comparison_to_json,
     without_rivals,
 )
-from geval_cli.report.comparison_text import (
+from geval_cli.extras.compare.matching import MatchedBy, match_columns
+from geval_cli.extras.compare.text import (
     baseline_of,
     changes_text,
     comparison_markdown,
     print_comparison,
 )
-from geval_cli.report.matching import MatchedBy, match_columns
+from geval_cli.numbers import estimated
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    Column,
+    ProviderRef,
+    RenderedPrompt,
+    RunSummary,
+    Status,
+)
 from geval_cli.report.report import RunReport
 from geval_cli.statistics.paired import NO_MARGINS, DifferenceVerdict, Margins
 

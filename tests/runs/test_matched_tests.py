@@ -11,9 +11,9 @@ from support.stored_runs import store_run, write_config, write_replies
 from support.web_server import running_server
 
 from geval_cli.engine.plan import failing_tests
+from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun, RunComparison, compare
 from geval_cli.extras.history import read_history
 from geval_cli.records import Status
-from geval_cli.report.comparison import ComparisonOptions, NamedRun, RunComparison, compare
 from geval_cli.report.output import write_results_file
 from geval_cli.runs.stored import load_report, named_report
 from geval_cli.store.run_pages import RunChoice

@@ -19,6 +19,7 @@ from support.geval_command import run_geval
 from support.sample_run import COLUMNS
 
 from geval_cli.errors import ConfigError, UsageError
+from geval_cli.extras.compare.comparison import EarlierRun
 from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.calibration import calibrate
 from geval_cli.extras.trust.estimation import estimate
@@ -54,7 +55,6 @@ from geval_cli.records import (
     RunSummary,
     Status,
 )
-from geval_cli.report.comparison import EarlierRun
 from geval_cli.report.report import RunReport
 
 METRIC = "tone"

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
+from geval_cli.extras.compare.comparison import ComparedRow, RowWords, ScoredCase, is_rate
 from geval_cli.extras.html import drawing as svg
 from geval_cli.extras.html.drawing import (
     TITLE_WIDTH,
@@ -36,7 +37,6 @@ from geval_cli.numbers import (
 from geval_cli.records import ColumnSummary, JsonValue, Stat, Status
 from geval_cli.report.case_view import title_of
 from geval_cli.report.columns import PASS_RATE, mean_text, ranking, share_text
-from geval_cli.report.comparison import ComparedRow, RowWords, ScoredCase, is_rate
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.intervals import Interval
 

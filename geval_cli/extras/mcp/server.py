@@ -33,6 +33,8 @@ from geval_cli.assertions.judges import DEFAULT_JUDGE
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import BudgetError, ConfigError, GevalError, UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunStarted
+from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun, compare
+from geval_cli.extras.compare.text import print_comparison
 from geval_cli.extras.mcp.command import McpOptions
 from geval_cli.extras.plan.dry_run import plan_run
 from geval_cli.extras.plan.report import plan_document
@@ -55,8 +57,6 @@ from geval_cli.providers.registry import build_provider
 from geval_cli.records import JsonValue, RunSummary, Status
 from geval_cli.report.case_text import print_test
 from geval_cli.report.case_view import PROBLEMS
-from geval_cli.report.comparison import ComparisonOptions, NamedRun, compare
-from geval_cli.report.comparison_text import print_comparison
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import Failures, GroupBy, print_failures
 from geval_cli.report.json_file import json_text

@@ -8,11 +8,7 @@ from difflib import unified_diff
 from itertools import groupby
 
 from geval_cli.errors import UsageError
-from geval_cli.numbers import format_cost, format_duration, format_score, plural
-from geval_cli.records import CaseResult, RunStatus, Status, Usage
-from geval_cli.report.case_view import case_number, case_title, output_text
-from geval_cli.report.columns import leader_text
-from geval_cli.report.comparison import (
+from geval_cli.extras.compare.comparison import (
     Change,
     NamedRun,
     Pair,
@@ -24,6 +20,10 @@ from geval_cli.report.comparison import (
     is_rate,
     turned_reason,
 )
+from geval_cli.numbers import format_cost, format_duration, format_score, plural
+from geval_cli.records import CaseResult, RunStatus, Status, Usage
+from geval_cli.report.case_view import case_number, case_title, output_text
+from geval_cli.report.columns import leader_text
 from geval_cli.report.markdown_file import MARKS, TEXT_MAX
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import (

@@ -15,6 +15,8 @@ from rich.console import Console
 
 from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.extras.compare.comparison import EarlierRun, Pairing
+from geval_cli.extras.compare.matching import ColumnMatch, match_columns
 from geval_cli.extras.trust.documents import (
     Quote,
     ReportDocument,
@@ -47,8 +49,6 @@ from geval_cli.extras.trust.statistics.estimate import (
 )
 from geval_cli.numbers import format_difference, format_p, plural
 from geval_cli.records import CaseResult, GateResult, JsonValue, RunRecord, RunSummary, Status
-from geval_cli.report.comparison import EarlierRun, Pairing
-from geval_cli.report.matching import ColumnMatch, match_columns
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import open_reports
 from geval_cli.statistics.intervals import Estimate, Interval

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import UsageError
+from geval_cli.extras.compare.comparison import CasePairs, ComparedRow, RowWords, is_rate
 from geval_cli.extras.html.charts import (
     SCORE,
     PairedScore,
@@ -27,7 +28,6 @@ from geval_cli.extras.web.html import render_page
 from geval_cli.extras.web.pages.compare import PairChoice, column_indexes, compared, refusal
 from geval_cli.extras.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
 from geval_cli.records import MetricSummary, RunStatus
-from geval_cli.report.comparison import CasePairs, ComparedRow, RowWords, is_rate
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.intervals import Interval

@@ -12,6 +12,21 @@ from msgspec import Struct
 
 from geval_cli.engine.columns import margins_of
 from geval_cli.errors import ConfigError, UsageError
+from geval_cli.extras.compare.comparison import (
+    CasePairs,
+    Change,
+    EarlierRun,
+    NamedRun,
+    Pair,
+    RowKind,
+    RowWords,
+    RunComparison,
+    ScoredCase,
+    compare_with_cases,
+    turned_reason,
+)
+from geval_cli.extras.compare.matching import match_columns
+from geval_cli.extras.compare.text import changes_text, flips_text, overall_text
 from geval_cli.extras.html.charts import ScoreRange
 from geval_cli.extras.html.environment import shown_text
 from geval_cli.extras.html.run import row_title
@@ -33,21 +48,6 @@ from geval_cli.extras.web.pages.routing import (
 from geval_cli.numbers import format_score
 from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, RunStatus
-from geval_cli.report.comparison import (
-    CasePairs,
-    Change,
-    EarlierRun,
-    NamedRun,
-    Pair,
-    RowKind,
-    RowWords,
-    RunComparison,
-    ScoredCase,
-    compare_with_cases,
-    turned_reason,
-)
-from geval_cli.report.comparison_text import changes_text, flips_text, overall_text
-from geval_cli.report.matching import match_columns
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import run_outcome

@@ -12,8 +12,8 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from geval_cli.errors import StoreError, UsageError
+from geval_cli.extras.compare.comparison import ScoredCase
 from geval_cli.extras.web.html import error_page
-from geval_cli.report.comparison import ScoredCase
 from geval_cli.store.runs import RunStore
 
 WordT = TypeVar("WordT", bound=StrEnum)

@@ -6,13 +6,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import (
-    format_p,
-    format_time,
-    plural,
-)
-from geval_cli.records import JsonValue, Status
-from geval_cli.report.comparison import (
+from geval_cli.extras.compare.comparison import (
     ComparedRow,
     ComparedRun,
     Flip,
@@ -22,6 +16,12 @@ from geval_cli.report.comparison import (
     headline,
     is_rate,
 )
+from geval_cli.numbers import (
+    format_p,
+    format_time,
+    plural,
+)
+from geval_cli.records import JsonValue, Status
 from geval_cli.report.console import Cells, is_unicode, print_hanging, print_rows
 from geval_cli.report.sanitize import (
     code_span,
@@ -342,9 +342,7 @@ _BASELINE_ROWS = 4
 
 
 def print_baseline(comparison: JsonValue, console: Console) -> None:
-    """Print the whole comparison in a run's summary; nothing for a run without a baseline."""
-    if comparison is None:
-        return
+    """Print the whole comparison in a run's summary."""
     found = baseline_of(comparison)
     if isinstance(found, str):
         console.print()
@@ -388,9 +386,7 @@ def print_baseline_in_short(comparison: JsonValue, console: Console, run: str) -
 
 
 def baseline_markdown(comparison: JsonValue) -> str:
-    """Return the comparison in a run's summary as a section of its page; "" without one."""
-    if comparison is None:
-        return ""
+    """Return the comparison in a run's summary as a section of its page."""
     found = baseline_of(comparison)
     if isinstance(found, str):
         return f"- warning: {code_span(found)}\n"

@@ -5,13 +5,13 @@ are left over when as many are left in both runs.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
 from geval_cli.assertions.base import MergedTest
-from geval_cli.engine.columns import column_name, names_of_both
+from geval_cli.engine.columns import column_name, names_of_both, same_labels
 from geval_cli.engine.plan import key_across_formats, key_of, rough_key, with_texts, words_of
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import decode_json
@@ -260,17 +260,6 @@ def match_columns(
         old, new = [], []
     pairs.sort(key=lambda pair: pair.after.index)
     return ColumnMatch(tuple(pairs), tuple(old), tuple(new))
-
-
-def same_labels(before: Iterable[Column], after: Iterable[Column]) -> Iterator[tuple[Column, Column]]:
-    """Yield columns of two runs in pairs, in the order of the later one: the n-th with the same labels in both."""
-    waiting: defaultdict[tuple[str, str], deque[Column]] = defaultdict(deque)
-    for column in before:
-        waiting[column.prompt_label, column.provider_label].append(column)
-    for column in after:
-        same = waiting[column.prompt_label, column.provider_label]
-        if same:
-            yield same.popleft(), column
 
 
 def _chosen(text: str, before: Sequence[Column], after: Sequence[Column]) -> tuple[Column, Column]:

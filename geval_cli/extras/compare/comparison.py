@@ -16,13 +16,20 @@ from msgspec.structs import asdict, replace
 from geval_cli.assertions.base import verdict_of
 from geval_cli.engine.columns import column_name, margins_of, measured_things
 from geval_cli.errors import UsageError
+from geval_cli.extras.compare.matching import (
+    Alike,
+    ColumnMatch,
+    MatchedBy,
+    TestName,
+    TestPairs,
+    match_columns,
+    name_by,
+    require_kinship,
+)
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
 from geval_cli.numbers import (
-    estimated,
-    format_difference,
     format_p,
-    format_points,
     format_score,
     format_share,
     format_threshold,
@@ -40,16 +47,7 @@ from geval_cli.records import (
     Status,
 )
 from geval_cli.report.case_view import assertion_name, case_number, case_title
-from geval_cli.report.matching import (
-    Alike,
-    ColumnMatch,
-    MatchedBy,
-    TestName,
-    TestPairs,
-    match_columns,
-    name_by,
-    require_kinship,
-)
+from geval_cli.report.columns import DeltaWords, too_few_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.source.problems import did_you_mean
@@ -1039,62 +1037,6 @@ def is_rate(row: ComparedRow) -> bool:
     return row.kind is RowKind.PASS_RATE
 
 
-class DeltaWords(Struct, frozen=True):
-    """A mean difference in words: of shares in percentage points, of scores as it is.
-
-    Attributes:
-        is_share: the difference is one of shares.
-    """
-
-    delta: Delta
-    is_share: bool
-
-    @property
-    def change(self) -> str:
-        """`+8 pts`, or `+0.08` of scores."""
-        value = self.delta.value or 0.0
-        return f"{self.shift(value)} pts" if self.is_share and value else self.shift(value)
-
-    @property
-    def bounds(self) -> tuple[str, ...]:
-        """The ends of the 95 % interval, without a unit; nothing without one."""
-        return tuple(map(self.shift, self.delta.interval or ()))
-
-    @property
-    def p(self) -> str:
-        """The p-value, adjusted for all that was compared where it could be."""
-        p = self.delta.p if self.delta.p_adjusted is None else self.delta.p_adjusted
-        return "" if p is None else format_p(p)
-
-    def shift(self, difference: float) -> str:
-        """Return a difference with its sign and without a unit."""
-        return format_points(difference) if self.is_share else format_difference(difference)
-
-    def size(self, difference: float, unit: str = "points") -> str:
-        """Return a difference without its sign: `5 points`, or `0.05` of scores."""
-        return (
-            f"{format_points(difference).lstrip('+')} {unit}" if self.is_share else format_score(difference)
-        )
-
-    def power(self, detect: float) -> str:
-        """Return which difference the tests would show, and how many tests `detect` needs.
-
-        "" where too few tests differ, so that nothing is known of how much they vary.
-        """
-        if too_few := too_few_text(self.delta):
-            return f"too few tests: {too_few}"
-        parts = []
-        if self.delta.mde is not None:
-            parts.append(f"detects {self.size(self.delta.mde)} or more (80 % power)")
-        if detect and (count := self.delta.needed_tests) is not None:
-            tests = "test" if count == 1 else "tests"
-            need = "would need"
-            if self.delta.mde is not None and self.delta.mde <= detect:  # fewer tests than there are
-                need = "need only" if self.is_share else "needs only"
-            parts.append(f"{self.size(detect)} {need} {estimated(count)} {tests}")
-        return "; ".join(parts)
-
-
 class RowWords(Struct, frozen=True):
     """A row in words and figures, as terminal, Markdown, page and drawings show it.
 
@@ -1175,14 +1117,6 @@ class RowWords(Struct, frozen=True):
 
     def _level(self, value: float) -> str:
         return format_share(value) if is_rate(self.row) else format_score(value)
-
-
-def too_few_text(delta: Delta) -> str:
-    """Return `3 rows need at least 7`; "" where there are enough tests to decide."""
-    if delta.least_tests is None:
-        return ""
-    need = "row needs" if delta.family == 1 else "rows need"
-    return f"{delta.family:,} {need} at least {delta.least_tests}"
 
 
 def _changes(

@@ -1,0 +1,1 @@
+"""Compare two runs: `geval compare`, and the baseline of a run."""
