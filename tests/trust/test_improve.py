@@ -68,7 +68,8 @@ class World:
             self.teacher.append(text)
             if '"guidelines"' in text:
                 return chat_reply(json.dumps({"guidelines": [self.lesson, "Be strict. [99]"]}))
-            return chat_reply(json.dumps({"criteria": [self.criteria], "steps": ["Read.", "Rate."]}))
+            criteria = [self.criteria] if self.criteria else []
+            return chat_reply(json.dumps({"criteria": criteria, "steps": ["Read.", "Rate."]}))
         self.prompts.append(text)
         if self.kind == "breaks":
             return chat_reply("I would rather not say.")
@@ -299,6 +300,20 @@ def test_nothing_that_a_teacher_or_a_model_wrote_is_a_template_of_the_config(
     assert shown
     assert not any("env" in item.output for item in shown)
     assert pick_examples(hostile, np.zeros(8), 8, (1.0, 5.0)) == ()
+
+
+def test_a_teacher_that_writes_no_criteria_is_noted_and_called_again_by_the_next_command(
+    rated: Product, server: WorldServer
+) -> None:
+    world = World("follows")
+    world.criteria = ""
+    found = improved(rated, server, world).results
+    assert "the teacher returned nothing usable: its list of criteria is empty" in found["notes"]
+    (rated.folder / "better.yaml").unlink(missing_ok=True)
+    again = World("follows")
+    found = improved(rated, server, again).results
+    assert len(again.teacher) == 1, "the guidelines are in the cache"
+    assert any(one["criteria"] for one in found["candidates"])
 
 
 def test_gepa_is_one_more_way_through_the_gateway(rated: Product, server: WorldServer) -> None:

@@ -28,7 +28,15 @@ from geval_cli.assertions.geval_metric import GEvalFields, RatedExampleSpec, che
 from geval_cli.assertions.judges import judge_provider, members_of
 from geval_cli.assertions.serialize import serialize
 from geval_cli.engine.case import JobContext, begin_job
-from geval_cli.errors import GevalError, Problem, Severity, UndoneError, UsageError
+from geval_cli.errors import (
+    GevalError,
+    JudgeError,
+    JudgeParseError,
+    Problem,
+    Severity,
+    UndoneError,
+    UsageError,
+)
 from geval_cli.extras.plan.report import RunPlan
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, count_look
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
@@ -57,7 +65,7 @@ from geval_cli.extras.trust.statistics.agreement import (
 from geval_cli.extras.trust.weighted_draw import equally_likely
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
-from geval_cli.judge.metric import STRICT_RANGE, Judge
+from geval_cli.judge.metric import STRICT_RANGE, Judge, KeepingJudge
 from geval_cli.judge.prompt import find_dimension, user_message
 from geval_cli.judge.replies import parse_texts
 from geval_cli.judge.source import fence
@@ -914,8 +922,11 @@ async def _ask_teacher(
     guidelines: tuple[Guideline, ...] = ()
     rewritten = JudgeCandidate("criteria and steps rewritten")
 
+    texts: list[str] = []
+
     async def ask(form: str) -> tuple[str, list[str]]:
         text, ids = teacher_text(form, criterion, train, as_today, score_range)
+        texts.append(text)
         return await _taught(judge, rater, text), ids
 
     try:
@@ -923,13 +934,17 @@ async def _ask_teacher(
         guidelines = tuple(item for item in read_guidelines(reply, ids) if not _is_template(item.text))
         if spec.dimension is None and not _is_template(written):
             reply, _ = await ask(_REWRITE)
-            criteria, steps = parse_texts(reply, "criteria")[0], parse_texts(reply, "steps")
+            criteria, steps = " ".join(parse_texts(reply, "criteria")[:1]), parse_texts(reply, "steps")
+            if not criteria:
+                raise JudgeParseError("its list of criteria is empty", raw_text=reply)
             if not any(map(_is_template, (criteria, *steps))):
                 rewritten = replace(rewritten, criteria=criteria, steps=steps)
     except UndoneError as error:
         rater.stopped = error.message
     except GevalError as error:
         notes.append(f"the teacher returned nothing usable: {one_line(error.message, 200)}")
+        if isinstance(error, JudgeError) and isinstance(judge, KeepingJudge):
+            await judge.forget(_teaching(texts[-1]))  # the next command requests it again
     return guidelines, rewritten
 
 
@@ -937,10 +952,13 @@ def _criteria_of(spec: GEvalFields) -> str:
     return spec.criteria if isinstance(spec.criteria, str) else (spec.criteria or ("",))[0]
 
 
+def _teaching(text: str) -> ModelRequest:
+    return ModelRequest(user_message(text), {"temperature": 0}, role=Role.JUDGE, purpose=Purpose.TEACHING)
+
+
 async def _taught(judge: Judge, rater: _CandidateRater, text: str) -> str:
     """Return the teacher's reply."""
-    request = ModelRequest(user_message(text), {"temperature": 0}, role=Role.JUDGE, purpose=Purpose.TEACHING)
-    response = await judge.complete(request)
+    response = await judge.complete(_teaching(text))
     rater.usage += response.usage
     return response.choices[0].text
 
