@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
 from geval_cli.report import safe_file
 
@@ -78,6 +80,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _forget_keys_of_the_developer()
+    if config.getoption("hypothesis_profile", None) != "many":
+        # Examples that are texts and numbers of geval's own code: to read all of it takes longer than most properties,
+        # and of a few dozen examples next to none are among them.
+        providers._get_local_constants = lambda: providers._local_constants
     if _has_room_for_files(_MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
@@ -162,11 +168,18 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     from support.forked_tests import run_in_forks
 
+    _draw_a_text()
     if "geval_cli.cli.run" in sys.modules:  # what it loads when it runs, each process would load
         for name in ("aiohttp", "jsonschema", "ssl", "uvloop"):
             import_module(name)
     run_in_forks(session, processes, _group_of, _beyond_tests.append)
     return True
+
+
+@settings(max_examples=1, database=None)
+@given(st.text())
+def _draw_a_text(text: str) -> None:
+    """At the first, Hypothesis reads or makes its tables of characters, as would each process of its own."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
