@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,21 @@ def names_in(path: Path) -> frozenset[str]:
 
 
 @cache
-def all_names() -> frozenset[str]:
-    folders = (PACKAGE, ROOT / "tests")
-    return frozenset().union(*(names_in(path) for folder in folders for path in folder.rglob("*.py")))
+def all_files() -> dict[str, list[Path]]:
+    """All Python files by their names."""
+    found: dict[str, list[Path]] = {}
+    for path in chain(PACKAGE.rglob("*.py"), (ROOT / "tests").rglob("*.py")):
+        found.setdefault(path.name, []).append(path)
+    return found
+
+
+@cache
+def is_defined(name: str) -> bool:
+    """Whether any file defines it. Only those that have it in their text are taken apart."""
+    return any(
+        name in path.read_text(encoding="utf-8") and name in names_in(path)
+        for path in chain(*all_files().values())
+    )
 
 
 def missing(text: str) -> list[str]:
@@ -61,11 +74,11 @@ def _exists(word: str) -> bool:
         if (PACKAGE / parts[0]).is_dir() and len(parts) > 1:
             return _is_in_a_room(parts)
         if word.endswith("()") or re.fullmatch(r"[A-Z]\w*[a-z]\w*|[A-Z]+_[A-Z_]+", parts[0]):
-            return set(parts) <= all_names() | NOT_OURS
+            return all(part in NOT_OURS or is_defined(part) for part in parts)
     if re.fullmatch(r"[\w.-]+/[\w./-]*", word) and not NOT_FILES.search(word):
         return _is_file(word)
     if re.fullmatch(r"\w+\.py", word):
-        return any(list((ROOT / folder).rglob(word)) for folder in ("geval_cli", "tests"))
+        return word in all_files()
     return True
 
 
