@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import sqlite3
 import sys
 from pathlib import Path
@@ -27,6 +28,17 @@ tests: [{{ vars: {{ x: a }}, assert: [{{ type: contains, value: fine }}] }}]
 def project(tmp_path: Path) -> Path:
     (tmp_path / "config.yaml").write_text(CONFIG.format(python=sys.executable), encoding="utf-8")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def twice_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with two stored runs, to be copied."""
+    folder = tmp_path_factory.mktemp("twice")
+    (folder / "config.yaml").write_text(CONFIG.format(python=sys.executable), encoding="utf-8")
+    (folder / "spoiler.py").write_text("print('fine')", encoding="utf-8")
+    for _ in range(2):
+        assert run_geval("run", "config.yaml", cwd=folder).code == 0
+    return folder
 
 
 def test_what_cannot_be_stored_is_shown_and_written_all_the_same(project: Path) -> None:
@@ -64,11 +76,10 @@ def test_when_results_cannot_be_read_again_the_summary_is_shown(project: Path) -
     ],
 )
 def test_a_damaged_run_is_named_and_can_be_removed_so_that_the_others_are_read(
-    project: Path, table: str, column: str, damaging: str
+    twice_run: Path, tmp_path: Path, table: str, column: str, damaging: str
 ) -> None:
-    (project / "spoiler.py").write_text("print('fine')", encoding="utf-8")
-    for _ in range(2):
-        assert run_geval("run", "config.yaml", cwd=project).code == 0
+    project = tmp_path / "project"
+    shutil.copytree(twice_run, project)
     own = "id" if table == "runs" else "run_id"
     with contextlib.closing(sqlite3.connect(project / ".geval" / "geval.db")) as connection:
         kept, damaged = (row[0] for row in connection.execute("SELECT id FROM runs ORDER BY sequence"))
