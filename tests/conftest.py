@@ -168,7 +168,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     from support.forked_tests import run_in_forks
 
-    _draw_a_text()
+    if any("hypothesis" in item.keywords for item in session.items):
+        _draw_a_text()
     if "geval_cli.cli.run" in sys.modules:  # what it loads when it runs, each process would load
         for name in ("aiohttp", "jsonschema", "ssl", "uvloop"):
             import_module(name)
