@@ -158,7 +158,7 @@ ALLOWED: dict[str, str] = {
     "suite/tables.py": "takes bytes that came through the door",
     "report/csv_file.py": "writes the files that the user named",
     "extras/html/environment.py": "reads the look of pages and reports out of the package",
-    "report/output.py": "writes the files that the user named",
+    "report/report.py": "writes the files that the user named",
     "report/safe_file.py": "writes the files that the user named",
     "extras/programs/loading.py": "the door itself",
     "extras/workers/ray_cluster.py": "asks whether the cluster that the user named is there",

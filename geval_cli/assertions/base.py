@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import AliasChoices, Field, PrivateAttr
 
-from geval_cli.assertions.called_tools import calls_beside
+from geval_cli.assertions.json_text import calls_beside
 from geval_cli.errors import GevalError, Location, Problem, TemplateError
 from geval_cli.judge.calls import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.estimate import passes

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from geval_cli.assertions.base import MergedTest, Subject
-from geval_cli.assertions.called_tools import called_tools
+from geval_cli.assertions.json_text import called_tools
 from geval_cli.errors import UnjudgeableError
 from geval_cli.judge.source import TOOL
 from geval_cli.records import JsonValue, TraceStep, Turn

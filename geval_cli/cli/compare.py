@@ -21,7 +21,7 @@ from geval_cli.extras.compare.text import comparison_markdown, print_comparison
 from geval_cli.plugins import extra
 from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
-from geval_cli.report.output import check_output_path
+from geval_cli.report.report import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import quoted
 from geval_cli.runs.options import check_idle, declared_options

@@ -1,10 +1,45 @@
 """Where the process begins and ends: the quick answers, and the boundary that turns errors into exit codes."""
 
 import os
+import signal
 import sys
+from types import FrameType
 
-from geval_cli.cli.ctrl_c import INTERRUPTED, INTERRUPTED_LINE, raise_again, stop_at_once, swallowed_by
 from geval_cli.version import __version__
+
+INTERRUPTED = 130
+"""`ExitCode.INTERRUPTED`, known before that is imported: Ctrl-C may come earlier."""
+
+INTERRUPTED_LINE = "interrupted by Ctrl-C\n"
+"""The one line of a command that is interrupted before anything is under way."""
+
+_STDERR = 2
+
+
+def stop_at_once() -> None:
+    """Make Ctrl-C end the process from here on, unless the parent process has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _stop)
+
+
+def raise_again() -> None:
+    """Make Ctrl-C raise KeyboardInterrupt again, once there is work to finish cleanly."""
+    if signal.getsignal(signal.SIGINT) is _stop:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def swallowed_by(end: SystemExit) -> KeyboardInterrupt | None:
+    """Return the Ctrl-C, or what came in its place, that typer swallowed and left only an exit code of; else None."""
+    cause: BaseException | None = end if end.code == INTERRUPTED else None
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    os.write(_STDERR, INTERRUPTED_LINE.encode())
+    os._exit(INTERRUPTED)
+
 
 TYPE_CHECKING = (
     False  # as in `typing`: until `geval` is called, each import is time in which Ctrl-C is Python's

@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct, structs
 
-from geval_cli.cli.ctrl_c import raise_again
+from geval_cli.cli.main import raise_again
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.numbers import plural
-from geval_cli.report.output import ResultsFile, check_output_path, check_output_paths, open_results_file
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import (
+    ResultsFile,
+    RunReport,
+    check_output_path,
+    check_output_paths,
+    open_results_file,
+)
 from geval_cli.runs.evaluate import exit_code, run_evaluation
 from geval_cli.runs.event_loop import TERM_GRACE_S, run_async
 from geval_cli.runs.prepare import prepare

@@ -22,8 +22,7 @@ from geval_cli.report.case_view import PROBLEMS, case_number
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import PLURALS, Failures, GroupBy, print_cases, print_failures
 from geval_cli.report.json_file import json_document, json_text
-from geval_cli.report.output import check_output_paths, files_of, write_results_file
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, check_output_paths, files_of, write_results_file
 from geval_cli.report.sanitize import quoted
 from geval_cli.report.terminal import print_answer, print_report, show_command
 from geval_cli.runs.import_run import read_importable, store_run

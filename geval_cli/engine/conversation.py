@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest, Subject
-from geval_cli.assertions.called_tools import calls_beside
+from geval_cli.assertions.json_text import calls_beside
 from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import Rendered, render_prompt
 from geval_cli.errors import GevalError, Problem, Severity, UndoneError

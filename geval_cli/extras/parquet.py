@@ -26,8 +26,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import ASKED_TEXTS, SCHEMA_VERSION, CaseResult, JsonValue, Usage
 from geval_cli.report.csv_file import reasons_of
 from geval_cli.report.json_file import json_text, result_text
-from geval_cli.report.output import file_of_tests
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, file_of_tests
 from geval_cli.report.safe_file import SafeFile, output_error
 from geval_cli.report.sanitize import value_text
 from geval_cli.source.access import TRUST_HINT, Access, open_regular

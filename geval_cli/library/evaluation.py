@@ -21,6 +21,7 @@ from geval_cli.errors import (
     ProviderError,
     UsageError,
 )
+from geval_cli.gateway.budget import Spending
 from geval_cli.gateway.call import KEYS_OF_CASE
 from geval_cli.gateway.gateway import BoundModel
 from geval_cli.judge.estimate import Grade
@@ -39,7 +40,6 @@ from geval_cli.providers.base import ClientModel
 from geval_cli.providers.registry import hears_audio, sees_images
 from geval_cli.records import TEST_TEXTS, JsonValue, Status, TraceStep, Turn, to_json
 from geval_cli.runs.session import Session, check_price, counted
-from geval_cli.runs.spending import Spending
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import SourceFiles
 from geval_cli.source.media import FEWER_HINT, ConfigMedia, Media, too_many

@@ -328,7 +328,7 @@ async def run_request(request: "RunRequest", cache: "CacheChoice", progress: boo
 
     from geval_cli.engine.runner import StopSignal
     from geval_cli.errors import ConfigError
-    from geval_cli.report.output import open_results_file
+    from geval_cli.report.report import open_results_file
     from geval_cli.runs.evaluate import exit_code, run_evaluation
     from geval_cli.runs.prepare import prepare
     from geval_cli.runs.resume import resume_run
@@ -440,7 +440,7 @@ def make_request(
     """
     from geval_cli.errors import ConfigError, UsageError
     from geval_cli.library.run_options import check_is_own, check_options, run_cache
-    from geval_cli.report.output import check_output_paths
+    from geval_cli.report.report import check_output_paths
     from geval_cli.runs.requests import RunRequest
 
     check_is_own(os.environ)

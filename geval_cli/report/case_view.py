@@ -13,7 +13,7 @@ from typing import TypeGuard
 from msgspec import Struct
 from rich.cells import cell_len
 
-from geval_cli.assertions.called_tools import called_tools, calls_beside
+from geval_cli.assertions.json_text import called_tools, calls_beside
 from geval_cli.judge.estimate import passes
 from geval_cli.judge.grading import CHECKLIST, missed_required
 from geval_cli.judge.prompt import DIMENSIONS

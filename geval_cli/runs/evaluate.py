@@ -23,7 +23,7 @@ from geval_cli.engine.plan import DoneCases, Job
 from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import BudgetError, ConfigError, ExitCode, PendingError, StoppedError, StoreError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFinished, RunStarted
-from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.budget import Budget, Spending
 from geval_cli.gateway.call import CASE_OF_TRACE, KEYS_OF_CASE, OPEN_CASE, OpenCase
 from geval_cli.gateway.gateway import BatchStart, CallPolicy
 from geval_cli.numbers import format_cost
@@ -59,7 +59,6 @@ from geval_cli.runs.session import (
     request_limit,
     safe_result,
 )
-from geval_cli.runs.spending import Spending
 from geval_cli.runs.stored import kept_labels_of
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.runs import Recording, ToolCallLog

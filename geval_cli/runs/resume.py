@@ -15,11 +15,11 @@ from msgspec import Struct
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.plan import DoneCases, Plan
 from geval_cli.errors import UsageError
+from geval_cli.gateway.budget import beyond, combined, larger
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
 from geval_cli.runs.options import DECIDED, RunOptions, declared_options, default_of
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.spending import beyond, combined, larger
 from geval_cli.source.files import CONFIG_PART, FILE_PART, OVERRIDES_PART, ROWS_PART, digest_of
 from geval_cli.source.secrets import is_secret_name, mask_bare
 from geval_cli.specs.dialect import Dialect

@@ -17,7 +17,7 @@ from geval_cli.engine.columns import row_columns
 from geval_cli.engine.judge_output import judge_given
 from geval_cli.errors import GevalError, Problem, Severity, UsageError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
-from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.budget import Budget, Spending
 from geval_cli.gateway.call import COUNTS_CALL, Wire
 from geval_cli.gateway.gateway import BatchStart, BoundModel, CallPolicy, Gateway, ModelCaller
 from geval_cli.judge.calls import JudgeMemory, LockedSteps
@@ -45,7 +45,6 @@ from geval_cli.records import (
     to_json,
 )
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.spending import Spending
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache

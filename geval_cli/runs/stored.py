@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, UsageError
+from geval_cli.gateway.budget import combined, larger
 from geval_cli.plugins import extra
 from geval_cli.records import (
     CaseResult,
@@ -31,7 +32,6 @@ from geval_cli.runs.import_run import (
     read_importable,
     summarized,
 )
-from geval_cli.runs.spending import combined, larger
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import PARQUET_SUFFIX
 from geval_cli.store.run_pages import read_case_result

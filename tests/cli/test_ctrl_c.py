@@ -11,7 +11,7 @@ from support.geval_command import clean_environment, with_ctrl_c
 HERE = Path(__file__).parents[2]
 WHERE_PYTHON_LOSES_IT = """\
 import os, signal
-from geval_cli.cli.ctrl_c import raise_again, stop_at_once
+from geval_cli.cli.main import raise_again, stop_at_once
 
 class Dying:
     def __del__(self):
@@ -42,7 +42,7 @@ def test_it_ends_the_process_even_where_python_would_lose_it(then: str, code: in
 
 
 def test_who_wants_it_ignored_gets_that() -> None:
-    program = "from geval_cli.cli.ctrl_c import stop_at_once; import os, signal; stop_at_once();"
+    program = "from geval_cli.cli.main import stop_at_once; import os, signal; stop_at_once();"
     finished = subprocess.run(
         [sys.executable, "-c", f"{program} os.kill(os.getpid(), signal.SIGINT); print('went on')"],
         env=clean_environment(),

@@ -17,7 +17,7 @@ from geval_cli.errors import OutputError
 from geval_cli.events import CaseFinished, RunStarted
 from geval_cli.extras.request_log import RequestLogFile
 from geval_cli.report import FORMATS, safe_file
-from geval_cli.report.output import check_output_path, open_results_file
+from geval_cli.report.report import check_output_path, open_results_file
 from geval_cli.report.safe_file import SafeFile, distrust_links
 
 VICTIM = "import os  # not to be overwritten\n"

@@ -28,8 +28,7 @@ from geval_cli.extras.trust.labelling import LabelledRun
 from geval_cli.extras.trust.labels import LabelledOutput
 from geval_cli.numbers import format_percentage
 from geval_cli.records import CaseResult, Column, RunSummary, Status, Turn
-from geval_cli.report.output import write_results_file
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, write_results_file
 from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import Repeats, ResultFilter, SortOrder
 from geval_cli.store.runs import RunStore

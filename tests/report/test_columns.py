@@ -24,8 +24,7 @@ from geval_cli.records import (
     Stat,
 )
 from geval_cli.report.columns import leader_text, leading, print_columns, share_text, verdict_text
-from geval_cli.report.output import write_results_file
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, write_results_file
 
 Check = Callable[[str, str], None]
 

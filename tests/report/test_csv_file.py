@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.sample_run import make_case, make_report, results_of
 
 from geval_cli.records import AssertionResult, CaseResult, Status
-from geval_cli.report.output import write_results_file
+from geval_cli.report.report import write_results_file
 
 
 def rows_of(path: Path, *cases: CaseResult) -> list[dict[str, str]]:

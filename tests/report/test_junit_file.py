@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support.sample_run import make_case, make_judged, make_report
 
 from geval_cli.records import CaseResult, Column, ErrorInfo, RunSummary, Status
-from geval_cli.report.output import write_results_file
+from geval_cli.report.report import write_results_file
 
 SCHEMA = Path(__file__).parent / "junit.xsd"
 """What the schemas for Ant's and for Jenkins' reports both ask for: elements, their order, required attributes."""

@@ -23,8 +23,7 @@ from geval_cli.records import (
 )
 from geval_cli.report import FORMATS
 from geval_cli.report.json_file import json_text
-from geval_cli.report.output import check_output_path, open_results_file, write_results_file
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, check_output_path, open_results_file, write_results_file
 
 
 @contextmanager

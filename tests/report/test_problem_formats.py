@@ -12,7 +12,7 @@ from support.sample_run import make_report
 
 from geval_cli.errors import Location, Problem, ProblemFormat, Severity
 from geval_cli.extras.pull_requests.problem_formats import Origin, run_problems, write_problems
-from geval_cli.report.output import open_results_file
+from geval_cli.report.report import open_results_file
 
 PLACE = Location("evals/a b.yaml", 7, 3, length=5, key_path="tests[0].assert")
 PROBLEMS = (

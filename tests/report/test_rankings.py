@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from support.sample_columns import ranked_report
 from support.sample_run import console_of, make_report
 
-from geval_cli.report.output import write_results_file
+from geval_cli.report.report import write_results_file
 from geval_cli.report.verdict import print_rankings
 
 

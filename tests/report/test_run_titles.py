@@ -9,8 +9,7 @@ from support.sample_run import RUN, console_of, make_report
 
 from geval_cli.extras.compare.comparison import ComparedRun
 from geval_cli.extras.compare.text import run_name
-from geval_cli.report.output import write_results_file
-from geval_cli.report.report import run_title
+from geval_cli.report.report import run_title, write_results_file
 from geval_cli.report.terminal import print_answer
 
 TITLE = "Before <the> move\n\u202e| 1"

@@ -16,7 +16,7 @@ from geval_cli.extras.compare.baseline import open_baseline
 from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun, compare, comparison_from_json
 from geval_cli.extras.compare.text import baseline_markdown
 from geval_cli.records import RunSummary, Status
-from geval_cli.report.output import write_results_file
+from geval_cli.report.report import write_results_file
 from geval_cli.runs.evaluate import exit_code
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest

@@ -11,7 +11,7 @@ from support.stored_runs import write_replies
 
 from geval_cli.engine.runner import StopSignal
 from geval_cli.records import MetricSummary
-from geval_cli.report.output import write_results_file
+from geval_cli.report.report import write_results_file
 from geval_cli.runs.evaluate import run_evaluation
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest

@@ -14,7 +14,7 @@ from geval_cli.engine.plan import failing_tests
 from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun, RunComparison, compare
 from geval_cli.extras.history import read_history
 from geval_cli.records import Status
-from geval_cli.report.output import write_results_file
+from geval_cli.report.report import write_results_file
 from geval_cli.runs.stored import load_report, named_report
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.state import open_runs

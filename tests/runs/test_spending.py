@@ -10,11 +10,11 @@ from support.loopback import LoopbackServer, Reply, chat_reply
 
 from geval_cli.engine.runner import StopSignal
 from geval_cli.events import ModelCalled
+from geval_cli.gateway.budget import Spending, beyond, larger
 from geval_cli.records import Role, RunSummary, Usage, to_json
 from geval_cli.runs.evaluate import run_evaluation
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.spending import Spending, beyond, larger
 from geval_cli.store.state import open_state
 
 

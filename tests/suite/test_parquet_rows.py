@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from geval_cli.errors import ConfigError, Problem
-from geval_cli.report.output import check_output_path
+from geval_cli.report.report import check_output_path
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import OpenedSuite

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from geval_cli.assertions.base import Assertion, MergedTest, Subject, shortened
-from geval_cli.assertions.called_tools import calls_beside
+from geval_cli.assertions.json_text import calls_beside
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.conversation import Conversation
 from geval_cli.engine.plan import Job

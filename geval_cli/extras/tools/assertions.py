@@ -18,9 +18,8 @@ from geval_cli.assertions.base import (
     rendered_texts,
     shortened,
 )
-from geval_cli.assertions.called_tools import calls_in
 from geval_cli.assertions.json_output import schema_errors, schema_problems
-from geval_cli.assertions.json_text import parse_strict_json
+from geval_cli.assertions.json_text import calls_in, parse_strict_json
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.providers.wire.chat import tool_call

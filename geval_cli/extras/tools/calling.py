@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest
-from geval_cli.assertions.called_tools import calls_beside
 from geval_cli.assertions.json_output import schema_errors
+from geval_cli.assertions.json_text import calls_beside
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.conversation import as_one
 from geval_cli.errors import CodeFailedError, JudgeParseError, UnjudgeableError

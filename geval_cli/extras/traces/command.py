@@ -8,7 +8,7 @@ from geval_cli.cli.problems import print_problems
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.extras.traces.importing import TraceReading, chosen_answers, line_of, read_traces
 from geval_cli.numbers import plural
-from geval_cli.report.output import check_output_path
+from geval_cli.report.report import check_output_path
 from geval_cli.report.safe_file import SafeFile
 
 

@@ -12,7 +12,7 @@ from support.browser import open_window, serve
 from support.realistic_runs import COLUMNS, Shape, realistic_report, store_history
 
 from geval_cli.records import Column
-from geval_cli.report.output import write_results_file
+from geval_cli.report.report import write_results_file
 
 pypdf = pytest.importorskip("pypdf")
 

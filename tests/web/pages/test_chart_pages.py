@@ -27,8 +27,7 @@ from geval_cli.extras.web.pages.charts import KeptFigures
 from geval_cli.extras.web.pages.compare import compared
 from geval_cli.extras.web.pages.routing import Recent
 from geval_cli.records import CaseResult, RunStatus, RunSummary
-from geval_cli.report.output import write_results_file
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, write_results_file
 from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
 

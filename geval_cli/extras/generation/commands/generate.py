@@ -42,7 +42,7 @@ from geval_cli.numbers import format_cost, plural
 from geval_cli.records import SCHEMA_VERSION, JsonValue, ModelRequest, Usage
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
-from geval_cli.report.output import check_output_path
+from geval_cli.report.report import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line, quoted, sanitize
 from geval_cli.runs.event_loop import run_async, run_stoppable

@@ -16,7 +16,7 @@ from geval_cli.extras.generation.reviewing import Decided, Decision, Review, Row
 from geval_cli.numbers import plural
 from geval_cli.records import JsonValue
 from geval_cli.report.console import is_unicode, make_console, print_hanging
-from geval_cli.report.output import check_output_path
+from geval_cli.report.report import check_output_path
 from geval_cli.report.sanitize import clipped_lines, one_line, quoted, sanitized_lines, value_text
 
 _LINES, _CHARACTERS = 20, 2_000
