@@ -21,6 +21,7 @@ from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.wire.chat import (
     TOOL_ERROR,
     NotAnAnswer,
+    called_function,
     content_text,
     may_be_empty,
     refuse_lost_calls,
@@ -357,15 +358,10 @@ def _blocks(content: Any) -> list[Any]:
 
 
 def _tool_use(call: Any) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
+    found = called_function(call)
+    if found is None:
         return call if isinstance(call, dict) else {"text": str(call)}
-    arguments = function.get("arguments")
-    try:
-        given = decode_json(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        given = {"arguments": arguments}
-    return {"toolUse": {"toolUseId": call.get("id"), "name": function.get("name"), "input": given or {}}}
+    return {"toolUse": {"toolUseId": call.get("id"), "name": found[0], "input": found[1]}}
 
 
 def _choice(received: Received) -> Choice:

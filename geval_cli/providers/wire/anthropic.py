@@ -7,12 +7,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from geval_cli.errors import ProviderRequestError
-from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import Endpoint, endpoint_of
 from geval_cli.providers.wire.chat import (
     TOOL_ERROR,
     NotAnAnswer,
+    called_function,
     content_text,
     error_part,
     may_be_empty,
@@ -209,15 +209,10 @@ def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[s
 
 
 def _tool_use(call: Any) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
+    found = called_function(call)
+    if found is None:
         return call if isinstance(call, dict) else {"type": "text", "text": str(call)}
-    arguments = function.get("arguments")
-    try:
-        given = decode_json(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        given = {"arguments": arguments}
-    return {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given or {}}
+    return {"type": "tool_use", "id": call.get("id"), "name": found[0], "input": found[1]}
 
 
 def _dropped(endpoint: Endpoint, request: ModelRequest) -> tuple[str, ...]:

@@ -475,3 +475,16 @@ def chat_messages(messages: Sequence[Message]) -> list[dict[str, object]]:
 def message_list(messages: Sequence[Message]) -> list[dict[str, object]]:
     """Return the messages as chat APIs write them."""
     return [{"role": item.role, "content": item.content, **item.further} for item in messages]
+
+
+def called_function(call: Any) -> tuple[Any, Any] | None:
+    """Return the name and the arguments of a call of a tool as chat APIs write it; None for what is none."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return None
+    arguments = function.get("arguments")
+    try:
+        given = decode_json(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        given = {"arguments": arguments}
+    return function.get("name"), given or {}

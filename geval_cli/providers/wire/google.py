@@ -7,12 +7,12 @@ from typing import Any
 from msgspec import structs
 
 from geval_cli.errors import ProviderRequestError
-from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import Endpoint, endpoint_of
 from geval_cli.providers.wire.chat import (
     TOOL_ERROR,
     NotAnAnswer,
+    called_function,
     content_text,
     error_in,
     error_part,
@@ -246,15 +246,10 @@ def _calls_of(message: Message) -> Iterator[tuple[str, tuple[str, bool]]]:
 
 
 def _function_call(call: Any) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
+    found = called_function(call)
+    if found is None:
         return call if isinstance(call, dict) else {"text": str(call)}
-    arguments = function.get("arguments")
-    try:
-        given = decode_json(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        given = {"arguments": arguments}
-    return {"functionCall": {"name": function.get("name"), "args": given or {}}}
+    return {"functionCall": {"name": found[0], "args": found[1]}}
 
 
 def _written(message: Message) -> Any:
