@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fastapi import Request
+
 from geval_cli.engine.runner import GRACE_S, StopSignal
 from geval_cli.errors import UsageError
 from geval_cli.events import RunEvent, RunStarted
@@ -22,7 +24,7 @@ from geval_cli.runs.options import RunOptions, values_of
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, options_of, resume_run
-from geval_cli.store.runs import StoredRun
+from geval_cli.store.runs import RunStore, StoredRun
 from geval_cli.store.state import State
 
 _log = logging.getLogger("geval_cli")
@@ -309,3 +311,15 @@ def _is_running(path: Path, run_id: str | None) -> RefusedError:
         hint=hint,
         more={} if run_id is None else {"running": run_id},
     )
+
+
+def runs_of(request: Request) -> RunStore:
+    """Return the runs that the server keeps."""
+    runs: RunStore = request.app.state.state.runs
+    return runs
+
+
+def live_of(request: Request) -> LiveRuns:
+    """Return the runs that the server has under way."""
+    live: LiveRuns = request.app.state.live_runs
+    return live

@@ -26,6 +26,7 @@ from geval_cli.extras.trust.labelling import (
 from geval_cli.extras.trust.labels import UNIT_SCALE, Scale, draw_name
 from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.web.api.runs import RunId
+from geval_cli.extras.web.live_runs import runs_of
 from geval_cli.extras.web.problems_json import RefusedError, answered, described
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.case_view import ShownCriterion
@@ -172,7 +173,7 @@ router = APIRouter(prefix="/api/runs/{id}", tags=["Labels"])
 )
 async def read_labels(request: Request, run_id: RunId) -> Response:
     """Return the human labels of a run's outputs, oldest first; also of a removed run."""
-    return _json(await asyncio.to_thread(_kept, _runs(request), run_id))
+    return _json(await asyncio.to_thread(_kept, runs_of(request), run_id))
 
 
 @router.get(
@@ -190,7 +191,7 @@ async def read_labels(request: Request, run_id: RunId) -> Response:
 )
 async def download_labels(request: Request, run_id: RunId) -> Response:
     """Return the labels of a run as a file that `geval agree` and `geval label --import` read."""
-    found = await asyncio.to_thread(_kept, _runs(request), run_id)
+    found = await asyncio.to_thread(_kept, runs_of(request), run_id)
     text = "".join(f"{json_text(row)}\n" for row in found.labels)
     name = {"content-disposition": f'attachment; filename="labels-{found.run_id}.jsonl"'}
     return Response(text, headers=name, media_type="application/jsonl")
@@ -205,7 +206,7 @@ async def download_labels(request: Request, run_id: RunId) -> Response:
 async def keep_labels(request: Request, run_id: RunId, asked: LabelsAsked) -> Response:
     """Store labels, all or none. They replace labels by the same annotators for the same outputs and metrics."""
     async with request.app.state.saving:  # of two that choose a scale at once, the second finds the first's
-        return _json(await asyncio.to_thread(_keep, _runs(request), run_id, asked.labels))
+        return _json(await asyncio.to_thread(_keep, runs_of(request), run_id, asked.labels))
 
 
 @router.get(
@@ -223,7 +224,7 @@ async def list_outputs_to_rate(
     choice = LabelChoice(tuple(asked.metric), asked.draw, asked.seed)
     names = [name for name in (asked.against, run_id) if name]
     sheet = asyncio.to_thread(
-        sheet_of, _runs(request), names, choice, asked.annotator.strip(), _scale(asked.scale)
+        sheet_of, runs_of(request), names, choice, asked.annotator.strip(), _scale(asked.scale)
     )
     return _json(await sheet)
 
@@ -236,7 +237,7 @@ async def list_outputs_to_rate(
 )
 async def review_labels(request: Request, run_id: RunId) -> Response:
     """Return human labels and judge scores of the same outputs, disagreements first."""
-    return _json(await asyncio.to_thread(reviewed_labels, _runs(request), run_id))
+    return _json(await asyncio.to_thread(reviewed_labels, runs_of(request), run_id))
 
 
 def sheet_of(
@@ -398,8 +399,3 @@ def _refused(message: str, status: int, hint: str) -> RefusedError:
 
 def _json(value: Struct) -> Response:
     return Response(json_text(value), media_type="application/json")
-
-
-def _runs(request: Request) -> RunStore:
-    runs: RunStore = request.app.state.state.runs
-    return runs

@@ -14,11 +14,10 @@ from geval_cli.extras.web.api.runs import (
     RunId,
     RunStartedAnswer,
     json_answer,
-    live_of,
-    runs_of,
     started_answer,
 )
 from geval_cli.extras.web.live_run import run_json
+from geval_cli.extras.web.live_runs import live_of, runs_of
 from geval_cli.extras.web.problems_json import RefusedError, described
 from geval_cli.runs.record import without_keys
 from geval_cli.source.secrets import mask_bare

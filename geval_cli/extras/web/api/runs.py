@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, create_model
 
 from geval_cli.extras.web.live_run import run_json
-from geval_cli.extras.web.live_runs import LiveRuns
+from geval_cli.extras.web.live_runs import LiveRuns, live_of, runs_of
 from geval_cli.extras.web.problems_json import answered, described
 from geval_cli.records import SCHEMA_VERSION, AskedTest, CaseResult, JsonValue, RunRecord, RunSummary, to_json
 from geval_cli.report.json_file import json_document, json_text
@@ -21,7 +21,7 @@ from geval_cli.runs.stored import load_report
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.run_pages import RunChoice
-from geval_cli.store.runs import RunStore, StoredRun
+from geval_cli.store.runs import StoredRun
 
 
 def _no_text(value: object) -> object:
@@ -339,15 +339,3 @@ def _bytes(parts: Iterator[str]) -> Iterator[bytes]:
 def json_answer(value: JsonValue, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a response with a JSON body."""
     return Response(json_text(value), status, headers, media_type="application/json")
-
-
-def runs_of(request: Request) -> RunStore:
-    """Return the runs that the server keeps."""
-    runs: RunStore = request.app.state.state.runs
-    return runs
-
-
-def live_of(request: Request) -> LiveRuns:
-    """Return the runs that the server has under way."""
-    live: LiveRuns = request.app.state.live_runs
-    return live

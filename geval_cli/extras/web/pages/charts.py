@@ -25,8 +25,9 @@ from geval_cli.extras.html.charts import (
 )
 from geval_cli.extras.html.drawing import METRICS_MAX, Chart, MarkFilter
 from geval_cli.extras.web.html import render_page
+from geval_cli.extras.web.live_runs import runs_of
 from geval_cli.extras.web.pages.compare import PairChoice, column_indexes, compared, refusal
-from geval_cli.extras.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
+from geval_cli.extras.web.pages.routing import PageRoute, case_link, link_with, run_link
 from geval_cli.records import MetricSummary, RunStatus
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.runs.stored import load_report
@@ -69,7 +70,7 @@ class KeptFigures:
 @router.get("/runs/{run_id}/charts", response_class=HTMLResponse)
 def show_charts(request: Request, run_id: str) -> Response:
     """Return the drawings of a run by its id, the beginning of it, or `latest`."""
-    runs = stored_runs(request)
+    runs = runs_of(request)
     report = load_report(runs, run_id)
     run = report.run
     if run.id != run_id:
@@ -95,7 +96,7 @@ def show_charts(request: Request, run_id: str) -> Response:
 @router.get("/compare/charts", response_class=HTMLResponse)
 def show_comparison_charts(request: Request) -> Response:
     """Return the drawings of two runs, `?before=RUN&after=RUN`."""
-    runs = stored_runs(request)
+    runs = runs_of(request)
     before, after = (
         load_report(runs, request.query_params.get(name) or "latest") for name in ("before", "after")
     )

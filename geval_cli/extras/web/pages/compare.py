@@ -31,6 +31,7 @@ from geval_cli.extras.html.charts import ScoreRange
 from geval_cli.extras.html.environment import shown_text
 from geval_cli.extras.html.run import row_title
 from geval_cli.extras.web.html import error_page, render_page
+from geval_cli.extras.web.live_runs import runs_of
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
     Recent,
@@ -41,7 +42,6 @@ from geval_cli.extras.web.pages.routing import (
     page_number,
     page_shown,
     run_link,
-    stored_runs,
     whole_number_in_query,
     word_in_query,
 )
@@ -180,7 +180,7 @@ def pair_choice(request: Request) -> PairChoice:
 @router.get("/compare", response_class=HTMLResponse)
 def show_comparison(request: Request) -> Response:
     """Compare `?before=RUN&after=RUN`; of `?run=RUN&run=RUN` the one that began first is the earlier one."""
-    runs = stored_runs(request)
+    runs = runs_of(request)
     chosen = request.query_params.getlist("run")
     if chosen:
         return _by_age([load_report(runs, name) for name in chosen[: _RUNS_COMPARED + 1]])
@@ -217,7 +217,7 @@ def compared(request: Request, before: RunReport, after: RunReport) -> tuple[Run
 
 def corrected(request: Request, before: RunReport, after: RunReport) -> Any:
     """Return the comparison as human labels of both runs' outputs correct it; None where they are too few for that."""
-    labels = stored_runs(request).labels()
+    labels = runs_of(request).labels()
     kept = [item.row for side in (before, after) for item in labels.of_run(side.run.id)]
     if not kept or RunStatus.RUNNING in (before.run.status, after.run.status):
         return None

@@ -9,6 +9,7 @@ from geval_cli.extras.html.run import row_title
 from geval_cli.extras.trust.labelling import parts_to_read
 from geval_cli.extras.web.api.labels import own_row, reviewed_labels
 from geval_cli.extras.web.html import render_page
+from geval_cli.extras.web.live_runs import runs_of
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
     case_link,
@@ -17,7 +18,6 @@ from geval_cli.extras.web.pages.routing import (
     page_number,
     page_shown,
     run_link,
-    stored_runs,
 )
 from geval_cli.metrics import with_members
 from geval_cli.report.json_file import json_text
@@ -33,7 +33,7 @@ router = APIRouter(route_class=PageRoute)
 @router.get("/runs/{run_id}/label", response_class=HTMLResponse)
 def label_outputs(request: Request, run_id: str) -> Response:
     """Return the page on which a person rates outputs of a run; its script asks for them one by one."""
-    report = load_report(stored_runs(request), run_id)
+    report = load_report(runs_of(request), run_id)
     run = report.run
     if run.id != run_id:
         return RedirectResponse(link_with(f"{run_link(run.id)}/label", request.query_params))
@@ -61,7 +61,7 @@ def show_output(
 
     With `blind`, nothing says which of two runs it is of.
     """
-    runs = stored_runs(request)
+    runs = runs_of(request)
     run = runs.find(run_id).run
     result = runs.pages().cases(run.id, [id]).get(id)
     if result is None or result.output is None:
@@ -89,7 +89,7 @@ def show_output(
 @router.get("/runs/{run_id}/labels", response_class=HTMLResponse)
 def review_labels(request: Request, run_id: str) -> Response:
     """Return human labels next to the judge's verdicts, disagreements first."""
-    runs = stored_runs(request)
+    runs = runs_of(request)
     run = runs.find(run_id).run
     path = f"{run_link(run.id)}/labels"
     if run.id != run_id:

@@ -14,7 +14,6 @@ from fastapi.routing import APIRoute
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.extras.compare.comparison import ScoredCase
 from geval_cli.extras.web.html import error_page
-from geval_cli.store.runs import RunStore
 
 WordT = TypeVar("WordT", bound=StrEnum)
 KeyT = TypeVar("KeyT")
@@ -125,9 +124,3 @@ class PageRoute(APIRoute):
                 return error_page(503, "The stored runs cannot be read", error.message, error.hint)
 
         return answer
-
-
-def stored_runs(request: Request) -> RunStore:
-    """Return the runs that the server keeps."""
-    runs: RunStore = request.app.state.state.runs
-    return runs

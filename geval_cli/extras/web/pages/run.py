@@ -33,7 +33,7 @@ from geval_cli.extras.html.run import (
 )
 from geval_cli.extras.web.html import render_page
 from geval_cli.extras.web.live_run import EventJson, LiveRun, brief_of
-from geval_cli.extras.web.live_runs import LiveRuns
+from geval_cli.extras.web.live_runs import live_of, runs_of
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
     ValueT,
@@ -45,7 +45,6 @@ from geval_cli.extras.web.pages.routing import (
     page_shown,
     place_link,
     run_link,
-    stored_runs,
     whole_number_in_query,
     word_in_query,
 )
@@ -111,7 +110,7 @@ def seen_run(request: Request, run_id: str) -> tuple[RunReport, RunProgress | No
         UsageError: no run, or more than one, has this id.
         StoreError: the stored runs cannot be read.
     """
-    runs, live_runs = stored_runs(request), _live_runs(request)
+    runs, live_runs = runs_of(request), live_of(request)
     live = live_runs.find(runs.find(run_id).run.id)
     if live is not None:
         return from_thread.run_sync(_seen_live, live, runs)  # it belongs to the event loop
@@ -126,9 +125,9 @@ def seen_run(request: Request, run_id: str) -> tuple[RunReport, RunProgress | No
 
 def actions_of(request: Request, report: RunReport) -> RunActions:
     """Return the actions that a run allows."""
-    run, runs, folder = report.run, stored_runs(request), request.app.state.settings.folder
+    run, runs, folder = report.run, runs_of(request), request.app.state.settings.folder
     try:
-        path = _live_runs(request).config_of(run)
+        path = live_of(request).config_of(run)
     except RefusedError as error:
         is_gone = error.status != _CONFLICT or (
             run.judged_from is None and not (folder / run.config_path).is_file()
@@ -160,24 +159,19 @@ def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, RunProgress]:
     return report, RunProgress(live.total, problems, live.is_stopping)
 
 
-def _live_runs(request: Request) -> LiveRuns:
-    live: LiveRuns = request.app.state.live_runs
-    return live
-
-
 router = APIRouter(route_class=PageRoute)
 
 
 @router.get("/runs/{run_id}/results/{test}/{repeat}/{column}", response_class=HTMLResponse)
 def show_case(request: Request, run_id: str, test: str, repeat: str, column: str) -> HTMLResponse:
     """Return the case of a run in one cell of its matrix; all three numbers count from 0."""
-    runs = stored_runs(request)
+    runs = runs_of(request)
     run = runs.find(run_id).run
     # The results of one test and repeat by column; empty for what is no number.
     if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
         row = []
     else:
-        row = stored_runs(request).pages().row(run.id, int(test), int(repeat))
+        row = runs_of(request).pages().row(run.id, int(test), int(repeat))
     result = next((item for item in row if str(item.column) == column), None)
     if result is None:
         hint = "it may not be finished yet; see the run's page"
@@ -215,7 +209,7 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
 @router.get("/runs/{run_id}/media/{sha256}")
 def show_media(request: Request, run_id: str, sha256: str) -> Response:
     """Return an image or a recording that a run named, out of the served folder, if it still has this hash."""
-    run = stored_runs(request).find(run_id).run
+    run = runs_of(request).find(run_id).run
     name = request.query_params.get("name", "")
     path = _media_path(request, run, name)
     gone = UsageError(f"the run {run.id} has no such file in the served folder any more")
@@ -342,7 +336,7 @@ def go_to_runs() -> RedirectResponse:
 @router.get("/runs/{run_id}", response_class=HTMLResponse)
 def show_run(request: Request, run_id: str) -> Response:
     """Return a run by its id, the beginning of it, or `latest`."""
-    runs = stored_runs(request)
+    runs = runs_of(request)
     report, progress = seen_run(request, run_id)
     run = report.run
     if run.id != run_id:
@@ -375,7 +369,7 @@ def show_run(request: Request, run_id: str) -> Response:
 @router.get("/runs/{run_id}/results", response_class=HTMLResponse)
 def show_results(request: Request, run_id: str) -> HTMLResponse:
     """Return the part of a run's page that its filters change, for the script that puts it in place."""
-    runs = stored_runs(request)
+    runs = runs_of(request)
     report, progress = seen_run(request, run_id)
     values = _results_values(request, report, choice_of(request, runs, report.run.id))
     return render_page("results.html", run=report.run, is_live=progress is not None, **values)
@@ -384,7 +378,7 @@ def show_results(request: Request, run_id: str) -> HTMLResponse:
 @router.get("/runs/{run_id}/results.{kind}")
 def export_results(request: Request, run_id: str, kind: str) -> StreamingResponse:
     """Return the results that fit the filter as a file, `csv` or `jsonl`."""
-    runs = stored_runs(request)
+    runs = runs_of(request)
     run = runs.find(run_id).run
     choice, pages = choice_of(request, runs, run.id), runs.pages()
 
@@ -419,7 +413,7 @@ def _results_values(
     request: Request, report: RunReport, choice: ResultsQuery, facets: tuple[Facet, ...] = ()
 ) -> dict[str, Any]:
     """Return the values of the template `results.html` that depend on the filter; those of its form need `facets`."""
-    run, wanted, pages = report.run, choice.wanted, stored_runs(request).pages()
+    run, wanted, pages = report.run, choice.wanted, runs_of(request).pages()
     path = run_link(run.id)
     found = _rows_of_page(pages, run.id, choice, choice.page)
     page = page_shown(choice.page, found.total, ROWS_PER_PAGE)

@@ -7,6 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from geval_cli.extras.history import RunChange, RunHistory, change_text, read_history
 from geval_cli.extras.web.html import render_page
+from geval_cli.extras.web.live_runs import runs_of
 from geval_cli.extras.web.pages.charts import trends
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
@@ -16,7 +17,6 @@ from geval_cli.extras.web.pages.routing import (
     page_number,
     page_shown,
     run_link,
-    stored_runs,
 )
 from geval_cli.records import Status
 from geval_cli.report.report import run_title
@@ -32,7 +32,7 @@ router = APIRouter(route_class=PageRoute)
 @router.get("/", response_class=HTMLResponse)
 def show_runs(request: Request) -> HTMLResponse:
     """Return all runs, newest first; with `?config=` those of one config, with `?tag=NAME=VALUE` those with a tag."""
-    runs = stored_runs(request)
+    runs = runs_of(request)
     config = request.query_params.get("config") or None
     tags = [text for text in request.query_params.getlist("tag") if text.partition("=")[1]]
     pairs = tuple((name, value) for name, _, value in (text.partition("=") for text in tags))
