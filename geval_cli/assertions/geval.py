@@ -17,6 +17,7 @@ from geval_cli.assertions.geval_metric import (
     range_of,
     scoring_levels,
     why_all_samples,
+    written_criteria,
 )
 from geval_cli.assertions.judges import (
     Member,
@@ -237,7 +238,7 @@ def _metric_of(spec: GEvalFields, test: MergedTest, tools: Tools) -> Metric:
     def rendered(texts: Sequence[str]) -> tuple[str, ...]:
         return tuple([tools.templates.render(text, variables) for text in texts])
 
-    criteria = rendered(_criteria(spec)) or None
+    criteria = rendered(written_criteria(spec)) or None
     steps = None if spec.evaluation_steps is None else rendered(spec.evaluation_steps)
     items = None if spec.checklist is None else rendered([item.item for item in spec.checklist])
 
@@ -295,15 +296,9 @@ def _case_of(
     )
 
 
-def _criteria(spec: GEvalFields) -> tuple[str, ...]:
-    if spec.criteria is None:
-        return ()
-    return (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria
-
-
 def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
     location = partial(spec.place.spelled, "criteria", "value")
-    criteria = _criteria(spec)
+    criteria = written_criteria(spec)
     for number, criterion in enumerate(criteria, start=1):
         text = context.render(criterion, location, problems)
         # One that is written empty is a problem of the metric, whatever the test.

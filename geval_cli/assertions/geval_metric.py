@@ -599,7 +599,7 @@ def metric_from_spec(
         defaults: what holds where the assertion is silent.
     """
     scoring, samples = choose_scoring((ScoringChoice(spec.scoring, spec.samples), *defaults.scoring))
-    texts = _written_criteria(spec) if criteria is None else criteria
+    texts = written_criteria(spec) if criteria is None else criteria
     # The scores of several criteria or answers are averaged, so a settled verdict on one of them is not enough.
     is_mean = len(texts) > 1 or spec.over == "answers"
     stop_error = samples.stop_error if isinstance(samples, EarlyStopSpec) and not is_mean else None
@@ -664,7 +664,8 @@ def choose_scoring(levels: Sequence[ScoringChoice]) -> tuple[Scoring, Samples]:
     return "auto", samples
 
 
-def _written_criteria(spec: GEvalFields) -> tuple[str, ...]:
+def written_criteria(spec: GEvalFields) -> tuple[str, ...]:
+    """Return the criteria as the config has them; empty without any."""
     if spec.criteria is None:
         return ()
     return (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria

@@ -86,7 +86,7 @@ async def judged_by_rubric(
     schema: Mapping[str, Any] | None = RUBRIC_SCHEMA,
 ) -> Outcome:
     """As `judge`, in the words of the prompt `name`; without a `schema` the words alone ask for JSON."""
-    rubric = _as_text(
+    rubric = text_or_json(
         render_deep(spec.value, lambda text: tools.templates.render(text, subject.test.variables))
     )
     question = Question(
@@ -130,7 +130,8 @@ def rubric_outcome(decision: JudgeDecision, threshold: float | None, latency_ms:
     )
 
 
-def _as_text(value: JsonValue) -> str:
+def text_or_json(value: JsonValue) -> str:
+    """Return a text as it is, nothing as an empty one, and anything else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import Assertion, MergedTest
+from geval_cli.assertions.base import Assertion, MergedTest, as_text
 from geval_cli.assertions.geval_metric import metric_name
 from geval_cli.engine.aggregate import COUNT, names_in_formula
 from geval_cli.engine.columns import PASS_RATE
@@ -303,11 +303,7 @@ def _borderline_marks(result: CaseResult, metric: str | None) -> Iterator[bool]:
 
 
 def _tag_texts(found: JsonValue) -> list[str]:
-    return [_tag_text(item) for item in found] if isinstance(found, list | tuple) else [_tag_text(found)]
-
-
-def _tag_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return [as_text(item) for item in found] if isinstance(found, list | tuple) else [as_text(found)]
 
 
 def _share(cases: ClusteredMean) -> tuple[float | None, str]:

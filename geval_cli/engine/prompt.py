@@ -97,7 +97,7 @@ def _rendered(
     if prompt.messages is not None:
         return _chat(
             *(
-                Message(item.role, _render_content(item.content, variables, templates))
+                Message(item.role, render_content(item.content, variables, templates))
                 for item in prompt.messages
             )
         )
@@ -144,13 +144,12 @@ def _chat(*messages: Message) -> Rendered:
     return Rendered(messages, json.dumps(message_list(messages), ensure_ascii=False))
 
 
-def _render_content(
-    content: JsonValue, variables: Mapping[str, JsonValue], templates: Templates
-) -> JsonValue:
+def render_content(content: JsonValue, variables: Mapping[str, JsonValue], templates: Templates) -> JsonValue:
+    """Return a value with every text in it rendered."""
     if isinstance(content, str):
         return templates.render(content, variables)
     if isinstance(content, list):
-        return [_render_content(item, variables, templates) for item in content]
+        return [render_content(item, variables, templates) for item in content]
     if isinstance(content, dict):
-        return {key: _render_content(item, variables, templates) for key, item in content.items()}
+        return {key: render_content(item, variables, templates) for key, item in content.items()}
     return content

@@ -1,6 +1,5 @@
 """conversation-relevance: the share of a conversation's answers that fit what came before."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -8,12 +7,12 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Outcome, Subject, Tools
 from geval_cli.assertions.judges import DEFAULT_THRESHOLD, JudgeClient, Question, check_own_prompt
+from geval_cli.assertions.rubric import text_or_json
 from geval_cli.errors import Problem
 from geval_cli.judge.calls import all_of, reply_schema
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies import JudgeDecision, parse_yes_or_no
 from geval_cli.judge.source import answers_in, last_words
-from geval_cli.records import JsonValue
 from geval_cli.specs.base import Spec
 
 _SCHEMA: Mapping[str, Any] = reply_schema(
@@ -69,13 +68,7 @@ def _turns(subject: Subject) -> list[tuple[str, str]]:
     turns = [item for item in written if isinstance(item, dict)] if isinstance(written, list | tuple) else []
     if not turns:
         return [(subject.rendered_prompt, subject.text)]
-    return [(_text(turn.get("input")), _text(turn.get("output"))) for turn in turns]
-
-
-def _text(value: JsonValue) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return [(text_or_json(turn.get("input")), text_or_json(turn.get("output"))) for turn in turns]
 
 
 def _question(window: Sequence[tuple[str, str]]) -> Question:

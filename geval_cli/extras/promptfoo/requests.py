@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import MergedTest, Subject, Tools
 from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.engine.plan import Job
-from geval_cli.engine.prompt import Rendered, template_of
+from geval_cli.engine.prompt import Rendered, render_content, template_of
 from geval_cli.errors import ConfigError, Problem, Severity, TemplateError
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import (
@@ -565,7 +565,7 @@ def render_text(
             return raw
         return templates.render(raw, _rendered_values(variables, templates, opaque))
     own = {name: _opened(value, variables, opaque, name) for name, value in variables.items()}
-    return js_json(_rendered_leaves(document, own, templates), 2)
+    return js_json(render_content(document, own, templates), 2)
 
 
 def rendered_params(
@@ -588,7 +588,7 @@ def rendered_params(
         written = params.get(key) if level is None else params.get(key, level[0][key])
         if written is None or (level is not None and key in level[1] and key in _AS_THEIR_FILE_HAS_THEM):
             continue
-        rendered = _rendered_leaves(written, test.variables, templates)
+        rendered = render_content(written, test.variables, templates)
         if rendered != written:
             found[key] = rendered
     return found
@@ -776,16 +776,6 @@ def _opened(
     return _PLACEHOLDER.sub(
         lambda place: js_string(variables[place[1]]) if place[1] in opaque else place[0], value
     )
-
-
-def _rendered_leaves(value: JsonValue, variables: Mapping[str, JsonValue], templates: Templates) -> JsonValue:
-    if isinstance(value, str):
-        return templates.render(value, variables)
-    if isinstance(value, list):
-        return [_rendered_leaves(item, variables, templates) for item in value]
-    if isinstance(value, dict):
-        return {key: _rendered_leaves(item, variables, templates) for key, item in value.items()}
-    return value
 
 
 def _is_message(item: JsonValue) -> bool:

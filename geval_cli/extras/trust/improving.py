@@ -72,6 +72,7 @@ from geval_cli.judge.source import fence
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
 from geval_cli.providers.registry import check_provider
+from geval_cli.providers.wire.placeholders import is_template
 from geval_cli.records import CaseResult, JsonValue, ModelRequest, Purpose, Role, Usage, to_json
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, value_text
@@ -88,7 +89,6 @@ from geval_cli.store.cache import ResponseCache
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_state
-from geval_cli.templating import TEMPLATE_MARKS
 
 Statistic = Callable[[Mask], float | None]
 """A figure of the outputs that a mask keeps; None where it is undefined."""
@@ -500,7 +500,7 @@ def pick_examples(
         errors = [
             (-abs(float(np.nan_to_num(scores[place], nan=cases[place].human)) - cases[place].human), place)
             for place in map(int, part)
-            if cases[place].document not in documents and not _is_template(_shown_text(cases[place]))
+            if cases[place].document not in documents and not is_template(_shown_text(cases[place]))
         ]
         if errors:
             place = min(errors)[1]
@@ -931,13 +931,13 @@ async def _ask_teacher(
 
     try:
         reply, ids = await ask(_GUIDELINES)
-        guidelines = tuple(item for item in read_guidelines(reply, ids) if not _is_template(item.text))
-        if spec.dimension is None and not _is_template(written):
+        guidelines = tuple(item for item in read_guidelines(reply, ids) if not is_template(item.text))
+        if spec.dimension is None and not is_template(written):
             reply, _ = await ask(_REWRITE)
             criteria, steps = " ".join(parse_texts(reply, "criteria")[:1]), parse_texts(reply, "steps")
             if not criteria:
                 raise JudgeParseError("its list of criteria is empty", raw_text=reply)
-            if not any(map(_is_template, (criteria, *steps))):
+            if not any(map(is_template, (criteria, *steps))):
                 rewritten = replace(rewritten, criteria=criteria, steps=steps)
     except UndoneError as error:
         rater.stopped = error.message
@@ -974,7 +974,7 @@ async def _evolve(
     """Return what GEPA finds best on train, if that is not what there is; why not is noted."""
     spec, steps = rater.spec, tuple(rater.spec.evaluation_steps or ())
     today = {CRITERIA: _criteria_of(spec), **({STEPS: "\n".join(steps)} if steps else {})}
-    if spec.dimension is not None or any(map(_is_template, today.values())):
+    if spec.dimension is not None or any(map(is_template, today.values())):
         notes.append("GEPA: left out, it rewrites criteria of a config without templates only")
         return []
 
@@ -984,7 +984,7 @@ async def _evolve(
 
     async def rate(texts: Mapping[str, str], numbers: Sequence[int]) -> list[tuple[float | None, str]]:
         made = candidate(texts)
-        if any(map(_is_template, texts.values())) or _broken(made, spec):
+        if any(map(is_template, texts.values())) or _broken(made, spec):
             return [(None, "")] * len(numbers)
         rated = await rater.rate(made, [train[number] for number in numbers])
         return [
@@ -1016,7 +1016,7 @@ async def _evolve(
     if best == today and rater.stopped:
         notes.append("GEPA was stopped before it found anything better")
         return []
-    if best == today or any(map(_is_template, best.values())):
+    if best == today or any(map(is_template, best.values())):
         notes.append("GEPA found nothing that is better on the training labels")
         return []
     return [candidate(best)]
@@ -1040,10 +1040,6 @@ def _candidates(
         yield rewritten
         if shown:
             yield replace(rewritten, name=f"{rewritten.name}, {len(shown[0])} examples", examples=shown[0])
-
-
-def _is_template(text: str) -> bool:
-    return any(mark in text for mark in TEMPLATE_MARKS)
 
 
 def _broken(candidate: JudgeCandidate, spec: GEvalFields) -> list[Problem]:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.judge.estimate import passes
 from geval_cli.patterns import compile_later
+from geval_cli.providers.wire.chat import finite_number
 from geval_cli.records import JsonValue
 from geval_cli.report.csv_file import csv_line, formula_text
 from geval_cli.report.json_file import json_text
@@ -550,7 +551,7 @@ class _Collector:
                 hint,
             )
         weight = row.get("weight")
-        if weight is not None and ((number := _finite(weight)) is None or number < 1):
+        if weight is not None and ((number := finite_number(weight)) is None or number < 1):
             hint = "leave it as `geval label --next` wrote it"
             self._report(
                 f"`weight` must be a number of at least 1, found {_shown(weight)}",
@@ -591,7 +592,7 @@ class _Collector:
         score = row.get("score")
         if score is None:
             return None
-        number = _finite(score)
+        number = finite_number(score)
         if number is None or not 0 <= number <= 1:
             hint = "for ratings from 1 to 5 write (rating - 1) / 4; leave it empty where the judge failed"
             self._report(
@@ -625,7 +626,7 @@ class _Collector:
             hint = "leave `scale` out, or write a number"
             self._report(f"{_shown(value)} is not a label from {low:g} to {high:g}", place.value(), hint)
             return None
-        number = _finite(value) if word is None else word
+        number = finite_number(value) if word is None else word
         if number is None:
             hint = "leave it empty if there is no label"
             self._report(
@@ -707,16 +708,6 @@ def _name(value: JsonValue) -> str | None:
     return None if value is None else str(value)
 
 
-def _finite(value: JsonValue) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _word(value: JsonValue) -> float | None:
     return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
 
@@ -724,7 +715,7 @@ def _word(value: JsonValue) -> float | None:
 def _scale_of(written: JsonValue) -> Scale | None:
     if not isinstance(written, list) or len(written) != len(UNIT_SCALE):
         return None
-    low, high = (_finite(end) for end in written)
+    low, high = (finite_number(end) for end in written)
     return None if low is None or high is None or low >= high else (low, high)
 
 
