@@ -90,6 +90,8 @@ EXTRAS: Mapping[str, str] = {
     "comparison of runs": "geval_cli.extras.compare.baseline",
     # Shows such a comparison: `print_baseline`, `print_baseline_in_short`, `baseline_markdown`.
     "comparison in words": "geval_cli.extras.compare.text",
+    # Takes the outputs of an earlier run as those of a suite's tests: `JudgedTests`, `match_outputs`.
+    "judging again": "geval_cli.extras.judge_again",
     # Judges the outputs of one test that are compared with each other, once all of them are there: `finish_row`.
     "comparisons": "geval_cli.extras.comparisons",
     # Has the jobs of a run done by other processes.

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from geval_cli.cli.run import RunDisplay, run_configs
 from geval_cli.errors import ExitCode, UsageError
+from geval_cli.extras.judge_again import held_options, judging_request, open_source
 from geval_cli.report.sanitize import one_line
-from geval_cli.runs.judge_again import held_options, judging_request, open_source
 from geval_cli.runs.options import RunOptions
 from geval_cli.runs.requests import JudgedMetrics
 from geval_cli.store.state import CacheChoice

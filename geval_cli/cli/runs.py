@@ -17,10 +17,9 @@ from geval_cli.extras.history import RunHistory, read_history, runs_json
 from geval_cli.extras.history import print_runs as print_run_table
 from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
-from geval_cli.report.case_text import print_test
 from geval_cli.report.case_view import PROBLEMS, case_number
 from geval_cli.report.console import make_console
-from geval_cli.report.failures import PLURALS, Failures, GroupBy, print_cases, print_failures
+from geval_cli.report.failures import PLURALS, Failures, GroupBy, print_cases, print_failures, print_test
 from geval_cli.report.json_file import json_document, json_text
 from geval_cli.report.report import RunReport, check_output_paths, files_of, write_results_file
 from geval_cli.report.sanitize import quoted

@@ -26,7 +26,6 @@ from geval_cli.providers.registry import (
 from geval_cli.providers.trust import runs_program
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems, gates_of
-from geval_cli.runs.judge_again import JudgedTests, match_outputs
 from geval_cli.runs.lock import lock_problems, read_lock
 from geval_cli.runs.options import DECIDED
 from geval_cli.runs.requests import PreparedRun, RunRequest, open_config
@@ -62,7 +61,9 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     suite = opened.suite if watched is None else dataclasses.replace(opened.suite, tests=watched)
     suite = request.selection.apply(suite)
     judged = (
-        None if request.judged is None else JudgedTests(suite.tests, request.judged, templates_for(suite))
+        None
+        if request.judged is None
+        else extra("judging again").JudgedTests(suite.tests, request.judged, templates_for(suite))
     )
     suite = suite if judged is None else dataclasses.replace(suite, tests=judged)
     asks_models = judged is None and not request.asks_judges_only
@@ -117,7 +118,11 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         DrawnTests(suite.tests, checked.tests, request.seed) if _stops_when_decided(request, suite) else None
     )
     plan = replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows, drawn=drawn)
-    stored = None if request.judged is None else match_outputs(plan, request.judged, templates)
+    stored = (
+        None
+        if request.judged is None
+        else extra("judging again").match_outputs(plan, request.judged, templates)
+    )
     if stored is not None:
         plan = replace(plan, repeats=stored.repeats, has_output=stored.has)
         notes = (*notes, *stored.notes())

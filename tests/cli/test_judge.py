@@ -12,7 +12,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.product import Finished, Product
 
 from geval_cli.cli.main import main
-from geval_cli.runs.judge_again import open_source
+from geval_cli.extras.judge_again import open_source
 from geval_cli.runs.options import RunOptions
 from geval_cli.runs.requests import JudgedMetrics
 

@@ -26,9 +26,16 @@ from geval_cli.records import (
     Status,
     Usage,
 )
-from geval_cli.report.case_text import UNCUT, CasePrinter, ShownCase, print_test
 from geval_cli.report.case_view import AssertionView, CaseView, case_sentence, score_text
-from geval_cli.report.failures import FailedTests, Failures, print_failures
+from geval_cli.report.failures import (
+    UNCUT,
+    CasePrinter,
+    FailedTests,
+    Failures,
+    ShownCase,
+    print_failures,
+    print_test,
+)
 from geval_cli.report.report import telling_metrics, write_results_file
 from geval_cli.report.terminal import print_answer
 from geval_cli.report.verdict import cell_verdict, signs_of

@@ -55,10 +55,9 @@ from geval_cli.patterns import compile_later
 from geval_cli.providers.prices import known_price
 from geval_cli.providers.registry import build_provider
 from geval_cli.records import JsonValue, RunSummary, Status
-from geval_cli.report.case_text import print_test
 from geval_cli.report.case_view import PROBLEMS
 from geval_cli.report.console import make_console
-from geval_cli.report.failures import Failures, GroupBy, print_failures
+from geval_cli.report.failures import Failures, GroupBy, print_failures, print_test
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import sanitize, sanitized_lines
