@@ -26,6 +26,7 @@ from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.main import main as geval_command
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import export_run, import_run
+from geval_cli.extras.compare.baseline import judge_difference
 from geval_cli.extras.conversations.realism import draw_pairs
 from geval_cli.extras.conversations.talk_files import Talk, Talks
 from geval_cli.extras.conversations.two_samples import (
@@ -62,7 +63,6 @@ from geval_cli.extras.trust.statistics.estimate import (
     infer_shift,
 )
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status, Turn, Usage
-from geval_cli.runs.baseline import judge_difference
 from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.intervals import (
     ClusteredMean,
