@@ -9,8 +9,10 @@ async (rules) => {
   // How to find again what a rule has nothing against would take as long as the rules.
   const options = { resultTypes: ["violations"], selectors: false, preload: false };
   const found = await axe.run(document, rules.length ? { ...options, runOnly: rules } : options);
+  // A rule that broke, as of a colour that it cannot read, would pass in silence.
+  const broken = found.incomplete.filter((rule) => rule.error).map((rule) => `${rule.id}: ${rule.error.message}`);
   const nodes = found.violations.flatMap((rule) => rule.nodes.map((node) => [rule, node]));
-  return nodes.map(([rule, node]) => `${rule.id} (${rule.impact}): ${node.html.slice(0, 200)}`);
+  return [...broken, ...nodes.map(([rule, node]) => `${rule.id} (${rule.impact}): ${node.html.slice(0, 200)}`)];
 }
 """
 
