@@ -79,8 +79,7 @@ class OpenCases:
         try:
             await turn
         finally:
-            if not turn.done() or turn.cancelled():
-                self._waiting = deque(item for item in self._waiting if item[1] is not turn)
+            if turn.cancel() or turn.cancelled():  # nobody waits any more: it may have stood before others
                 self._call_next()
 
     def begin_anyway(self, case: OpenCase) -> None:
