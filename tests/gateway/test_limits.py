@@ -524,3 +524,24 @@ def test_requests_beyond_those_that_a_case_was_given_are_taken_from_no_other():
     assert longer.sent == 3
     assert cases.begin_at_once(OpenCase(is_judged=True, judge_calls=1))
     assert not cases.begin_at_once(OpenCase()), "two requests are left, and both belong to a case"
+
+
+def test_cases_begin_as_far_as_what_the_whole_ones_cost_on_average_is_left():
+    budget = Budget(max_cost_usd=1.0)
+    cases = OpenCases(budget, None)
+    first, second, third, fourth, fifth = (judged() for _ in range(5))
+
+    def close(case, cost_usd):
+        case.cost_usd, case.sent, case.is_whole = cost_usd, 2, True
+        budget.cost_usd += cost_usd
+        cases.close(case)
+
+    assert cases.begin_at_once(first)
+    assert not cases.begin_at_once(second), "the first one shows what one costs"
+    close(first, 0.375)
+    assert cases.begin_at_once(second)
+    assert not cases.begin_at_once(third), "$0.625 pays for one of $0.375, not for two"
+    close(second, 0.125)
+    assert cases.begin_at_once(third)
+    assert cases.begin_at_once(fourth), "$0.50 pays for two of $0.25"
+    assert not cases.begin_at_once(fifth)
