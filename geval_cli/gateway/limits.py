@@ -79,7 +79,7 @@ class OpenCases:
         try:
             await turn
         finally:
-            if turn.cancel() or turn.cancelled():  # nobody waits any more: it may have stood before others
+            if turn.cancelled():  # it may have stood before others, for whom there is room
                 self._call_next()
 
     def begin_anyway(self, case: OpenCase) -> None:

@@ -545,3 +545,35 @@ def test_cases_begin_as_far_as_what_the_whole_ones_cost_on_average_is_left():
     assert cases.begin_at_once(third)
     assert cases.begin_at_once(fourth), "$0.50 pays for two of $0.25"
     assert not cases.begin_at_once(fifth)
+
+
+def test_nobody_overtakes_a_case_that_waits_and_all_go_on_when_it_is_cancelled():
+    async def body():
+        cases = OpenCases(Budget(), 2)
+        large, small = OpenCase(is_judged=True, weight=2), judged()
+        assert cases.begin_at_once(judged())
+        waiting = [asyncio.create_task(cases.begin(case)) for case in (large, small)]
+        await asyncio.sleep(0)
+        assert not small.is_begun, "there is room for it, and another was here before"
+        assert not cases.begin_at_once(judged())
+        waiting[0].cancel()
+        await asyncio.wait_for(waiting[1], 30)
+        return large.is_begun, small.is_begun
+
+    assert asyncio.run(body()) == (False, True)
+
+
+def test_a_case_that_is_closed_twice_gives_back_its_room_once():
+    cases, first = OpenCases(Budget(), 1), judged()
+    assert cases.begin_at_once(first)
+    cases.close(first)
+    cases.close(first)
+    assert cases.begin_at_once(judged())
+    assert not cases.begin_at_once(judged())
+
+
+@pytest.mark.parametrize(
+    ("budget", "is_bound"), [(Budget(max_requests=3), True), (Budget(max_cost_usd=1.0), False)]
+)
+def test_steps_that_others_need_too_matter_where_requests_are_bounded(budget, is_bound):
+    assert OpenCases(budget, None).bounds_requests is is_bound
