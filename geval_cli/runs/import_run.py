@@ -100,8 +100,8 @@ class ResultsRow(NamedTuple):
     number: int | None = None
 
 
-class ResultsFile:
-    """A results file; its results are read anew each time, one by one where each has a line.
+class ResultsReader:
+    """Reads a results file: its results anew each time, one by one where each has a line.
 
     Attributes:
         head: what it has beside the results; all that it has where `has_lines` is False.
@@ -276,7 +276,7 @@ def read_importable(path: Path, access: Access = TRUSTED) -> ImportedRun:
         ConfigError: with every problem of the file, placed at its line and column.
     """
     try:
-        file = ResultsFile(path, access)
+        file = ResultsReader(path, access)
         return _foreign_run(file, access) or _own_run(file, access)
     except OSError as error:
         raise ConfigError([open_problem(path, error, None)]) from error
@@ -286,7 +286,7 @@ def read_importable(path: Path, access: Access = TRUSTED) -> ImportedRun:
         raise ConfigError([_not_results(path, str(error))]) from error
 
 
-def _foreign_run(file: ResultsFile, access: Access) -> ImportedRun | None:
+def _foreign_run(file: ResultsReader, access: Access) -> ImportedRun | None:
     for reader in () if file.has_lines else extras_of("results"):
         foreign = reader.read_results(file.head, partial(_place, file.path, access))
         if foreign is not None:
@@ -307,7 +307,7 @@ def _foreign_run(file: ResultsFile, access: Access) -> ImportedRun | None:
     return None
 
 
-def _own_run(file: ResultsFile, access: Access) -> ImportedRun:
+def _own_run(file: ResultsReader, access: Access) -> ImportedRun:
     path, head = file.path, file.head
     if newer := newer_version(head):
         where = _place(path, access, "schema_version")

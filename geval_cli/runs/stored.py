@@ -26,7 +26,7 @@ from geval_cli.records import (
 from geval_cli.report.report import HumanLabels, RunReport
 from geval_cli.runs.import_run import (
     UNREADABLE,
-    ResultsFile,
+    ResultsReader,
     ResultsRow,
     newer_version,
     read_importable,
@@ -195,12 +195,12 @@ def _with_test(row: ResultsRow) -> CaseResult:
     return replace(result, test=row.find_test(result.test_index) or result.test)
 
 
-def _opened(path: Path, access: Access) -> ResultsFile:
+def _opened(path: Path, access: Access) -> ResultsReader:
     with _refused(path):
-        return ResultsFile(path, access)
+        return ResultsReader(path, access)
 
 
-def _read(file: ResultsFile, decode: Callable[[ResultsRow], T]) -> Iterator[T]:
+def _read(file: ResultsReader, decode: Callable[[ResultsRow], T]) -> Iterator[T]:
     """Yield what `decode` makes of each result of a file."""
     with _refused(file.path):
         yield from map(decode, file.rows())
