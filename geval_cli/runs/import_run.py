@@ -477,7 +477,7 @@ def _converted(
             if where is None:
                 place = place or reduce(SourcePath.child, keys, _document(path, access))
                 where = place.value(index)
-            problems.append(Problem(f"result {index + 1}: {_why(error)}", where, _WHAT_IS_READ))
+            problems.append(Problem(f"result {index + 1}: {_why(error)}", where))
         if len(problems) >= _MOST_PROBLEMS:
             break
     if problems:
