@@ -56,7 +56,7 @@ EXTRAS: Mapping[str, str] = {
     # Has the processes and engines that run code: `Scripts`.
     "code runner": "geval_cli.extras.programs.scripting.scripts",
     # Reads the tools of a test, and checks them: `read_tools`, `check_tools`.
-    "tools of a config": "geval_cli.extras.tools.reading",
+    "tools of a config": "geval_cli.extras.tools.calling",
     # Says what keeps a run from ending as soon as it is decided, and when it is: `stop_problems`, `Decisions`.
     "early stopping": "geval_cli.extras.stopping",
     # Reads and writes them: `open_tests`, `results_head`, `read_result_texts`, `refuse_parquet`, `write_problem`.
@@ -66,7 +66,7 @@ EXTRAS: Mapping[str, str] = {
     # Answers the tools that a model calls: `ToolCaller`.
     "tools": "geval_cli.extras.tools.calling",
     # Says what keeps a run from going in batches, begins them, and does its jobs in waves.
-    "batches": "geval_cli.extras.batches.waves",
+    "batches": "geval_cli.extras.batches.driver",
     # Keeps those of a cache: `BatchStore`.
     "stored batches": "geval_cli.extras.batches.store",
     # Speaks the batch API that an endpoint names: `batches_of(endpoint, transport)`.
@@ -79,15 +79,15 @@ EXTRAS: Mapping[str, str] = {
     # Reads and checks the users of a config whom models play: `read_simulation`, `read_profiles`, `check_user`.
     "simulated users": "geval_cli.extras.conversations.users",
     # Says what such a user says next: `SimulatedTalk`.
-    "simulated talk": "geval_cli.extras.conversations.talk",
+    "simulated talk": "geval_cli.extras.conversations.users",
     # Signs requests with AWS credentials: `signer_of`, `check_sign`, `missing_for_sign`, `uses_credentials`.
     "signatures of AWS": "geval_cli.extras.aws.signing",
     # Models in a project of Google's cloud: where they are, and what names them.
-    "vertex": "geval_cli.extras.clouds.vertex",
+    "vertex": "geval_cli.extras.clouds",
     # Finds the credentials of Google Cloud and Azure: `credentials_for`, `lack_of`.
-    "cloud credentials": "geval_cli.extras.clouds.credentials",
+    "cloud credentials": "geval_cli.extras.clouds",
     # Compares a run with an earlier one: `open_baseline`, `compared_with`, `judge_differences`.
-    "comparison of runs": "geval_cli.extras.compare.baseline",
+    "comparison of runs": "geval_cli.extras.compare.comparison",
     # Shows such a comparison: `print_baseline`, `print_baseline_in_short`, `baseline_markdown`.
     "comparison in words": "geval_cli.extras.compare.text",
     # Takes the outputs of an earlier run as those of a suite's tests: `JudgedTests`, `match_outputs`.

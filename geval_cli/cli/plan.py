@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.run import check_one_config, describe_progress, prepare_all, state_folders
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
-from geval_cli.extras.plan.dry_run import plan_run, planned_power
-from geval_cli.extras.plan.report import AnchorsPlan, RunPlan, plan_document, print_plan
+from geval_cli.extras.plan import AnchorsPlan, RunPlan, plan_document, plan_run, planned_power, print_plan
 from geval_cli.extras.workers.coordinator import planned_workers
 from geval_cli.plugins import extra
 from geval_cli.report.console import make_console

@@ -16,8 +16,15 @@ from geval_cli.engine.columns import baseline_index, column_labels
 from geval_cli.engine.gates import is_tagged
 from geval_cli.engine.plan import DoneCases, Plan, key_of
 from geval_cli.errors import Problem
-from geval_cli.extras.compare.baseline import Baseline
-from geval_cli.extras.compare.comparison import PASS_RATE, SCORE, Measure, RowKind, compared_case, values_of
+from geval_cli.extras.compare.comparison import (
+    PASS_RATE,
+    SCORE,
+    Baseline,
+    Measure,
+    RowKind,
+    compared_case,
+    values_of,
+)
 from geval_cli.extras.compare.matching import match_columns
 from geval_cli.metrics import metric_status
 from geval_cli.numbers import fixed, plural, trimmed

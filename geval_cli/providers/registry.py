@@ -91,8 +91,8 @@ _CLOUDS = "geval_cli.extras.clouds"
 
 OWN_KINDS: Mapping[str, ProviderKind] = {
     "vertex": ProviderKind(
-        f"{_CLOUDS}.vertex",
-        f"{_CLOUDS}.vertex",
+        _CLOUDS,
+        _CLOUDS,
         VERTEX.title,
         VERTEX.example,
         VERTEX.key_envs[0],

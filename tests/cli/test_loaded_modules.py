@@ -31,7 +31,7 @@ def loaded_to_run() -> set[str]:
         "geval_cli.extras.promptfoo.load",
         "geval_cli.extras.html.file",
         "geval_cli.report.junit_file",
-        "geval_cli.extras.plan.dry_run",
+        "geval_cli.extras.plan",
         "geval_cli.extras.promptfoo.nunjucks",
     ],
 )

@@ -26,7 +26,7 @@ from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.remove import remove_runs
 from geval_cli.cli.runs import ShowChoice, print_runs, show_run
 from geval_cli.errors import StoreError, UsageError
-from geval_cli.extras.plan.dry_run import plan_run
+from geval_cli.extras.plan import plan_run
 from geval_cli.records import CaseResult, RunStatus, Status
 from geval_cli.report.failures import GroupBy
 from geval_cli.runs.prepare import prepare

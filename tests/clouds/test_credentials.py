@@ -16,7 +16,7 @@ from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 
 from geval_cli.errors import ProviderAuthError, ProviderUnavailableError
-from geval_cli.extras.clouds.credentials import CLOUDS, CloudCredentials
+from geval_cli.extras.clouds import CLOUDS, CloudCredentials
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.registry import build_provider, check_provider, check_ready, provider_access_problem

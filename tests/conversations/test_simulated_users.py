@@ -20,7 +20,7 @@ from support.model_server import verdict
 from support.product import Product
 
 from geval_cli import GEval, Suite, TestCase, UsageError, run
-from geval_cli.extras.conversations.talk import GAVE_UP, GOAL, read_reply, user_messages
+from geval_cli.extras.conversations.users import GAVE_UP, GOAL, read_reply, user_messages
 from geval_cli.records import Turn
 from geval_cli.runs.evaluate import JOBS_PER_REQUEST
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from geval_cli.extras.html.case import rendered_markdown
+from geval_cli.extras.html.run import rendered_markdown
 
 
 @pytest.mark.parametrize(

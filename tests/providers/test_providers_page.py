@@ -11,7 +11,7 @@ import yaml
 from support.geval_command import run_geval
 
 from geval_cli.extras.aws.signing import SIGNING_KEYS
-from geval_cli.extras.clouds.vertex import VERTEX, VERTEX_KEYS
+from geval_cli.extras.clouds import VERTEX, VERTEX_KEYS
 from geval_cli.extras.local.llama_server import LlamaSettings
 from geval_cli.extras.local.models import LOCAL_KEYS
 from geval_cli.extras.programs.scripting.processes import DEFAULT_PARALLEL

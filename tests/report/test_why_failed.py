@@ -10,10 +10,9 @@ import pytest
 from support.sample_run import COLUMNS, RUN, console_of, make_case, make_judged, make_report
 
 from geval_cli.engine.columns import with_columns
-from geval_cli.extras.html.case import case_values
 from geval_cli.extras.html.environment import make_environment
-from geval_cli.extras.html.run import cell_of, run_values
-from geval_cli.extras.web.live_run import brief_of
+from geval_cli.extras.html.run import case_values, cell_of, run_values
+from geval_cli.extras.web.live_runs import brief_of
 from geval_cli.numbers import format_comparison
 from geval_cli.records import (
     AssertionResult,

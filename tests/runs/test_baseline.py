@@ -12,8 +12,13 @@ from support.stored_runs import store_judged_run, store_run
 
 from geval_cli.engine.plan import content_key
 from geval_cli.errors import ConfigError, GevalError, UsageError
-from geval_cli.extras.compare.baseline import open_baseline
-from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun, compare, comparison_from_json
+from geval_cli.extras.compare.comparison import (
+    ComparisonOptions,
+    NamedRun,
+    compare,
+    comparison_from_json,
+    open_baseline,
+)
 from geval_cli.extras.compare.text import baseline_markdown
 from geval_cli.records import RunSummary, Status
 from geval_cli.report.report import write_results_file

@@ -39,15 +39,17 @@ from geval_cli.extras.trust.probe_findings import (
 from geval_cli.extras.trust.probes import (
     PROBES,
     Finding,
+    Material,
     ProbeKind,
     ProbeReport,
     ProbeVerdict,
     ScoreChange,
     chosen_probes,
+    rewritten,
+    rewritten_steps,
 )
+from geval_cli.extras.trust.probes import REWRITES as REWRITES_BY_NAME
 from geval_cli.extras.trust.probing import family_of, probe_document, probe_with
-from geval_cli.extras.trust.rewrites import REWRITES as REWRITES_BY_NAME
-from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
 from geval_cli.judge.calls import JudgeMemory
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.runs.prepare import prepare

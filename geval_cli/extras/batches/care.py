@@ -9,10 +9,9 @@ from pathlib import Path
 
 from geval_cli.errors import ConfigError, Problem, ProviderRequestError, ProviderResponseError, UsageError
 from geval_cli.extras.batches.api import BrokenResultsError, RemoteState
-from geval_cli.extras.batches.driver import BatchDriver, replies_in
+from geval_cli.extras.batches.driver import BOTH_ROLES, BatchDriver, policy_of, replies_in
 from geval_cli.extras.batches.layer import BatchPolicy, BatchQueue, server_text
 from geval_cli.extras.batches.store import Batch, BatchState, BatchStore
-from geval_cli.extras.batches.waves import BOTH_ROLES, policy_of
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Notice, Runtime, ServerKey
 from geval_cli.providers.base import Provider, batch_api

@@ -14,8 +14,8 @@ from rich.text import Text
 from geval_cli.cli.problems import print_note, print_warnings
 from geval_cli.errors import UsageError
 from geval_cli.extras.batches.care import BatchKeeper
+from geval_cli.extras.batches.driver import recorded_batch
 from geval_cli.extras.batches.store import Batch
-from geval_cli.extras.batches.waves import recorded_batch
 from geval_cli.numbers import format_time, plural
 from geval_cli.records import SCHEMA_VERSION, to_json
 from geval_cli.report.console import make_console, print_rows

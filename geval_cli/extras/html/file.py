@@ -45,7 +45,6 @@ from jinja2 import Environment
 from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
-from geval_cli.extras.html.case import case_values
 from geval_cli.extras.html.charts import RunFigures, run_charts
 from geval_cli.extras.html.drawing import MarkFilter
 from geval_cli.extras.html.environment import asset, make_environment, short_text, source_hash
@@ -53,6 +52,7 @@ from geval_cli.extras.html.run import (
     ROWS_PER_PAGE,
     Chip,
     Matrix,
+    case_values,
     cell_of,
     chips_of,
     columns_of,

@@ -36,8 +36,7 @@ from geval_cli.events import CaseFinished, Noticed, RunEvent, RunStarted
 from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun, compare
 from geval_cli.extras.compare.text import print_comparison
 from geval_cli.extras.mcp.command import McpOptions
-from geval_cli.extras.plan.dry_run import plan_run
-from geval_cli.extras.plan.report import plan_document
+from geval_cli.extras.plan import plan_document, plan_run
 from geval_cli.extras.trust import require_statistics
 from geval_cli.extras.trust.anchors import AnchorSet, Look, keep_look, looks_before, read_anchors
 from geval_cli.extras.trust.documents import print_document

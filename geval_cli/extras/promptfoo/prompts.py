@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.extras.promptfoo.paths import file_keys, program_reference, with_file_contents
+from geval_cli.extras.promptfoo.env import file_keys, program_reference, with_file_contents
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.files import (

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_cli.errors import ConfigError
-from geval_cli.extras.promptfoo.env import literal_env
-from geval_cli.extras.promptfoo.paths import STRUCTURED_SUFFIXES, file_keys, with_file_contents
+from geval_cli.extras.promptfoo.env import STRUCTURED_SUFFIXES, file_keys, literal_env, with_file_contents
 from geval_cli.extras.promptfoo.prompts import ConfigPart
 from geval_cli.extras.promptfoo.requests import ENV_NAMES
 from geval_cli.records import JsonValue

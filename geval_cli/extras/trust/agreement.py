@@ -37,8 +37,7 @@ from geval_cli.extras.trust.matching import (
     judged_labels,
     threshold_of,
 )
-from geval_cli.extras.trust.options import AgreeOptions
-from geval_cli.extras.trust.requirements import GateOutcome, Requirement
+from geval_cli.extras.trust.options import AgreeOptions, GateOutcome, Requirement
 from geval_cli.extras.trust.statistics import agreement as statistics
 from geval_cli.extras.trust.statistics.agreement import (
     CORRELATIONS,

@@ -16,8 +16,7 @@ from geval_cli.errors import ConfigError, ExitCode, Problem
 from geval_cli.extras.html.drawing import Chart
 from geval_cli.extras.html.environment import asset
 from geval_cli.extras.trust.labels import unwritable
-from geval_cli.extras.trust.options import ReportOptions
-from geval_cli.extras.trust.requirements import GateOutcome
+from geval_cli.extras.trust.options import GateOutcome, ReportOptions
 from geval_cli.extras.trust.statistics.estimate import CarryOver
 from geval_cli.numbers import fixed, format_difference, format_share, format_share_interval
 from geval_cli.patterns import compile_later

@@ -22,7 +22,7 @@ from geval_cli.engine.case import JobContext, begin_job
 from geval_cli.engine.plan import NOTHING_SAID, Job, assertions_of, key_of
 from geval_cli.errors import UndoneError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
-from geval_cli.extras.plan.report import RunPlan
+from geval_cli.extras.plan import RunPlan
 from geval_cli.extras.trust.anchors import (
     Anchor,
     AnchorSet,

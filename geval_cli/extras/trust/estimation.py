@@ -34,8 +34,7 @@ from geval_cli.extras.trust.matching import (
     read_given,
     threshold_of,
 )
-from geval_cli.extras.trust.options import EstimateOptions
-from geval_cli.extras.trust.requirements import GateOutcome, Requirement
+from geval_cli.extras.trust.options import EstimateOptions, GateOutcome, Requirement
 from geval_cli.extras.trust.statistics.estimate import CarryOver, ErrorRates, Inference, rogan_gladen
 from geval_cli.extras.trust.true_figures import (
     ScoredOutput,

@@ -37,7 +37,7 @@ from geval_cli.errors import (
     UndoneError,
     UsageError,
 )
-from geval_cli.extras.plan.report import RunPlan
+from geval_cli.extras.plan import RunPlan
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, count_look
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.drift import AskedJob, RatingCost, asked_for

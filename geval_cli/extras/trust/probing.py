@@ -1,7 +1,7 @@
 """Ask a judge about rewritten outputs: `geval probe` and `geval_cli.extras.trust.probe`.
 
 The outputs are those of the config's own tests, given or generated as in a run, through the cache and the budget. What
-the answers mean is in `probe_findings`, and the rewrites are in `rewrites`.
+the answers mean is in `probe_findings`, and the rewrites are in `probes`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from geval_cli.engine.case import JobContext, PendingResult, begin_job
 from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.errors import ConfigError, UndoneError, UsageError
-from geval_cli.extras.plan.dry_run import plan_run
+from geval_cli.extras.plan import plan_run
 from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.labels import count_words, draw, vars_key
@@ -46,14 +46,16 @@ from geval_cli.extras.trust.probe_findings import (
 )
 from geval_cli.extras.trust.probes import (
     Finding,
+    Material,
     Probe,
     ProbeKind,
     ProbeReport,
     ProbeVerdict,
     ScoreChange,
     chosen_probes,
+    rewritten,
+    rewritten_steps,
 )
-from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number

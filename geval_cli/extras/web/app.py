@@ -23,12 +23,12 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from geval_cli.extras.html.environment import STATIC_FOLDER
-from geval_cli.extras.web.api import geval, labels, openapi, run_actions, runs
+from geval_cli.extras.web.api import geval, labels, openapi, runs
 from geval_cli.extras.web.api.geval import Evaluations
 from geval_cli.extras.web.editor.routes import router as editor_router
 from geval_cli.extras.web.live_runs import LiveRuns
 from geval_cli.extras.web.pages import router as pages_router
-from geval_cli.extras.web.pages.charts import KeptFigures
+from geval_cli.extras.web.pages.compare import KeptFigures
 from geval_cli.extras.web.pages.routing import Recent
 from geval_cli.extras.web.problems_json import SecurityHeaders, add_problem_handlers
 from geval_cli.extras.web.security import BodyGuard, HostAndOrigin, TokenCheck
@@ -118,7 +118,6 @@ async def health() -> Response:
 ROUTERS = (
     geval.router,
     runs.router,
-    run_actions.router,
     labels.router,
     _health,
     openapi.router,

@@ -25,7 +25,7 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.events import CaseFinished, Noticed
-from geval_cli.extras.plan.report import WorkersPlan
+from geval_cli.extras.plan import WorkersPlan
 from geval_cli.extras.workers.executors import (
     LocalWorkers,
     ShardExecutor,

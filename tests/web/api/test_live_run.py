@@ -5,7 +5,7 @@ from support.sample_run import RUN, SUMMARY, make_case
 
 from geval_cli.engine.runner import StopSignal
 from geval_cli.events import CaseFinished, Noticed, RunFinished
-from geval_cli.extras.web.live_run import UNREAD_MAX, LiveRun
+from geval_cli.extras.web.live_runs import UNREAD_MAX, LiveRun
 from geval_cli.records import AssertionResult, Status
 
 

@@ -23,8 +23,7 @@ from support.stored_runs import hostile_tests, store_run, write_config
 from geval_cli.extras.compare.comparison import paired_cases
 from geval_cli.extras.compare.matching import match_columns
 from geval_cli.extras.html.charts import SCORE
-from geval_cli.extras.web.pages.charts import KeptFigures
-from geval_cli.extras.web.pages.compare import compared
+from geval_cli.extras.web.pages.compare import KeptFigures, compared
 from geval_cli.extras.web.pages.routing import Recent
 from geval_cli.records import CaseResult, RunStatus, RunSummary
 from geval_cli.report.report import RunReport, write_results_file

@@ -15,7 +15,7 @@ from support.sample_run import RUN, SUMMARY, make_case, make_judged
 
 from geval_cli.extras.web.pages.label import LABELS_PER_PAGE
 from geval_cli.extras.web.pages.routing import page_count, page_shown
-from geval_cli.extras.web.pages.runs import RUNS_PER_PAGE
+from geval_cli.extras.web.pages.run import RUNS_PER_PAGE
 from geval_cli.records import Status
 from geval_cli.report.sanitize import output_digest
 from geval_cli.store.runs import RunOrigin, RunStore, StoredLabel, config_file

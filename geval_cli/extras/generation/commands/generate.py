@@ -33,7 +33,7 @@ from geval_cli.extras.generation.options import (
     GenerateTestsOptions,
     WritingOptions,
 )
-from geval_cli.extras.plan.dry_run import request_counts
+from geval_cli.extras.plan import request_counts
 from geval_cli.extras.traces.importing import line_of, no_file
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire

@@ -9,7 +9,7 @@ from rich.text import Text
 from geval_cli.cli.problems import print_note, print_problems, print_warnings
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.events import Noticed, RunEvent
-from geval_cli.extras.plan.dry_run import plan_run
+from geval_cli.extras.plan import plan_run
 from geval_cli.extras.trust.anchors import (
     AnchorSet,
     drawn_anchors,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from geval_cli.cli.problems import print_note, print_problems, print_warnings
 from geval_cli.errors import ExitCode
-from geval_cli.extras.plan.dry_run import plan_run
+from geval_cli.extras.plan import plan_run
 from geval_cli.extras.trust.documents import check_document_paths, deliver
 from geval_cli.extras.trust.drift import uncached
 from geval_cli.extras.trust.gepa_search import check_installed

@@ -25,8 +25,7 @@ from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.extras.starter import choose_starter
 from geval_cli.extras.web.html import error_page, render_page
 from geval_cli.extras.web.problems_json import RefusedError
-from geval_cli.extras.web.served_folder import CONFIG_SUFFIXES, served_config
-from geval_cli.extras.web.settings import ServerSettings
+from geval_cli.extras.web.settings import CONFIG_SUFFIXES, ServerSettings, served_config
 from geval_cli.records import JsonValue
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile, open_in_place

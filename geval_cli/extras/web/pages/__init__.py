@@ -2,12 +2,10 @@
 
 from fastapi import APIRouter
 
-from geval_cli.extras.web.pages import charts, compare, label, run, runs
+from geval_cli.extras.web.pages import compare, label, run
 
 router = APIRouter(include_in_schema=False)
-router.include_router(runs.router)
 router.include_router(run.router)
-router.include_router(charts.router)
 router.include_router(compare.router)
 router.include_router(label.router)
 

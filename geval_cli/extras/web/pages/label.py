@@ -4,8 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from geval_cli.errors import UsageError
-from geval_cli.extras.html.case import chat_messages, whole_output
-from geval_cli.extras.html.run import row_title
+from geval_cli.extras.html.run import chat_messages, row_title, whole_output
 from geval_cli.extras.trust.labelling import parts_to_read
 from geval_cli.extras.web.api.labels import own_row, reviewed_labels
 from geval_cli.extras.web.html import render_page

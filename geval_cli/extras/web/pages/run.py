@@ -1,4 +1,4 @@
-"""The pages of a run and of one case: a matrix with tests down and prompts x providers across.
+"""The list of runs, and the pages of one: a matrix with tests down and prompts x providers across, and its cases.
 
 While a run is under way its page shows how far it is, and what can be done with it.
 """
@@ -17,12 +17,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, UnjudgeableError, UsageError
-from geval_cli.extras.html.case import case_values
+from geval_cli.extras.history import RunChange, RunHistory, change_text, read_history
 from geval_cli.extras.html.charts import ScoreRange
 from geval_cli.extras.html.environment import shown_text
 from geval_cli.extras.html.run import (
     ROWS_PER_PAGE,
     Matrix,
+    case_values,
     columns_of,
     first_variables,
     heads_of,
@@ -32,10 +33,11 @@ from geval_cli.extras.html.run import (
     status_sums,
 )
 from geval_cli.extras.web.html import render_page
-from geval_cli.extras.web.live_run import EventJson, LiveRun, brief_of
-from geval_cli.extras.web.live_runs import live_of, runs_of
+from geval_cli.extras.web.live_runs import EventJson, LiveRun, brief_of, live_of, runs_of
+from geval_cli.extras.web.pages.compare import trends
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
+    Recent,
     ValueT,
     case_link,
     link_with,
@@ -54,13 +56,67 @@ from geval_cli.report.case_view import CaseView
 from geval_cli.report.csv_file import csv_document
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport, run_title
+from geval_cli.report.verdict import run_outcome
 from geval_cli.runs.resume import options_of
 from geval_cli.runs.stored import kept_labels_of, load_report
 from geval_cli.source.access import access_in
 from geval_cli.source.media import names_media, read_media
 from geval_cli.specs.dialect import RULES
-from geval_cli.store.run_pages import Facet, Repeats, ResultFilter, ResultPage, RunPages, SortOrder
+from geval_cli.store.run_pages import Facet, Repeats, ResultFilter, ResultPage, RunChoice, RunPages, SortOrder
 from geval_cli.store.runs import RunStore
+
+RUNS_PER_PAGE = 50
+_HISTORY_RUNS = 500
+
+router = APIRouter(route_class=PageRoute)
+
+
+@router.get("/", response_class=HTMLResponse)
+def show_runs(request: Request) -> HTMLResponse:
+    """Return all runs, newest first; with `?config=` those of one config, with `?tag=NAME=VALUE` those with a tag."""
+    runs = runs_of(request)
+    config = request.query_params.get("config") or None
+    tags = [text for text in request.query_params.getlist("tag") if text.partition("=")[1]]
+    pairs = tuple((name, value) for name, _, value in (text.partition("=") for text in tags))
+    number = page_number(request)
+    chosen = RunChoice.of_config(config, pairs)
+    changes: Recent[tuple[str, ...], RunChange | None] = request.app.state.changes
+
+    def history_of(page: int) -> RunHistory:
+        offset = (page - 1) * RUNS_PER_PAGE
+        return read_history(runs, chosen, offset=offset, limit=RUNS_PER_PAGE, remember=changes.get)
+
+    history = history_of(number)
+    if number > (last := page_shown(number, history.total, RUNS_PER_PAGE)):
+        number, history = last, history_of(last)
+    points = [] if number > 1 or tags else runs.pages().history(_HISTORY_RUNS)
+    query = {"config": config, "tag": tags}
+    return render_page(
+        "runs.html",
+        section="runs",
+        outlines=history.runs,
+        total=history.total,
+        config=config,
+        tags=tags,
+        trends=trends(points, config),
+        page=number,
+        pages_total=page_count(history.total, RUNS_PER_PAGE),
+        page_link=lambda page: link_with("/", {**query, "page": page}),
+        config_link=lambda path: link_with("/", {"config": path}),
+        tag_link=lambda name, value: link_with("/", {"config": config, "tag": [*tags, f"{name}={value}"]}),
+        without_tag=lambda tag: link_with("/", {**query, "tag": [item for item in tags if item != tag]}),
+        run_link=run_link,
+        display_name=run_title,
+        change_text=change_text,
+        models=lambda run: ", ".join(
+            dict.fromkeys(item.provider_label for item in run.columns if item.provider_label)
+        ),
+        gates=lambda counts: sum(gate.status is Status.PASSED for gate in counts.gates),
+        outcome=lambda item: run_outcome(item.run, item.counts),
+        file_name=lambda path: Path(path).name or path,
+        folder=request.app.state.settings.folder,
+    )
+
 
 _PROBLEMS_SHOWN = 5
 _CONFLICT = 409
@@ -157,9 +213,6 @@ def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, RunProgress]:
     report = RunReport(run, live.summary, lambda: runs.results(run.id), planned=live.total)
     problems = tuple(live.state()["problems"][: -_PROBLEMS_SHOWN - 1 : -1])
     return report, RunProgress(live.total, problems, live.is_stopping)
-
-
-router = APIRouter(route_class=PageRoute)
 
 
 @router.get("/runs/{run_id}/results/{test}/{repeat}/{column}", response_class=HTMLResponse)

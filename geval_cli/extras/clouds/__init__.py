@@ -1,1 +1,0 @@
-"""Models in Google Cloud and Azure, by the clouds' own credentials."""

@@ -1,1 +1,0 @@
-"""Count what a run would send and cost, before it is started: `--plan`."""
