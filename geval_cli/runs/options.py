@@ -1,8 +1,8 @@
 """The options of a run, each declared once, with everything that anyone needs to know about it.
 
 A field of `RunOptions` is all there is to an option. From the fields the command line makes its parameters
-(`cli/options`) and the HTTP API its request model (`web/api/runs`); `runs/resume` takes those that decide results.
-This module is loaded by `geval --help`, so it imports nothing that takes time.
+(`cli/options`) and the HTTP API its request model (`extras/web/api/runs`); `runs/resume` takes those that decide
+results. This module is loaded by `geval --help`, so it imports nothing that takes time.
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -4,7 +4,7 @@ import typer
 
 from geval_haiku.provider import POEM
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()

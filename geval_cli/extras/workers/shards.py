@@ -1,6 +1,6 @@
 """Shards of a run: ranges of tests that workers do side by side, what each may spend, and the words between them.
 
-Everything here is plain data and arithmetic; `runs/workers` sends it, `runs/shard_worker` does the work.
+Everything here is plain data and arithmetic; `coordinator` sends it, `worker` does the work.
 """
 
 import math
