@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,14 @@ EXTRAS: Mapping[str, str] = {
     "workers": "geval_cli.extras.workers.coordinator",
 }
 """What the core asks extras for -> the module that has it."""
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a package can be imported, without importing it."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it is missing
+        return False
 
 
 def extra(name: str) -> Any:

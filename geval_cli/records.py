@@ -416,7 +416,7 @@ TEST_TEXTS = (
     *("input", "expected_output", "context", "retrieval_context"),
     *("scenario", "expected_outcome", "role"),
 )
-"""The fields of a test that hold texts, wherever one is written, merged or judged."""
+"""The fields of a test that hold text: in configs, in merged tests, and in what a judge is shown."""
 ASKED_TEXTS = tuple(name for name in TEST_TEXTS if name not in {"scenario", "role"})
 """The fields of `AskedTest` that hold texts, in the order in which they are shown."""
 

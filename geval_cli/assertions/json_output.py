@@ -2,9 +2,6 @@
 
 The draft of a schema is the one that `$schema` names, 2020-12 otherwise. Formats are checked. References are followed
 within the schema; nothing is ever fetched.
-
-The draft of a schema is the one that `$schema` names, 2020-12 otherwise. Formats are checked. References are followed
-within the schema; nothing is ever fetched.
 """
 
 import asyncio
@@ -251,9 +248,8 @@ def _limited_scope(module: str) -> dict[str, Any]:
 
 
 _LONGEST = 100_000  # characters of one object
-_MOST_READ = (
-    300_000  # characters in all: each opening brace that nothing closes is read to the end of the text
-)
+# Characters in all: each opening brace that nothing closes is read to the end of the text
+_MOST_READ = 300_000
 
 
 class SchemaEvaluationAssertion(Assertion):

@@ -16,9 +16,8 @@ from geval_cli.specs.base import WrittenSchema
 
 _FENCE = compile_later(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(?P<content>.*?)^[ \t]*\1", re.DOTALL | re.MULTILINE)
 _OPENING = compile_later(r"""\{(?=\s*["}])|\[(?=\s*[]["{tfnNI0-9-])""")
-_MOST_TRIES = (
-    1000  # each takes time in proportion to the text; an answer with more broken brackets holds no JSON
-)
+# Each takes time in proportion to the text; an answer with more broken brackets holds no JSON
+_MOST_TRIES = 1000
 Schema = dict[str, Any] | bool
 
 

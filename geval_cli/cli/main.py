@@ -41,9 +41,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
 
 
-TYPE_CHECKING = (
-    False  # as in `typing`: until `geval` is called, each import is time in which Ctrl-C is Python's
-)
+# As in `typing`: until `geval` is called, each import is time in which Ctrl-C is Python's
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 

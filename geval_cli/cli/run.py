@@ -375,9 +375,8 @@ def _print_results(
 
 def _run_before(report: RunReport, state: State) -> str:
     """Return what to call the finished run of this config before this one; "" where nothing is to be compared."""
-    if (
-        not report.is_stored or report.summary.baseline is not None
-    ):  # the comparison with that is shown already
+    if not report.is_stored or report.summary.baseline is not None:
+        # The comparison with that is shown already
         return ""
     earlier = state.runs.pages().previous(report.run.id, finished=True)
     if earlier is None:

@@ -17,7 +17,7 @@ from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.templating import Templates
 
 REQUESTS = "requests of promptfoo"
-"""The name under which `plugins.EXTRAS` has what becomes of a prompt by promptfoo's rules."""
+"""The name in `plugins.EXTRAS` of what makes requests of prompts by promptfoo's rules."""
 
 _NOTHING: Mapping[str, JsonValue] = {}
 

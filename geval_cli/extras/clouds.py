@@ -18,7 +18,6 @@ from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC
 from functools import partial
 from http import HTTPStatus
-from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -26,6 +25,7 @@ from msgspec import Struct
 
 from geval_cli.errors import Problem, ProviderAuthError, ProviderUnavailableError
 from geval_cli.patterns import compile_later
+from geval_cli.plugins import is_installed
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.addresses import certificate_of, check_certificate
 from geval_cli.providers.network.messages import HttpCall
@@ -40,13 +40,12 @@ from geval_cli.providers.options import (
     wire_parameters,
 )
 from geval_cli.providers.preset_table import VERTEX, is_region
-from geval_cli.providers.presets import Endpoint
+from geval_cli.providers.presets import Endpoint, find_key
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.anthropic import AnthropicProvider
 from geval_cli.providers.wire.credentials import (
     CLOUD_LOGIN,
-    KEY_COMMAND_SOURCE,
     CloudLogin,
     Token,
     TokenSigner,
@@ -381,7 +380,7 @@ def lack_of(
     refused = _refused(source, cloud, url, settings)
     if refused is not None:
         return refused
-    if not all(map(_is_installed, cloud.modules)):
+    if not all(map(is_installed, cloud.modules)):
         what = f"finding {cloud.title}'s default credentials needs the package {cloud.package}"
         return what, f"to use them, install it {cloud.install}"
     signer = credentials_for(source, name, url, settings)
@@ -418,13 +417,6 @@ def _refused(
     if not access.runs_code:
         return f"{access.refuser} not allow the credentials of {cloud.title} at another address", TRUST_HINT
     return None
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 _KEY_VARIABLES = VERTEX.key_envs[:1]
@@ -580,18 +572,7 @@ def _request_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 def _credentials(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return the key or the token, and in words where it came from."""
-    if has_key_command(settings):
-        return None, KEY_COMMAND_SOURCE
-    if settings.get(CLOUD_LOGIN):
-        return None, ""
-    if "api_key" in settings:
-        return settings["api_key"], "`apiKey` in the config"
-    named = settings.get("api_key_env")
-    usual = _TOKEN_VARIABLES if _project(source, settings) else _KEY_VARIABLES
-    for variable in (named,) if named else usual:
-        if source.env.get(variable):
-            return source.env[variable].strip(), variable  # of the environment, a file of it or the config
-    return None, ""
+    return find_key(source, settings, _TOKEN_VARIABLES if _project(source, settings) else _KEY_VARIABLES)
 
 
 def _project(source: ProviderSource, settings: Mapping[str, Any]) -> str:

@@ -622,9 +622,8 @@ class _DryRun(Struct, eq=False):
         if followed is None:
             raise UnjudgeableError("the judges are called once the job is done")
         found = None
-        if not (
-            followed.has_made_up and request.purpose is Purpose.FURTHER_SAMPLES
-        ):  # counted with the batch before
+        if not (followed.has_made_up and request.purpose is Purpose.FURTHER_SAMPLES):
+            # Counted with the batch before
             found = await self._note(provider, request, followed.assumption(request))
             further = None if found else followed.further_samples(request)
             if further is not None:

@@ -55,9 +55,8 @@ class RequestLogFile:
     ) -> None:
         file, self._file = self._file, None
         if file is not None:
-            with suppress(
-                OSError
-            ):  # every line is on its way by itself, and a full disk was told by `finish`
+            with suppress(OSError):
+                # Every line is on its way by itself, and a full disk was told by `finish`
                 file.close()
 
     def listen(self, event: RunEvent) -> None:

@@ -26,7 +26,7 @@ KEYS_OF_CASE: ContextVar[list[str] | None] = ContextVar("keys_of_case", default=
 
 
 COUNTS_CALL: ContextVar[Callable[[ModelCalled], object] | None] = ContextVar("counts_call", default=None)
-"""Is told what each call takes that is made within a task and those it begins; None where nobody counts."""
+"""Called with what each model call takes, in this task and the tasks it starts; None where nobody counts."""
 
 
 class AheadRequest(Struct):

@@ -10,9 +10,9 @@ Nothing else in the reply may speak of ratings with a number, or take something 
 JudgeError, after which the judge is asked for the number alone: a wrong number would be believed, an error costs one
 more request. Time is linear in the length of the reply.
 
-Of JSON is read although it is forbidden: prose and fences around, trailing or missing commas, single or curly quotes,
-bare keys and words, raw line breaks and unescaped quotes inside strings, Python's True/False/None, decimal commas, a
-missing end. Time is linear in the text; nesting beyond `MAX_DEPTH` is given up on, not followed.
+JSON is read leniently: it may have prose and fences around it, trailing or missing commas, single or curly quotes, bare
+keys and words, raw line breaks and unescaped quotes inside strings, Python's True/False/None, decimal commas, and no
+end. Nesting beyond `MAX_DEPTH` is given up on, not followed.
 
 No verdict is guessed: a reply that lacks it, or that holds different ones, is a JudgeParseError of all of these,
 and a number outside its range a JudgeRangeError. Objects that the words before them call an example are not read.

@@ -89,9 +89,8 @@ class GevalFile(pytest.File):
     """A config whose tests are items. Collecting it reads it; nothing is sent, and none of its code runs."""
 
     _results: "dict[int, list[CaseResult]] | None" = None
-    _planned: Mapping[int, int] | None = (
-        None  # the cases of each test, where the run ended before all were done
-    )
+    # The cases of each test, where the run ended before all were done
+    _planned: Mapping[int, int] | None = None
     _failure: GevalError | None = None
     _missing = "the run ended before this test"
 

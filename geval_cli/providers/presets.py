@@ -1,7 +1,7 @@
 """How a config, the environment and a preset become an `Endpoint`."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, urlunsplit
@@ -306,9 +306,8 @@ def check_ready(source: ProviderSource) -> list[Problem]:
         named = preset.account_key if preset.account_url else "base_url"
         hint = f"set `{named}` in its config, or the variable {names}"
         problems.append(source.problem(f"no `{named}` for {source.id}", hint=hint))
-    elif not split_url(
-        url
-    ).hostname:  # in the config it is a problem of its own; here the environment named it
+    elif not split_url(url).hostname:
+        # In the config it is a problem of its own; here the environment named it
         message = f"{source.id} would be called at `{mask_text(public_url(url))}`, which is not a valid URL"
         problems.append(source.problem(message, hint=f"set `base_url` in its config, or fix {names}"))
     problems += missing_program(source)
@@ -443,7 +442,15 @@ def _account_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 
 def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Return the key, and in words where it came from."""
+    # An address may bring a user and password of its own, for the same header.
+    has_own = "@" in split_url(_base_url(source, settings)).netloc
+    return find_key(source, settings, () if has_own else preset_of(source).key_envs)
+
+
+def find_key(
+    source: ProviderSource, settings: Mapping[str, Any], usual: Iterable[str]
+) -> tuple[str | None, str]:
+    """Return the key, and in words where it came from; `usual` are its variables where the config names none."""
     if has_key_command(settings):
         return None, KEY_COMMAND_SOURCE
     if settings.get(CLOUD_LOGIN):
@@ -451,9 +458,7 @@ def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str 
     if "api_key" in settings:
         return settings["api_key"], "`apiKey` in the config"
     named = settings.get("api_key_env")
-    if not named and "@" in split_url(_base_url(source, settings)).netloc:
-        return None, ""  # the address brings a user and password of its own, for the same header
-    for variable in (named,) if named else preset_of(source).key_envs:
+    for variable in (named,) if named else usual:
         if source.env.get(variable):
             return source.env[variable].strip(), variable  # of the environment, a file of it or the config
     return None, ""

@@ -65,9 +65,8 @@ from geval_cli.store.runs import Recording, ToolCallLog
 from geval_cli.store.state import State
 from geval_cli.suite.gates import Gate
 
-JOBS_PER_REQUEST = (
-    2  # more jobs than requests under way: while one job judges, another already asks its model
-)
+# More jobs than requests under way: while one job judges, another already asks its model
+JOBS_PER_REQUEST = 2
 
 _CLOSING_S = 5.0  # of a request after its time-out
 _TESTS_KEPT = 64

@@ -86,7 +86,7 @@ class ForeignResults(Struct, frozen=True):
 
 
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading a results file raises, beside OSError and ConfigError, where it is none."""
+"""What reading raises, besides OSError and ConfigError, when a file is not a results file."""
 _TESTS = b'"tests": ['
 _RESULTS = b'"results": ['
 """The line after which our own files have a result in each line; what other tools wrote anew is read whole."""
@@ -150,9 +150,8 @@ class ResultsReader:
             return
         with self._opened() as file, self._opened() as beside:
             if self._kind == ".jsonl":
-                told: dict[
-                    int, AskedTest
-                ] = {}  # each test is before its first result; the last ones are kept
+                # Each test is before its first result; the last ones are kept
+                told: dict[int, AskedTest] = {}
                 for number, line in enumerate(map(bytes.strip, file), 1):
                     if line.startswith(b'{"test":{'):
                         test = self._test(line, number)

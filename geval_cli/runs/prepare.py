@@ -206,7 +206,7 @@ def _all_problems(
         *opened.problems,
         *refused,
         *suite.warnings,
-        *suite.test_warnings,
+        *suite.test_warnings.values(),
         *(extra(_CODE_WHILE_READING).filter_problems(suite) if suite.filters else ()),
         *checked.problems,
         *_check_providers(suite, checked, request, asked, is_going_to_run=is_going_to_run),

@@ -2,9 +2,8 @@
 
 Types and values are told in plain words: what a key takes, what was found instead, and what the writer probably meant.
 
-Parameters of models that vendors agree on have their names and types here.
-
-What else is in a provider's `config` is sent as well: vendors add parameters every month.
+Parameters of models that vendors agree on have their names and types here. What else is in a provider's `config` is
+sent as well: vendors add parameters every month.
 """
 
 import json

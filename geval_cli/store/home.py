@@ -330,9 +330,8 @@ def _write_gitignore(folder: Path) -> None:
     path = folder / ".gitignore"
     try:
         path.write_text(_IGNORED, encoding="utf-8")
-    except (
-        OSError
-    ):  # on a full disk; a folder that stays without it would be taken for one that was there before
+    except OSError:
+        # On a full disk; a folder that stays without it would be taken for one that was there before
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
             folder.rmdir()

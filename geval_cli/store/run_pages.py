@@ -1,8 +1,7 @@
 """Pages of stored runs and results, for views that show a few of many.
 
-A case result is stored as the JSON text of `records.to_json`, written and read in one step.
-
-A choice of results goes by their statuses, scores, words and metadata.
+A case result is stored as the JSON text of `records.to_json`, written and read in one step. Results can be selected by
+status, score, words and metadata.
 """
 
 import contextlib

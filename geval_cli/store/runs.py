@@ -376,9 +376,8 @@ class RunStore:
         self._locks = RunLocks(home)
         self._writer = None if database.is_read_only else DatabaseThread(database)
         self._last: Future[None] | None = None
-        self._tests: dict[
-            tuple[str, int], None
-        ] = {}  # those that are stored, or were handed over, the last ones
+        # Those that are stored, or were handed over, the last ones
+        self._tests: dict[tuple[str, int], None] = {}
 
     @classmethod
     def open(cls, home: Path) -> "RunStore":

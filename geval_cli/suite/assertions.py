@@ -386,9 +386,8 @@ def read_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -
     found = [read_assertion(item, place.child(index), reading) for index, item in enumerate(value)]
     parts: list[Assertion] = []
     for assertion in found:
-        if isinstance(
-            assertion, GEvalFields
-        ):  # one for each of its `dimensions`, with a metric and a verdict of its own
+        if isinstance(assertion, GEvalFields):
+            # One for each of its `dimensions`, with a metric and a verdict of its own
             parts.extend(assertion.parts)
         elif assertion is not None:
             parts.append(assertion)

@@ -1,7 +1,7 @@
 """The typed suite that the rest of the program works with: prompts, providers and a re-iterable source of tests."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -82,7 +82,7 @@ class LoadedSuite:
     description: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     warnings: tuple[Problem, ...] = ()
-    test_warnings: Sequence[Problem] = ()
+    test_warnings: Mapping[tuple[str, int], Problem] = field(default_factory=dict)
     rules: DialectRules = DEFAULT_RULES
     gates: tuple[Gate, ...] = ()
     derived_metrics: tuple[DerivedMetric, ...] = ()

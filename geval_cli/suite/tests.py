@@ -208,7 +208,7 @@ def _check_output(
 
 
 _PICKED = (*TEST_TEXTS, "description", "threshold", "evaluation_schema", "evaluation_parsing", "tools")
-"""What a test has as it is written, or else its defaultTest."""
+"""Fields that a test takes whole from its defaultTest when it does not have them itself."""
 # Without validation, so that the validators of what a config does not have are never built.
 _NO_OPTIONS = TestOptionsSpec.model_construct()
 NO_DEFAULT = TestSpec.model_construct(options=_NO_OPTIONS)
@@ -452,7 +452,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
     overrides: Mapping[str, JsonValue]
     profiles: Profiles | None = None
     profiles_place: SourcePath = msgspec.field(default_factory=SourcePath.nowhere)
-    warnings: list[Problem] = msgspec.field(default_factory=list)
+    warnings: dict[tuple[str, int], Problem] = msgspec.field(default_factory=dict)
     _kept: list[MergedTest] = msgspec.field(default_factory=list)
 
     def __iter__(self) -> Iterator[MergedTest]:

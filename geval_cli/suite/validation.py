@@ -162,14 +162,14 @@ class LoadContext(Struct, frozen=True):
     def warn(self, message: str, location: Location | None, hint: str = "") -> None:
         self.problems.append(Problem(message, location, hint, severity=Severity.WARNING))
 
-    def put_warnings_aside(self, kept: list[Problem]) -> None:
-        """Move the warnings so far to `kept`, at most ten that read alike: a table may have one in each row."""
+    def put_warnings_aside(self, kept: dict[tuple[str, int], Problem]) -> None:
+        """Move the warnings so far to `kept`, by message and number, at most ten alike: each row may have the same."""
         for problem in [item for item in self.problems if item.severity is Severity.WARNING]:
             self.problems.remove(problem)
             found = self.env.hide(problem)
-            alike = [item for item in kept if item.message == found.message]
-            if found not in alike and len(alike) < _MOST_ALIKE:
-                kept.append(found)
+            for number in range(_MOST_ALIKE):
+                if kept.setdefault((found.message, number), found) == found:
+                    break
 
     def with_problems(self, problems: list[Problem]) -> "LoadContext":
         return structs.replace(self, problems=problems)

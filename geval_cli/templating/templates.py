@@ -47,9 +47,8 @@ _RENDER_FAILURES = (
     AttributeError,
     RecursionError,
 )
-_COMPILED_KEPT = (
-    4096  # templates per run are few; a config with a criterion of its own per test must not grow memory
-)
+# Templates per run are few; a config with a criterion of its own per test must not grow memory
+_COMPILED_KEPT = 4096
 
 
 class Templates:

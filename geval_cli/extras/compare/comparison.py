@@ -327,7 +327,7 @@ class EarlierRun(CountedCases):
         for result in report.results():
             _note_name(result, self.tests)
             self.counted(result)
-            self._cases[_place(result)] = compared_case(result, shared)
+            self._cases[place_of(result)] = compared_case(result, shared)
 
     def pairing(self, match: ColumnMatch) -> "Pairing[ComparedCase]":
         """Return what finds its cases for those of a later run."""
@@ -394,7 +394,7 @@ def paired_cases(before: Sequence[LaterT], after: Sequence[LaterT], match: Colum
     tests: dict[int, TestName] = {}
     for item in before:
         _note_name(item, tests)
-    found = Pairing({_place(item): item for item in before}, tests, match).of(after)
+    found = Pairing({place_of(item): item for item in before}, tests, match).of(after)
     pairs = [Pair(old, new) for old, new in found if old is not None]
     return _case_pairs(pairs, match, len(before), len(after))
 
@@ -402,14 +402,19 @@ def paired_cases(before: Sequence[LaterT], after: Sequence[LaterT], match: Colum
 def _case_pairs(pairs: list[Pair], match: ColumnMatch, before: int, after: int) -> CasePairs:
     """Return pairs in their order; `before` and `after` are the numbers of cases of both runs."""
     pairs.sort(
-        key=lambda pair: (CHANGE_ORDER.index(pair.change), -abs(pair.score_delta or 0.0), *_place(pair.after))
+        key=lambda pair: (
+            CHANGE_ORDER.index(pair.change),
+            -abs(pair.score_delta or 0.0),
+            *place_of(pair.after),
+        )
     )
     by_place = any(pair.by is MatchedBy.PLACE for pair in match.pairs)
     columns_by = MatchedBy.PLACE if by_place else MatchedBy.LABEL
     return CasePairs(tuple(pairs), columns_by, before - len(pairs), after - len(pairs))
 
 
-def _place(case: ScoredCase) -> _Place:
+def place_of(case: ScoredCase) -> _Place:
+    """Return the test, the repeat and the column of a case."""
     return case.test_index, case.repeat_index, case.column
 
 

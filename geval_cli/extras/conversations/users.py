@@ -1,7 +1,6 @@
 """Simulated users of a config (`turns: {simulate: ...}`, `profiles`), and a model that plays them.
 
-Settings are read and checked; then a model is shown the conversation, its replies are read, and it ends when it is
-over.
+The settings are read and checked; then a model is shown the conversation and plays the user until it is over.
 """
 
 import json

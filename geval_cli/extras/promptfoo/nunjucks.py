@@ -263,9 +263,8 @@ class _NunjucksNodes(NodeTransformer):
         return environment_call("object", parts, node)
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
-        if (
-            node.test is not None
-        ):  # what looks like Jinja2's filter of a loop is a condition of the whole there
+        if node.test is not None:
+            # What looks like Jinja2's filter of a loop is a condition of the whole there
             node.iter = nodes.CondExpr(node.test, cast("nodes.Expr", node.iter), None, lineno=node.lineno)
             node.test = None
         self.generic_visit(node)

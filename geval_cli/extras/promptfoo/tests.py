@@ -388,16 +388,16 @@ class PromptfooTests(Struct, frozen=True):
 
     def __iter__(self) -> Iterator[MergedTest]:
         reading = self.reading.with_problems([])
-        yield from self._cases(reading, [])
+        yield from self._cases(reading, {})
         if reading.problems:
             raise ConfigError(sort_problems(map(reading.env.hide, reading.problems)))
 
     def problems(self) -> list[Problem]:
         """Return the problems of one pass, with warnings, which a pass for tests leaves out."""
-        reading, warnings = self.reading.with_problems([]), list[Problem]()
+        reading, warnings = self.reading.with_problems([]), dict[tuple[str, int], Problem]()
         for _ in self._cases(reading, warnings):
             pass
-        return [*map(reading.env.hide, reading.problems), *warnings]
+        return [*map(reading.env.hide, reading.problems), *warnings.values()]
 
     def written(self) -> Iterator[JsonValue]:
         """Yield every test as it is written, and the variables of the files that one names in place of `vars`."""
@@ -410,7 +410,7 @@ class PromptfooTests(Struct, frozen=True):
                 test = read_row(row, "a test", reading)
                 yield {} if test is None else test.spec.vars
 
-    def _cases(self, reading: LoadContext, warnings: list[Problem]) -> Iterator[MergedTest]:
+    def _cases(self, reading: LoadContext, warnings: dict[tuple[str, int], Problem]) -> Iterator[MergedTest]:
         index = 0
         self._check_choices(self.default, reading)
         for test in self._read_tests(reading):

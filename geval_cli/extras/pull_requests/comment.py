@@ -18,6 +18,7 @@ from geval_cli.extras.compare.comparison import (
     compare_with_cases,
     headline,
     is_rate,
+    place_of,
     turned_reason,
 )
 from geval_cli.numbers import format_cost, format_duration, format_score, plural
@@ -173,7 +174,7 @@ def _worst(pairs: Sequence[Pair], baseline: RunReport, report: RunReport, room: 
     after = _results_at(report, [pair.after for pair in worse[:WORST_SHOWN]])
     parts: list[str] = []
     for pair in worse[:WORST_SHOWN]:
-        part = _changed_case(before[_place(pair.before)], after[_place(pair.after)], report)
+        part = _changed_case(before[place_of(pair.before)], after[place_of(pair.after)], report)
         if sum(map(len, parts)) + len(part) > room:
             break
         parts.append(part)
@@ -183,13 +184,9 @@ def _worst(pairs: Sequence[Pair], baseline: RunReport, report: RunReport, room: 
     return f"\n<details><summary>Worst changes{counted}</summary>\n\n{''.join(parts)}</details>\n"
 
 
-def _place(case: ScoredCase) -> tuple[int, int, int]:
-    return case.test_index, case.repeat_index, case.column
-
-
 def _results_at(report: RunReport, cases: Sequence[ScoredCase]) -> dict[tuple[int, int, int], CaseResult]:
-    places = set(map(_place, cases))
-    return {_place(result): result for result in report.results() if _place(result) in places}
+    places = set(map(place_of, cases))
+    return {place_of(result): result for result in report.results() if place_of(result) in places}
 
 
 def _changed_case(before: CaseResult, after: CaseResult, report: RunReport) -> str:

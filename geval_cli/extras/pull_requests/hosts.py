@@ -19,8 +19,8 @@ from geval_cli.providers.wire.refusals import CallContext
 
 _PAGE, _MOST_PAGES = 100, 50
 _TIMEOUT_S = 30.0
-_MAY_NOT = frozenset({401, 403, 404})
-"""What hosts answer a token that lacks a right; 404 where it may not even know that there is something."""
+_NOT_PERMITTED = frozenset({401, 403, 404})
+"""Statuses with which hosts refuse a token without the permission; 404 hides that there is something."""
 _ACTIONS_USER = "github-actions[bot]"
 """Who the token of a GitHub workflow comments as; such a token may not ask."""
 _NOT_IN_CI = "give the number with --pr, or run it in the CI of a pull request"
@@ -112,9 +112,9 @@ class GitHub:
                 else:
                     made = await api.call("PATCH", f"{issues}/comments/{int(own['id'])}", {"body": text})
             except (ProviderAuthError, ProviderRequestError) as error:
-                may_not = error.status in _MAY_NOT
+                is_refused = error.status in _NOT_PERMITTED
                 raise UsageError(
-                    f"cannot comment on {self.shown}: {error.message}", hint=with_hint if may_not else ""
+                    f"cannot comment on {self.shown}: {error.message}", hint=with_hint if is_refused else ""
                 ) from error
             return str(made.get("html_url", ""))
 
@@ -167,7 +167,7 @@ class GitLab:
                     await api.call("PUT", f"{notes}/{int(own['id'])}", {"body": text})
             except (ProviderAuthError, ProviderRequestError) as error:
                 hint = ""
-                if error.status in _MAY_NOT:
+                if error.status in _NOT_PERMITTED:
                     hint = "GITLAB_TOKEN must be a project or personal access token with the scope `api`"
                 raise UsageError(f"cannot comment on {self.shown}: {error.message}", hint=hint) from error
         return ""

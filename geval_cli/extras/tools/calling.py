@@ -189,9 +189,8 @@ def _definitions(
             reading.problems.extend(error.problems)
             return [], []
         value, place = document.value, document.place
-    if isinstance(value, dict) and isinstance(
-        value.get("functionDeclarations"), list
-    ):  # as Gemini's API has them
+    if isinstance(value, dict) and isinstance(value.get("functionDeclarations"), list):
+        # As Gemini's API has them
         value, place = value["functionDeclarations"], place.child("functionDeclarations")
     if not isinstance(value, list | tuple):
         hint = "for example [{name: find_order, description: ..., parameters: {type: object, ...}}]"

@@ -1,7 +1,6 @@
 """`geval serve` and `geval view`: the HTTP API and the web page, until a signal ends them."""
 
 import asyncio
-import importlib.util
 import os
 import secrets
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from geval_cli.cli.options import CommandTable, Folder, ServeOptions, declared
 from geval_cli.errors import UsageError
+from geval_cli.plugins import is_installed
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def serve(options: ServeOptions) -> None:
         UsageError: an extra is missing, the folder is none, the address cannot be had, or a token is missing.
         ConfigError: an env file cannot be read.
     """
-    missing = [name for name in _NEEDED if not _is_installed(name)]
+    missing = [name for name in _NEEDED if not is_installed(name)]
     if missing:
         hint = f"install it {install_hint('server')}"
         raise UsageError(f"the server needs the extra `server` ({', '.join(missing)} is missing)", hint=hint)
@@ -142,13 +142,6 @@ def _home(options: ServeOptions) -> Path | None:
     home = wall.state_folder(options.home, [options.folder / "any config"], os.environ)
     wall.tell()
     return home
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the package around it is not there
-        return False
 
 
 def _say(text: str) -> None:

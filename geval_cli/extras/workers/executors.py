@@ -232,7 +232,8 @@ class _LocalWorker:
         except (
             EOFError,
             OSError,
-        ) as error:  # it cannot be started: the process to copy ended, or there is no room
+        ) as error:
+            # It cannot be started: the process to copy ended, or there is no room
             await asyncio.sleep(_PAUSE_S)
             raise WorkerNotStartedError from error
         task.add_done_callback(_forget_failure)

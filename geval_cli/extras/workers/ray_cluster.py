@@ -315,9 +315,8 @@ class RayWorkers:
 
         if not self._is_closed:
             self._is_closed = True
-            with contextlib.suppress(
-                TimeoutError, ray.exceptions.RayError
-            ):  # a lost machine cleans up nothing
+            with contextlib.suppress(TimeoutError, ray.exceptions.RayError):
+                # A lost machine cleans up nothing
                 await asyncio.wait_for(self._hub.end.remote(), _CLEANING_S)
             await asyncio.to_thread(ray.shutdown)
             self._lifeline.close()

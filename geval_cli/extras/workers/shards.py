@@ -203,9 +203,8 @@ def lot_from_json(message: bytes) -> Lot:
     """
     try:
         return _LOT.decode(message)
-    except (
-        msgspec.DecodeError
-    ):  # what msgspec does not read, as halves of surrogate pairs in what a model wrote
+    except msgspec.DecodeError:
+        # What msgspec does not read, as halves of surrogate pairs in what a model wrote
         plain: Any = decode_json(message)
         return msgspec.convert(plain, Lot)
 

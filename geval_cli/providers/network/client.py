@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache, lru_cache, partial
 from http import HTTPStatus
 from importlib import import_module
-from importlib.util import find_spec
 from io import BytesIO
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
@@ -24,6 +23,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from yarl import URL
 
+from geval_cli.plugins import is_installed
 from geval_cli.providers.network.addresses import (
     Address,
     ClientCertificate,
@@ -85,9 +85,9 @@ class _Unpacker(Protocol):
 def accepted() -> str:
     """Return the value of the `accept-encoding` header: what `unpacked` can read with what is installed."""
     names = ["gzip", "deflate"]
-    if _is_installed("brotli"):
+    if is_installed("brotli"):
         names.append("br")
-    if any(map(_is_installed, _ZSTD_MODULES)):
+    if any(map(is_installed, _ZSTD_MODULES)):
         names.append("zstd")
     return ", ".join(names)
 
@@ -122,7 +122,7 @@ def _unpacker_of(name: str, body: bytes) -> Callable[[], _Unpacker]:
     if name == "br" and name in accepted():
         return _Brotli
     if name == "zstd" and name in accepted():
-        module = next(filter(_is_installed, _ZSTD_MODULES))
+        module = next(filter(is_installed, _ZSTD_MODULES))
         unpacker: Callable[[], _Unpacker] = import_module(module).ZstdDecompressor
         return unpacker
     raise UnknownCompressionError(name)
@@ -180,13 +180,6 @@ class _Brotli:
 
     def decompress(self, data: memoryview, max_length: int, /) -> bytes:
         return bytes(self._inner.process(bytes(data), output_buffer_limit=max_length))
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # its package is missing
-        return False
 
 
 CONNECT_TIMEOUT_S = 30.0

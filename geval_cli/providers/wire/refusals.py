@@ -29,9 +29,8 @@ from geval_cli.providers.wire.chat import finite_number
 from geval_cli.records import JsonValue
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_LONGEST_DURATION = (
-    100  # characters; finding the parts of what a server writes takes the square of its length
-)
+# Characters; finding the parts of what a server writes takes the square of its length
+_LONGEST_DURATION = 100
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 # Some servers name the moment, others the wait. As a wait the first number would be thirty years.
 _EPOCH_SECONDS_FROM = 1e9
