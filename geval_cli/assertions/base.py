@@ -767,6 +767,7 @@ def check_texts(value: JsonValue, place: SourcePath, context: CheckContext, prob
 def split_at_commas(text: str) -> list[str]:
     """The parts of a text with commas between them, without the space around them; quotes keep a comma in a part."""
     lines = [line for line in text.splitlines() if line.strip()]
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a part may be a whole document
     rows = csv.reader(lines, skipinitialspace=True)
     return [part.strip() for row in rows for part in row]
 

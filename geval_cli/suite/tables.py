@@ -709,5 +709,5 @@ def _scalar(text: str) -> JsonValue:
     """Return the number, truth value, list or mapping that a text is in JSON, else the text."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

@@ -1,3 +1,5 @@
+import csv
+
 import pytest
 from support.verdicts import judged, passes, problems
 
@@ -90,3 +92,9 @@ def test_an_undefined_name_in_one_of_the_texts_is_a_problem() -> None:
 )
 def test_a_text_is_cut_at_commas_outside_of_quotes(text: str, parts: list[str]) -> None:
     assert split_at_commas(text) == parts
+
+
+def test_a_part_may_be_a_whole_document(request: pytest.FixtureRequest) -> None:
+    before = csv.field_size_limit(131_072)  # Python's own, which reading a table raises
+    request.addfinalizer(lambda: csv.field_size_limit(before))
+    assert split_at_commas(f"a, {'x' * 200_000}") == ["a", "x" * 200_000]

@@ -63,6 +63,7 @@ FOR_CLAUDE: list[tuple[str, str | None, list[tuple[str, str]]]] = [
     ("user:\nassistant: a", None, [("user", ""), ("assistant", "a")]),
     ("USER: x\nUser : y", None, [("user", "USER: x\nUser : y")]),
     ("thinking: broken\nuser: Q", None, [("user", "Q")]),
+    (f"thinking: {'[' * 20_000}\nuser: Q", None, [("user", "Q")]),
     ("- role: user\n  content: Hi", None, [("user", "- role: user\ncontent: Hi")]),
     (
         '[{"role": "user", "content": {{x}}"}]',

@@ -252,6 +252,17 @@ def test_cells_of_keys_that_hold_no_text_are_json(tmp_path: Path) -> None:
     assert (case.evaluation_schema, case.provider and case.provider.id) == ({"type": "object"}, "echo")
 
 
+@pytest.mark.parametrize("column", ["context", "options.prefix"])
+def test_a_cell_that_is_nested_too_deeply_for_json_is_a_text(tmp_path: Path, column: str) -> None:
+    (tmp_path / "t.csv").write_text(f"q,{column}\nx,{'[' * 20_000}\n", encoding="utf-8")
+    content = {"prompts": ["{{ q }}"], "providers": ["echo"], "tests": "file://t.csv"}
+    if column == "context":
+        (case,) = cases(tmp_path, "file://t.csv", prompts=["{{ q }}"])
+        assert case.context == "[" * 20_000
+    else:
+        assert problems_of(tmp_path, content)
+
+
 BAD_TABLES = [
     ("q,threshold\na,0.5\nb,high\n", "3:3", "`threshold` must be a number, found `high`"),
     ('q,threshold\n"a\nb",0.5\n"c\nd","0,7"\n', "5:4", "`threshold` must be a number, found `0,7`"),

@@ -1,7 +1,5 @@
 """Prompts in every form that promptfoo takes: texts, files of one or several, `{id, label, raw}`, `{file: label}`."""
 
-import csv
-import io
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +26,7 @@ from geval_cli.source.json_source import read_json
 from geval_cli.source.source_map import SourcePath, split_lines
 from geval_cli.specs.base import PromptSpec, describe_value
 from geval_cli.specs.promptfoo import EXEC_PREFIX, NamedPromptSpec
+from geval_cli.suite.tables import csv_rows
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_json
 
@@ -115,7 +114,8 @@ def _of_yaml(path: Path, access: Access, asked_at: Location | None) -> PromptTex
 
 
 def _of_csv(path: Path, access: Access, asked_at: Location | None) -> PromptTexts:
-    rows = [row for row in csv.reader(io.StringIO(read_text(path, access, asked_at=asked_at))) if any(row)]
+    read_text(path, access, asked_at=asked_at)  # refuses what is too large
+    rows = [row.cells for row in csv_rows(path, access, asked_at) if any(row.cells)]
     header = [name.strip() for name in rows[0]] if rows else []
     column = header.index("prompt") if "prompt" in header else 0
     label = header.index("label") if "prompt" in header and "label" in header else None

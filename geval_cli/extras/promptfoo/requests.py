@@ -657,7 +657,7 @@ def _of_role_lines(text: str) -> tuple[tuple[Message, ...], JsonValue]:
         if separator and role == "system":
             system = rest.strip()
         elif separator and role == "thinking":
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 thinking = json.loads(rest, parse_constant=_refuse)
         elif separator and role in _SPEAKERS:
             said.append((role, [rest.strip()]))

@@ -39,6 +39,7 @@ _CELL = compile_later(
     re.DOTALL,
 )
 _SCRIPT_FILE = compile_later(r"file://\S+\.(?P<suffix>py|js|mjs|cjs|ts|mts|cts)(?::[\w.]+)?$")
+_LINE_BREAK = compile_later(r"\r\n|\r|\n")
 _PREFIXES = {
     "javascript:": "javascript",
     "fn:": "javascript",
@@ -101,9 +102,9 @@ def assertion_of_cell(text: str, known_types: Collection[str]) -> dict[str, Json
 
 def _split(text: str) -> list[JsonValue]:
     """Return the texts between the commas; quotes keep a comma inside a text."""
-    return [
-        item.strip() for row in csv.reader([text.replace("\n", " ")], skipinitialspace=True) for item in row
-    ]
+    line = _LINE_BREAK.sub(" ", text)
+    csv.field_size_limit(max(csv.field_size_limit(), len(line)))
+    return [item.strip() for row in csv.reader([line], skipinitialspace=True) for item in row]
 
 
 _EXPECTED = "__expected"

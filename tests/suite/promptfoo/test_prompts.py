@@ -55,6 +55,24 @@ def test_a_csv_file_has_prompts_and_labels(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("content", "prompts"),
+    [("prompt\rHi\rBye\r", ["Hi", "Bye"]), (f'prompt\r\n"{"x" * 200_000}"\r\n', ["x" * 200_000])],
+    ids=["carriage returns", "long"],
+)
+def test_a_csv_file_of_prompts_may_have_any_line_break_and_long_texts(
+    tmp_path: Path, content: str, prompts: list[str]
+) -> None:
+    (tmp_path / "p.csv").write_text(content, encoding="utf-8", newline="")
+    assert [prompt.raw for prompt in load(tmp_path, {**ECHO, "prompts": "p.csv"}).prompts] == prompts
+
+
+def test_a_quote_that_is_never_closed_in_a_csv_file_of_prompts_is_an_error(tmp_path: Path) -> None:
+    files = {"p.csv": 'prompt\nHi\n"Bye\nAnd more\n'}
+    errors = errors_of(tmp_path, {**ECHO, "prompts": "p.csv"}, files=files)
+    assert errors == ["a quote in this row is never closed"]
+
+
 def test_wildcards_folders_and_labels(tmp_path: Path) -> None:
     files = {"ps/a.txt": "A", "ps/b.md": "B", "c.txt": "C"}
     content = {**ECHO, "prompts": ["file://ps/*.{txt,md}", {"id": "file://c.txt", "label": "see"}]}

@@ -64,6 +64,14 @@ def test_every_column_of_expectations_counts_and_spaces_belong_to_texts(tmp_path
     assert getattr(second.assertions[0], "threshold") == 0.75  # noqa: B009
 
 
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"])
+def test_a_list_in_a_cell_may_be_written_in_several_lines(tmp_path: Path, line_break: str) -> None:
+    text = f'x,__expected{line_break}a,"contains-any: b,{line_break}c d"{line_break}'
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8", newline="")
+    (case,) = cases(tmp_path, {**BASE, "tests": "t.csv"})
+    assert getattr(case.assertions[0], "value") == ("b", "c d")  # noqa: B009 - the base class has none
+
+
 def test_quotes_inside_an_unquoted_cell_are_text(tmp_path: Path) -> None:
     assert xs(tmp_path, "t.csv", t__csv='x\n{"a": 1}\n') == ['{"a": 1}']
 
