@@ -63,6 +63,105 @@ def test_only_what_is_allowed_may_be_used(rules: dict[str, object], output: str,
     assert reason is None or (result.reason or "").endswith(reason)
 
 
+ORDERS_ONLY = ("select::null::orders",)
+
+
+@pytest.mark.parametrize(
+    ("output", "written"),
+    [
+        ("WITH x AS (DELETE FROM orders RETURNING *) SELECT * FROM x", "delete::null::orders"),
+        ("WITH x AS (UPDATE orders SET a = 1 RETURNING *) SELECT * FROM x", "update::null::orders"),
+        ("WITH x AS (INSERT INTO orders VALUES (1) RETURNING *) SELECT * FROM x", "insert::null::orders"),
+        ("MERGE INTO orders USING orders o ON true WHEN MATCHED THEN DELETE", "delete::null::orders"),
+        (
+            "MERGE INTO orders USING orders o ON true WHEN MATCHED THEN UPDATE SET a = 1",
+            "update::null::orders",
+        ),
+        (
+            "MERGE INTO orders USING orders o ON true WHEN NOT MATCHED THEN INSERT VALUES (1)",
+            "insert::null::orders",
+        ),
+        ("COPY orders FROM 'rows.csv'", "insert::null::orders"),
+        ("COPY orders TO 'rows.csv'", None),
+        ("GRANT ALL ON orders TO bob", "grant::null::orders"),
+        ("SELECT * INTO copied FROM orders", "create::null::copied"),
+        ("SELECT * FROM orders FOR UPDATE", None),
+        ("UPDATE o SET a = 1 FROM orders o", "update::null::orders"),
+        ("DELETE FROM orders AS o USING orders AS p", "delete::null::orders"),
+    ],
+)
+def test_whatever_changes_a_table_is_no_select(output: str, written: str | None) -> None:
+    rules = SqlRules(database_type="PostgreSQL", allowed_tables=ORDERS_ONLY)
+    result = judged("is-sql", output, value=rules)
+    assert result.score == float(written is None), result.reason
+    assert written is None or (result.reason or "").endswith(f"not allowed: {written}")
+
+
+@pytest.mark.parametrize(
+    ("output", "stray"),
+    [
+        ("DELETE orders, secrets FROM orders JOIN secrets", "delete::null::secrets"),
+        ("DELETE o FROM orders o JOIN secrets", None),
+        ("DELETE s FROM orders o JOIN secrets s", "delete::null::secrets"),
+        ("UPDATE orders JOIN secrets SET secrets.a = 1", "update::null::secrets"),
+        ("UPDATE orders o, secrets s SET s.a = 1", "update::null::secrets"),
+        ("UPDATE orders o, secrets s SET o.a = s.a", None),
+        ("DROP TABLE orders, secrets", "drop::null::secrets"),
+        ("TRUNCATE TABLE orders, secrets", "truncate::null::secrets"),
+        ("REPLACE INTO secrets VALUES (1)", "insert::null::secrets"),
+        ("REPLACE INTO orders VALUES (1)", None),
+    ],
+)
+def test_every_table_that_a_statement_changes_counts(output: str, stray: str | None) -> None:
+    allowed = ("(delete|update|drop|insert|truncate|select)::null::orders", "select::null::secrets")
+    result = judged("is-sql", output, value=SqlRules(allowed_tables=allowed))
+    assert result.score == float(stray is None), result.reason
+    assert stray is None or (result.reason or "").endswith(f"not allowed: {stray}")
+
+
+@pytest.mark.parametrize(
+    ("output", "stray"),
+    [
+        ("WITH secrets AS (SELECT * FROM secrets) SELECT * FROM secrets", "select::null::secrets"),
+        ("WITH secrets AS (SELECT * FROM orders) SELECT * FROM app.secrets", "select::app::secrets"),
+        (
+            "SELECT * FROM (WITH secrets AS (SELECT 1) SELECT * FROM secrets) q, secrets",
+            "select::null::secrets",
+        ),
+        ("WITH a AS (SELECT * FROM b), b AS (SELECT 1) SELECT * FROM a, b", "select::null::b"),
+        ("WITH a AS (SELECT * FROM orders), b AS (SELECT * FROM A) SELECT * FROM B", None),
+        ("WITH RECURSIVE t AS (SELECT 1 UNION ALL SELECT * FROM t) SELECT * FROM t", None),
+        ("WITH t AS (SELECT 1) SELECT (SELECT max(x) FROM t) FROM orders", None),
+    ],
+)
+def test_the_name_of_a_with_query_hides_a_table_only_where_it_can_be_seen(
+    output: str, stray: str | None
+) -> None:
+    result = judged("is-sql", output, value=SqlRules(database_type="PostgreSQL", allowed_tables=ORDERS_ONLY))
+    assert result.score == float(stray is None), result.reason
+    assert stray is None or (result.reason or "").endswith(f"not allowed: {stray}")
+
+
+@pytest.mark.parametrize(
+    ("output", "stray"),
+    [
+        ("WITH x AS (UPDATE t SET a = 1 RETURNING *) SELECT a FROM x", "update::null::a"),
+        ("SELECT a FROM t JOIN u USING (b)", "select::null::b"),
+        ("ALTER TABLE t DROP COLUMN a", "alter::null::a"),
+        ("WITH x AS (INSERT INTO t (b) VALUES (1) RETURNING a) SELECT a FROM x", "insert::t::b"),
+    ],
+)
+def test_columns_count_by_what_is_done_to_them(output: str, stray: str) -> None:
+    allowed = ("select::null::a", "insert::null::a", r"(update|insert)::null::\(\.\*\)")
+    result = judged("is-sql", output, value=SqlRules(database_type="PostgreSQL", allowed_columns=allowed))
+    assert (result.reason or "").endswith(f"not allowed: {stray}")
+
+
+@pytest.mark.parametrize("output", ["Replace the battery", "Replace into the box", "REPLACE INTO t"])
+def test_words_that_begin_as_a_replace_are_no_sql(output: str) -> None:
+    assert not passes("is-sql", output)
+
+
 def test_the_kind_of_database_decides_what_is_sql() -> None:
     only_in_postgres = "SELECT '1'::int"
     assert passes("is-sql", "SELECT `a` FROM `t`", value=SqlRules())
