@@ -223,7 +223,8 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
     cache = cache_choice(given)
     groups = config_groups(named, merge=given.merge)
     check_options(given)
-    requests = _requests(groups, replace(given, home=home, untrusted=wall is not None))
+    given = replace(given, home=home, untrusted=wall is not None)
+    requests = _requests(groups, given, can_resume=True)
     if given.plan:
         from geval_cli.cli.plan import show_plans
 
@@ -301,12 +302,14 @@ def lock(given: RunOptions, configs: options.Configs = None, update: options.Upd
     exit_with(lock_configs(requests, home=home, cache=cache_choice(given), updates=update, wall=wall))
 
 
-def _requests(groups: "Iterable[tuple[Path, ...]]", given: RunOptions) -> "list[RunRequest]":
+def _requests(
+    groups: "Iterable[tuple[Path, ...]]", given: RunOptions, *, can_resume: bool = False
+) -> "list[RunRequest]":
     """Return a request for each group of configs. All share one budget, which bounds the command as a whole."""
     from geval_cli.cli.arguments import budget_of, failing_in
     from geval_cli.runs.requests import RunRequest
 
-    failing, budget = failing_in(given.filter_failing, given.home), budget_of(given)
+    failing, budget = failing_in(given.filter_failing, given.home), budget_of(given, can_resume=can_resume)
     return [
         RunRequest(
             config, os.environ, joined=tuple(joined), failing=failing, budget=budget, **values_of(given)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from geval_cli.cli.problems import print_warnings
 from geval_cli.engine.plan import failing_tests
 from geval_cli.errors import UsageError
-from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.budget import MORE_HINT, RESUME_HINT, Budget
 from geval_cli.numbers import percent_hint, seconds_of_age, share_of_percentage
 from geval_cli.patterns import compile_later
 from geval_cli.runs.options import AUTO, DECIDED, Option, RunOptions
@@ -264,11 +264,12 @@ def _files_of(config: Path) -> tuple[Path, ...]:
     return files
 
 
-def budget_of(options: RunOptions) -> Budget | None:
+def budget_of(options: RunOptions, *, can_resume: bool) -> Budget | None:
     """Return the budget that all runs of a command share; None when nothing bounds what may be spent."""
     if options.max_cost is None and options.max_requests is None:
         return None
-    return Budget(options.max_cost, options.max_requests)
+    hint = RESUME_HINT if can_resume else MORE_HINT
+    return Budget(options.max_cost, options.max_requests, hint=hint)
 
 
 def parse_share(option: str, text: str) -> float:

@@ -70,8 +70,12 @@ def _described(path: Path, locked: LockedSuites, *, removes_unused: bool) -> str
         lines.append(
             f"not pinned: {locked.unlocked:,} {have} variables, so the steps differ from test to test"
         )
+    entries = {*locked.entries, *locked.unused}
     for entry in locked.unused:
-        lines.append(f"{'removed' if removes_unused else 'unused'}: {one_line(entry.criteria, _SHOWN)}")
+        shown = one_line(entry.criteria, _SHOWN)
+        if sum(other.criteria == entry.criteria for other in entries) > 1:
+            shown += f" (by {one_line(entry.judge, _SHOWN)} from {one_line(', '.join(entry.params), _SHOWN)})"
+        lines.append(f"{'removed' if removes_unused else 'unused'}: {shown}")
     if locked.unused and not removes_unused:
         lines.append("remove what is unused with --update")
     elif locked.asked:

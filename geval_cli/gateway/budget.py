@@ -126,7 +126,9 @@ def beyond(total: Usage, part: Usage) -> Usage:
 
 ROUNDING = 1e-9
 
-HINT = "finished cases are kept, and `--resume` continues the run"
+RESUME_HINT = "finished cases are kept, and `--resume` continues the run"
+AGAIN_HINT = "finished cases are kept; judge the run again for the rest"
+MORE_HINT = "allow more with --max-cost or --max-requests"
 
 
 class Budget(Struct):
@@ -139,6 +141,7 @@ class Budget(Struct):
         cost_usd, requests: what was spent so far.
         reserved_usd: what batches that are not answered yet are expected to cost.
         whole: the budget that this one is a part of; see `part`.
+        hint: what can be done when it is used up.
         begun_at: how many requests had left when this part of a run's budget was given out; its first case begins
             even if it does not pay for all of it.
     """
@@ -149,6 +152,7 @@ class Budget(Struct):
     requests: int = 0
     reserved_usd: float = 0.0
     whole: "Budget | None" = None
+    hint: str = MORE_HINT
     begun_at: int | None = None
     _unpriced: str | None = None
     _ended: BudgetError | None = None
@@ -158,7 +162,7 @@ class Budget(Struct):
 
         What two parts have under way at a time is reserved by each of them alone.
         """
-        return Budget(self.max_cost_usd, max_requests, whole=self)
+        return Budget(self.max_cost_usd, max_requests, whole=self, hint=self.hint)
 
     def check(self) -> None:
         """Check that one more request may leave.
@@ -174,12 +178,14 @@ class Budget(Struct):
             message = (
                 f"the cost of an answer from {self._unpriced} is unknown, so --max-cost cannot be enforced"
             )
-            raise BudgetError(message, hint=HINT)
+            raise BudgetError(message, hint=self.hint)
         if self.max_requests is not None and self.requests >= self.max_requests:
             message = f"the budget of {plural(self.max_requests, 'request')} is used up"
-            raise BudgetError(message, hint=HINT)
+            raise BudgetError(message, hint=self.hint)
         if not self.leaves_room_beside(0.0):
-            raise BudgetError(f"the budget of {format_cost(self.max_cost_usd or 0.0)} is used up", hint=HINT)
+            raise BudgetError(
+                f"the budget of {format_cost(self.max_cost_usd or 0.0)} is used up", hint=self.hint
+            )
 
     def take_request(self) -> None:
         """Count a request that is about to leave.

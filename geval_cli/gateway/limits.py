@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import BudgetError, ProviderError, ProviderRateLimitError, ProviderUnavailableError
-from geval_cli.gateway.budget import HINT, ROUNDING, Budget
+from geval_cli.gateway.budget import ROUNDING, Budget
 from geval_cli.gateway.call import OPEN_CASE, Handler, ModelCall, OpenCase, Runtime, ServerKey, ahead_key
 from geval_cli.gateway.retry import Pauses
 from geval_cli.numbers import format_cost, plural
@@ -137,7 +137,7 @@ class OpenCases:
         self._budget.check()
         if not self._open:
             if self._budget.begun_at != self._budget.requests and (lacking := self._lacking(case)):
-                raise BudgetError(lacking, hint=HINT)
+                raise BudgetError(lacking, hint=self._budget.hint)
             return True
         is_crowded = self._most is not None and self._weight > 0 and self._weight + case.weight > self._most
         return not (case.is_judged and is_crowded) and self._lacking(case) is None

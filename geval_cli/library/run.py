@@ -439,6 +439,7 @@ def make_request(
         ConfigError: a result file cannot be written.
     """
     from geval_cli.errors import ConfigError, UsageError
+    from geval_cli.gateway.budget import Budget
     from geval_cli.library.run_options import check_is_own, check_options, run_cache
     from geval_cli.report.report import check_output_paths
     from geval_cli.runs.requests import RunRequest
@@ -460,6 +461,9 @@ def make_request(
         check_output_paths(values["outputs"])
     except ConfigError as error:
         raise explained(error) from None
+    bounds = values.get("max_cost"), values.get("max_requests")
+    if budget is None and bounds != (None, None):
+        budget = Budget(*bounds, hint="finished cases are kept, and `resume=True` continues the run")
     values["only"], values["budget"] = only, budget
     if isinstance(suite, Suite):
         request = RunRequest(suite.path, os.environ, built=build_suite(suite), **values)

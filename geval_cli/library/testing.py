@@ -29,7 +29,7 @@ from geval_cli.library.evaluation import Evaluation, check_prices, evaluate_case
 from geval_cli.library.metric import GEval
 from geval_cli.library.records import NO_OUTPUT, JudgingOptions, Result, TestCase
 from geval_cli.library.session import LibrarySession
-from geval_cli.numbers import fixed, format_cost, format_score_beside
+from geval_cli.numbers import fixed, format_cost, format_score_beside, plural
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -123,7 +123,9 @@ class SessionOptions:
 def budget_of(config: pytest.Config) -> Budget:
     """Return the budget that everything in this process shares."""
     if _budget_key not in config.stash:
-        config.stash[_budget_key] = Budget(SessionOptions.of(config).max_cost_usd)
+        config.stash[_budget_key] = Budget(
+            SessionOptions.of(config).max_cost_usd, hint="allow more with --geval-max-cost"
+        )
     return config.stash[_budget_key]
 
 
@@ -436,7 +438,7 @@ def session_line(run: SessionRun) -> str:
     """Return what the end of a session says: the run's id, what was judged, what it cost."""
     sums = run.summary
     usage = sums.usage[Role.JUDGE]
-    counts = f"{sums.passed} passed, {sums.failed} failed, {sums.errored} errors"
+    counts = f"{sums.passed} passed, {sums.failed} failed, {plural(sums.errored, 'error')}"
     if usage.cost_usd != 0:
         counts += ", cost unknown" if usage.cost_usd is None else f", {format_cost(usage.cost_usd)}"
     where = f"geval show {run.id}" if run.failure is None else f"not stored: {sanitize(run.failure.message)}"

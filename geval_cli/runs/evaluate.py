@@ -23,7 +23,7 @@ from geval_cli.engine.plan import DoneCases, Job
 from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import BudgetError, ConfigError, ExitCode, PendingError, StoppedError, StoreError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFinished, RunStarted
-from geval_cli.gateway.budget import Budget, Spending
+from geval_cli.gateway.budget import AGAIN_HINT, RESUME_HINT, Budget, Spending
 from geval_cli.gateway.call import CASE_OF_TRACE, KEYS_OF_CASE, OPEN_CASE, OpenCase
 from geval_cli.gateway.gateway import BatchStart, CallPolicy
 from geval_cli.numbers import format_cost
@@ -110,6 +110,7 @@ async def run_evaluation(
     decisions = await asyncio.to_thread(_open_decisions, prepared, baseline, state, resumed)
     if decisions is not None and decisions.is_enough and not request.retry_errors:
         stop.request(StopReason.DECIDED)
+    hint = AGAIN_HINT if request.judged else RESUME_HINT
     evaluation = _Evaluation(
         prepared,
         state,
@@ -117,7 +118,7 @@ async def run_evaluation(
         resumed,
         run,
         recording=Recording(state.runs, run, origin, is_resumed=resumed is not None),
-        budget=request.budget or Budget(request.max_cost, request.max_requests),
+        budget=request.budget or Budget(request.max_cost, request.max_requests, hint=hint),
     )
     if resumed is not None:
         evaluation.tally, evaluation.spending = (

@@ -184,6 +184,28 @@ def test_unused_entries_are_named_and_removed_on_request(product: Product, serve
     assert [entry["criteria"] for entry in entries(product)] == ["Polite."]
 
 
+def test_of_equal_criteria_what_the_judge_sees_says_which_is_unused(
+    product: Product, server: LoopbackServer
+) -> None:
+    narrow: dict[str, Any] = {"type": "g-eval", "criteria": "Polite.", "provider": "openai:judge"}
+    narrow["evaluation_params"] = ["actual_output"]
+    product.write(config(defaultTest={"assert": [narrow]}))
+    lock(product, server)
+    product.write(config("Polite."))
+
+    said = lock(product, server).stdout
+    assert [line for line in said.splitlines() if line.startswith("unused")] == [
+        "unused: Polite. (by openai:judge from Actual Output)"
+    ]
+
+    product.write(config("Short."))
+    said = lock(product, server).stdout
+    assert [line for line in said.splitlines() if line.startswith("unused")] == [
+        "unused: Polite. (by openai:judge from Actual Output)",
+        "unused: Polite. (by openai:judge from Input, Actual Output)",
+    ]
+
+
 def test_other_steps_are_another_run_and_other_ratings(
     product: Product, server: LoopbackServer, judge: Judge
 ) -> None:
@@ -215,6 +237,9 @@ def test_a_judge_that_fails_leaves_the_file_as_it_was(
     ended = lock(product, server, "--max-requests", "0")
 
     assert ended.code != 0
+    assert ended.stderr == (
+        "error: the budget of 0 requests is used up\n    = allow more with --max-cost or --max-requests\n"
+    )
     assert (product.folder / "geval.lock").read_bytes() == before
     assert [path.name for path in product.folder.glob("*.tmp")] == []
 

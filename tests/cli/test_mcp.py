@@ -234,7 +234,9 @@ def test_an_assistant_checks_plans_starts_and_follows_a_run(root: Path) -> None:
             assert dear["status"] == "aborted"
             assert (dear["cases"]["done"], dear["planned"]) == (1, 3)
             assert dear["spent_usd"] > 1
-            assert "budget" in await refusal(call, "judge_text", output="Another.", criteria="It is short.")
+            spent = await refusal(call, "judge_text", output="Another.", criteria="It is short.")
+            assert "budget" in spent
+            assert "allow more with --max-cost or --max-requests of `geval mcp`" in spent
 
     before = sorted(root.rglob("*"))
     with ModelServer(answer="Dear words.") as server:

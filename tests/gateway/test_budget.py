@@ -13,7 +13,7 @@ from geval_cli.errors import (
     ProviderUnavailableError,
     StoppedError,
 )
-from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation, _Price
+from geval_cli.gateway.budget import MORE_HINT, RESUME_HINT, Budget, BudgetLayer, CostReservation, _Price
 from geval_cli.gateway.call import OPEN_CASE, ModelCall, OpenCase, ServerKey, Wire
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.gateway.limits import OpenCases
@@ -323,12 +323,14 @@ def test_a_budget_is_named_by_its_number(most, said):
         Budget(max_requests=most, requests=most).check()
 
 
-@pytest.mark.parametrize("budget", [Budget(max_requests=0), Budget(max_cost_usd=0.5)])
-def test_every_message_says_what_to_do(budget):
-    budget.cost_usd = 0.5
-    with pytest.raises(BudgetError) as caught:
-        budget.check()
-    assert "--resume" in caught.value.hint
+@pytest.mark.parametrize("given", [{"max_requests": 0}, {"max_cost_usd": 0.5}])
+def test_every_message_says_what_to_do_where_the_money_comes_from(given):
+    for hint in (MORE_HINT, RESUME_HINT):
+        whole = Budget(**given, cost_usd=0.5, hint=hint)
+        for budget in (whole, whole.part(3)):
+            with pytest.raises(BudgetError) as caught:
+                budget.check()
+            assert caught.value.hint == hint
 
 
 def test_a_refused_key_takes_nothing_of_the_budget_where_requests_leave():

@@ -303,6 +303,7 @@ def judged(count: int, **more: Any) -> Suite:
 def test_a_budget_ends_a_run_and_resuming_it_pays_for_the_rest_alone(server: LoopbackServer) -> None:
     stopped = run(judged(4), grader="openai:m", max_requests=3, max_concurrency=1)
     assert (stopped.run.status, stopped.passed, len(server.requests)) == (RunStatus.ABORTED, False, 3)
+    assert [text for text in stopped.run.warnings if text.endswith("`resume=True` continues the run)")]
     whole = run(judged(4), grader="openai:m", resume=True)
     assert (whole.run.id, whole.passed, len(whole)) == (stopped.run.id, True, 4)
     asked = len(server.requests)

@@ -331,6 +331,8 @@ tests: [{{ description: both, input: fine, assert: [{{ type: contains, value: "4
     assert len(server.requests) == 1, "the first answer costs a dollar"
     assert outcomes(printed) == {"two.geval.yaml::both": "ERROR"}
     assert "the budget of $0.50 is used up" in printed
+    assert "allow more with --geval-max-cost" in printed
+    assert "--resume" not in printed
     assert outcomes(session.run("two.geval.yaml").stdout) == {"two.geval.yaml::both": "PASSED"}
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from support.sample_columns import RANKED
 from support.sample_run import COLUMNS, RUN, console_of, make_case, make_report
 
-from geval_cli.gateway.budget import HINT
+from geval_cli.gateway.budget import RESUME_HINT
 from geval_cli.records import (
     NO_ERRORS_NOTE,
     STOPPED,
@@ -236,7 +236,7 @@ def test_the_first_line_of_a_stopped_run_says_how_large_it_was_to_be(
 
 def test_a_used_up_budget_is_told_once_with_the_command_that_continues() -> None:
     why = "the budget of 10 requests is used up"
-    warnings = (f"{STOPPED}{why} ({HINT})", "something else")
+    warnings = (f"{STOPPED}{why} ({RESUME_HINT})", "something else")
     run = replace(RUN, status=RunStatus.ABORTED, warnings=warnings, config_path="gevalconfig.yaml")
     text = " ".join(printed(RunSummary(5, passed=5), run=run, planned=24).split())
 

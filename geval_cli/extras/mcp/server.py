@@ -31,7 +31,7 @@ from rich.console import Console
 from geval_cli.assertions.geval_metric import GEvalFields, metric_from_spec
 from geval_cli.assertions.judges import DEFAULT_JUDGE
 from geval_cli.engine.runner import StopReason, StopSignal
-from geval_cli.errors import BudgetError, ConfigError, GevalError, UsageError
+from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunStarted
 from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun, compare
 from geval_cli.extras.compare.text import print_comparison
@@ -44,7 +44,6 @@ from geval_cli.extras.trust.drift import drift_document, look, planned_look, unc
 from geval_cli.extras.trust.labelling import kept_labels
 from geval_cli.extras.trust.labels import read_labels
 from geval_cli.extras.trust.options import ImproveOptions
-from geval_cli.gateway.budget import HINT as OUT_OF_BUDGET_HINT
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import CallPolicy
@@ -129,7 +128,7 @@ OptionalText = Annotated[str | None, Field(max_length=_LONGEST_TEXT)]
 
 async def serve(options: McpOptions) -> None:
     """Serve one client until it closes its end or a signal comes; what is under way then is cancelled."""
-    budget = Budget(options.max_cost)
+    budget = Budget(options.max_cost, hint=_MORE_MONEY)
     with open_state(options.home, os.environ) as state:
         policy = CallPolicy(budget)
         async with open_session(
@@ -273,7 +272,7 @@ def _told(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[P, Awaitable
             raise ToolError(sanitize(f"{error.message}{hint}"[:MOST_CHARACTERS])) from error
         except GevalError as error:  # a server may have its say in it
             kind = type(error.__cause__ if isinstance(error, _QuotedError) else error).__name__
-            hint = _MORE_MONEY if isinstance(error, BudgetError) else _for_assistant(error.hint)
+            hint = _for_assistant(error.hint)
             raise ToolError(answer({"error": kind}, error.message, hint)) from error
 
     return call
@@ -347,8 +346,7 @@ class AssistantTools:
             name: {"mean": item.mean, "n": item.n, "errored": item.errored}
             for name, item in report.summary.metrics.items()
         }
-        warnings = [text.replace(OUT_OF_BUDGET_HINT, _MORE_MONEY) for text in report.run.warnings]
-        texts = {"config": report.run.config_path, "metrics": metrics, "warnings": warnings}
+        texts = {"config": report.run.config_path, "metrics": metrics, "warnings": report.run.warnings}
         return told({**facts, **self._money()}, broken, json_text(texts, indent=1))
 
     @_told
