@@ -6,8 +6,8 @@ FORMATS: dict[str, tuple[str, str]] = {
     ".parquet": ("extras.parquet", "ParquetResultsFile"),
     ".csv": ("report.csv_file", "CsvFile"),
     ".html": ("extras.html.file", "HtmlFile"),
-    ".md": ("report.markdown_file", "MarkdownFile"),
-    ".junit.xml": ("report.junit_file", "JunitFile"),
+    ".md": ("extras.pull_requests.markdown_file", "MarkdownFile"),
+    ".junit.xml": ("extras.pull_requests.junit_file", "JunitFile"),
     ".sarif": ("extras.pull_requests.problem_formats", "RunProblemsFile"),
     ".codequality.json": ("extras.pull_requests.problem_formats", "RunProblemsFile"),
 }

@@ -1,6 +1,7 @@
 """The view of a case that all formats share: which parts are shown, in which order and in which words.
 
-`failures` prints it on terminals, `markdown_file` and `junit_file` write it into files, `extras.html.run` into pages.
+`failures` prints it on terminals, `markdown_file` and `junit_file` of `extras.pull_requests` write it into files,
+`extras.html.run` into pages.
 Results may come from a file that someone else wrote, so `detail` is read with care. What is not said to be on one line
 is as it came: each format makes it harmless.
 """

@@ -30,7 +30,7 @@ def loaded_to_run() -> set[str]:
         "urllib.request",
         "geval_cli.extras.promptfoo.load",
         "geval_cli.extras.html.file",
-        "geval_cli.report.junit_file",
+        "geval_cli.extras.pull_requests.junit_file",
         "geval_cli.extras.plan",
         "geval_cli.extras.promptfoo.nunjucks",
     ],

@@ -19,8 +19,8 @@ from support.realistic_runs import Shape, realistic_report
 from support.sample_run import make_case, make_judged, make_report
 
 from geval_cli.extras.pull_requests.comment import comment_text, marker
+from geval_cli.extras.pull_requests.markdown_file import TEXT_MAX
 from geval_cli.records import CaseResult, Status
-from geval_cli.report.markdown_file import TEXT_MAX
 from geval_cli.report.report import RunReport
 
 TOKEN = "ghs_ThisIsTheTokenOfTheJob0123456789"

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from support.sample_run import COLUMNS, make_case, make_judged, make_report
 
 from geval_cli.engine.columns import with_columns
+from geval_cli.extras.pull_requests.markdown_file import TEXT_MAX
 from geval_cli.records import CaseResult, Column, RankedColumn, RunSummary, Status
-from geval_cli.report.markdown_file import TEXT_MAX
 from geval_cli.report.report import write_results_file
 
 

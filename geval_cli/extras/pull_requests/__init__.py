@@ -1,1 +1,1 @@
-"""One comment on a pull request that says what it changed."""
+"""What a pull request shows of a run: one comment that says what it changed, Markdown, JUnit, problems at lines."""

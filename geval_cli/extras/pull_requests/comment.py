@@ -21,11 +21,11 @@ from geval_cli.extras.compare.comparison import (
     place_of,
     turned_reason,
 )
+from geval_cli.extras.pull_requests.markdown_file import MARKS, TEXT_MAX
 from geval_cli.numbers import format_cost, format_duration, format_score, plural
 from geval_cli.records import CaseResult, RunStatus, Status, Usage
 from geval_cli.report.case_view import case_number, case_title, output_text
 from geval_cli.report.columns import leader_text
-from geval_cli.report.markdown_file import MARKS, TEXT_MAX
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import (
     code_span,
