@@ -46,7 +46,9 @@ rooms of `extras/`: they may import any of them, and the core, which is all but 
 
 TIES_OF_EXTRAS: dict[str, set[str]] = {
     "aws": {"batches"},
-    "conversations": {"traces", "trust"},
+    "comparisons": {"graded"},
+    "conversations": {"graded", "traces", "trust"},
+    "embeddings": {"graded"},
     "generation": {"plan", "traces"},
     "history": {"compare"},
     "html": {"compare"},
@@ -55,9 +57,10 @@ TIES_OF_EXTRAS: dict[str, set[str]] = {
     "plan": {"comparisons"},
     "promptfoo": {"programs"},
     "pull_requests": {"compare"},
+    "rag": {"graded"},
     "stopping": {"compare"},
     "tools": {"programs"},
-    "trust": {"compare", "html", "plan"},
+    "trust": {"compare", "graded", "html", "plan"},
     "web": {"compare", "history", "html", "json_schema", "starter", "trust"},
     "workers": {"plan"},
 }
@@ -103,6 +106,7 @@ THIRD_PARTY_HOMES = {
         "extras.comparisons",
         "extras.conversations",
         "extras.embeddings",
+        "extras.graded",
         "extras.markup",
         "extras.programs",
         "extras.rag",

@@ -1,32 +1,25 @@
-"""Find who judges, alone or as a jury, and ask; and find the question and the retrieved context of a test.
+"""Find who judges, alone or as a jury.
 
 The provider is that of the nearest level that names one, else a default.
 """
 
 import asyncio
-import json
 import math
 import statistics
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import (
-    Assertion,
     CheckContext,
     JudgeDefaults,
     MergedTest,
     ModelGradedAssertion,
     Outcome,
-    Subject,
-    Tools,
-    render_deep,
 )
 from geval_cli.errors import (
-    ConfigError,
     GevalError,
     JudgeError,
     Problem,
@@ -34,10 +27,8 @@ from geval_cli.errors import (
     UndoneError,
     UnjudgeableError,
 )
-from geval_cli.judge.calls import JudgeCalls, whole_text
 from geval_cli.judge.estimate import Grade, passes
 from geval_cli.judge.grading import CHECKLIST, HALF, missed_required
-from geval_cli.judge.prompt import Block, question_text, user_message
 from geval_cli.numbers import format_score
 from geval_cli.providers.base import (
     CLASSIFICATION,
@@ -48,15 +39,12 @@ from geval_cli.providers.base import (
     can_search,
     kind_of,
 )
-from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status, to_json
-from geval_cli.source.yaml_source import read_yaml
+from geval_cli.records import JsonValue, Status, to_json
 from geval_cli.specs.base import (
     CALIBRATED,
     JuryRulesSpec,
     JurySpec,
     ProviderSpec,
-    RubricPromptSpec,
-    TestOptionsSpec,
 )
 from geval_cli.specs.promptfoo import JudgesSpec
 from geval_cli.statistics.calibration import JudgeWeight, heard_shares, weighted_score
@@ -187,185 +175,6 @@ def _of_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
     if kind == SEARCH:
         return provider if can_search(provider) else None
     return provider if kind_of(provider.id) == kind else None
-
-
-Part = Literal["evaluate", "steps"]
-
-_YAML_CHAT = ("- role:", '- "role":', "- 'role':")
-
-Read = TypeVar("Read")
-
-
-class Question(Struct, frozen=True):
-    """A question to a judge.
-
-    Attributes:
-        name: of our prompt.
-        blocks: the texts that it shows.
-        names: what the user's own prompt can name besides the variables of the test.
-        schema: of the answer to our own prompt, where it is JSON.
-        part: which of the user's own prompts takes its place.
-        purpose: what the answer is for.
-    """
-
-    name: str
-    blocks: tuple[Block, ...]
-    names: Mapping[str, JsonValue] = field(default_factory=dict)
-    schema: Mapping[str, Any] | None = None
-    part: Part = "evaluate"
-    purpose: Purpose = Purpose.VERDICT
-
-
-class JudgeClient:
-    """Asks the judge of one assertion about one output, and adds up how long it took."""
-
-    def __init__(self, spec: ModelGradedAssertion, subject: Subject, tools: Tools) -> None:
-        self._spec = spec
-        self._subject = subject
-        self._tools = tools
-        judge = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, spec.judge_kinds[0]))
-        self._calls = JudgeCalls(judge, tools.judge_memory)
-
-    @property
-    def latency_ms(self) -> float:
-        return self._calls.latency_ms
-
-    async def ask(self, question: Question, read: Callable[[str], Read]) -> Read:
-        """Return the judge's reply, parsed by `read`; a reply that cannot be parsed is requested once more.
-
-        Raises:
-            JudgeError: it cannot be read either.
-            ProviderError: the judge could not answer.
-        """
-        return await self.ask_choice(question, lambda choice: read(whole_text(choice)))
-
-    async def ask_choice(
-        self, question: Question, read: Callable[[Choice], Read], *, want_logprobs: bool = False
-    ) -> Read:
-        """As `ask`, with a reader that sees the probabilities of the reply's tokens, if they are wanted and given.
-
-        Raises:
-            JudgeError, ProviderError: as in `ask`.
-        """
-        request = self._request(question, temperature=0, want_logprobs=want_logprobs)
-        return await self._calls.read(request, read)
-
-    async def ask_several(
-        self, question: Question, count: int, read: Callable[[str], Read]
-    ) -> Sequence[Read]:
-        """Return `count` different replies, parsed by `read`; fewer when some failed.
-
-        Raises:
-            JudgeError: none can be read.
-            ProviderError: the judge could not answer.
-        """
-        # At 0, several answers would mostly be one.
-        request = self._request(question, temperature=1, samples=count)
-        response = await self._calls.ask(request)
-        found, problems = [], []
-        for choice in response.choices:
-            try:
-                found.append(read(whole_text(choice)))
-            except JudgeError as error:
-                problems.append(error)
-        if not found:
-            raise problems[0]
-        return found
-
-    def _request(
-        self, question: Question, *, temperature: int, samples: int = 1, want_logprobs: bool = False
-    ) -> ModelRequest:
-        own = own_prompt(self._spec, self._subject.test, question.part)
-        if own is None:
-            messages = user_message(question_text(question.name, question.blocks))
-        else:
-            variables = {**self._subject.test.variables, **question.names}
-            messages = own_messages(own, variables, self._tools)
-        return ModelRequest(
-            messages,
-            params=self._calls.params(temperature=temperature),
-            sample_indexes=tuple(range(samples)),
-            repeat_index=self._subject.repeat_index,
-            want_logprobs=want_logprobs,
-            # A prompt of the user's own may ask for an answer in another form.
-            response_schema=question.schema if own is None else None,
-            role=Role.JUDGE,
-            purpose=question.purpose,
-        )
-
-
-def own_prompt(spec: ModelGradedAssertion, test: MergedTest, part: Part = "evaluate") -> str | None:
-    """Return the user's own prompt for a question, from the nearest level that has one."""
-    owner = _owner(spec, test)
-    written = None if owner is None else owner.rubric_prompt
-    if isinstance(written, RubricPromptSpec):
-        return written.evaluate if part == "evaluate" else written.steps
-    return written if part == "evaluate" else None
-
-
-def own_messages(template: str, variables: Mapping[str, JsonValue], tools: Tools) -> tuple[Message, ...]:
-    """Return the messages of the user's own prompt: those that its JSON or YAML spells, else one.
-
-    A template that is JSON is rendered text by text, so that no value can break it.
-
-    Raises:
-        TemplateError: it cannot be rendered.
-    """
-    texts = {
-        name: json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else value
-        for name, value in variables.items()
-    }
-    written = _chat(template)
-    if written is None:
-        text = tools.templates.render(template, texts)
-        return _messages(_chat(text)) or user_message(text)
-    rendered = render_deep(written, lambda item: tools.templates.render(item, texts))
-    return _messages(rendered) or user_message(json.dumps(rendered, ensure_ascii=False))
-
-
-def check_own_prompt(
-    spec: ModelGradedAssertion, context: CheckContext, names: Sequence[str], problems: list[Problem]
-) -> None:
-    """Report what keeps the user's own prompt from being rendered; `names` are what it can name."""
-    owner = _owner(spec, context.test)
-    if owner is None:
-        return
-    variables = {**context.test.variables, **dict.fromkeys(names, "text")}
-    parts: tuple[Part, ...] = ("evaluate", "steps")
-    for part in parts:
-        template = own_prompt(spec, context.test, part)
-        if template is not None:
-            place = owner.place.spelled("rubricPrompt", "rubric_prompt")
-            context.render(template, place, problems, variables=variables)
-
-
-def _owner(spec: ModelGradedAssertion, test: MergedTest) -> ModelGradedAssertion | TestOptionsSpec | None:
-    levels = (spec, test.options, test.default_options)
-    return next((level for level in levels if level.rubric_prompt is not None), None)
-
-
-def _chat(text: str) -> JsonValue:
-    """Return the list or mapping that a text is as JSON, or the chat that it is as YAML; None when it is neither."""
-    start = text.lstrip()
-    if start.startswith(_YAML_CHAT):
-        try:
-            return read_yaml(text, "rubricPrompt").value
-        except ConfigError:
-            return None
-    if not start.startswith(("[", "{")):
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _messages(found: JsonValue) -> tuple[Message, ...]:
-    if not isinstance(found, list) or not found:
-        return ()
-    if not all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in found):
-        return ()
-    return tuple(Message(str(item["role"]), item["content"]) for item in found)
 
 
 SPLIT = 0.5
@@ -602,54 +411,3 @@ class ContextAssertion(ModelGradedAssertion):
         validation_alias=AliasChoices("contextTransform", "context_transform"),
         description="Code that extracts the context from the output.",
     )
-
-
-def question_of(subject: Subject) -> str:
-    """Return the question: the variable `query`, else the test's input, else the whole prompt."""
-    query = subject.test.variables.get("query")
-    return query if isinstance(query, str) and query else subject.test.input or subject.rendered_prompt
-
-
-def context_of(test: MergedTest) -> tuple[str, ...]:
-    """Return the passages of the context: from the variable, else from the test itself; empty without either."""
-    for value in (test.vars.get("context"), test.retrieval_context, test.context):
-        passages = _passages(value)
-        if passages:
-            return passages
-    return ()
-
-
-def needed_context(subject: Subject) -> tuple[str, ...]:
-    """Return the passages of the context.
-
-    Raises:
-        UnjudgeableError: there are none.
-    """
-    found = context_of(subject.test)
-    if not found:
-        raise UnjudgeableError("the test has no `context`", hint="put the retrieved text into `vars.context`")
-    return found
-
-
-def sentences_of(passages: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the countable units of a context: the passages of a list, or the lines of a single text."""
-    if len(passages) != 1:
-        return passages
-    return tuple(line.strip() for line in passages[0].splitlines() if line.strip())
-
-
-def check_context_is_there(spec: Assertion, context: CheckContext, problems: list[Problem]) -> None:
-    """Report a test that has no context."""
-    if not context_of(context.test):
-        where = context.where.removeprefix("in ")
-        message = f"{spec.base_type} needs a context, but {where} has none"
-        hint = "put the retrieved text into `vars.context`"
-        problems.append(Problem(message, spec.place.value("type"), hint))
-
-
-def _passages(value: JsonValue) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,) if value.strip() else ()
-    if isinstance(value, list | tuple):
-        return tuple(str(item) for item in value if str(item).strip())
-    return ()

@@ -29,22 +29,17 @@ from geval_cli.assertions.base import (
     shortened,
     verdict_of,
 )
-from geval_cli.assertions.judges import (
-    JudgeClient,
-    Question,
-    check_own_prompt,
-    judge_provider,
-    own_prompt,
-)
+from geval_cli.assertions.judges import judge_provider
 from geval_cli.engine.case import JobContext, PendingResult
 from geval_cli.engine.judge_output import Meter, MeteredJudge, compare_outputs
 from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.errors import GevalError, JudgeError, Problem, UndoneError, UnjudgeableError
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, own_prompt
+from geval_cli.extras.graded.verdicts import SPELLINGS, parse_choice, parse_winner
 from geval_cli.judge.calls import is_cut_off, reply_schema
 from geval_cli.judge.estimate import MIN_COVERAGE, passes, weigh_words
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.prompt import Block, prompt_digest
-from geval_cli.judge.replies import SPELLINGS, parse_choice, parse_winner
 from geval_cli.judge.source import resolve_input
 from geval_cli.metrics import named_scores
 from geval_cli.numbers import format_score, format_score_beside, format_threshold

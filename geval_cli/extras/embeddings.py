@@ -21,19 +21,13 @@ from geval_cli.assertions.base import (
     rendered_texts,
     shortened,
 )
-from geval_cli.assertions.judges import (
-    DEFAULT_THRESHOLD,
-    JudgeClient,
-    Question,
-    check_own_prompt,
-    judge_provider,
-    question_of,
-)
+from geval_cli.assertions.judges import DEFAULT_THRESHOLD, judge_provider
 from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, question_of
+from geval_cli.extras.graded.verdicts import parse_plain
 from geval_cli.judge.calls import all_of
 from geval_cli.judge.estimate import passes
 from geval_cli.judge.prompt import Block, user_message
-from geval_cli.judge.replies import parse_plain
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.providers.base import EMBEDDING
 from geval_cli.records import ModelRequest, Purpose, Role, Status

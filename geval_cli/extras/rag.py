@@ -10,32 +10,35 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import CheckContext, Outcome, Subject, Tools, as_text, check_texts
-from geval_cli.assertions.judges import (
-    ContextAssertion,
-    JudgeClient,
-    Question,
-    check_context_is_there,
-    check_own_prompt,
-    context_of,
-    needed_context,
-    own_prompt,
-    question_of,
-    sentences_of,
+from geval_cli.assertions.base import (
+    Assertion,
+    CheckContext,
+    MergedTest,
+    Outcome,
+    Subject,
+    Tools,
+    as_text,
+    check_texts,
 )
-from geval_cli.errors import JudgeParseError, Problem
-from geval_cli.judge.calls import reply_schema
-from geval_cli.judge.prompt import Block, numbered
-from geval_cli.judge.replies import (
+from geval_cli.assertions.judges import ContextAssertion
+from geval_cli.errors import (
+    JudgeParseError,
+    Problem,
+    UnjudgeableError,
+)
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, own_prompt, question_of
+from geval_cli.extras.graded.verdicts import (
     parse_attributions,
     parse_numbers,
     parse_plain,
     parse_texts,
     parse_verdict_list,
 )
+from geval_cli.judge.calls import reply_schema
+from geval_cli.judge.prompt import Block, numbered
 from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
-from geval_cli.records import Purpose, to_json
+from geval_cli.records import JsonValue, Purpose, to_json
 
 _ATTRIBUTIONS_SCHEMA: Mapping[str, Any] = reply_schema(
     {
@@ -550,3 +553,48 @@ def _cited_reason(citations: Sequence[Citation], right: int) -> str:
     wrong = len(citations) - right
     said = f"{wrong} of {plural(len(citations), 'citation')} {'is' if wrong == 1 else 'are'} wrong"
     return f"{said}: {first.claim[:200]} ({first.problem})"
+
+
+def context_of(test: MergedTest) -> tuple[str, ...]:
+    """Return the passages of the context: from the variable, else from the test itself; empty without either."""
+    for value in (test.vars.get("context"), test.retrieval_context, test.context):
+        passages = _passages(value)
+        if passages:
+            return passages
+    return ()
+
+
+def needed_context(subject: Subject) -> tuple[str, ...]:
+    """Return the passages of the context.
+
+    Raises:
+        UnjudgeableError: there are none.
+    """
+    found = context_of(subject.test)
+    if not found:
+        raise UnjudgeableError("the test has no `context`", hint="put the retrieved text into `vars.context`")
+    return found
+
+
+def sentences_of(passages: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the countable units of a context: the passages of a list, or the lines of a single text."""
+    if len(passages) != 1:
+        return passages
+    return tuple(line.strip() for line in passages[0].splitlines() if line.strip())
+
+
+def check_context_is_there(spec: Assertion, context: CheckContext, problems: list[Problem]) -> None:
+    """Report a test that has no context."""
+    if not context_of(context.test):
+        where = context.where.removeprefix("in ")
+        message = f"{spec.base_type} needs a context, but {where} has none"
+        hint = "put the retrieved text into `vars.context`"
+        problems.append(Problem(message, spec.place.value("type"), hint))
+
+
+def _passages(value: JsonValue) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,) if value.strip() else ()
+    if isinstance(value, list | tuple):
+        return tuple(str(item) for item in value if str(item).strip())
+    return ()

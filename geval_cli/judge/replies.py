@@ -1,4 +1,4 @@
-"""Read what a judge wrote: a rating, steps, JSON read leniently, or a verdict: yes or no, a choice, a winner.
+"""Read what a judge wrote: a rating, steps, the answers to a checklist, JSON read leniently.
 
 A rating is read from
 1. the one JSON object that has the key asked for, with no words after it: `{"reason": "...", "score": 4}`;
@@ -14,21 +14,20 @@ JSON is read leniently: it may have prose and fences around it, trailing or miss
 keys and words, raw line breaks and unescaped quotes inside strings, Python's True/False/None, decimal commas, and no
 end. Nesting beyond `MAX_DEPTH` is given up on, not followed.
 
-No verdict is guessed: a reply that lacks it, or that holds different ones, is a JudgeParseError of all of these,
-and a number outside its range a JudgeRangeError. Objects that the words before them call an example are not read.
+A reply that lacks what was asked for, or that holds it twice, is a JudgeParseError, and a number outside its range a
+JudgeRangeError. Objects that the words before them call an example are not read. `extras.graded.verdicts` reads other
+verdicts by the same rules.
 """
 
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Literal, TypeVar
+from typing import Literal
 
 from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.metric import ScoreRange, format_number
-from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
 
 MAX_DEPTH = 64
@@ -796,333 +795,8 @@ def why_unreadable(text: str, what: str) -> str:
     return f"no {what} can be read from the judge's reply"
 
 
-_YES = frozenset({"y", "yes", "true", "pass", "1"})
+YES = frozenset({"y", "yes", "true", "pass", "1"})
 _NO = frozenset({"n", "no", "false", "fail", "0"})
-_TRUE_TO_PROMPTFOO = frozenset({"true", "yes", "pass", "y"})
-_VERDICT_KEYS = ("verdict", "answer", "decision", "final verdict")
-# A word that stands by itself: it has its line or its sentence, or follows a label or "the answer is".
-_BY_ITSELF = (
-    r"(?:\A|\n|[.!?:;]\s|[:\u2014]|\b(?:answer|verdict|decision|conclusion|output)\sis:?\s)"
-    r"[\s*\"'(.#`\[_-]{0,9}(y|n|yes|no)"
-)
-_LAST_WORD = re.compile(rf"{_BY_ITSELF}[\s.*\"')!`\]_]*\Z", re.IGNORECASE)
-_EACH_WORD = re.compile(rf"{_BY_ITSELF}(?=[.,;:!*)]|\s*\n)", re.IGNORECASE)
-_LETTER = re.compile(
-    r"""\s*[("'*\[]{0,3}([A-E])(?:[)"'*\]:.](?!\w)|\s*\Z|\s+[-\u2013\u2014])""", re.IGNORECASE
-)
-_ATTRIBUTED = re.compile(r"\[(not\s{1,3})?attributed\]", re.IGNORECASE)
-_OTHER_LETTER = re.compile(r"\(([A-E])\)|\b([B-E])(?![\w'\u2019])")
-_STATED = re.compile(r"verdict\W{1,4}(yes|no)\b(?!\s*(?:[/?]|or\b))", re.IGNORECASE)
-_IN_ORDER = re.compile(r"in order\s*:", re.IGNORECASE)
-_YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
-_REFUSAL = re.compile(
-    r"(?:(?:i['\u2019]?m|i am) (?:very )?sorry|sorry\b|i apologi[sz]e\b|as an ai\b)", re.IGNORECASE
-)
-_NUMBER_ALONE = re.compile(r"[\s*_\"'`(\[#]{0,3}([0-9]{1,4})[\s*_\"'`)\].!]{0,3}")
-
-Read = TypeVar("Read")
-
-
-class JudgeDecision(Struct, frozen=True):
-    """A yes or no with its reason; `score` is 0..1, None when the judge gave none."""
-
-    passed: bool
-    reason: str | None = None
-    score: float | None = None
-
-
-def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: bool = False) -> JudgeDecision:
-    """Return whether the output meets a rubric, and how well.
-
-    Args:
-        text: the reply.
-        needs_score: a reply without a score is an error; otherwise its yes or no says all.
-        assumes_pass: as in promptfoo, an output passes that the reply only scores, and what is no score is none.
-    """
-
-    def read(found: JsonObject) -> tuple[tuple[bool, float | None], str | None] | None:
-        verdicts, ratings = _members(found, ("pass", "passed")), _members(found, ("score",))
-        if not verdicts and not ratings:
-            return None
-        if assumes_pass:
-            said = verdicts[-1].value if verdicts else None
-            passed = (
-                said is None or said is True or (isinstance(said, str) and said.lower() in _TRUE_TO_PROMPTFOO)
-            )
-            return (passed, _assumed_share(ratings[-1].value, text) if ratings else None), reason_of(found)
-        claims = {as_claim(member.value) for member in verdicts}
-        claims |= {as_claim(member.value) for member in _members(found, _VERDICT_KEYS)} & {True, False}
-        if claims not in ({True}, {False}):
-            problem = "both true and false as" if claims == {True, False} else "no clear true or false as"
-            raise JudgeParseError(f"the judge's reply has {problem} `pass`", raw_text=text)
-        shares = {_share(member.value, text) for member in ratings}
-        if None in shares or len(shares) > 1 or (needs_score and not shares):
-            problem = "different scores" if len(shares) > 1 else "no numeric score"
-            raise JudgeParseError(f"the judge's reply has {problem}", raw_text=text)
-        passed, share = claims == {True}, next(iter(shares), None)
-        if share is not None and share == (not passed):
-            which = "`pass` is true but the score is 0" if passed else "`pass` is false but the score is 1"
-            raise JudgeParseError(f"the judge's reply contradicts itself: {which}", raw_text=text)
-        return (passed, share), reason_of(found)
-
-    (passed, share), reason = _one_of(text, read, "verdict")
-    return JudgeDecision(passed, reason, share)
-
-
-def parse_yes_or_no(text: str) -> JudgeDecision:
-    """Return a yes or no, as JSON or as the last word of the reply."""
-
-    def read(found: JsonObject) -> tuple[bool, str | None] | None:
-        claims = {as_claim(member.value) for member in _members(found, (*_VERDICT_KEYS, "pass", "passed"))}
-        return (claims == {True}, reason_of(found)) if claims in ({True}, {False}) else None
-
-    decision = _find_one(text, read)
-    if decision is not None:
-        return JudgeDecision(*decision)
-    answer = without_thoughts(text)
-    match = _LAST_WORD.search(answer)
-    if match is None or _holds_object(text) or is_supposed(answer, match.start(1)):
-        raise JudgeParseError(why_unreadable(text, "yes or no"), raw_text=text)
-    # A word on a line of its own stands above those in the reasoning.
-    of_line = [each for each in _EACH_WORD.finditer(answer) if _has_line(each, answer)]
-    others = of_line if _has_line(match, answer) else _EACH_WORD.finditer(answer)
-    if any(each[1][0].lower() != match[1][0].lower() for each in others):
-        raise JudgeParseError("the judge's reply says both yes and no", raw_text=text)
-    return JudgeDecision(match[1].lower() in _YES, " ".join(answer[: match.start()].split()) or None)
-
-
-def _has_line(word: re.Match[str], answer: str) -> bool:
-    start, end = answer.rfind("\n", 0, word.start(1)) + 1, answer.find("\n", word.end(1))
-    line = answer[start : word.start(1)] + answer[word.end(1) : end if end != -1 else None]
-    return re.search(r"\w", line) is None
-
-
-def parse_category(text: str) -> tuple[str, str | None]:
-    """Return a letter from A to E with its reason, as JSON or at the beginning of the reply."""
-
-    def read(found: JsonObject) -> tuple[str, str | None] | None:
-        members = _members(found, ("category", "choice", "case"))
-        found_letters = [
-            _LETTER.match(item.value) if isinstance(item.value, str) else None for item in members
-        ]
-        letters = {None if match is None else match[1].upper() for match in found_letters}
-        letter = letters.pop() if len(letters) == 1 else None
-        return None if letter is None else (letter, reason_of(found))
-
-    decision = _find_one(text, read)
-    if decision is not None:
-        return decision
-    answer = without_thoughts(text)
-    match = _LETTER.match(answer)
-    if match is None or _holds_object(text):
-        raise JudgeParseError(why_unreadable(text, "category from A to E"), raw_text=text)
-    if any(
-        (other[1] or other[2]) != match[1].upper() for other in _OTHER_LETTER.finditer(answer, match.end())
-    ):
-        raise JudgeParseError("the judge's reply names more than one category", raw_text=text)
-    return match[1].upper(), " ".join(answer[match.end() :].split()) or None
-
-
-def parse_attributions(text: str) -> tuple[bool, ...]:
-    """Return for each sentence whether it is attributed, as JSON or as lines with [Attributed] and [Not Attributed]."""
-
-    def read(found: JsonObject) -> tuple[tuple[bool, ...], None] | None:
-        return _claims_of(found, ("sentences", "statements"), ("attributed", "verdict"))
-
-    claims, _ = _find_one(text, read) or ((), None)
-    if not claims and not _holds_object(text):
-        lines = [tuple(_ATTRIBUTED.finditer(line)) for line in without_thoughts(text).splitlines()]
-        if any(len(tags) > 1 or (tags and is_supposed(tags[0].string, tags[0].start())) for tags in lines):
-            raise JudgeParseError("the judge's reply contradicts itself about one sentence", raw_text=text)
-        claims = tuple(tags[0][1] is None for tags in lines if tags)
-    if not claims:
-        raise JudgeParseError(why_unreadable(text, "attribution of sentences"), raw_text=text)
-    return claims
-
-
-def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
-    """Return `count` verdicts, yes or no, as JSON, as `verdict: yes` lines, or in a sentence that ends with all."""
-
-    def read(found: JsonObject) -> tuple[tuple[bool, ...], None] | None:
-        return _claims_of(found, ("verdicts", "statements"), ("verdict", "supported", "passed"))
-
-    claims, _ = _find_one(text, read) or ((), None)
-    if not claims and not _holds_object(text):
-        answer = without_thoughts(text)
-        *_, final = _IN_ORDER.split(answer)
-        words = _YES_OR_NO.findall(final) if final != answer else _STATED.findall(answer)
-        claims = tuple(word.lower() == "yes" for word in words)
-    if len(claims) != count:
-        asked = "1 was" if count == 1 else f"{count} were"
-        message = f"the judge gave {plural(len(claims), 'verdict')} where {asked} asked for"
-        raise JudgeParseError(message if claims else why_unreadable(text, "list of verdicts"), raw_text=text)
-    return claims
-
-
-def parse_texts(text: str, key: str) -> tuple[str, ...]:
-    """Return the texts of a JSON list under `key`, which may be empty; else the lines of a reply without JSON."""
-
-    def read(found: JsonObject) -> tuple[tuple[str, ...], None] | None:
-        values = _lists(found, key)
-        if len(values) != 1:
-            return None
-        items = [item.strip() for item in values[0] if isinstance(item, str)]
-        if len(items) < len(values[0]) or any(not item or PLACEHOLDER.fullmatch(item) for item in items):
-            raise JudgeParseError(
-                f"the judge's list of {key} contains something other than text", raw_text=text
-            )
-        return tuple(items), None
-
-    texts = _find_one(text, read)
-    if texts is not None:
-        return texts[0]
-    lines = [line.strip() for line in without_thoughts(text).splitlines()]
-    found = tuple(line for line in lines if line)
-    if not found or _holds_object(text) or _REFUSAL.match(found[0]):
-        raise JudgeParseError(why_unreadable(text, f"list of {key}"), raw_text=text)
-    return found
-
-
-def parse_numbers(text: str, key: str, most: int) -> tuple[int, ...]:
-    """Return the different whole numbers from 1 to `most` of a JSON list under `key`, which may be empty."""
-
-    def read(found: JsonObject) -> tuple[tuple[int, ...], None] | None:
-        values = _lists(found, key)
-        if len(values) != 1:
-            return None
-        numbers = [_whole(item) for item in values[0]]
-        if any(number is None or not 1 <= number <= most for number in numbers):
-            raise JudgeParseError(
-                f"the judge names passages that are not among the {most} given", raw_text=text
-            )
-        return tuple(sorted({number for number in numbers if number is not None})), None
-
-    return _one_of(text, read, f"list `{key}`")[0]
-
-
-def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | None]:
-    """Return the place, from 0, of the one of `count` things that the judge chose, and its reason.
-
-    Args:
-        text: JSON with the number under "best", or the number alone.
-        count: how many things there are.
-        first: the number of the first of them.
-    """
-
-    def read(found: JsonObject) -> tuple[int | None, str | None] | None:
-        members = _members(found, ("best", "choice", "index"))
-        numbers = {_whole(member.value) for member in members}
-        return (numbers.pop() if len(numbers) == 1 else None, reason_of(found)) if members else None
-
-    alone = _NUMBER_ALONE.fullmatch(without_thoughts(text).strip())
-    number, reason = (int(alone[1]), None) if alone else _one_of(text, read, "choice")
-    if number is None or not first <= number < first + count:
-        span = f"{first} to {first + count - 1}"
-        raise JudgeParseError(f"the judge did not choose one of the outputs {span}", raw_text=text)
-    return number - first, reason
-
-
-def parse_named_choice(text: str, names: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return which of some choices a reply names, as JSON or as all that it says, with its reason.
-
-    `names` has the choices by their plain forms: in lower case, with single spaces.
-    """
-
-    def plain(value: str) -> str:
-        return " ".join(value.strip(" \t\n.\"'*`").split()).casefold()
-
-    def read(found: JsonObject) -> tuple[str | None, str | None] | None:
-        members = _members(found, ("choice", "answer"))
-        said = {names.get(plain(_spelled(member.value))) for member in members}
-        return (said.pop() if len(said) == 1 else None, reason_of(found)) if members else None
-
-    alone = names.get(plain(without_thoughts(text)))
-    chosen, reason = (alone, None) if alone is not None else _one_of(text, read, "choice")
-    if chosen is None:
-        raise JudgeParseError("the judge did not name one of the choices", raw_text=text)
-    return chosen, reason
-
-
-def parse_plain(text: str) -> str:
-    """Return the reply without thoughts, on one line."""
-    answer = " ".join(without_thoughts(text).split())
-    if not answer:
-        raise JudgeParseError(why_unreadable(text, "answer"), raw_text=text)
-    return answer
-
-
-def _one_of(
-    text: str, read: Callable[[JsonObject], tuple[Read, str | None] | None], what: str
-) -> tuple[Read, str | None]:
-    found = _find_one(text, read)
-    if found is None:
-        raise JudgeParseError(why_unreadable(text, what), raw_text=text)
-    return found
-
-
-def _find_one(
-    text: str, read: Callable[[JsonObject], tuple[Read, str | None] | None]
-) -> tuple[Read, str | None] | None:
-    """Return what `read` makes of the objects of a reply, with its reason; None where it makes nothing of any."""
-    answer = without_thoughts(text)
-    found: list[tuple[Read, str | None]] = []
-    end = len(answer)
-    for holder in find_begun_objects(answer):
-        if not is_supposed(answer, holder.start):
-            check_no_error(holder, text)
-            if not holder.is_closed:
-                raise JudgeParseError("the judge's reply breaks off inside its JSON object", raw_text=text)
-            value = read(holder)
-            if value is not None:
-                found.append(value)
-                end = holder.end
-    check_not_taken_back(answer[end:], text)
-    if any(said != found[0][0] for said, _ in found):
-        raise JudgeParseError(
-            "the judge's reply gives different verdicts in different JSON objects", raw_text=text
-        )
-    return found[-1] if found else None
-
-
-def _members(found: JsonObject, keys: tuple[str, ...]) -> list[JsonMember]:
-    """Return the members with one of these keys: the object's own, else those of the objects in it."""
-    own = [member for member in found.members if member.key.strip().lower() in keys]
-    return own or [
-        inner
-        for member in found.members
-        if isinstance(member.value, JsonObject) and not NOT_THE_VERDICT.search(plain_key(member.key))
-        for inner in _members(member.value, keys)
-    ]
-
-
-def _holds_object(text: str) -> bool:
-    """Return whether the answer holds JSON, also if that breaks off: then words in it are no verdict."""
-    return "{" in without_thoughts(text)
-
-
-def _lists(found: JsonObject, key: str) -> list[list[Value]]:
-    return [member.value for member in _members(found, (key,)) if isinstance(member.value, list)]
-
-
-def _claims_of(
-    found: JsonObject, lists: tuple[str, ...], keys: tuple[str, ...]
-) -> tuple[tuple[bool, ...], None] | None:
-    said = {
-        tuple(_claims(member.value, keys))
-        for member in _members(found, lists)
-        if isinstance(member.value, list)
-    }
-    claims = said.pop() if len(said) == 1 else (None,)
-    return None if None in claims else (tuple(claim is True for claim in claims), None)
-
-
-def _claims(items: list[Value], keys: tuple[str, ...]) -> Iterator[bool | None]:
-    for item in items:
-        if not isinstance(item, JsonObject):
-            yield as_claim(item)
-            continue
-        claims = {as_claim(member.value) for member in _members(item, keys)}
-        yield claims.pop() if len(claims) == 1 else None
 
 
 def as_claim(value: Value) -> bool | None:
@@ -1136,37 +810,7 @@ def as_claim(value: Value) -> bool | None:
         if isinstance(value, str)
         else ""
     )
-    return True if word in _YES else False if word in _NO else None
-
-
-def _share(value: Value, text: str) -> float | None:
-    """Return a score from 0 to 1; None for what is no number."""
-    if isinstance(value, bool):
-        return float(value)
-    try:
-        number = float(value) if isinstance(value, float | str) else math.nan
-    except ValueError:
-        return None
-    if math.isnan(number):
-        return None
-    if not 0 <= number <= 1:
-        raise JudgeRangeError(f"the judge's score is {number:g}, but should have been 0 to 1", raw_text=text)
-    return number
-
-
-def _assumed_share(value: Value, text: str) -> float | None:
-    """Return a score as JavaScript makes a number of it: nothing and an empty text are 0."""
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return 0.0
-    return _share(value, text)
-
-
-def _whole(value: Value) -> int | None:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and value.strip().isdecimal() and len(value.strip()) <= 9:  # noqa: PLR2004
-        return int(value)
-    return None
+    return True if word in YES else False if word in _NO else None
 
 
 # -- checklists -------------------------------------------------------------------------------------------------
@@ -1238,7 +882,7 @@ def _item_replies(holder: JsonObject, texts: Sequence[str]) -> Iterator[tuple[in
     if own is not None:
         reply = _item_reply(own, holder)
         named = next((member for member in holder.members if plain_key(member.key) in _ITEM_KEYS), None)
-        number = None if named is None else _item_number(_spelled(named.value), texts)
+        number = None if named is None else _item_number(spelled(named.value), texts)
         if reply is not None:
             yield number, reply
         return
@@ -1284,7 +928,7 @@ def _item_reply(answer: JsonMember, holder: JsonObject | None) -> ItemReply | No
         if isinstance(value, list):
             evidence = " ... ".join(item.strip() for item in value if isinstance(item, str) and item.strip())
         else:
-            evidence = _spelled(value).strip()
+            evidence = spelled(value).strip()
     return ItemReply(claim, evidence, None if holder is None else reason_of(holder), answer.start, answer.end)
 
 
@@ -1297,99 +941,6 @@ def _item_number(key: str, texts: Sequence[str]) -> int | None:
     return texts.index(plain) + 1 if plain and plain in texts else None
 
 
-def _spelled(value: Value) -> str:
+def spelled(value: Value) -> str:
+    """Return a text or a number as a text; empty for anything else."""
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else ""
-
-
-# -- winners ----------------------------------------------------------------------------------------------------
-
-Winner = Literal["1", "2", "tie"]
-
-SPELLINGS: dict[str, Winner] = {
-    "1": "1",
-    "2": "2",
-    "first": "1",
-    "second": "2",
-    "tie": "tie",
-    "tied": "tie",
-    "draw": "tie",
-    "equal": "tie",
-    "neither": "tie",
-}
-"""How judges spell a winner, in lower case."""
-
-_WINNER_KEY = "winner"
-_WINNER_NAME = (
-    r"(?:the[ \t])?(?:(?:output|answer|response|text|option)[ \t_#]{0,3})?"
-    rf"(?P<winner>{'|'.join(sorted(SPELLINGS, key=len, reverse=True))})(?:\.0{{1,3}})?"
-    r"(?:[ \t](?:output|answer|response|text|one))?"
-)
-_WINNER_VALUE = compile_later(rf"[\s*'\"`(\[]{{0,5}}{_WINNER_NAME}[\s*'\"`)\].!]{{0,5}}", re.IGNORECASE)
-_WINNER_LINE = compile_later(
-    r"^[ \t*#_-]{0,9}(?:final[ \t]|the[ \t])?winner[*_]{0,3}[ \t]{0,3}(?::|=|is)[*_]{0,3}[ \t]{0,3}"
-    rf"[*'\"`(\[]{{0,5}}{_WINNER_NAME}[*'\"`)\].! \t_]{{0,9}}$",
-    re.IGNORECASE | re.MULTILINE,
-)
-
-
-class WinnerReply(Struct, frozen=True):
-    """A judge's preference. `start` and `end` are the character offsets of the word in the reply."""
-
-    winner: Winner
-    reason: str | None
-    start: int
-    end: int
-
-
-def parse_winner(text: str) -> WinnerReply:
-    """Return the winner under the key "winner" of the reply's JSON, on a line of its own, or as all of the reply."""
-    answer = without_thoughts(text)
-    alone = _WINNER_VALUE.fullmatch(answer)
-    found = [_winner_reply(alone, None)] if alone else list(_stated(answer, text))
-    winners = sorted({item.winner for item in found})
-    if len(winners) > 1:
-        message = f"the judge's reply names different winners ({' and '.join(winners)})"
-        raise JudgeParseError(message, raw_text=text)
-    if not found:
-        raise JudgeParseError(why_unreadable(text, "winner"), raw_text=text)
-    return found[0]
-
-
-def _stated(answer: str, text: str) -> Iterator[WinnerReply]:
-    """Yield what the objects of a reply say, and what lines outside of them do."""
-    rest: list[str] = []
-    position, end = 0, len(answer)
-    for holder in find_begun_objects(answer):
-        rest += (answer[position : holder.start], "\ue000" * (holder.end - holder.start))
-        position = holder.end
-        if not is_supposed(answer, holder.start):
-            check_no_error(holder, text)
-            for member, reason in _winner_members(holder):
-                end = holder.end
-                yield _winner_of_member(answer, member, reason, text)
-    check_not_taken_back(answer[end:], text)
-    outside = "".join((*rest, answer[position:]))
-    for line in _WINNER_LINE.finditer(outside):
-        if not is_supposed(outside, line.start()):
-            yield _winner_reply(line, " ".join(outside[: line.start()].split()).strip("\ue000 ") or None)
-
-
-def _winner_members(holder: JsonObject) -> Iterator[tuple[JsonMember, str | None]]:
-    for member in holder.members:
-        if plain_key(member.key) == _WINNER_KEY:
-            yield member, reason_of(holder)
-        elif isinstance(member.value, JsonObject) and not NOT_THE_VERDICT.search(plain_key(member.key)):
-            yield from _winner_members(member.value)
-
-
-def _winner_of_member(answer: str, member: JsonMember, reason: str | None, text: str) -> WinnerReply:
-    match = None
-    if isinstance(member.value, str | float) and not isinstance(member.value, bool):
-        match = _WINNER_VALUE.fullmatch(answer, member.start, member.end)
-    if match is None:
-        raise JudgeParseError('the judge\'s winner is not one of "1", "2" and "tie"', raw_text=text)
-    return _winner_reply(match, reason)
-
-
-def _winner_reply(match: re.Match[str], reason: str | None) -> WinnerReply:
-    return WinnerReply(SPELLINGS[match["winner"].lower()], reason, *match.span("winner"))

@@ -1,11 +1,10 @@
 import pytest
 
 from geval_cli.errors import JudgeError, JudgeParseError, JudgeRangeError
-from geval_cli.judge.replies import (
+from geval_cli.extras.graded.verdicts import (
     JudgeDecision,
     parse_attributions,
     parse_category,
-    parse_checklist,
     parse_choice,
     parse_numbers,
     parse_plain,
@@ -14,6 +13,7 @@ from geval_cli.judge.replies import (
     parse_verdict_list,
     parse_yes_or_no,
 )
+from geval_cli.judge.replies import parse_checklist
 
 
 @pytest.mark.parametrize(

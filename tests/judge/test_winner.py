@@ -6,8 +6,8 @@ import re
 import pytest
 
 from geval_cli.errors import JudgeParseError
+from geval_cli.extras.graded.verdicts import SPELLINGS, parse_winner
 from geval_cli.judge.estimate import weigh_words
-from geval_cli.judge.replies import SPELLINGS, parse_winner
 from geval_cli.records import TokenAlternative, TokenLogprob
 
 

@@ -10,10 +10,10 @@ from support.calls import ask, provider
 from support.geval_command import run_geval
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.assertions import closed_questions, rubric
 from geval_cli.errors import Problem, Severity
 from geval_cli.extras import rag as context
 from geval_cli.extras.conversations import relevance
+from geval_cli.extras.graded import closed_questions, rubric
 from geval_cli.judge import grading
 from geval_cli.providers.options import ENDPOINT_KEYS, SET_BY_GEVAL
 from geval_cli.providers.preset_table import WIRE_FORMATS

@@ -22,11 +22,11 @@ from geval_cli.extras.conversations.two_samples import (
     distribution_gap,
     mean_difference,
 )
+from geval_cli.extras.graded.verdicts import WinnerReply, parse_winner
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.judge.calls import JudgeCalls, reply_schema
 from geval_cli.judge.metric import Judge, KeepingJudge
 from geval_cli.judge.prompt import Block, question_text, user_message
-from geval_cli.judge.replies import WinnerReply, parse_winner
 from geval_cli.judge.source import transcript
 from geval_cli.numbers import (
     fixed,

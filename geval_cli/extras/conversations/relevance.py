@@ -6,12 +6,13 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Outcome, Subject, Tools
-from geval_cli.assertions.judges import DEFAULT_THRESHOLD, JudgeClient, Question, check_own_prompt
-from geval_cli.assertions.rubric import text_or_json
+from geval_cli.assertions.judges import DEFAULT_THRESHOLD
 from geval_cli.errors import Problem
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt
+from geval_cli.extras.graded.rubric import text_or_json
+from geval_cli.extras.graded.verdicts import JudgeDecision, parse_yes_or_no
 from geval_cli.judge.calls import all_of, reply_schema
 from geval_cli.judge.prompt import Block
-from geval_cli.judge.replies import JudgeDecision, parse_yes_or_no
 from geval_cli.judge.source import answers_in, last_words
 from geval_cli.specs.base import Spec
 

@@ -1,1 +1,1 @@
-"""What a pull request shows of a run: one comment that says what it changed, Markdown, JUnit, problems at lines."""
+"""A run on a pull request: one comment that says what it changed, Markdown, JUnit, and problems at lines."""

@@ -37,6 +37,7 @@ from geval_cli.errors import (
     UndoneError,
     UsageError,
 )
+from geval_cli.extras.graded.verdicts import parse_texts
 from geval_cli.extras.plan import RunPlan
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, count_look
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
@@ -67,7 +68,6 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.judge.metric import STRICT_RANGE, Judge, KeepingJudge
 from geval_cli.judge.prompt import find_dimension, user_message
-from geval_cli.judge.replies import parse_texts
 from geval_cli.judge.source import fence
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural

@@ -19,13 +19,13 @@ from geval_cli.assertions.base import (
     ValueRules,
     render_deep,
 )
-from geval_cli.assertions.judges import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.trace import known_trace, trace_of
 from geval_cli.errors import Problem
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, own_prompt
+from geval_cli.extras.graded.verdicts import JudgeDecision, parse_rubric_verdict
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.estimate import passes
 from geval_cli.judge.prompt import Block, prompt_digest
-from geval_cli.judge.replies import JudgeDecision, parse_rubric_verdict
 from geval_cli.judge.source import trace_text
 from geval_cli.providers.base import can_search
 from geval_cli.records import JsonValue, Status, to_json

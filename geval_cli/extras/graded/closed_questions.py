@@ -16,12 +16,13 @@ from geval_cli.assertions.base import (
     as_text,
     check_texts,
 )
-from geval_cli.assertions.judges import DEFAULT_THRESHOLD, JudgeClient, Question, check_own_prompt
+from geval_cli.assertions.judges import DEFAULT_THRESHOLD
 from geval_cli.errors import Problem
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt
+from geval_cli.extras.graded.verdicts import parse_category, parse_named_choice, parse_yes_or_no
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.estimate import passes
 from geval_cli.judge.prompt import Block
-from geval_cli.judge.replies import parse_category, parse_named_choice, parse_yes_or_no
 from geval_cli.records import Status
 from geval_cli.specs.base import FactualityWeightsSpec, Score
 

@@ -1,0 +1,216 @@
+"""Ask the judge of an assertion a question, in the words of geval's prompts or of the user's own."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from msgspec import Struct, field
+
+from geval_cli.assertions.base import (
+    CheckContext,
+    MergedTest,
+    ModelGradedAssertion,
+    Subject,
+    Tools,
+    render_deep,
+)
+from geval_cli.assertions.judges import judge_provider
+from geval_cli.errors import (
+    ConfigError,
+    JudgeError,
+    Problem,
+)
+from geval_cli.judge.calls import JudgeCalls, whole_text
+from geval_cli.judge.prompt import Block, question_text, user_message
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.specs.base import (
+    RubricPromptSpec,
+    TestOptionsSpec,
+)
+
+Part = Literal["evaluate", "steps"]
+
+
+_YAML_CHAT = ("- role:", '- "role":', "- 'role':")
+
+
+Read = TypeVar("Read")
+
+
+class Question(Struct, frozen=True):
+    """A question to a judge.
+
+    Attributes:
+        name: of our prompt.
+        blocks: the texts that it shows.
+        names: what the user's own prompt can name besides the variables of the test.
+        schema: of the answer to our own prompt, where it is JSON.
+        part: which of the user's own prompts takes its place.
+        purpose: what the answer is for.
+    """
+
+    name: str
+    blocks: tuple[Block, ...]
+    names: Mapping[str, JsonValue] = field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
+    part: Part = "evaluate"
+    purpose: Purpose = Purpose.VERDICT
+
+
+class JudgeClient:
+    """Asks the judge of one assertion about one output, and adds up how long it took."""
+
+    def __init__(self, spec: ModelGradedAssertion, subject: Subject, tools: Tools) -> None:
+        self._spec = spec
+        self._subject = subject
+        self._tools = tools
+        judge = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, spec.judge_kinds[0]))
+        self._calls = JudgeCalls(judge, tools.judge_memory)
+
+    @property
+    def latency_ms(self) -> float:
+        return self._calls.latency_ms
+
+    async def ask(self, question: Question, read: Callable[[str], Read]) -> Read:
+        """Return the judge's reply, parsed by `read`; a reply that cannot be parsed is requested once more.
+
+        Raises:
+            JudgeError: it cannot be read either.
+            ProviderError: the judge could not answer.
+        """
+        return await self.ask_choice(question, lambda choice: read(whole_text(choice)))
+
+    async def ask_choice(
+        self, question: Question, read: Callable[[Choice], Read], *, want_logprobs: bool = False
+    ) -> Read:
+        """As `ask`, with a reader that sees the probabilities of the reply's tokens, if they are wanted and given.
+
+        Raises:
+            JudgeError, ProviderError: as in `ask`.
+        """
+        request = self._request(question, temperature=0, want_logprobs=want_logprobs)
+        return await self._calls.read(request, read)
+
+    async def ask_several(
+        self, question: Question, count: int, read: Callable[[str], Read]
+    ) -> Sequence[Read]:
+        """Return `count` different replies, parsed by `read`; fewer when some failed.
+
+        Raises:
+            JudgeError: none can be read.
+            ProviderError: the judge could not answer.
+        """
+        # At 0, several answers would mostly be one.
+        request = self._request(question, temperature=1, samples=count)
+        response = await self._calls.ask(request)
+        found, problems = [], []
+        for choice in response.choices:
+            try:
+                found.append(read(whole_text(choice)))
+            except JudgeError as error:
+                problems.append(error)
+        if not found:
+            raise problems[0]
+        return found
+
+    def _request(
+        self, question: Question, *, temperature: int, samples: int = 1, want_logprobs: bool = False
+    ) -> ModelRequest:
+        own = own_prompt(self._spec, self._subject.test, question.part)
+        if own is None:
+            messages = user_message(question_text(question.name, question.blocks))
+        else:
+            variables = {**self._subject.test.variables, **question.names}
+            messages = own_messages(own, variables, self._tools)
+        return ModelRequest(
+            messages,
+            params=self._calls.params(temperature=temperature),
+            sample_indexes=tuple(range(samples)),
+            repeat_index=self._subject.repeat_index,
+            want_logprobs=want_logprobs,
+            # A prompt of the user's own may ask for an answer in another form.
+            response_schema=question.schema if own is None else None,
+            role=Role.JUDGE,
+            purpose=question.purpose,
+        )
+
+
+def own_prompt(spec: ModelGradedAssertion, test: MergedTest, part: Part = "evaluate") -> str | None:
+    """Return the user's own prompt for a question, from the nearest level that has one."""
+    owner = _owner(spec, test)
+    written = None if owner is None else owner.rubric_prompt
+    if isinstance(written, RubricPromptSpec):
+        return written.evaluate if part == "evaluate" else written.steps
+    return written if part == "evaluate" else None
+
+
+def own_messages(template: str, variables: Mapping[str, JsonValue], tools: Tools) -> tuple[Message, ...]:
+    """Return the messages of the user's own prompt: those that its JSON or YAML spells, else one.
+
+    A template that is JSON is rendered text by text, so that no value can break it.
+
+    Raises:
+        TemplateError: it cannot be rendered.
+    """
+    texts = {
+        name: json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else value
+        for name, value in variables.items()
+    }
+    written = _chat(template)
+    if written is None:
+        text = tools.templates.render(template, texts)
+        return _messages(_chat(text)) or user_message(text)
+    rendered = render_deep(written, lambda item: tools.templates.render(item, texts))
+    return _messages(rendered) or user_message(json.dumps(rendered, ensure_ascii=False))
+
+
+def check_own_prompt(
+    spec: ModelGradedAssertion, context: CheckContext, names: Sequence[str], problems: list[Problem]
+) -> None:
+    """Report what keeps the user's own prompt from being rendered; `names` are what it can name."""
+    owner = _owner(spec, context.test)
+    if owner is None:
+        return
+    variables = {**context.test.variables, **dict.fromkeys(names, "text")}
+    parts: tuple[Part, ...] = ("evaluate", "steps")
+    for part in parts:
+        template = own_prompt(spec, context.test, part)
+        if template is not None:
+            place = owner.place.spelled("rubricPrompt", "rubric_prompt")
+            context.render(template, place, problems, variables=variables)
+
+
+def _owner(spec: ModelGradedAssertion, test: MergedTest) -> ModelGradedAssertion | TestOptionsSpec | None:
+    levels = (spec, test.options, test.default_options)
+    return next((level for level in levels if level.rubric_prompt is not None), None)
+
+
+def _chat(text: str) -> JsonValue:
+    """Return the list or mapping that a text is as JSON, or the chat that it is as YAML; None when it is neither."""
+    start = text.lstrip()
+    if start.startswith(_YAML_CHAT):
+        try:
+            return read_yaml(text, "rubricPrompt").value
+        except ConfigError:
+            return None
+    if not start.startswith(("[", "{")):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _messages(found: JsonValue) -> tuple[Message, ...]:
+    if not isinstance(found, list) or not found:
+        return ()
+    if not all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in found):
+        return ()
+    return tuple(Message(str(item["role"]), item["content"]) for item in found)
+
+
+def question_of(subject: Subject) -> str:
+    """Return the question: the variable `query`, else the test's input, else the whole prompt."""
+    query = subject.test.variables.get("query")
+    return query if isinstance(query, str) and query else subject.test.input or subject.rendered_prompt
