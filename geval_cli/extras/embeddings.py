@@ -66,9 +66,8 @@ async def embed(
 
 
 def cosine(first: Vector, second: Vector) -> float:
-    """Return the cosine of the angle between two vectors, -1 to 1; 0 when one of them is all zeros."""
-    norms = math.hypot(*first) * math.hypot(*second)
-    return dot(first, second) / norms if norms else 0.0
+    """Return the cosine of the angle between two vectors that are not all zeros, -1 to 1."""
+    return dot(first, second) / (math.hypot(*first) * math.hypot(*second))
 
 
 def dot(first: Vector, second: Vector) -> float:
@@ -86,18 +85,24 @@ def _vector(text: str) -> Vector:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    is_vector = isinstance(found, list) and bool(found) and all(map(_is_finite, found))
-    if not is_vector:
+    vector = tuple(map(_number, found)) if isinstance(found, list) else ()
+    if not vector or not all(map(math.isfinite, vector)):
         raise JudgeParseError(
             "the embedding model did not return a vector",
             raw_text=text,
             hint="name an embedding model, for example openai:embedding:text-embedding-3-small",
         )
-    return tuple(float(item) for item in found)
+    if not 0 < math.fsum(item * item for item in vector) < math.inf:
+        message = "the embedding model returned a vector that is too short or too long to be compared"
+        raise JudgeParseError(message, raw_text=text, hint="check the embedding model: it may have failed")
+    return vector
 
 
-def _is_finite(item: object) -> bool:
-    return isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item)
+def _number(item: object) -> float:
+    try:
+        return float(item) if isinstance(item, int | float) and not isinstance(item, bool) else math.nan
+    except OverflowError:
+        return math.inf
 
 
 _MEASURES = {_EUCLIDEAN: distance, "similar:dot": dot}

@@ -38,7 +38,7 @@ from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block, numbered
 from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
-from geval_cli.records import JsonValue, Purpose, to_json
+from geval_cli.records import Purpose, to_json
 
 _ATTRIBUTIONS_SCHEMA: Mapping[str, Any] = reply_schema(
     {
@@ -121,7 +121,7 @@ class ContextRelevanceAssertion(ContextAssertion):
             JudgeError, ProviderError: no verdict could be had.
             UnjudgeableError: the test has no context.
         """
-        passages = sentences_of(needed_context(subject))
+        passages = tuple(one for one in numbered_context(subject) if one.strip())
         query, context = question_of(subject), "\n".join(passages)
         question = Question(
             "relevance",
@@ -225,7 +225,7 @@ class ContextPrecisionAssertion(ContextAssertion):
             JudgeError, ProviderError: no verdict could be had.
             UnjudgeableError: the test has no context.
         """
-        passages, query = sentences_of(needed_context(subject)), question_of(subject)
+        passages, query = numbered_context(subject), question_of(subject)
         test = subject.test
         written = as_text(test.expected_output) if self.value is None else self.value
         answer = written if self.value is None else tools.templates.render(written, test.variables)
@@ -422,7 +422,7 @@ class CitationCorrectnessAssertion(ContextAssertion):
             JudgeError, ProviderError: no verdict could be had.
             UnjudgeableError: the test has no context.
         """
-        passages = sentences_of(needed_context(subject))
+        passages = numbered_context(subject)
         citations = [_checked(citation, passages) for citation in citations_in(subject.text)]
         asked = [place for place, one in enumerate(citations) if not one.problem and one.cited]
         judge = JudgeClient(self, subject, tools)
@@ -557,11 +557,7 @@ def _cited_reason(citations: Sequence[Citation], right: int) -> str:
 
 def context_of(test: MergedTest) -> tuple[str, ...]:
     """Return the passages of the context: from the variable, else from the test itself; empty without either."""
-    for value in (test.vars.get("context"), test.retrieval_context, test.context):
-        passages = _passages(value)
-        if passages:
-            return passages
-    return ()
+    return tuple(passage for passage in _written_context(test) if passage.strip())
 
 
 def needed_context(subject: Subject) -> tuple[str, ...]:
@@ -576,11 +572,17 @@ def needed_context(subject: Subject) -> tuple[str, ...]:
     return found
 
 
-def sentences_of(passages: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the countable units of a context: the passages of a list, or the lines of a single text."""
-    if len(passages) != 1:
-        return passages
-    return tuple(line.strip() for line in passages[0].splitlines() if line.strip())
+def numbered_context(subject: Subject) -> tuple[str, ...]:
+    """Return the units of a context by their number: the passages of a list, empty ones too, or the lines of a text.
+
+    Raises:
+        UnjudgeableError: there are none.
+    """
+    needed_context(subject)
+    written = _written_context(subject.test)
+    if not isinstance(written, _Lines):
+        return written
+    return tuple(line.strip() for line in written[0].splitlines() if line.strip())
 
 
 def check_context_is_there(spec: Assertion, context: CheckContext, problems: list[Problem]) -> None:
@@ -592,9 +594,20 @@ def check_context_is_there(spec: Assertion, context: CheckContext, problems: lis
         problems.append(Problem(message, spec.place.value("type"), hint))
 
 
-def _passages(value: JsonValue) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,) if value.strip() else ()
-    if isinstance(value, list | tuple):
-        return tuple(str(item) for item in value if str(item).strip())
+class _Lines(tuple[str]):
+    """A context that is one text, whose lines are its passages; a list of one text is one passage."""
+
+    __slots__ = ()
+
+
+def _written_context(test: MergedTest) -> tuple[str, ...]:
+    """Return the texts of the first context that says anything, as they are written."""
+    for value in (test.vars.get("context"), test.retrieval_context, test.context):
+        passages: tuple[str, ...] = ()
+        if isinstance(value, str):
+            passages = _Lines((value,))
+        elif isinstance(value, list | tuple):
+            passages = tuple("" if item is None else str(item) for item in value)
+        if any(passage.strip() for passage in passages):
+            return passages
     return ()

@@ -249,6 +249,38 @@ def test_citations_are_looked_up_by_code_and_their_claims_judged(
     assert len(judge.prompts) == bool(said)
 
 
+@pytest.mark.parametrize("key", ["vars", "context", "retrieval_context"])
+@pytest.mark.parametrize(
+    ("context", "passages"),
+    [
+        (["Paris.\nIt has a tower."], ["Paris.\nIt has a tower."]),
+        ("Paris.\n\nIt has a tower.", ["Paris.", "It has a tower."]),
+        (["", "Paris.", None, "It\nhas"], ["", "Paris.", "", "It\nhas"]),
+    ],
+)
+def test_passages_have_the_numbers_that_the_list_gives_them(
+    key: str, context: Any, passages: list[str]
+) -> None:
+    if key != "vars" and isinstance(context, list):
+        context = tuple(item or "" for item in context)
+    test = {"vars": {"context": context}} if key == "vars" else {"vars": {}, key: context}
+    last = len(passages)
+    judge = SpeakingJudge([verdicts("yes")])
+    tools = graded_tools(judge=judge)
+    result = graded("citation-correctness", tools, output=f"A [{last}]. B [{last + 1}].", test=test)
+    assert f"there is no passage {last + 1} (the context has {last})" in result.reason
+    assert result.score == 0.5
+    assert f"{last}. {passages[-1]}" in judge.prompts[0]
+
+    useful = graded_tools(verdicts(*["no"] * (last - 1), "yes"))
+    assert graded("context-precision", useful, value="A", test=test).score == pytest.approx(1 / last)
+
+
+def test_empty_passages_are_not_among_those_that_are_needed() -> None:
+    test = {"vars": {"query": "q", "context": ["", "one\ntwo", " "]}}
+    assert graded("context-relevance", graded_tools('{"relevant": [1]}'), test=test).score == 1.0
+
+
 @pytest.mark.parametrize(
     "text",
     [
