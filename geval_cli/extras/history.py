@@ -26,7 +26,7 @@ from geval_cli.records import (
 )
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.sanitize import one_line, sanitize
-from geval_cli.report.verdict import STYLES
+from geval_cli.report.verdict import STYLES, shown_gates
 from geval_cli.statistics.intervals import Interval
 from geval_cli.statistics.paired import DifferenceVerdict, PairedSample, decide
 from geval_cli.store.run_pages import RunChoice, RunOutline, RunPages, StoredVerdict
@@ -264,7 +264,7 @@ def _count(
 
 
 def _gates(item: RunListEntry, _: datetime, __: Path) -> Text:
-    gates = item.counts.gates
+    gates = shown_gates(item.counts.gates)
     met = sum(gate.status is Status.PASSED for gate in gates)
     style = "" if met == len(gates) else STYLES[Status.FAILED]
     return Text(f"{met} of {len(gates)}" if gates else "", style=style)

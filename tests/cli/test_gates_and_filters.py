@@ -147,6 +147,16 @@ def test_gates_decide_the_exit_code(tmp_path: Path, gates: list[str], options: l
     assert ("FAILED" in done.stdout.splitlines()[-2]) is (code == 1)
 
 
+@pytest.mark.parametrize(("gates", "met"), [(["pass_rate >= 60%"], "1 of 1"), (["errors <= 0"], "1 of 1")])
+def test_the_list_of_runs_counts_the_gates_that_the_run_shows(
+    tmp_path: Path, gates: list[str], met: str
+) -> None:
+    done, _ = run_suite(tmp_path, suite=SUITE + "gates: " + json.dumps(gates) + "\n")
+    assert f"{met} gate met" in done.stdout
+    listed = run_geval("list", cwd=tmp_path, env={"COLUMNS": "200"})
+    assert f"  {met}  " in listed.stdout
+
+
 def test_a_gate_on_tags_that_no_test_has_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     done, document = run_suite(tmp_path, suite=f'{SUITE}gates: ["pass_rate[area=nowhere] >= 0"]\n')
 

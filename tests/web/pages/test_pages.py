@@ -178,7 +178,7 @@ class TestFacts:
         assert "0f3c9a1d2 dirty" in text
         assert "A suite <b>of</b> one" in text
         assert "echo judged by judge" in text
-        assert "2 of 2 gates met" in text
+        assert "1 of 1 gate met" in text
         assert "owner=Zoë & co" in text
 
     def test_a_tag_narrows_the_list(self, listed: tuple[Site, str, str]) -> None:

@@ -56,7 +56,7 @@ from geval_cli.report.case_view import CaseView
 from geval_cli.report.csv_file import csv_document
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport, run_title
-from geval_cli.report.verdict import run_outcome
+from geval_cli.report.verdict import run_outcome, shown_gates
 from geval_cli.runs.resume import options_of
 from geval_cli.runs.stored import kept_labels_of, load_report
 from geval_cli.source.access import access_in
@@ -111,7 +111,7 @@ def show_runs(request: Request) -> HTMLResponse:
         models=lambda run: ", ".join(
             dict.fromkeys(item.provider_label for item in run.columns if item.provider_label)
         ),
-        gates=lambda counts: sum(gate.status is Status.PASSED for gate in counts.gates),
+        gates=lambda counts: [gate.status is Status.PASSED for gate in shown_gates(counts.gates)],
         outcome=lambda item: run_outcome(item.run, item.counts),
         file_name=lambda path: Path(path).name or path,
         folder=request.app.state.settings.folder,
