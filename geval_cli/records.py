@@ -392,7 +392,9 @@ class AskedTest(Struct, frozen=True):
     expected_output: str | None = None
     context: str | tuple[str, ...] | None = None
     retrieval_context: str | tuple[str, ...] | None = None
+    scenario: str | None = None
     expected_outcome: str | None = None
+    role: str | None = None
     images: tuple[tuple[str, str], ...] = ()
     audio: tuple[tuple[str, str], ...] = ()
 
@@ -405,7 +407,7 @@ class AskedTest(Struct, frozen=True):
     def texts(self) -> dict[str, str]:
         """Return the texts by their names, a list of texts as one, each on lines of its own."""
         found = {}
-        for name in ASKED_TEXTS:
+        for name in TEST_TEXTS:
             value = getattr(self, name)
             if value is not None:
                 found[name] = value if isinstance(value, str) else "\n".join(value)
@@ -416,9 +418,7 @@ TEST_TEXTS = (
     *("input", "expected_output", "context", "retrieval_context"),
     *("scenario", "expected_outcome", "role"),
 )
-"""The fields of a test that hold text: in configs, in merged tests, and in what a judge is shown."""
-ASKED_TEXTS = tuple(name for name in TEST_TEXTS if name not in {"scenario", "role"})
-"""The fields of `AskedTest` that hold texts, in the order in which they are shown."""
+"""The fields of a test that hold text, in the order in which they are shown: in configs, merged tests and results."""
 
 
 class CaseResult(Struct, frozen=True):

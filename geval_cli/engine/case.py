@@ -56,7 +56,7 @@ from geval_cli.plugins import extra
 from geval_cli.providers.base import is_program
 from geval_cli.providers.wire.chat import reported_logprobs
 from geval_cli.records import (
-    ASKED_TEXTS,
+    TEST_TEXTS,
     AskedTest,
     AssertionResult,
     CaseResult,
@@ -455,7 +455,7 @@ def blank_result(job: Job, rendered: str = "") -> CaseResult:
 def _asked(test: MergedTest) -> AskedTest | UnsetType:
     found = AskedTest(
         index=test.index,
-        **{name: getattr(test, name) for name in ASKED_TEXTS},
+        **{name: getattr(test, name) for name in TEST_TEXTS},
         images=tuple(named_and_hashed(item) for item in test.images if is_marker(item)),
         audio=tuple(named_and_hashed(item) for item in test.audio if is_marker(item)),
     )

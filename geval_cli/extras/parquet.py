@@ -23,7 +23,7 @@ from geval_cli.events import RunEvent
 from geval_cli.json_codec import decode_json
 from geval_cli.metrics import with_members
 from geval_cli.patterns import compile_later
-from geval_cli.records import ASKED_TEXTS, SCHEMA_VERSION, CaseResult, JsonValue, Usage
+from geval_cli.records import SCHEMA_VERSION, TEST_TEXTS, CaseResult, JsonValue, Usage
 from geval_cli.report.csv_file import reasons_of
 from geval_cli.report.json_file import json_text, result_text
 from geval_cli.report.report import RunReport, file_of_tests
@@ -398,7 +398,7 @@ def case_columns(metrics: Iterable[str], variables: Iterable[str]) -> dict[str, 
         "latency_ms": number,
         **{f"{_METRIC}{_clean(name)}": number for name in metrics},
         **dict.fromkeys(("output", "reasons", "error", "rendered_prompt"), text),
-        **dict.fromkeys(ASKED_TEXTS, text),
+        **dict.fromkeys(TEST_TEXTS, text),
         **_text_columns(_REASON, metrics),
         **_text_columns(_VARIABLE, variables),
     }
@@ -406,7 +406,7 @@ def case_columns(metrics: Iterable[str], variables: Iterable[str]) -> dict[str, 
 
 _TEST_COLUMNS: dict[str, type] = {
     "test_index": int,
-    **dict.fromkeys(("test_key", "description", *ASKED_TEXTS, "vars", "metadata"), str),
+    **dict.fromkeys(("test_key", "description", *TEST_TEXTS, "vars", "metadata"), str),
 }
 
 
@@ -444,7 +444,7 @@ def _test_row(result: CaseResult, variables: Iterable[str], metadata: Iterable[s
     said: dict[str, str | None] = {
         "test_key": result.test_key,
         "description": result.description,
-        **{name: texts.get(name) for name in ASKED_TEXTS},
+        **{name: texts.get(name) for name in TEST_TEXTS},
         "vars": json_text(result.vars),
         "metadata": json_text(result.metadata),
         **_texts_of(_VARIABLE, result.vars, variables),
@@ -471,7 +471,7 @@ def case_row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str
         "reasons": "\n".join(reasons_of(result)) or None,
         "error": error,
         "rendered_prompt": result.prompt.rendered,
-        **{name: texts.get(name) for name in ASKED_TEXTS},
+        **{name: texts.get(name) for name in TEST_TEXTS},
         **{f"{_REASON}{name}": _reasons_for(name, result) for name in metrics},
         **_texts_of(_VARIABLE, result.vars, variables),
     }

@@ -30,8 +30,8 @@ from geval_cli.numbers import format_cost
 from geval_cli.plugins import extra
 from geval_cli.providers.base import Provider
 from geval_cli.records import (
-    ASKED_TEXTS,
     STOPPED,
+    TEST_TEXTS,
     AskedTest,
     CaseResult,
     GateResult,
@@ -422,7 +422,7 @@ class JobRunner(Struct, frozen=True):
         if known is None:
             hide, texts = (
                 self.session.secrets.hide_in,
-                {name: getattr(result.asked, name) for name in ASKED_TEXTS},
+                {name: getattr(result.asked, name) for name in TEST_TEXTS},
             )
             hidden = {name: hide(text) for name, text in texts.items() if text is not None}
             lists = {name: tuple(text) for name, text in hidden.items() if isinstance(text, list)}

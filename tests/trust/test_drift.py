@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,18 @@ class Judges:
 
     Attributes:
         version: what the judges call themselves; `fingerprint` is of their servers.
-        asked: the ratings that each judge was asked for.
+        asked: the ratings that each judge was asked for; `prompts` are all that was asked of anyone.
     """
 
     def __init__(self) -> None:
         self.version, self.fingerprint = "2026-11-01", "fp_first"
         self.asked: list[str] = []
+        self.prompts: list[str] = []
 
     def respond(self, body: Any, headers: Mapping[str, str]) -> Reply:
         del headers
         text = body["messages"][-1]["content"]
+        self.prompts.append(text)
         if not body["model"].startswith("judge"):
             return chat_reply(f"{'good' if 'well' in text else 'plain'} answer to {text}")
         if JUDGE_TEXT not in text:
@@ -212,6 +214,55 @@ def test_tests_that_are_gone_are_judged_by_the_assertion_that_all_share(product:
         lost = product.command(server, "drift", "a.jsonl", "config.yaml", writes_results=False)
     assert "helpful: steady: the same 36 outputs" in said(kept.stdout)
     assert (lost.code, "36 ratings without an assertion in today's config" in said(lost.stdout)) == (3, True)
+
+
+TEXTS = ("scenario", "expected_outcome", "role", "expected_output", "context", "retrieval_context")
+
+
+def a_conversation(number: int) -> dict[str, Any]:
+    answer = f"good answer to {number}"
+    return {
+        "turns": [{"role": "user", "content": f"tea {number}?"}, {"role": "assistant", "content": answer}]
+    }
+
+
+def steps_of_an_agent(number: int) -> dict[str, Any]:
+    found = [{"name": "search", "args": {"number": number}, "output": f"found {number}"}]
+    return {"input": "look", "output": f"plain answer to {number}", "trace": found}
+
+
+@pytest.mark.parametrize(
+    ("own", "shown"),
+    [
+        (lambda number: {"input": f"question {number // 2}"}, ["input", "actual_output", *TEXTS]),
+        (a_conversation, ["turns", *TEXTS]),
+        (steps_of_an_agent, ["input", "actual_output", "trace", *TEXTS]),
+    ],
+    ids=["an answer", "a conversation", "an agent"],
+)
+def test_an_anchor_is_judged_by_the_words_of_its_run_whether_its_test_is_gone_or_not(
+    product: Product, own: Callable[[int], dict[str, Any]], shown: list[str]
+) -> None:
+    """Whatever a test brings for the judge: an anchor without it would be rated otherwise, and seem to be drift."""
+    judges = Judges()
+    whole = config(prompt="{{ input }}")
+    whole["defaultTest"]["assert"][0]["evaluation_params"] = shown
+    whole["tests"] = [{**own(number), **{name: f"{name} {number}" for name in TEXTS}} for number in range(36)]
+    if "output" in own(0):
+        del whole["prompts"], whole["providers"]
+    few = {**whole, "tests": [{**own(99), **{name: f"another {name}" for name in TEXTS}}]}
+    with LoopbackServer(respond=judges.respond) as server:
+        product.run(whole, server)
+        asked = {text for text in judges.prompts if JUDGE_TEXT in text}
+        product.command(server, "drift", "--save", "a.jsonl", "--items", "36", writes_results=False)
+        for now in (few, whole):
+            judges.prompts.clear()
+            product.write(now)
+            product.command(server, "drift", "a.jsonl", "config.yaml", writes_results=False)
+            again = [text for text in judges.prompts if JUDGE_TEXT in text]
+            assert len(again) == len(asked) == 36
+            assert {*again} == asked
+    assert all(f"scenario {number}" in " ".join(asked) for number in range(36))
 
 
 @pytest.mark.parametrize(("count", "is_warned"), [(33, True), (34, False)])

@@ -21,7 +21,7 @@ from geval_cli.gateway.gateway import BoundModel
 from geval_cli.json_codec import decode_json
 from geval_cli.judge.prompt import user_message
 from geval_cli.numbers import plural
-from geval_cli.records import ASKED_TEXTS, CaseResult, JsonValue, ModelRequest, Purpose, Role, Status, to_json
+from geval_cli.records import TEST_TEXTS, CaseResult, JsonValue, ModelRequest, Purpose, Role, Status, to_json
 from geval_cli.report.case_view import case_number, case_reason
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.event_loop import all_or_first_error
@@ -112,7 +112,7 @@ def _case_row(
         row["vars"] = dict(first.vars)
     if users := [turn.content for turn in first.turns if turn.role == "user"]:
         row["turns"] = [{"user": text} for text in users]
-    for name in ASKED_TEXTS:
+    for name in TEST_TEXTS:
         if asked.get(name) is not None:
             row[name] = asked[name]
     row["metadata"] = {

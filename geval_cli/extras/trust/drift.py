@@ -6,11 +6,13 @@ A run keeps what it found in its record, so that two runs know whether the same 
 import asyncio
 import dataclasses
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -49,7 +51,7 @@ from geval_cli.json_codec import encode_json
 from geval_cli.judge.estimate import passes
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
-from geval_cli.records import ASKED_TEXTS, JsonValue, Role, RunRecord, Usage, to_json
+from geval_cli.records import TEST_TEXTS, JsonValue, Role, RunRecord, Usage, to_json
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import job_context, open_suite_session
 from geval_cli.store.cache import ResponseCache
@@ -189,11 +191,12 @@ class AskedJob(Struct, frozen=True):
 
 
 def asked_for(anchors: AnchorSet, prepared: PreparedRun) -> list[AskedJob]:
-    """Return what is asked for each anchor that today's config can judge: by its own test where that is still there.
+    """Return what is asked for each anchor that today's config can judge.
 
-    Else by the assertion of that metric, where all tests share it.
+    By the assertions of its own test where that is still there, else by the assertion of a metric that all tests share;
+    beside the texts that were judged then, whatever the test has now.
     """
-    own: dict[str, tuple[Job, dict[str, Assertion]]] = {}
+    own: defaultdict[str, list[tuple[Job, dict[str, Assertion]]]] = defaultdict(list)
     shared: dict[str, tuple[Job, Assertion] | None] = {}
     for job in chain.from_iterable(prepared.plan.queues):
         if job.repeat_index:
@@ -201,7 +204,7 @@ def asked_for(anchors: AnchorSet, prepared: PreparedRun) -> list[AskedJob]:
         specs = _graded(job, prepared)
         key = key_of(job.test)
         if key != NOTHING_SAID and specs:
-            own.setdefault(key, (job, specs))
+            own[key].append((job, specs))
         for name, spec in specs.items():
             known = shared.setdefault(name, (job, spec))
             if known is not None and known[1] is not spec and known[1] != spec:
@@ -211,19 +214,20 @@ def asked_for(anchors: AnchorSet, prepared: PreparedRun) -> list[AskedJob]:
 
 def _asking(
     anchor: Anchor,
-    own: Mapping[str, tuple[Job, dict[str, Assertion]]],
+    own: Mapping[str, Sequence[tuple[Job, dict[str, Assertion]]]],
     shared: Mapping[str, tuple[Job, Assertion] | None],
 ) -> AskedJob | None:
-    mine = own.get(anchor.case.test_key or "")
-    if mine is not None:
-        job, specs = mine
+    mine = own.get(anchor.case.test_key or "", ())
+    if mine:
+        # The same question may stand beside different contexts or outputs, and a test may have been corrected since.
+        job, specs = next((found for found in mine if _is_of(anchor, found[0].test)), mine[0])
         specs = {name: spec for name, spec in specs.items() if name in anchor.ratings}
-        return _made(job, job.test, anchor, specs) if specs else None
+        test = job.test if _is_of(anchor, job.test) else replace(job.test, **_words_of(anchor))
+        return _made(job, test, anchor, specs) if specs else None
     fitting = {name: found for name in anchor.ratings if (found := shared.get(name)) is not None}
     if not fitting:
         return None
     job = next(iter(fitting.values()))[0]
-    asked = anchor.case.asked
     test = replace(
         job.test,
         description=anchor.case.description,
@@ -234,9 +238,19 @@ def _asking(
         turns=(),
         has_output=False,
         output=None,
-        **{name: getattr(asked, name, None) for name in ASKED_TEXTS},
+        **_words_of(anchor),
     )
     return _made(job, test, anchor, {name: spec for name, (_, spec) in fitting.items()})
+
+
+def _words_of(anchor: Anchor) -> dict[str, Any]:
+    texts = {name: getattr(anchor.case.asked, name, None) for name in TEST_TEXTS}
+    return {**texts, "trace": anchor.case.trace or None}
+
+
+def _is_of(anchor: Anchor, test: MergedTest) -> bool:
+    """Return whether a test has all that stood beside the output of an anchor."""
+    return all((getattr(test, name) or None) == (word or None) for name, word in _words_of(anchor).items())
 
 
 def _made(job: Job, test: MergedTest, anchor: Anchor, specs: Mapping[str, Assertion]) -> AskedJob:
