@@ -89,6 +89,8 @@ EXTRAS: Mapping[str, str] = {
     "cloud credentials": "geval_cli.extras.clouds",
     # Compares a run with an earlier one: `open_baseline`, `compared_with`, `judge_differences`.
     "comparison of runs": "geval_cli.extras.compare.comparison",
+    # Shows what is behind the answer of a run: `Failures`, `print_evidence`.
+    "evidence": "geval_cli.extras.evidence",
     # Shows such a comparison: `print_baseline`, `print_baseline_in_short`, `baseline_markdown`.
     "comparison in words": "geval_cli.extras.compare.text",
     # Takes the outputs of an earlier run as those of a suite's tests: `JudgedTests`, `match_outputs`.

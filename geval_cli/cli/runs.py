@@ -13,13 +13,14 @@ from rich.text import Text
 
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.errors import Problem, Severity, StoreError, UsageError
+from geval_cli.extras.evidence import PLURALS, Failures, print_cases, print_failures, print_test
 from geval_cli.extras.history import RunHistory, read_history, runs_json
 from geval_cli.extras.history import print_runs as print_run_table
 from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.case_view import PROBLEMS, case_number
 from geval_cli.report.console import make_console
-from geval_cli.report.failures import PLURALS, Failures, GroupBy, print_cases, print_failures, print_test
+from geval_cli.report.failures import GroupBy
 from geval_cli.report.json_file import json_document, json_text
 from geval_cli.report.report import RunReport, check_output_paths, files_of, write_results_file
 from geval_cli.report.sanitize import quoted

@@ -1,7 +1,6 @@
 """The columns of a run side by side: which prompt or model is better, as far as the tests show."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import compress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,7 +31,6 @@ from geval_cli.records import (
     Role,
     RunSummary,
     Stat,
-    Status,
     Usage,
 )
 from geval_cli.report.console import Cells, is_unicode, print_hanging, print_rows
@@ -41,7 +39,6 @@ from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import (
     DIFFERENCE_STYLES,
     MANY_COLUMNS,
-    STYLES,
     UNICODE_SIGNS,
     column_title,
     fitted_title,
@@ -55,10 +52,9 @@ METRICS_MAX = 6
 DIFFERENCES_MAX = 30
 _WORST_CASES_SHOWN = 4
 _OTHERS_NAMED, _NAMES_SHOWN = 8, 6
-MEANS_MAX = 60
 PASS_RATE = "pass rate"
 _PASS_RATE_KEY = "pass_rate"
-_NAME_WIDTH = 40
+NAME_WIDTH = 40
 _DIGITS = 2
 _GAP = 3
 """Cells between two columns of a table."""
@@ -66,7 +62,6 @@ _BAR_CELLS = 8
 _NO_MONEY = 1e-9
 _DUST = 9
 """Decimals beyond which a float has only what its arithmetic left."""
-_WIDTH_FOR_MDE, _WIDTH_FOR_INTERVALS, _WIDTH_FOR_DIFFERENCES = 100, 70, 50
 
 
 def share_text(stat: Stat) -> str:
@@ -236,7 +231,7 @@ def verdict_text(column: ColumnSummary, quoted: Callable[[str], str] = str) -> s
     parts = []
     for word in ("better", "worse"):
         names = [
-            item.name if item.name == PASS_RATE else quoted(one_line(item.name, _NAME_WIDTH))
+            item.name if item.name == PASS_RATE else quoted(one_line(item.name, NAME_WIDTH))
             for item in differences_of(column)
             if item.verdict == word
         ]
@@ -331,7 +326,7 @@ def print_columns(report: RunReport, console: Console) -> None:
             print_hanging(Text("    "), Text(line), console, indent=1)
         console.print()
     most = 1 if len(columns) > MANY_COLUMNS else _WORST_CASES_SHOWN
-    others = [one_line(name, _NAME_WIDTH) for name in metric_names(columns)[shape.metrics :]]
+    others = [one_line(name, NAME_WIDTH) for name in metric_names(columns)[shape.metrics :]]
     more = [] if len(others) <= _OTHERS_NAMED else [f"{len(others) - _OTHERS_NAMED:,} more"]
     hidden = ", ".join([*others[:_OTHERS_NAMED], *more])
     lines = (
@@ -530,7 +525,7 @@ def _decided_by_metrics(
 
 def _decided_metrics(column: ColumnSummary, word: str) -> list[str]:
     return [
-        one_line(item.name, _NAME_WIDTH)
+        one_line(item.name, NAME_WIDTH)
         for item in differences_of(column)
         if not item.is_share and item.verdict == word
     ]
@@ -596,7 +591,7 @@ def _rows(
         return share_text(stat if shape.has_interval else replace(stat, interval=None))
 
     def metric(name: str) -> _Figure:
-        title = quoted(one_line(name, _NAME_WIDTH if whole else 16))
+        title = quoted(one_line(name, NAME_WIDTH if whole else 16))
         return title, lambda column: mean_text(column.metrics.get(name), has_interval=whole)
 
     optional: tuple[tuple[bool, _Figure], ...] = (
@@ -709,15 +704,6 @@ def _verdict_style(text: str) -> str:
     return DIFFERENCE_STYLES.get(text.partition(":")[0].partition(" ")[0], "dim")
 
 
-def means_of(columns: Sequence[ColumnSummary]) -> list[tuple[str, MetricStat]]:
-    """Return every metric of every column, named with the number of the column."""
-    return [
-        (f"[{number}] {name}", stat)
-        for number, column in enumerate(columns, start=1)
-        for name, stat in sorted(column.metrics.items())
-    ]
-
-
 MEANS_HEADER = ("mean", "95 % interval", "n", "errors")
 
 
@@ -733,52 +719,3 @@ def run_means(summary: RunSummary) -> list[tuple[str, MetricStat]]:
         (name, MetricStat(item.mean, item.interval, item.n, errored=item.errored))
         for name, item in telling_metrics(summary).items()
     ]
-
-
-def print_means(rows: Sequence[tuple[str, MetricStat]], console: Console) -> None:
-    """Print a mean a line, with its interval; nothing without any."""
-    if not rows:
-        return
-    shown: list[Cells] = []
-    for name, stat in rows[:MEANS_MAX]:
-        *figures, errored = mean_cells(stat)
-        errors = Text(errored, style=STYLES[Status.ERROR] if stat.errored else "dim")
-        shown.append((one_line(name, _NAME_WIDTH), *figures, errors))
-    print_rows(console, "lrrrr", ("metric", *MEANS_HEADER), shown)
-    if len(rows) > MEANS_MAX:
-        more = plural(len(rows) - MEANS_MAX, "more metric")
-        console.print(Text(f" and {more}, in -o results.json", style="dim"))
-    console.print()
-
-
-def print_differences(columns: Sequence[ColumnSummary], console: Console) -> None:
-    """Print how far each column differs from the baseline, of the tests that both have judged."""
-    rows = [
-        (number, item)
-        for number, column in enumerate(columns, start=1)
-        for item in differences_of(column)
-        if item.verdict is not None
-    ]
-    if not rows or console.width < _WIDTH_FOR_DIFFERENCES:
-        return
-    kept = (
-        True,
-        console.width >= _WIDTH_FOR_INTERVALS,
-        True,
-        console.width >= _WIDTH_FOR_MDE,
-        True,
-    )
-    shown: list[Cells] = [
-        (
-            f"[{number}] {one_line(item.name, _NAME_WIDTH)}",
-            *compress(item.cells[:-1], kept),
-            Text(item.cells[-1], style=DIFFERENCE_STYLES.get(item.verdict or "", "")),
-        )
-        for number, item in rows[:DIFFERENCES_MAX]
-    ]
-    heading = (f"against [{baseline_number(columns)}]", *compress(DIFFERENCE_HEADER, kept))
-    print_rows(console, f"l{'R' * (len(heading) - 2)}l", heading, shown)
-    hidden = len(rows) - DIFFERENCES_MAX
-    if hidden > 0:
-        console.print(Text(f" and {plural(hidden, 'more difference')}, in -o results.json", style="dim"))
-    console.print()

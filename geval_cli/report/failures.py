@@ -1,10 +1,8 @@
-"""The failures and errors of a run in words for a terminal, one case in full, and all answers to one test."""
+"""The failed tests of a run on a terminal, the worst first, and those that failed for one reason together."""
 
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import NamedTuple
 
 from msgspec import Struct, field
 from rich.cells import cell_len
@@ -13,412 +11,29 @@ from rich.text import Text
 
 from geval_cli.numbers import format_score, plural
 from geval_cli.patterns import compile_later
-from geval_cli.records import CaseResult, ErrorInfo, Status, TraceStep
+from geval_cli.records import CaseResult, Status
 from geval_cli.report.case_view import (
-    PROBLEMS,
-    AssertionView,
-    CaseView,
-    JudgeVerdict,
-    ShownItem,
-    assertion_name,
     case_number,
-    case_sentence,
     case_title,
     errors_of,
     failed_assertions,
     failure_figure,
     failure_text,
-    failures_text,
     margin_below,
     output_text,
     whole_reason,
 )
 from geval_cli.report.console import print_hanging
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
-from geval_cli.report.verdict import MANY_COLUMNS, STYLES, case_verdict, column_title, fitted_title, signs_of
-from geval_cli.statistics.intervals import RunningMean
-from geval_cli.store.run_pages import WORST_FIRST
+from geval_cli.report.sanitize import one_line
+from geval_cli.report.verdict import MANY_COLUMNS, STYLES, column_title, signs_of
 
-_LABEL_WIDTH = len("output  ")
-_NAMED_MAX = 12
-_IN_FULL, _LINES_MAX = 1, 10
-_FEW = 4
-"""Up to so many answers to a test, those that passed are shown with their output."""
-
-
-class Limit(NamedTuple):
-    """How much of one text is shown."""
-
-    line_count: int
-    character_count: int
-
-
-class Shown(Struct, frozen=True):
-    """How much of a case is shown.
-
-    Attributes:
-        step_width: of a line of the trace; 0 leaves out the trace, and the pairs that were compared.
-        is_verbose: passed assertions are explained, too.
-        is_whole: what went in, and every detail of the verdicts.
-    """
-
-    output: Limit = Limit(6, 1_200)
-    reason: Limit = Limit(20, 4_000)
-    raw: Limit = Limit(4, 600)
-    trace_lines: int = 8
-    step_width: int = 0
-    is_verbose: bool = False
-    is_whole: bool = False
-
-
-_ALL = Limit(sys.maxsize, sys.maxsize)
-IN_SHORT = Shown()
-VERBOSE = Shown(is_verbose=True)
-UNCUT = Shown(_ALL, _ALL, _ALL, sys.maxsize, 2_000, is_verbose=True, is_whole=True)
-
-
-class ShownCase(Struct):
-    """A case to show, and the later ones that broke in exactly the same way."""
-
-    result: CaseResult
-    same_count: int = 0
-    same_numbers: list[str] = field(default_factory=list)
-
-    def add_number(self, number: str) -> None:
-        is_new = number != case_number(self.result) and number not in self.same_numbers
-        if is_new and len(self.same_numbers) < _NAMED_MAX:
-            self.same_numbers.append(number)
-
-
-class CasePrinter:
-    """Prints cases one after another, remembering which evaluation steps the reader has seen already."""
-
-    def __init__(self, report: RunReport, console: Console, shown: Shown) -> None:
-        self._console = console
-        self._shown = shown
-        self._signs = signs_of(console)
-        self._dot = f" {self._signs.dot} "
-        columns = report.columns
-        self._titles = {
-            column.index: column_title(column, columns, self._signs) for column in columns if len(columns) > 1
-        }
-        self._names_model = len({column.provider_label for column in columns}) == 1
-        self._seen_steps: dict[tuple[str, ...], str] = {}
-
-    def print_entry(self, entry: ShownCase) -> None:
-        """Print a case of a list under its number, column and title."""
-        result = entry.result
-        self._console.print()
-        body = Text(case_number(result), style="bold")
-        if title := self._titles.get(result.column):
-            body.append(f"  [{title}]", style="not bold cyan")
-        self._print_head(result, body.append(f"  {case_title(result, 200)}", style="not bold"))
-        same = entry.same_count
-        names = ", ".join(entry.same_numbers)
-        more = ", ..." if same > len(entry.same_numbers) else ""
-        text = f"the same in {plural(same, 'more case')}"
-        self._print_case(
-            result, case_number(result), f"{text}: {names}{more}" if names else text if same else ""
-        )
-
-    def print_answers(self, results: Sequence[CaseResult]) -> None:
-        """Print the answers to one test, the failures first: of many, one in full and the others as lines."""
-        self._console.print()
-        self._print_test_texts(results[0])
-        ordered = sorted(results, key=_badness_of_case)
-        problems = [result for result in ordered if result.status in PROBLEMS]
-        in_full = ordered if len(ordered) <= _FEW else problems[:_IN_FULL]
-        for result in in_full:
-            self._console.print()
-            facts = CaseView(result).facts
-            model = [one_line(result.provider.label or result.provider.id, 40)] * self._names_model
-            self._print_column(result, ordered, self._dot.join([*model, *facts]))
-            self._print_case(result)
-        if len(in_full) < len(ordered):
-            self._console.print()
-        for result in problems[len(in_full) :][:_LINES_MAX]:
-            width = max(self._console.width - 50, 24)
-            self._print_column(result, ordered, failures_text([result]), width)
-        more = len(problems) - len(in_full) - _LINES_MAX
-        if more > 0:
-            self._console.print(Text(f"  ... and {more:,} more", style="dim"))
-        if len(ordered) > _FEW:
-            self._print_others([result for result in ordered if result.status not in PROBLEMS])
-
-    def _print_column(
-        self, result: CaseResult, results: Sequence[CaseResult], facts: str, width: int | None = None
-    ) -> None:
-        """Print the head of one of a test's `results`: its column and repeat, where there are several."""
-        title = self._titles.get(result.column, "")
-        parts = [title if width is None else fitted_title(title, width, self._signs)] if title else []
-        if any(one.repeat_index for one in results if one.column == result.column):
-            parts.append(f"repeat {result.repeat_index + 1}")
-        body = Text(", ".join(parts), style="bold")
-        self._print_head(result, body.append(f"{'  ' if parts else ''}{facts}", style="not bold"))
-
-    def _print_others(self, results: Sequence[CaseResult]) -> None:
-        """Print those without a problem as one paragraph: their columns and scores."""
-        for status in (Status.PASSED, Status.NOT_EVALUATED):
-            found: dict[str, list[float]] = {}
-            for result in (one for one in results if one.status is status):
-                scores = found.setdefault(self._titles.get(result.column, ""), [])
-                scores.extend([] if result.score is None else [result.score])
-            if found:
-                word = "passed" if status is Status.PASSED else "not evaluated"
-                count = sum(result.status is status for result in results)
-                head = Text(f"{self._signs.marks[status]} {count:,} {word}  ", style=STYLES[status])
-                told = (f"{name} {_range(scores)}".strip() for name, scores in found.items())
-                print_hanging(head, Text(self._dot.join(told)), self._console, indent=1)
-
-    def _print_test_texts(self, result: CaseResult) -> None:
-        """Print what the test brings: its variables and what it expects, and the prompt where there is nothing else."""
-        texts = {name: value_text(value) for name, value in result.vars.items()} | CaseView(result).test_texts
-        if not texts and not result.turns:
-            texts = {"prompt": result.prompt.rendered}
-        title = case_title(result, 200)
-        for name, text in texts.items():
-            if one_line(text, 200) != title:
-                lines = clipped_lines(text, line_count=4, character_count=300)
-                self._print_block(one_line(name.replace("_", " "), 20), lines, indent=3)
-
-    def _print_head(self, result: CaseResult, body: Text) -> None:
-        head = case_verdict(result, self._signs).append("  ")
-        print_hanging(head, body, self._console, indent=1)
-
-    def _print_case(self, result: CaseResult, number: str = "", same: str = "") -> None:
-        """Print everything about a case but its head.
-
-        `number` names it where there are others; `same` says which of them broke in the same way.
-        """
-        view, shown = CaseView(result), self._shown
-        if result.error is not None:
-            self._print_error(result.error, indent=3)
-        if same:
-            self._print_block("also", [same], indent=3)
-        if shown.is_whole:
-            self._print_inputs(view)
-        if result.output is not None or result.turns:
-            lines = clipped_lines(output_text(result), **shown.output._asdict())
-            self._print_block("turns" if result.turns else "output", lines or ["(empty)"], indent=3)
-        if shown.step_width:
-            self._print_trace(result.trace)
-        for end in view.ends:
-            self._print_block("ended", [end], indent=3, style="yellow" if "finish reason" in end else "")
-        self._print_clipped("reason", whole_reason(result), indent=3)
-        passed = []
-        for item in view.assertions:
-            if shown.is_verbose or item.assertion.status in PROBLEMS:
-                self._print_assertion(item, number, indent=3)
-            else:
-                passed.append(item)
-        self._print_passed(passed)
-
-    def _print_inputs(self, view: CaseView) -> None:
-        """Print what went in, and what is known about the call."""
-        result = view.result
-        if result.prompt.rendered:
-            self._print_block("prompt", sanitized_lines(result.prompt.rendered), indent=3)
-        for name, text in view.test_texts.items():
-            self._print_block("test", sanitized_lines(f"{name} = {text}"), indent=3)
-        for name, value in result.vars.items():
-            self._print_block("var", sanitized_lines(f"{name} = {value_text(value)}"), indent=3)
-        if result.metadata:
-            self._print_block("about", [sanitize(value_text(dict(result.metadata)))], indent=3)
-        model = sanitize(result.provider.label or result.provider.id)
-        self._print_block("by", [self._dot.join([model, *view.facts])], indent=3)
-
-    def _print_trace(self, steps: Sequence[TraceStep]) -> None:
-        """Print the first steps of a trace: a line each, or only their names where no more is known of them."""
-        if not steps:
-            return
-        shown, width = steps[:_NAMED_MAX], self._shown.step_width
-        more = [] if len(steps) <= _NAMED_MAX else [f"{len(steps) - _NAMED_MAX:,} more"]
-        if any(step.args is not None or step.output is not None for step in steps):
-            lines = [*(one_line(_step_text(step), width) for step in shown), *more]
-        else:
-            names = [one_line(f"{step.name}{' (failed)' * (step.error is not None)}", 40) for step in shown]
-            lines = [", ".join([*names, *more])]
-        self._print_block("trace", lines, indent=3)
-
-    def _print_assertion(self, view: AssertionView, number: str, *, indent: int) -> None:
-        item, shown = view.assertion, self._shown
-        head = Text(f"{self._signs.marks[item.status]} ", style=STYLES[item.status])
-        body = Text(sanitize(assertion_name(item)), style="bold")
-        body.append(f"  {view.scored}" if view.scored else "", style="not bold")
-        for remark in view.remarks:
-            body.append(f"  {remark}", style="not bold yellow" if remark == "split" else "not bold dim")
-        body.append(f"  {sanitize(item.location)}" if item.location else "", style="not bold dim")
-        print_hanging(head, body, self._console, indent=indent)
-        inner, verdicts = indent + 2, view.verdicts
-        if len(verdicts) == 1 or view.is_jury:
-            self._print_clipped("reason", item.reason or "", indent=inner)
-        if item.error is not None:
-            self._print_error(item.error, indent=inner)
-        self._print_items(view.items, indent=inner)
-        if shown.step_width and (duels := view.duels):
-            self._print_block("pairs", [duels], indent=inner)
-        name = f"in {number}, {sanitize(item.metric or item.type)}" if number else "above"
-        for place, part in enumerate(verdicts, start=1):
-            title = "" if len(verdicts) == 1 else f"{'judge' if view.is_jury else 'part'} {place}"
-            self._print_verdict(part, view.paid if len(verdicts) == 1 else [], title, name, indent=inner)
-        if len(verdicts) > 1 and view.paid:
-            self._print_block("calls", [self._dot.join(view.paid)], indent=inner, style="dim")
-        if shown.is_whole:
-            for label, value in view.further:
-                self._print_block(
-                    sanitize(label), sanitized_lines(value_text(value)), indent=inner, style="dim"
-                )
-        is_tree = item.type.removeprefix("not-") == "decision-tree"  # each answer led to the next
-        for member in view.members:
-            if shown.is_verbose or is_tree or member.assertion.status in PROBLEMS:
-                self._print_assertion(member, number, indent=inner)
-
-    def _print_verdict(
-        self, part: JudgeVerdict, paid: Sequence[str], title: str, name: str, *, indent: int
-    ) -> None:
-        """Print who judged, with rating, spread, cost and time on one line; then the steps.
-
-        `title` is what one of several verdicts is called; `name` says where its steps are once they were printed.
-        """
-        self._print_items([] if title else part.items, indent=indent)
-        facts = dict(part.facts)
-        words = {"judge": "", "rating": "rating ", "answers": "answers ", "spread": ""}
-        if facts.get("judge", "") in part.title:
-            facts.pop("judge", None)
-        line = [f"{word}{facts[label]}" for label, word in words.items() if label in facts]
-        if title:
-            told = self._dot.join(filter(None, (part.title, *line)))
-            self._print_block(title, [told], indent=indent)
-            self._print_clipped("reason", part.reason, indent=indent)
-            self._print_items(part.items, indent=indent)
-        elif line or paid:
-            self._print_block(
-                "judge" if line else "calls", [self._dot.join([*line, *paid])], indent=indent, style="dim"
-            )
-        if self._shown.is_whole and not title:
-            self._print_block(
-                "criteria", sanitized_lines(part.criteria) if part.criteria else [], indent=indent
-            )
-        for label in ("source", "note", "error"):
-            if label in facts:
-                style = "" if label == "source" else "yellow"
-                self._print_block(label, [facts[label]], indent=indent, style=style)
-        steps = part.steps
-        if steps in self._seen_steps:
-            self._print_block("steps", [f"the same as {self._seen_steps[steps]}"], indent=indent)
-            return
-        if steps:
-            self._seen_steps[steps] = name
-        for number, step in enumerate(steps, start=1):
-            head = _label("steps" if number == 1 else "").append(f"{number}. ")
-            print_hanging(head, Text(step), self._console, indent=indent)
-
-    def _print_passed(self, views: Sequence[AssertionView]) -> None:
-        """Print the assertions without a problem as one line."""
-        for status in (Status.PASSED, Status.NOT_EVALUATED):
-            names = []
-            for item, scored in ((view.assertion, view.scored) for view in views):
-                if item.status is status:
-                    score = scored if item.threshold is not None else ""
-                    names.append(f"{one_line(item.metric or item.type, 40)} {score}".rstrip())
-            more = [] if len(names) <= _NAMED_MAX else [f"{len(names) - _NAMED_MAX:,} more"]
-            head = Text(f"{self._signs.marks[status]} ", style=STYLES[status])
-            text = Text(self._dot.join([*names[:_NAMED_MAX], *more]), style="dim")
-            if names:
-                print_hanging(head, text, self._console, indent=3)
-
-    def _print_items(self, items: Sequence[ShownItem], *, indent: int) -> None:
-        for number, item in enumerate(items):
-            status = Status.PASSED if item.is_met else Status.FAILED
-            sign = Text(f"{self._signs.marks[status]} ", style=STYLES[status])
-            label = _label("items" if number == 0 else "").append(sign)
-            print_hanging(label, Text(item.line), self._console, indent=indent)
-
-    def _print_error(self, error: ErrorInfo, *, indent: int) -> None:
-        shown = self._shown
-        is_named = error.is_bug or shown.is_whole
-        text, most = f"{error.type}: {error.message}" if is_named else error.message, shown.raw
-        message = clipped_lines(
-            text, line_count=max(10, most.line_count), character_count=max(2_000, most.character_count)
-        )
-        self._print_block("error", message, indent=indent, style="yellow")
-        if error.hint:
-            hint = clipped_lines(error.hint, line_count=4, character_count=1_000)
-            self._print_block("hint", hint, indent=indent)
-        if error.raw and error.is_bug:
-            trace = sanitized_lines(error.raw)[-shown.trace_lines :]
-            self._print_block("trace", trace, indent=indent, style="dim")
-        elif error.raw:
-            raw = clipped_lines(error.raw, **most._asdict())
-            self._print_block("reply", raw, indent=indent, style="dim")
-
-    def _print_clipped(self, label: str, text: str, *, indent: int) -> None:
-        self._print_block(label, clipped_lines(text, **self._shown.reason._asdict()), indent=indent)
-
-    def _print_block(self, label: str, lines: list[str], *, indent: int, style: str = "") -> None:
-        for position, line in enumerate(lines):
-            head = _label(label if position == 0 else "")
-            print_hanging(head, Text(line or " ", style=style), self._console, indent=indent)
-
-
-def print_test(
-    results: Sequence[CaseResult], report: RunReport, console: Console, *, is_verbose: bool
-) -> None:
-    """Print one test in all its columns: what became of it in a sentence, what went in, then the failures first."""
-    console.print()
-    print_hanging(Text(), Text(case_sentence(results), style="bold"), console, indent=1)
-    if is_verbose:
-        printer = CasePrinter(report, console, UNCUT)
-        for result in results:
-            printer.print_entry(ShownCase(result))
-        return
-    is_alone = len(results) == 1
-    shown = Shown(
-        Limit(12, 900) if is_alone else Limit(5, 360), Limit(4, 500), step_width=160, is_verbose=is_alone
-    )
-    CasePrinter(report, console, shown).print_answers(results)
-
-
-def _label(text: str) -> Text:
-    return Text(text.ljust(_LABEL_WIDTH - 1) + " ", style="dim")
-
-
-def _step_text(step: TraceStep) -> str:
-    called = step.name if step.args is None else f"{step.name} {value_text(step.args)}"
-    if step.error is not None:
-        return f"{called} failed: {step.error}"
-    return called if step.output is None else f"{called} -> {value_text(step.output)}"
-
-
-def _range(scores: Sequence[float]) -> str:
-    """`0.66 to 0.92`: the least and the highest of some scores."""
-    return " to ".join(dict.fromkeys(map(format_score, (min(scores), max(scores))))) if scores else ""
-
-
-def _badness_of_case(result: CaseResult) -> tuple[int, float]:
-    worst = max(map(margin_below, failed_assertions(result)), default=0.0)
-    return WORST_FIRST.index(result.status), -worst
-
-
-CASES_MAX = 20
-VERBOSE_CASES_MAX = 500
-_GROUPS_MAX = 200
-_REST, _WHOLE = "others", "the test as a whole"
+WHOLE = "the test as a whole"
 _REASON_COMPARED, _REASON_NAMED = 2_000, 160
 _QUOTED = compile_later(r'"[^"]*"|`[^`]*`|\u201c[^\u201d]*\u201d')
-_NUMBERS_SHOWN = 5
 _NUMBER = compile_later(r"\d+(?:[.,]\d+)*")
-PLURALS = {Status.FAILED: "failures", Status.ERROR: "errors"}
-_OUT_OF_REACH = frozenset(
-    {
-        "ProviderAuthError",
-        "ProviderRateLimitError",
-        "ProviderTimeoutError",
-        "ProviderUnavailableError",
-        "UnknownModelError",
-    }
-)
+GROUPS_MAX = 200
+NUMBERS_SHOWN = 5
 
 
 class GroupBy(StrEnum):
@@ -428,153 +43,7 @@ class GroupBy(StrEnum):
     REASON = "reason"
 
 
-class FailureGroup(Struct):
-    """The cases that failed for one assertion or reason, with the first of them.
-
-    Attributes:
-        name: the metric or type of the assertion, or a reason.
-        judged: results of this assertion with a verdict, of all cases; `failed` of them failed.
-        errored: those that could not be judged, or cases that could not be answered.
-        cases: those that are put under this group: a case stands under the first that it belongs to.
-        is_reason: whether it is named by a reason, which those that passed do not have.
-    """
-
-    name: str
-    judged: int = 0
-    failed: int = 0
-    errored: int = 0
-    cases: int = 0
-    scores: RunningMean = field(default_factory=RunningMean)
-    entries: list[ShownCase] = field(default_factory=list)
-    is_reason: bool = False
-
-    def add(self, status: Status, score: float | None) -> None:
-        """Count a result of this assertion."""
-        self.judged += status in (Status.PASSED, Status.FAILED)
-        self.failed += status is Status.FAILED
-        self.errored += status is Status.ERROR
-        if score is not None and status is not Status.ERROR:
-            self.scores.add(score)
-
-    @property
-    def statuses(self) -> frozenset[Status]:
-        """Return what became of its results, as far as these are problems."""
-        counts = {Status.FAILED: self.failed, Status.ERROR: self.errored}
-        return frozenset(status for status, count in counts.items() if count)
-
-    def heading(self) -> str:
-        """`41 of 60 failed, 2 could not be judged, mean 0.41`."""
-        if self.is_reason:
-            return plural(self.failed + self.errored, "case")
-        parts = [f"{self.failed:,} of {self.judged:,} failed"] if self.judged else []
-        if self.errored:
-            parts.append(
-                f"{self.errored:,} could not be judged" if self.judged else plural(self.errored, "error")
-            )
-        if self.scores.mean is not None:
-            counted = "" if self.scores.n == self.judged else f" (n={self.scores.n:,})"
-            parts.append(f"mean {format_score(self.scores.mean)}{counted}")
-        return ", ".join(parts) + ("" if self.cases else "; in cases of other groups")
-
-
-class Failures(Struct):
-    """The cases to show, picked while the results of a run go by: failures and errors by group, at most 20.
-
-    With `verbose` every case, at most 500, in the order of the tests. Cases that could not run or be judged for the
-    same reason (a refused key, say) are shown once and counted.
-    """
-
-    verbose: bool = False
-    by: GroupBy = GroupBy.ASSERTION
-    wanted: frozenset[Status] = PROBLEMS
-    total: int = 0
-    _all: list[ShownCase] = field(default_factory=list)
-    _groups: dict[str, FailureGroup] = field(default_factory=dict)
-    _by_error: dict[tuple[str, ...], ShownCase] = field(default_factory=dict)
-
-    def add(self, result: CaseResult) -> None:
-        """Take in the next result."""
-        own = self._count(result)
-        if not (self.verbose or result.status in self.wanted):
-            return
-        self.total += 1
-        if own is not None:
-            own.cases += 1
-        entries = self._all if self.verbose or own is None else own.entries
-        key = _error_key(result)
-        if key and key in self._by_error:
-            twin = self._by_error[key]
-            twin.same_count += 1
-            twin.add_number(case_number(result))
-        elif len(entries) < self._room():
-            entries.append(ShownCase(result))
-            if key:
-                self._by_error[key] = entries[-1]
-
-    def _room(self) -> int:
-        """Return how many cases are kept of a group: of many groups, only the first few of each can be shown."""
-        return VERBOSE_CASES_MAX if self.verbose else max(1, CASES_MAX + 1 - len(self._groups))
-
-    def groups(self) -> list[tuple[FailureGroup, list[ShownCase]]]:
-        """Return the groups, the largest first, each with the entries to show: the first of each, at most 20 in all."""
-        kept = [group for group in self._groups.values() if self.wanted & group.statuses]
-        found = sorted(kept, key=lambda group: (-group.cases, -group.failed, -group.errored))
-        shown: list[list[ShownCase]] = [[] for _ in found]
-        for place in range(CASES_MAX):
-            for group, entries in zip(found, shown, strict=True):
-                if place < len(group.entries) and sum(map(len, shown)) < CASES_MAX:
-                    entries.append(group.entries[place])
-        return list(zip(found, shown, strict=True))
-
-    @property
-    def all_entries(self) -> list[ShownCase]:
-        """Return the entries in the order of the tests, with `verbose`."""
-        return self._all
-
-    def _count(self, result: CaseResult) -> FailureGroup | None:
-        """Count the result in its groups; return the group that it is shown in, None for one that needs no group."""
-        own: FailureGroup | None = None
-        for name, status, score, decides in _grouped_by(result, self.by):
-            group = self._groups.get(name)
-            if group is None:
-                if len(self._groups) >= _GROUPS_MAX:
-                    group = self._groups.setdefault(_REST, FailureGroup(_REST))
-                else:
-                    group = self._groups[name] = FailureGroup(
-                        name, is_reason=self.by is GroupBy.REASON or name == _WHOLE
-                    )
-            group.add(status, score)
-            if own is None and decides:
-                own = group
-        return own
-
-
-def _grouped_by(result: CaseResult, by: GroupBy) -> Iterator[tuple[str, Status, float | None, bool]]:
-    """Yield the group of each thing that was judged of a result, its status, its score and whether it decides the case.
-
-    An assertion of weight 0 and a judge's error beside a failure decide nothing.
-    """
-    is_problem = result.status in PROBLEMS
-    has_decided = result.error is not None
-    if result.error is not None:
-        name = result.error.type if by is GroupBy.ASSERTION else _normalised(result.error.message)
-        yield name, Status.ERROR, None, is_problem
-    for item in result.assertions:
-        decides = (
-            is_problem and item.status is result.status and (bool(item.weight) or item.status is Status.ERROR)
-        )
-        has_decided = has_decided or decides
-        if by is GroupBy.ASSERTION:
-            yield item.metric or item.type, item.status, item.score, decides
-        elif item.status in PROBLEMS:
-            why = item.error.message if item.error is not None else item.reason
-            name = f"{item.metric or item.type}: {_normalised(why or 'no reason given')}"
-            yield name, item.status, item.score, decides
-    if is_problem and not has_decided:
-        yield _WHOLE, result.status, result.score, True  # its own threshold decides, or what is compared
-
-
-def _normalised(reason: str) -> str:
+def normalised(reason: str) -> str:
     """Return a reason without what differs from case to case: quoted texts, numbers, upper case, space."""
     text = " ".join(reason[:_REASON_COMPARED].split()).casefold()
     return _NUMBER.sub("N", _QUOTED.sub('"..."', text))[:_REASON_NAMED].rstrip(" .:")
@@ -691,7 +160,7 @@ class FailedTests(Struct):
             self.failed += 1
             new = _failed_test(result)
             for name in dict.fromkeys((*(item.name for item in new.failed), *new.names)):
-                if name in self.counts or len(self.counts) < _GROUPS_MAX:
+                if name in self.counts or len(self.counts) < GROUPS_MAX:
                     self.counts[name] = self.counts.get(name, 0) + 1
             self._add_failed(new)
 
@@ -699,17 +168,17 @@ class FailedTests(Struct):
         error = next(errors_of(result), None)
         if error is None:
             return
-        key = _normalised(error.message)
+        key = normalised(error.message)
         kind = self._errors.get(key)
         if kind is None:
-            if len(self._errors) >= _GROUPS_MAX:
+            if len(self._errors) >= GROUPS_MAX:
                 return
             raw = one_line((error.raw or "")[:_REASON_COMPARED], 300)
             kind = self._errors[key] = _ErrorKind(error.message, error.hint, raw)
         kind.count += 1
         number = case_number(result)
         if number not in kind.numbers:
-            if len(kind.numbers) < _NUMBERS_SHOWN:
+            if len(kind.numbers) < NUMBERS_SHOWN:
                 kind.numbers.append(number)
             else:
                 kind.has_more = True
@@ -736,7 +205,7 @@ class FailedTests(Struct):
     def _end_test(self) -> None:
         tests, self._open = self._open, {}
         for test in tests.values():
-            key = (test.names, _normalised(test.reason) or test.number)
+            key = (test.names, normalised(test.reason) or test.number)
             self._reasons.setdefault(key, SameReason()).add(test)
         if len(self._reasons) > 2 * _KEPT_MAX:
             worst_first = sorted(self._reasons.items(), key=lambda item: _badness(item[1]), reverse=True)
@@ -868,13 +337,13 @@ def _failed_test(result: CaseResult) -> FailedTest:
     ]
     if not failed:  # its own threshold decides, or what is compared
         scored = "" if result.score is None else format_score(result.score)
-        items = [FailedAssertion(_WHOLE, scored, scored, whole_reason(result), None)]
+        items = [FailedAssertion(WHOLE, scored, scored, whole_reason(result), None)]
     return FailedTest(
         index=result.test_index,
         number=f"#{result.test_index + 1}",
         title=case_title(result, 60),
         columns={result.column},
-        names=tuple(sorted(one_line(item.metric or item.type, 40) for item in failed)) or (_WHOLE,),
+        names=tuple(sorted(one_line(item.metric or item.type, 40) for item in failed)) or (WHOLE,),
         failed=items,
         margin=max(map(margin_below, failed), default=0.0),
         output=one_line(output_text(result)[:_REASON_COMPARED], 400),
@@ -932,73 +401,3 @@ def _where(group: SameReason, report: RunReport, titles: list[str], *, is_wide: 
 def _padded(text: str, width: int) -> str:
     text = one_line(text, width)
     return text + " " * (width - cell_len(text))
-
-
-def print_failures(failures: Failures, report: RunReport, console: Console) -> None:
-    """Print what `failures` took in, and say what was left out."""
-    if not failures.total:
-        return
-    _print_rule("all results" if failures.verbose else _title(failures.wanted), console)
-    printer = CasePrinter(report, console, VERBOSE if failures.verbose else IN_SHORT)
-    groups = [] if failures.verbose else failures.groups()
-    for entry in failures.all_entries:
-        printer.print_entry(entry)
-    for group, entries in groups:
-        if failures.total > 1:
-            _print_group(group, console)
-        for entry in entries:
-            printer.print_entry(entry)
-    shown = [*failures.all_entries, *(entry for _, entries in groups for entry in entries)]
-    left_out = failures.total - sum(1 + entry.same_count for entry in shown)
-    if left_out > 0:
-        kind = "result" if failures.verbose else "failure or error"
-        kinds = "results" if failures.verbose else "failures and errors"
-        what = plural(left_out, f"more {kind}", f"more {kinds}")
-        console.print(Text(f"\n {what} not shown; everything: {report.way_to_everything}", style="dim"))
-
-
-def print_cases(
-    results: Iterable[CaseResult], failures: Failures, report: RunReport, console: Console
-) -> None:
-    """Print what `failures` counted, then every one of `results` as it is, with nothing cut."""
-    groups = [group for group, _ in failures.groups()]
-    if groups:
-        _print_rule(_title(failures.wanted), console)
-        for group in groups:
-            _print_group(group, console)
-    _print_rule("results, in full", console)
-    printer = CasePrinter(report, console, UNCUT)
-    for result in results:
-        printer.print_entry(ShownCase(result))
-
-
-def _title(wanted: frozenset[Status]) -> str:
-    return " and ".join(word for status, word in PLURALS.items() if status in wanted)
-
-
-def _print_rule(title: str, console: Console) -> None:
-    console.print()
-    console.rule(Text(title), characters="─" if console.is_terminal else "-", style="dim", align="left")
-
-
-def _print_group(group: FailureGroup, console: Console) -> None:
-    console.print()
-    line = Text(f"{one_line(group.name, 200)}: ", style="bold").append(group.heading(), style="not bold")
-    print_hanging(Text(), line, console, indent=1)
-
-
-def _error_key(result: CaseResult) -> tuple[str, ...] | None:
-    """Return the key of cases that broke for the same reason; None for one that is like no other."""
-    if result.error is not None:
-        return None if result.assertions else _spelled(result.provider.id, result.error)
-    if result.status is not Status.ERROR or any(item.status is Status.FAILED for item in result.assertions):
-        return None
-    errors = [item.error for item in result.assertions if item.error is not None]
-    # A judge that cannot be asked is one matter, whatever it would have judged; one that answers oddly is not.
-    if not errors or not all(error.type in _OUT_OF_REACH for error in errors):
-        return None
-    return tuple(word for error in errors for word in _spelled("judge", error))
-
-
-def _spelled(who: str, error: ErrorInfo) -> tuple[str, ...]:
-    return who, error.type, error.message

@@ -32,20 +32,11 @@ from geval_cli.records import (
     Status,
     Usage,
 )
-from geval_cli.report.case_view import PROBLEMS, case_number, case_title, has_fallback, is_split
-from geval_cli.report.columns import (
-    PASS_RATE,
-    mean_text,
-    means_of,
-    print_columns,
-    print_differences,
-    print_means,
-    run_means,
-    share_text,
-)
+from geval_cli.report.case_view import PROBLEMS, case_number, case_title
+from geval_cli.report.columns import PASS_RATE, mean_text, print_columns, share_text
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
-from geval_cli.report.failures import FailedTests, Failures, GroupBy, print_failures
-from geval_cli.report.report import RunReport, run_title, telling_metrics, usage_texts, worst_case
+from geval_cli.report.failures import FailedTests, GroupBy
+from geval_cli.report.report import RunReport, run_title, telling_metrics, worst_case
 from geval_cli.report.sanitize import one_line, quoted, sanitize, value_text
 from geval_cli.report.verdict import (
     MANY_COLUMNS,
@@ -56,8 +47,6 @@ from geval_cli.report.verdict import (
     fitted_title,
     gate_value,
     print_derived,
-    print_flaky,
-    print_gates,
     print_legend,
     print_rankings,
     run_outcome,
@@ -72,10 +61,7 @@ _TITLE_MIN, _TITLE_MAX = 16, 40
 _EXCERPT_MIN = 18
 """A narrower cell shows its verdict alone: fragments of an output are of no use."""
 _CELL_MAX = 60
-_LINES_MAX = 100
-"""In the block layout, more results than this leave out the ones that passed."""
 _GAP = 3
-_BLOCK_VERDICT_MAX = 28
 
 Row = tuple[CaseResult, ...]
 
@@ -130,19 +116,6 @@ class _Layout(Struct, frozen=True):
     cell: int
 
 
-def print_table(rows: TableRows, report: RunReport, console: Console) -> None:
-    """Print the matrix of the results that `rows` took in."""
-    rows.end()
-    if not rows.total:
-        return
-    layout = _fit(rows.rows, len(report.columns), console.width)
-    if rows.rows and layout.cell:
-        _print_matrix(rows.rows, report.columns, console, layout)
-    elif rows.rows:
-        _print_blocks(rows.rows, report.columns, console)
-    _print_notes(rows, report, console)
-
-
 def print_small_table(rows: TableRows, report: RunReport, console: Console) -> None:
     """Print the matrix of a run of at most 30 tests, where a cell has room for a verdict: a line a test.
 
@@ -151,10 +124,10 @@ def print_small_table(rows: TableRows, report: RunReport, console: Console) -> N
     rows.end()
     if not 0 < rows.total <= SMALL_MAX:
         return
-    layout = _fit(rows.rows, len(report.columns), console.width)
+    layout = fit_table(rows.rows, len(report.columns), console.width)
     if layout.cell:
         is_short = rows.total <= _WITH_EXCERPTS_MAX
-        _print_matrix(rows.rows, report.columns, console, layout, has_excerpts=is_short, has_marks=False)
+        print_matrix(rows.rows, report.columns, console, layout, has_excerpts=is_short, has_marks=False)
         console.print()
 
 
@@ -162,7 +135,8 @@ def _place(result: CaseResult) -> tuple[int, int]:
     return result.test_index, result.repeat_index
 
 
-def _fit(rows: tuple[Row, ...], column_count: int, width: int) -> _Layout:
+def fit_table(rows: tuple[Row, ...], column_count: int, width: int) -> _Layout:
+    """Return how wide the parts of a matrix are that fits the terminal; its cells may be too narrow to show one."""
     number = max((len(case_number(row[0])) for row in rows), default=2) - 1
     needed = max((cell_len(case_title(row[0], _TITLE_MAX)) for row in rows), default=_TITLE_MIN)
     widest = min(max(needed, len("test")), max(_TITLE_MIN, width // 4))
@@ -173,7 +147,7 @@ def _fit(rows: tuple[Row, ...], column_count: int, width: int) -> _Layout:
     return _Layout(number, title, min(cell, _CELL_MAX) if cell >= VERDICT_WIDTH else 0)
 
 
-def _print_matrix(
+def print_matrix(
     rows: tuple[Row, ...],
     columns: tuple[Column, ...],
     console: Console,
@@ -182,6 +156,7 @@ def _print_matrix(
     has_excerpts: bool = True,
     has_marks: bool = True,
 ) -> None:
+    """Print a row for each test, with a cell for each column."""
     signs = signs_of(console)
     titles = [column_title(column, columns, signs) for column in columns]
     is_numbered = not all(_fits_in_heading(title, layout.cell) for title in titles)
@@ -213,7 +188,7 @@ def _fits_in_heading(title: str, width: int) -> bool:
 def _cell(result: CaseResult, width: int, console: Console, *, has_excerpt: bool, has_marks: bool) -> Text:
     text = cell_verdict(result, signs_of(console), width, has_marks=has_marks)
     text.no_wrap = None
-    excerpt = _excerpt(result, width * 2) if has_excerpt else ""
+    excerpt = excerpt_of(result, width * 2) if has_excerpt else ""
     if not excerpt:
         return text
     shown = _clipped(excerpt, width, 2, console)
@@ -230,63 +205,15 @@ def _clipped(text: str, width: int, line_count: int, console: Console) -> Text:
     return Text("\n").join(lines[:line_count])
 
 
-def _excerpt(result: CaseResult, width: int) -> str:
+def excerpt_of(result: CaseResult, width: int) -> str:
+    """Return the beginning of an output, or of what kept it from being there."""
     if result.error is not None:
         return one_line(result.error.message, width)
     return "" if result.output is None else one_line(value_text(result.output), width)
 
 
-def _print_blocks(rows: tuple[Row, ...], columns: tuple[Column, ...], console: Console) -> None:
-    signs = signs_of(console)
-    titles = {column.index: column_title(column, columns, signs) for column in columns}
-    positions = {column.index: position for position, column in enumerate(columns, start=1)}
-    is_long = len(rows) * len(columns) > _LINES_MAX
-    print_legend(list(titles.values()), console)
-    for row in rows:
-        number = case_number(row[0])
-        title = case_title(row[0], console.width - len(number) - 4)
-        console.print(Text.assemble((f" {number}", "bold"), f"  {title}"), no_wrap=True)
-        shown = [result for result in row if not is_long or result.status in PROBLEMS]
-        for result in shown:
-            label = f"[{positions.get(result.column, result.column + 1)}]"
-            _print_block_line(result, label.ljust(len(str(len(columns))) + 2), console)
-        if len(shown) < len(row):
-            rest = {result.status for result in row} - PROBLEMS
-            others = "passed" if rest == {Status.PASSED} else "passed or were not evaluated"
-            console.print(Text(f"   and {len(row) - len(shown)} {others}", style="dim"))
-
-
-def _print_block_line(result: CaseResult, label: str, console: Console) -> None:
-    line = Text(f"   {label} ", style="dim")
-    width = max(VERDICT_WIDTH, min(_BLOCK_VERDICT_MAX, console.width // 3))
-    line.append_text(cell_verdict(result, signs_of(console), width))
-    line.pad_right(max(len(label) + 4 + width + 2 - line.cell_len, 1))
-    line.append(_excerpt(result, max(console.width - line.cell_len - 1, 0)))
-    line.rstrip()
-    console.print(line, no_wrap=True, overflow="ellipsis")
-
-
-def _print_notes(selection: TableRows, report: RunReport, console: Console) -> None:
-    rows = selection.rows
-    notes = []
-    if any(has_fallback(result.assertions) for row in rows for result in row):
-        notes.append("~ scored by a fallback method; the details say why")
-    if any(is_split(result.assertions) for row in rows for result in row):
-        notes.append("/ the judges' scores are 0.5 or more apart")
-    if any(row[0].repeat_index for row in rows):
-        notes.append("#3.2 is the second repeat of test 3")
-    if not selection.is_whole:
-        notes += [
-            _what_is_hidden(selection),
-            f"everything: {report.way_to_everything}",
-        ]
-    if notes and rows:
-        console.print()
-    for note in notes:
-        console.print(Text(f" {note}", style="dim"))
-
-
-def _what_is_hidden(selection: TableRows) -> str:
+def what_is_hidden(selection: TableRows) -> str:
+    """Return which of the rows are shown."""
     of_all = f"of {plural(selection.total, 'row')}"
     if not selection.problems:
         return f"none {of_all} has a failure or an error, so none is shown"
@@ -319,21 +246,16 @@ def print_report(
     `written` are the results files of this run; `by` is what its failures are grouped by; `name` is what `geval show`
     knows it by, where that is not the latest; `home` is what --home said; `before` is the config's run before this one.
     """
-    rows, failures, failed = TableRows(), Failures(verbose, by), FailedTests()
+    rows, failed = TableRows(), FailedTests()
     is_detailed = verbose or by is not GroupBy.ASSERTION
+    failures = extra("evidence").Failures(verbose, by) if is_detailed else None
     for result in report.results():
         rows.add(result)
         failed.add(result)
-        if is_detailed:
+        if failures is not None:
             failures.add(result)
-    if verbose:
-        print_table(rows, report, console)
-    if is_detailed:
-        print_failures(failures, report, console)
-    if is_detailed:
-        if report.summary.baseline is not None:
-            extra("comparison in words").print_baseline(report.summary.baseline, console)
-        print_details(report, console)
+    if failures is not None:
+        extra("evidence").print_evidence(report, rows, failures, console)
     print_answer(
         report,
         console,
@@ -345,24 +267,6 @@ def print_report(
         is_detailed=is_detailed,
         before=before,
     )
-
-
-def print_details(report: RunReport, console: Console) -> None:
-    """Print the figures behind the answer: differences, metrics, rankings, flaky tests, gates, tokens."""
-    summary = report.summary
-    console.print()
-    if len(summary.columns) > 1:
-        signs = signs_of(console)
-        print_legend([column_title(column, report.columns, signs) for column in report.columns], console)
-        print_differences(summary.columns, console)
-        print_means(means_of(summary.columns), console)
-    print_means(run_means(summary), console)
-    print_rankings(report, console)
-    print_derived(report, console)
-    print_flaky(report, console)
-    print_gates(report, console)
-    for role, text in usage_texts(summary.usage):
-        _print_line(role, Text(text), console)
 
 
 def print_answer(
@@ -398,9 +302,9 @@ def print_answer(
         extra("comparison in words").print_baseline_in_short(summary.baseline, console, later)
     _print_remarkable(report, console, show)
     for path in written:
-        _print_line("wrote", Text(sanitize(str(path))), console)
+        print_line("wrote", Text(sanitize(str(path))), console)
     config = Text(f"  {sanitize(report.run.config_path)}", style="dim")
-    _print_line("run", Text(_run_text(report)).append_text(config), console)
+    print_line("run", Text(_run_text(report)).append_text(config), console)
     console.print()
     _print_counts(report, console)
     compare = f"geval compare {quoted(before)} {quoted(name or 'latest')}{_home_option(home)}"
@@ -485,7 +389,7 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
     summary, dot = report.summary, f" {signs_of(console).dot} "
     if len(report.columns) > MANY_COLUMNS:
         for metric, entries in list(summary.rankings.items())[:_RANKINGS_SHOWN]:
-            _print_line("ranking", Text(_ranking_text(metric, entries, console)), console)
+            print_line("ranking", Text(_ranking_text(metric, entries, console)), console)
     elif sum(len(entries) + 3 for entries in summary.rankings.values()) <= _TABLE_LINES_MAX:
         print_rankings(report, console)
     if len(summary.derived) * (len(report.columns) + 1) <= _TABLE_LINES_MAX:
@@ -495,7 +399,7 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
             f"{one_line(name, 40)} {'none' if value is None else format_score(value)}"
             for name, value in list(summary.derived.items())[:_METRICS_ON_A_LINE]
         )
-        _print_line("derived", Text(dot.join(values)), console)
+        print_line("derived", Text(dot.join(values)), console)
     if summary.flaky_count:
         numbers = [*dict.fromkeys(f"#{test.test_index + 1}" for test in summary.flaky)]
         some = ", ".join(numbers)
@@ -504,7 +408,7 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
         counted = f"{plural(count, 'test')} passed in some repeats only"
         room = min(40, max(console.width - _LABEL_WIDTH - len(f"{counted}:  (-v)") - 3, 20))
         text = f"{counted}: {one_line(some, room)} (-v)"
-        _print_line("flaky", Text(text), console)
+        print_line("flaky", Text(text), console)
     gates = _decided_gates(report)
     shown = [gate for gate in gates if gate.status is not Status.PASSED]
     most = _GATES_SHOWN if len(report.columns) <= MANY_COLUMNS else 0
@@ -513,15 +417,15 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
         line = Text(f"{mark} {one_line(gate.gate, 80)}: {gate_value(gate)}", style=STYLES[gate.status])
         if gate.note:
             line.append(f"  {sanitize(gate.note)}", style="not bold dim")
-        _print_line("gate", line, console)
+        print_line("gate", line, console)
     stopped = _why_stopped(report)
     warnings = [text for text in report.run.warnings if text != f"{STOPPED}{stopped}"]
     for text in warnings[:_WARNINGS_SHOWN]:
-        _print_line("warning", Text(one_line(text, 2_000), style="yellow"), console)
+        print_line("warning", Text(one_line(text, 2_000), style="yellow"), console)
     if len(warnings) > _WARNINGS_SHOWN:
         more = plural(len(warnings) - _WARNINGS_SHOWN, "more warning")
         where = f": {show} --json" if show else ""
-        _print_line("", Text(f"{more}{where}", style="yellow"), console)
+        print_line("", Text(f"{more}{where}", style="yellow"), console)
 
 
 def _ranking_text(metric: str, entries: Sequence[RankedColumn], console: Console) -> str:
@@ -654,5 +558,6 @@ def _run_text(report: RunReport) -> str:
     return run
 
 
-def _print_line(label: str, text: Text, console: Console) -> None:
+def print_line(label: str, text: Text, console: Console) -> None:
+    """Print a text beside its label; further lines begin below it."""
     print_hanging(Text(label.ljust(_LABEL_WIDTH), style="dim"), text, console, indent=1)

@@ -16,7 +16,6 @@ from geval_cli.numbers import (
     format_score_beside,
     format_share,
     format_share_beside,
-    plural,
 )
 from geval_cli.records import (
     NO_ERRORS_NOTE,
@@ -32,7 +31,7 @@ from geval_cli.records import (
 from geval_cli.report.case_view import case_score, failed_assertions, failure_figure, has_fallback, is_split
 from geval_cli.report.console import is_unicode, print_hanging, print_rows
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.report.sanitize import one_line
 from geval_cli.suite.gates import EQUIVALENCE, GATE
 
 STYLES = {
@@ -55,7 +54,6 @@ VERDICT_WIDTH = len("* PASS 0.9996 ~")
 
 _LABEL_MAX, _WHOLE_MAX = 60, 200
 _NAME_MIN = 4
-_FLAKY_SHOWN = 10
 MANY_COLUMNS = 6
 """A run with more columns fills a screen with them, so that its other lists are shorter."""
 RANKING_HEADER = ("rating", "95 % interval", "won", "tied", "lost")
@@ -244,24 +242,6 @@ def shown_gates(gates: Iterable[GateResult]) -> list[GateResult]:
     return [gate for gate in gates if not (gate.note == NO_ERRORS_NOTE and gate.status is Status.PASSED)]
 
 
-def print_gates(report: RunReport, console: Console) -> None:
-    """Each gate with what it was compared with; nothing for a run without gates."""
-    if not report.summary.gates:
-        return
-    signs = signs_of(console)
-    rows = (
-        (
-            one_line(gate.gate, 80),
-            gate_value(gate),
-            verdict(gate.status, None, signs),
-            Text(sanitize(gate.note), style="dim"),
-        )
-        for gate in shown_gates(report.summary.gates)
-    )
-    print_rows(console, "lrll", ("gate", "actual", "", ""), rows)
-    console.print()
-
-
 def print_legend(titles: Sequence[str], console: Console) -> None:
     """Print the names of the columns, where the table has not room for them."""
     for number, title in enumerate(titles, start=1):
@@ -291,27 +271,6 @@ def gate_value(gate: GateResult) -> str:
     if gate.actual.is_integer() and "." not in written["limit"]:
         return f"{sign}{gate.actual:,.0f}"
     return f"{sign}{format_score_beside(gate.actual, limit)}"
-
-
-def print_flaky(report: RunReport, console: Console) -> None:
-    """The tests that both passed and failed when they were repeated; nothing when there are none."""
-    summary = report.summary
-    if not summary.flaky_count:
-        return
-    signs = signs_of(console)
-    columns = {column.index: column for column in report.columns}
-    rows = []
-    for test in summary.flaky[:_FLAKY_SHOWN]:
-        name = f"#{test.test_index + 1} {one_line(test.description or '', 60)}".rstrip()
-        if len(columns) > 1 and test.column in columns:
-            name += f" [{column_title(columns[test.column], report.columns, signs)}]"
-        numbers = ("" if value is None else format_score(value) for value in (test.mean, test.deviation))
-        rows.append((name, f"{test.passed:,} of {test.judged:,}", *numbers))
-    print_rows(console, "lrrr", ("flaky test", "passed", "mean", "deviation"), rows)
-    hidden = summary.flaky_count - min(len(summary.flaky), _FLAKY_SHOWN)
-    if hidden:
-        console.print(Text(f" and {plural(hidden, 'more flaky test')}", style="dim"))
-    console.print()
 
 
 def derived_rows(report: RunReport, titles: dict[int, str]) -> Iterator[tuple[str, str, str]]:

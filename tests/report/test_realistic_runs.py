@@ -9,8 +9,8 @@ from support.sample_run import console_of
 
 from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun, compare
 from geval_cli.extras.compare.text import print_comparison
+from geval_cli.extras.evidence import print_test
 from geval_cli.records import RunStatus, Status
-from geval_cli.report.failures import print_test
 from geval_cli.report.terminal import print_report
 from geval_cli.store.runs import RunStore
 

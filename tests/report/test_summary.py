@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from support.sample_columns import RANKED
 from support.sample_run import COLUMNS, RUN, console_of, make_case, make_report
 
+from geval_cli.extras.evidence import print_details
 from geval_cli.gateway.budget import RESUME_HINT
 from geval_cli.records import (
     NO_ERRORS_NOTE,
@@ -18,7 +19,7 @@ from geval_cli.records import (
     Status,
     Usage,
 )
-from geval_cli.report.terminal import print_answer, print_details, print_report
+from geval_cli.report.terminal import print_answer, print_report
 
 
 def printed(summary: RunSummary, *, status: RunStatus = RunStatus.COMPLETED, **changes: object) -> str:

@@ -4,10 +4,11 @@ import pytest
 from msgspec.structs import replace
 from support.sample_run import COLUMNS, console_of, make_case, make_judged, make_report
 
+from geval_cli.extras.evidence import print_table
 from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.case_view import case_title
 from geval_cli.report.report import RunReport
-from geval_cli.report.terminal import TableRows, print_table
+from geval_cli.report.terminal import TableRows
 
 MANY = tuple(Column(number, f"p{number}", "echo") for number in range(9))
 

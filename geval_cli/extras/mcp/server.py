@@ -35,6 +35,7 @@ from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunStarted
 from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun, compare
 from geval_cli.extras.compare.text import print_comparison
+from geval_cli.extras.evidence import Failures, print_failures, print_test
 from geval_cli.extras.mcp.command import McpOptions
 from geval_cli.extras.plan import plan_document, plan_run
 from geval_cli.extras.trust import require_statistics
@@ -55,7 +56,7 @@ from geval_cli.providers.registry import build_provider
 from geval_cli.records import JsonValue, RunSummary, Status
 from geval_cli.report.case_view import PROBLEMS
 from geval_cli.report.console import make_console
-from geval_cli.report.failures import Failures, GroupBy, print_failures, print_test
+from geval_cli.report.failures import GroupBy
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import sanitize, sanitized_lines
