@@ -89,6 +89,10 @@ EXTRAS: Mapping[str, str] = {
     "cloud credentials": "geval_cli.extras.clouds",
     # Compares a run with an earlier one: `open_baseline`, `compared_with`, `judge_differences`.
     "comparison of runs": "geval_cli.extras.compare.comparison",
+    # Reads results files, as runs or to be stored as such: `named_file`.
+    "results files": "geval_cli.extras.results_files",
+    # Ranks columns by their outputs compared with each other: `RankingSums`.
+    "rankings": "geval_cli.extras.rankings",
     # Shows what is behind the answer of a run: `Failures`, `print_evidence`.
     "evidence": "geval_cli.extras.evidence",
     # Shows such a comparison: `print_baseline`, `print_baseline_in_short`, `baseline_markdown`.

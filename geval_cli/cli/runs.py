@@ -16,6 +16,7 @@ from geval_cli.errors import Problem, Severity, StoreError, UsageError
 from geval_cli.extras.evidence import PLURALS, Failures, print_cases, print_failures, print_test
 from geval_cli.extras.history import RunHistory, read_history, runs_json
 from geval_cli.extras.history import print_runs as print_run_table
+from geval_cli.extras.results_files import read_importable, store_run
 from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.case_view import PROBLEMS, case_number
@@ -25,7 +26,6 @@ from geval_cli.report.json_file import json_document, json_text
 from geval_cli.report.report import RunReport, check_output_paths, files_of, write_results_file
 from geval_cli.report.sanitize import quoted
 from geval_cli.report.terminal import print_answer, print_report, show_command
-from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.stored import open_report
 from geval_cli.store.home import current_folder, home_folder, make_folder
 from geval_cli.store.run_pages import RunChoice

@@ -8,17 +8,18 @@ instead, since another pair of it could not be judged.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import fsum
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import EXPECTED_OUTPUT, PAIRS, RowColumn
-from geval_cli.engine.aggregate import metric_scores, with_clustered_intervals
+from geval_cli.assertions.base import PAIRS, RowColumn
+from geval_cli.engine.aggregate import Tally, flaky_tests, metric_scores, with_clustered_intervals
 from geval_cli.errors import Location, Problem
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
+from geval_cli.plugins import extra
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -30,7 +31,6 @@ from geval_cli.records import (
     JsonValue,
     Latency,
     MetricStat,
-    RankedColumn,
     Role,
     RunRecord,
     RunSummary,
@@ -48,7 +48,6 @@ from geval_cli.statistics.intervals import (
     pass_hat_k,
 )
 from geval_cli.statistics.paired import NO_MARGINS, Margins, PairedDifferences, PairedTest, decide
-from geval_cli.statistics.ranking import Comparisons, PlayerStrength
 from geval_cli.suite.suite import BaselineName
 
 _SHOWN_K = (2, 3, 4, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -437,152 +436,6 @@ def _name(row: _Row) -> str:
     return PASS_RATE if row[1] is None else row[1]
 
 
-_PAIRWISE = "pairwise"
-_EXPECTED = -1
-"""Stands for the expected output where others have the index of their column."""
-_OUTCOMES = ("win", "tie", "loss")
-
-_Met = tuple[int, int, int, int]
-"""A repeat of a test, which of its comparisons of one name, and the columns, the lower one first."""
-
-
-class _Pair(Struct, frozen=True):
-    """The outcome of a pair, seen from the lower column; `consistent` is None where no judge was asked."""
-
-    outcome: str
-    share: float
-    consistent: bool | None
-
-
-class _Ranked(Struct):
-    """The comparisons of one metric."""
-
-    outcomes: dict[int, list[int]] = field(default_factory=dict)
-    comparisons: Comparisons = field(default_factory=Comparisons)
-    consistent: int = 0
-    asked: int = 0
-
-    def add_test(self, pairs: Mapping[_Met, _Pair]) -> None:
-        shares: dict[tuple[int, int], list[float]] = {}
-        for (_, _, first, second), pair in pairs.items():
-            shares.setdefault((first, second), []).append(pair.share)
-            place = _OUTCOMES.index(pair.outcome)
-            self._of(first)[place] += 1
-            self._of(second)[2 - place] += 1
-            if pair.consistent is not None:
-                self.asked += 1
-                self.consistent += pair.consistent
-        self.comparisons.add_test(shares)
-
-    def _of(self, column: int) -> list[int]:
-        return self.outcomes.setdefault(column, [0, 0, 0])
-
-
-class RankingSums(Struct):
-    """Takes in the results of a run, test by test, and ranks its `columns` at the end."""
-
-    columns: tuple[Column, ...]
-    _metrics: dict[str, _Ranked] = field(default_factory=dict)
-    _test: int | None = None
-    _of_test: dict[str, dict[_Met, _Pair]] = field(default_factory=dict)
-
-    def passing(self, results: Iterable[CaseResult]) -> Iterator[CaseResult]:
-        """Yield `results`, and take each of them in on its way."""
-        for result in results:
-            self.add(result)
-            yield result
-
-    def add(self, result: CaseResult) -> None:
-        """Take in the next result."""
-        if result.test_index != self._test:
-            self._end_test()
-            self._test = result.test_index
-        count: dict[str, int] = {}
-        for item, _ in with_members(result.assertions):
-            if item.type != _PAIRWISE or item.metric is None:
-                continue
-            number = count[item.metric] = count.get(item.metric, 0) + 1
-            for column, pair in _pairs_of(item):
-                if column in (_EXPECTED, *range(len(self.columns))) and column != result.column:
-                    met, seen = _from_lower(result.column, column, pair)
-                    of_metric = self._of_test.setdefault(item.metric, {})
-                    of_metric.setdefault((result.repeat_index, number, *met), seen)
-
-    def with_rankings(self, summary: RunSummary) -> RunSummary:
-        """Return `summary` with a ranking for each metric of pairs. To be asked for when all results are in."""
-        self._end_test()
-        found = sorted(self._metrics.items())
-        fixed = {name for name, _ in found if name in summary.metrics and summary.metrics[name].is_half}
-        return replace(
-            summary,
-            metrics={
-                name: replace(metric, interval=None) if name in fixed else metric
-                for name, metric in summary.metrics.items()
-            },
-            rankings={name: self._ranking(ranked) for name, ranked in found},
-            order_consistency={
-                name: ranked.consistent / ranked.asked if ranked.asked else None for name, ranked in found
-            },
-        )
-
-    def _end_test(self) -> None:
-        for name, pairs in self._of_test.items():
-            self._metrics.setdefault(name, _Ranked()).add_test(pairs)
-        self._of_test = {}
-
-    def _ranking(self, ranked: _Ranked) -> tuple[RankedColumn, ...]:
-        """Return the columns that were compared, the best first; without ratings in their order, where none are."""
-        labels = {_EXPECTED: EXPECTED_OUTPUT, **dict(enumerate(column_labels(self.columns)))}
-        ratings = ranked.comparisons.ratings()
-        entries = [
-            _entry(labels[column], outcomes, None if ratings is None else ratings[column])
-            for column, outcomes in sorted(ranked.outcomes.items())
-        ]
-        return tuple(sorted(entries, key=lambda entry: -(entry.rating or 0.0)))
-
-
-def _entry(label: str, outcomes: Sequence[int], rating: PlayerStrength | None) -> RankedColumn:
-    wins, ties, losses = outcomes
-    low, high = (None, None) if rating is None or rating.interval is None else rating.interval
-    return RankedColumn(
-        label=label,
-        rating=None if rating is None else rating.value,
-        low=low,
-        high=high,
-        wins=wins,
-        ties=ties,
-        losses=losses,
-    )
-
-
-def _from_lower(own: int, other: int, pair: _Pair) -> tuple[tuple[int, int], _Pair]:
-    if own < other:
-        return (own, other), pair
-    outcome = _OUTCOMES[2 - _OUTCOMES.index(pair.outcome)]
-    return (other, own), _Pair(outcome, 1 - pair.share, pair.consistent)
-
-
-def _pairs_of(result: AssertionResult) -> Iterator[tuple[int, _Pair]]:
-    """Yield the pairs of a result as it is stored; what has another form came from elsewhere, and is passed over."""
-    pairs = result.detail.get(PAIRS) or ()
-    for item in pairs if isinstance(pairs, list | tuple) else ():
-        found = _pair(item)
-        if found is not None:
-            yield found
-
-
-def _pair(item: JsonValue) -> tuple[int, _Pair] | None:
-    if not isinstance(item, Mapping) or item.get("outcome") not in _OUTCOMES:
-        return None
-    column, share, consistent = item.get("column"), item.get("share"), item.get("consistent")
-    if not isinstance(share, int | float) or not 0 <= share <= 1:
-        return None
-    if not isinstance(column, int | None) or not isinstance(consistent, bool | None):
-        return None
-    pair = _Pair(item["outcome"], float(share), consistent)
-    return (_EXPECTED if column is None else column), pair
-
-
 def same_labels(before: Iterable[Column], after: Iterable[Column]) -> Iterator[tuple[Column, Column]]:
     """Yield columns of two runs in pairs, in the order of the later one: the n-th with the same labels in both."""
     waiting: defaultdict[tuple[str, str], deque[Column]] = defaultdict(deque)
@@ -592,3 +445,53 @@ def same_labels(before: Iterable[Column], after: Iterable[Column]) -> Iterator[t
         same = waiting[column.prompt_label, column.provider_label]
         if same:
             yield same.popleft(), column
+
+
+def summarized(run: RunRecord, results: Callable[[], Iterator[CaseResult]]) -> RunSummary:
+    """Return the counts and figures of results that have no summary; it goes through them several times."""
+    tally, has_repeats = Tally(), False
+    for result in results():
+        tally.add(result)
+        has_repeats = has_repeats or result.repeat_index > 0
+    return with_figures(
+        tally.summary(),
+        run.columns,
+        results,
+        baseline=run.config.get("baseline") if isinstance(run.config, dict) else None,
+        has_clusters=tally.has_clusters,
+        has_repeats=has_repeats,
+        margins=margins_of(run),
+    )
+
+
+def with_figures(
+    summary: RunSummary,
+    columns: tuple[Column, ...],
+    results: Callable[[], Iterator[CaseResult]],
+    *,
+    baseline: str | None,
+    has_clusters: bool,
+    has_repeats: bool,
+    margins: Margins,
+) -> RunSummary:
+    """Return a summary with the figures and ranks of its columns, and its flaky tests."""
+    ranking = None
+
+    def passing() -> Iterator[CaseResult]:
+        nonlocal ranking
+        for result in results():
+            if ranking is None and any(PAIRS in item.detail for item, _ in with_members(result.assertions)):
+                ranking = extra("rankings").RankingSums(columns)
+            if ranking is not None:
+                ranking.add(result)
+            yield result
+
+    summary = with_columns(
+        summary, columns, passing(), baseline=baseline, has_clusters=has_clusters, margins=margins
+    )
+    if ranking is not None:
+        summary = ranking.with_rankings(summary)
+    if has_repeats:
+        flaky, count = flaky_tests(results())
+        summary = replace(summary, flaky=flaky, flaky_count=count)
+    return summary

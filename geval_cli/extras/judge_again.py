@@ -20,12 +20,12 @@ from geval_cli.engine.columns import same_labels
 from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, key_of, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError, GevalError, Problem, UsageError
+from geval_cli.extras.results_files import read_importable, store_run
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.calls import LockedSteps
 from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
 from geval_cli.judge.source import ASSISTANT, USER
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Turn, to_json
-from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.options import RunOptions, declared_options, values_of
 from geval_cli.runs.requests import JudgedMetrics, JudgedSource, RunRequest, open_config
 from geval_cli.runs.stored import is_results_file

@@ -17,7 +17,7 @@ from geval_cli.assertions.base import MergedTest, ModelGradedAssertion, each_ass
 from geval_cli.assertions.judges import judges_of
 from geval_cli.engine.aggregate import Notices, Tally, derive, derive_by_column
 from geval_cli.engine.case import ComparisonGroups
-from geval_cli.engine.columns import with_columns
+from geval_cli.engine.columns import with_columns, with_figures
 from geval_cli.engine.gates import judge_gates
 from geval_cli.engine.plan import DoneCases, Job
 from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal, run_plan
@@ -45,7 +45,6 @@ from geval_cli.records import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import baseline_name, gates_of
-from geval_cli.runs.import_run import with_figures
 from geval_cli.runs.prepare import asks_for_money
 from geval_cli.runs.record import begun_run, ended_run, is_dirty
 from geval_cli.runs.requests import PreparedRun

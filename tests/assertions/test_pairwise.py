@@ -16,9 +16,10 @@ from support.specs import assertion, case, suite
 from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest, Tools
 from geval_cli.engine.case import ComparisonGroups, JobContext
 from geval_cli.engine.check import check_plan
-from geval_cli.engine.columns import RankingSums, row_columns
+from geval_cli.engine.columns import row_columns
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import BudgetError, ProviderTimeoutError
+from geval_cli.extras.rankings import RankingSums
 from geval_cli.judge.metric import Judge
 from geval_cli.records import (
     CaseResult,

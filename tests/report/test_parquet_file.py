@@ -12,11 +12,10 @@ from support.sample_run import RUN, SUMMARY, make_case, make_judged, make_report
 
 from geval_cli.errors import ConfigError, OutputError, UsageError
 from geval_cli.extras.parquet import file_of_tests, read_shape
+from geval_cli.extras.results_files import read_importable, read_results_file
 from geval_cli.records import AskedTest, CaseResult, Role, Status, Usage, case_result_from_json
 from geval_cli.report.report import check_output_paths, write_results_file
 from geval_cli.report.sanitize import value_text
-from geval_cli.runs.import_run import read_importable
-from geval_cli.runs.stored import read_results_file
 from geval_cli.source.access import TRUSTED
 
 pa = pytest.importorskip("pyarrow")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from support.geval_command import run_geval
 
+from geval_cli.extras.results_files import read_results_file
 from geval_cli.records import AskedTest, CaseResult
-from geval_cli.runs.stored import open_reports, read_results_file
+from geval_cli.runs.stored import open_reports
 
 DOCUMENT = "Refunds take 14 days. " * 900  # 20 kB
 CONFIG: dict[str, Any] = {

@@ -13,9 +13,9 @@ from support.product import Product
 from support.realistic_runs import COLUMNS, Shape, realistic_report
 
 from geval_cli.errors import ConfigError, UsageError
+from geval_cli.extras.results_files import read_importable, store_run
 from geval_cli.records import Role, Status
 from geval_cli.report.report import write_results_file
-from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.stored import load_report, named_report
 from geval_cli.store.runs import RunStore
 

@@ -8,9 +8,9 @@ import pytest
 from support.stored_runs import store_run, write_config
 
 from geval_cli.errors import ConfigError, UsageError
+from geval_cli.extras.results_files import read_importable, read_results_file
 from geval_cli.report.report import RunReport, write_results_file
-from geval_cli.runs.import_run import read_importable
-from geval_cli.runs.stored import load_report, named_report, read_results_file
+from geval_cli.runs.stored import load_report, named_report
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 

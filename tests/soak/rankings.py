@@ -7,7 +7,7 @@ import math
 from random import Random
 from statistics import fmean
 
-from geval_cli.statistics.ranking import Comparisons
+from geval_cli.extras.rankings import Comparisons
 
 THETA = (0.6, 0.0, -0.6)
 _TRIALS = 400

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from soak.rankings import coverage
 
-from geval_cli.statistics.ranking import Comparisons, PlayerStrength, strengths
+from geval_cli.extras.rankings import Comparisons, PlayerStrength, strengths
 
 Games = Mapping[tuple[int, int], tuple[int, int]]
 

@@ -23,8 +23,9 @@ from random import Random
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally, flaky_tests
-from geval_cli.engine.columns import RankingSums, with_columns
+from geval_cli.engine.columns import with_columns
 from geval_cli.engine.gates import judge_gates
+from geval_cli.extras.rankings import RankingSums
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -143,7 +144,8 @@ def _judged_run(shape: Shape) -> tuple[Sequence[CaseResult], RunSummary]:
 def summary_of(columns: tuple[Column, ...], results: Sequence[CaseResult]) -> RunSummary:
     """Return what a run of these results ends with."""
     tally, rankings = Tally(), RankingSums(columns)
-    for result in rankings.passing(results):
+    for result in results:
+        rankings.add(result)
         tally.add(result)
     summary = rankings.with_rankings(tally.summary())
     summary = with_columns(summary, columns, results, baseline=None, has_clusters=tally.has_clusters)

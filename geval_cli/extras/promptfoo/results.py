@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct, field
 
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.extras.results_files import ForeignResults
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -18,7 +19,6 @@ from geval_cli.records import (
     Status,
     Usage,
 )
-from geval_cli.runs.import_run import ForeignResults
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 
 _VERSION = 3

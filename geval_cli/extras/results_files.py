@@ -1,22 +1,24 @@
-"""Results files become stored runs: geval's (`-o results.json`, `.jsonl`, `.parquet`) and promptfoo's, version 3."""
+"""Results files: geval's (`-o results.json`, `.jsonl`, `.parquet`) and promptfoo's, version 3.
+
+They are read as the reports read runs, result by result where each has a line, or become stored runs.
+"""
 
 import codecs
 import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import Tally, flaky_tests
-from geval_cli.engine.columns import RankingSums, margins_of, with_columns
+from geval_cli.engine.columns import summarized
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.plugins import extra, extras_of
@@ -27,6 +29,7 @@ from geval_cli.records import (
     Column,
     JsonValue,
     ProviderRef,
+    RenderedPrompt,
     RunRecord,
     RunStatus,
     RunSummary,
@@ -35,13 +38,13 @@ from geval_cli.records import (
     run_record_from_json,
     run_summary_from_json,
 )
+from geval_cli.report.report import RunReport
 from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.files import MAX_CONFIG_BYTES, PARQUET_SUFFIX, open_problem, read_text
 from geval_cli.source.json_source import read_json
 from geval_cli.source.secrets import mask_config, mask_text
 from geval_cli.source.source_map import SourcePath
-from geval_cli.statistics.paired import Margins
-from geval_cli.store.run_pages import read_asked_test
+from geval_cli.store.run_pages import read_asked_test, read_case_result
 from geval_cli.store.runs import LATEST, RunOrigin, RunStore, new_run, new_run_id, time_now
 
 MAX_FILE_BYTES = 1 << 30
@@ -369,46 +372,6 @@ def store_run(imported: ImportedRun, runs: RunStore) -> RunRecord:
     return run
 
 
-def summarized(run: RunRecord, results: Callable[[], Iterator[CaseResult]]) -> RunSummary:
-    """Return the counts and figures of results that have no summary; it goes through them several times."""
-    tally, has_repeats = Tally(), False
-    for result in results():
-        tally.add(result)
-        has_repeats = has_repeats or result.repeat_index > 0
-    return with_figures(
-        tally.summary(),
-        run.columns,
-        results,
-        baseline=run.config.get("baseline") if isinstance(run.config, dict) else None,
-        has_clusters=tally.has_clusters,
-        has_repeats=has_repeats,
-        margins=margins_of(run),
-    )
-
-
-def with_figures(
-    summary: RunSummary,
-    columns: tuple[Column, ...],
-    results: Callable[[], Iterator[CaseResult]],
-    *,
-    baseline: str | None,
-    has_clusters: bool,
-    has_repeats: bool,
-    margins: Margins,
-) -> RunSummary:
-    """Return a summary with the figures and ranks of its columns, and its flaky tests."""
-    ranking = RankingSums(columns)
-    passing = ranking.passing(results())
-    summary = with_columns(
-        summary, columns, passing, baseline=baseline, has_clusters=has_clusters, margins=margins
-    )
-    summary = ranking.with_rankings(summary)
-    if has_repeats:
-        flaky, count = flaky_tests(results())
-        summary = replace(summary, flaky=flaky, flaky_count=count)
-    return summary
-
-
 def _is_stored(run_id: str, runs: RunStore) -> bool:
     try:
         return runs.find(run_id).run.id == run_id
@@ -530,3 +493,103 @@ def _is_time(text: str) -> bool:
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
         return False
+
+
+T = TypeVar("T")
+_HINT = "use a file that `geval run -o FILE` wrote, or a run from `geval list`"
+_NAMELESS = RunRecord(
+    id="",
+    status=RunStatus.COMPLETED,
+    started_at="",
+    finished_at=None,
+    duration_ms=None,
+    tool_version="",
+    config_path="",
+    config_digest="",
+    config=None,
+)
+"""The run of results without one."""
+
+
+class _Place(Struct):
+    """The column of a result."""
+
+    column: int
+    prompt: RenderedPrompt
+    provider: ProviderRef
+
+
+_PLACES = msgspec.json.Decoder(_Place)
+
+
+def named_file(name: str, access: Access = TRUSTED) -> RunReport:
+    """Return the run in a file, as `read_results_file` does; the name of the file stands for an id that it lacks."""
+    path = Path(name)
+    report = read_results_file(path, access)
+    run = report.run if report.run.id else replace(report.run, id=path.name)
+    summary = report.summary if report.run.id else summarized(run, report.results)
+    return replace(report, run=run, summary=summary, file=str(path))
+
+
+def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
+    """Return the run in a file; its results are read anew each time, and never all held.
+
+    A .jsonl file holds results only: the id of its run is empty then. Promptfoo's results are held.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no results; going through the results may raise it, too.
+        ConfigError: promptfoo's results have problems.
+    """
+    file = _opened(path, access)
+    if file.is_foreign:
+        imported = read_importable(path, access)
+        counted = summarized(imported.run, lambda: iter(imported.results))
+        return RunReport(imported.run, counted, lambda: iter(imported.results), is_stored=False)
+    with _refused(path):
+        if newer := newer_version(file.head):
+            raise UsageError(f"{path} was written by a newer geval: {newer}", hint="update geval to read it")
+        run, summary = _NAMELESS, RunSummary()
+        if file.has_run:
+            run, summary = run_record_from_json(file.head["run"]), run_summary_from_json(file.head["summary"])
+    if not run.columns:
+        found: dict[int, Column] = {}
+        for item in _read(file, lambda row: _PLACES.decode(row.text)):
+            if item.column not in found:
+                found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
+        columns_in = tuple(found[index] for index in sorted(found))
+        run = replace(run, columns=columns_in)
+    return RunReport(run, summary, lambda: _read(file, _with_test), is_stored=False)
+
+
+def _with_test(row: ResultsRow) -> CaseResult:
+    result = read_case_result(row.text)
+    return replace(result, test=row.find_test(result.test_index) or result.test)
+
+
+def _opened(path: Path, access: Access) -> ResultsReader:
+    with _refused(path):
+        return ResultsReader(path, access)
+
+
+def _read(file: ResultsReader, decode: Callable[[ResultsRow], T]) -> Iterator[T]:
+    """Yield what `decode` makes of each result of a file."""
+    with _refused(file.path):
+        yield from map(decode, file.rows())
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """Raise UsageError for what is wrong with a file."""
+    try:
+        yield
+    except OSError as error:
+        raise _cannot_read(path, error) from error
+    except ConfigError as error:
+        raise UsageError(error.problems[0].message, hint=error.problems[0].hint) from error
+    except UNREADABLE as error:
+        raise UsageError(f"{path} is not a geval results file", hint=_HINT) from error
+
+
+def _cannot_read(path: Path, error: OSError) -> UsageError:
+    hint = "use a run from `geval list`, or a file that `geval run -o FILE` wrote"
+    return UsageError(f"cannot read {path}: {(error.strerror or str(error)).lower()}", hint=hint)
