@@ -57,6 +57,8 @@ def test_what_is_harmless_has_no_categories() -> None:
         {"results": [{"flagged": True, "categories": {"hate": False}}]},
         {"results": [{"flagged": "true", "categories": {"hate": False}}]},
         {"results": [{"categories": {"hate": "true"}}]},
+        {"results": [{"categories": {}}]},
+        {"results": [{"flagged": None, "categories": {"hate": None, "violence": None}}]},
     ],
 )
 def test_what_is_no_verdict_is_an_error(body: Any) -> None:

@@ -398,7 +398,8 @@ def _flagged(received: Received) -> dict[str, float | None]:
         raise received.refuse("an answer without a moderation verdict")
     scores = first.get("category_scores")
     flagged = [str(name) for name, is_flagged in categories.items() if is_flagged is True]
-    if not all(isinstance(verdict, bool | None) for verdict in (first.get("flagged"), *categories.values())):
+    verdicts = [found for found in (first.get("flagged"), *categories.values()) if found is not None]
+    if not verdicts or not all(isinstance(verdict, bool) for verdict in verdicts):
         raise received.refuse("a verdict that is neither true nor false")
     if first.get("flagged") is True and not flagged:
         raise received.refuse("a verdict that flags the text but no category")
