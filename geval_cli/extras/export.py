@@ -14,7 +14,7 @@ from geval_cli.assertions.serialize import serialize
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
-from geval_cli.source.env import EnvValues, gather_env
+from geval_cli.source.env import EnvValues, as_plain_text, gather_env
 from geval_cli.source.files import FILE_PREFIX, SourceFiles, is_file_reference
 from geval_cli.source.media import written_out
 from geval_cli.source.problems import sort_problems
@@ -22,7 +22,7 @@ from geval_cli.source.secrets import MASK, mask_config, secret_variables
 from geval_cli.source.source_map import ENV_MARK, Document, SourcePath
 from geval_cli.source.yaml_source import write_yaml
 from geval_cli.specs.base import PromptSpec
-from geval_cli.suite.load import read_suite, read_with_rules
+from geval_cli.suite.load import LITERAL_KEYS, read_suite, read_with_rules
 from geval_cli.suite.prompts import names_several_prompts
 from geval_cli.suite.suite import OpenedSuite
 from geval_cli.suite.tests import SuiteTests
@@ -83,7 +83,14 @@ def read_portable_suite(
         raise ConfigError([Problem(message, document.place.value(), hint)])
     files = _PortableFiles(path.parent, access)
     values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access)
-    opened = read_suite(path, document, LoadContext(files, _WrittenEnv(values, access=access)))
+    written = _WrittenEnv(values, access=access)
+    if not document.may_use_env and isinstance(document.value, dict):  # an escape may spell an expression
+        raw = {
+            key: item if key in LITERAL_KEYS else written.literal(item)
+            for key, item in document.value.items()
+        }
+        document = Document(raw, document.positions)
+    opened = read_suite(path, document, LoadContext(files, written))
     problems = list(opened.problems)
     tests: list[JsonValue] = []
     assert isinstance(opened.suite.tests, SuiteTests)
@@ -189,6 +196,13 @@ class _WrittenEnv(EnvValues):
         if isinstance(value, str) and not is_file_reference(value):
             return value
         return super().fill(value, place, problems)
+
+    def literal(self, value: JsonValue) -> JsonValue:
+        if isinstance(value, dict):
+            return {key: self.literal(entry) for key, entry in value.items()}
+        if isinstance(value, list):
+            return [self.literal(item) for item in value]
+        return as_plain_text(value) if isinstance(value, str) and not is_file_reference(value) else value
 
 
 class _PortableFiles(SourceFiles):

@@ -585,7 +585,7 @@ class ParquetRows(Struct, frozen=True):
                 place = self._place(row, index)
                 for name, fault in row.faults.items():
                     reading.report(f"this cell {fault}", place.value(name), "write null or text instead")
-                yield self._test(row), place
+                yield reading.env.literal(self._test(row)), place
                 index += 1
         except ConfigError as error:
             reading.problems.extend(error.problems)

@@ -31,6 +31,7 @@ _EXPRESSION = compile_later(
     r"\{\{-?\s*env\.(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*"
     r"(?:\|\s*default\(\s*(?P<default>'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")\s*\)\s*)?-?\}\}"
 )
+_NEVER_SET = "GEVAL_PLAIN_TEXT"
 _LIKE_AN_EXPRESSION = compile_later(r"\{\{-?\s*env\s*[.\[](?:[^}]|\}(?!\}))*\}\}")
 # These say where the clouds' libraries find a machine's credentials: in files that may name programs to run, or other
 # servers to ask.
@@ -147,6 +148,19 @@ def unknown_expression(text: str) -> str:
     return next((expression for expression in found if not _EXPRESSION.fullmatch(expression)), "")
 
 
+def as_plain_text(text: str) -> str:
+    """Return a text by which a config says this one, although an env expression in it would be filled in.
+
+    Each becomes the default of a variable that no environment has.
+    """
+
+    def default(match: re.Match[str]) -> str:
+        quoted = match[0].replace("\\", "\\\\").replace("'", "\\'")
+        return f"{{{{ env.{_NEVER_SET} | default('{quoted}') }}}}"
+
+    return _EXPRESSION.sub(default, text)
+
+
 class EnvValues:
     """Fills `{{ env.NAME }}` and `{{ env.NAME | default('text') }}` into strings; any other template stays as it is."""
 
@@ -167,6 +181,10 @@ class EnvValues:
             return {key: self.fill(entry, place.child(key), problems) for key, entry in value.items()}
         if isinstance(value, list):
             return [self.fill(item, place.child(index), problems) for index, item in enumerate(value)]
+        return value
+
+    def literal(self, value: JsonValue) -> JsonValue:
+        """Return a value in which nothing is filled in, such as a table's, for whoever reads it here: as it is."""
         return value
 
     def hide(self, problem: Problem) -> Problem:

@@ -61,7 +61,7 @@ _PROMPTFOO_SCHEMA = re.compile(r"#.*\$schema\s*[=:]\s*\S*promptfoo\S*config-sche
 _TAGS = "tags"
 """Decides no result, so a run whose tags were changed can be resumed."""
 
-_LITERAL_KEYS = frozenset({"env", "$schema"})
+LITERAL_KEYS = frozenset({"env", "$schema"})
 T = TypeVar("T")
 _NO_VARIABLES: Mapping[str, JsonValue] = {}
 
@@ -297,7 +297,7 @@ def _fill_env(raw: dict[str, JsonValue], document: Document, reading: LoadContex
         return raw
     return {
         key: value
-        if key in _LITERAL_KEYS
+        if key in LITERAL_KEYS
         else reading.env.fill(value, document.place.child(key), reading.problems)
         for key, value in raw.items()
     }

@@ -280,6 +280,8 @@ def _file_rows(
         else:
             if document.may_use_env:
                 items = reading.env.fill(items, document.place, reading.problems)
+            else:
+                items = reading.env.literal(items)
             if not items:
                 reading.report("`tests` has no entries", document.place.value(), "add a test")
             document_rows = HeldRows.of_list(items, document.place)
@@ -426,7 +428,9 @@ class JsonLinesRows(Struct, frozen=True):
                 reading.problems.extend(error.problems)
                 return None
         place = SourcePath(json_line_positions(text, file, line=number, prefix=prefix))
-        return (reading.env.fill(value, place, reading.problems) if ENV_MARK in text else value), place
+        may_use_env = ENV_MARK in text
+        read = reading.env.fill(value, place, reading.problems) if may_use_env else reading.env.literal(value)
+        return read, place
 
 
 class JoinedRows(Struct, frozen=True):
@@ -518,7 +522,7 @@ class FileRows(Struct, frozen=True):
                 assert tests is not None
                 test = tests.test_of(row, index - 1)
                 if test is not None:
-                    yield test
+                    yield reading.env.literal(test[0]), test[1]
             if not index:
                 hint = "write a header and one row per test"
                 if header is not None:
@@ -553,7 +557,7 @@ class GeneratedRows(Struct, frozen=True):
     def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
         index = 0
         for index, value in enumerate(self.marked(reading), start=1):
-            yield value, self._place(index)
+            yield reading.env.literal(value), self._place(index)
         if not index:
             reading.report(f"`{self.name}` made no tests", self.asked_at, "yield a mapping for each test")
 

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +291,70 @@ def test_values_of_this_machine_stay_at_home(tmp_path: Path) -> None:
         [{"id": "{{ env.MODEL }}"}],
     )
     assert suite["tests"] == [{"input": "a text"}]
+
+
+PLAIN = """{{ env.HOME }}, {{env.KEY | default('it\\'s "a\\\\b"')}} and {{ env.HOME }}"""
+ESCAPED = json.dumps(PLAIN).replace("env.", r"env\u002e")
+
+
+def _write_table(folder: Path) -> str:
+    cell = PLAIN.replace('"', '""')
+    (folder / "t.csv").write_text(f'q,metadata.m\n"{cell}","{cell}"\n', encoding="utf-8")
+    return "file://t.csv"
+
+
+def _write_parquet(folder: Path) -> str:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"q": [PLAIN], "metadata.m": [PLAIN]}), folder / "t.parquet")
+    return "file://t.parquet"
+
+
+def _write_lines(folder: Path) -> str:
+    line = f'{{"vars": {{"q": {ESCAPED}}}, "metadata": {{"m": {ESCAPED}}}}}\n'
+    (folder / "t.jsonl").write_text(line, encoding="utf-8")
+    return "file://t.jsonl"
+
+
+def _write_document(folder: Path) -> str:
+    (folder / "t.json").write_text(
+        f'[{{"vars": {{"q": {ESCAPED}}}, "metadata": {{"m": {ESCAPED}}}}}]', encoding="utf-8"
+    )
+    return "file://t.json"
+
+
+def _write_inline(_: Path) -> list[object]:
+    return [{"vars": {"q": PLAIN}, "metadata": {"m": PLAIN}}]
+
+
+@pytest.mark.parametrize(
+    "write", [_write_table, _write_parquet, _write_lines, _write_document, _write_inline]
+)
+def test_a_text_that_is_no_env_expression_in_a_file_of_tests_is_none_in_the_exported_suite(
+    write: Callable[[Path], object], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    content = {"prompts": ["{{ q }}"], "providers": ["echo"], "tests": write(tmp_path)}
+    text = json.dumps(content).replace("env.", r"env\u002e")
+    config.write_text(text, encoding="utf-8")
+    for path in (config, passed_on(config, tmp_path), passed_on(passed_on(config, tmp_path), tmp_path)):
+        (case,) = load_suite(path, env={"HOME": "/root", "KEY": "sk-1"}).tests
+        assert (case.vars["q"], case.metadata["m"]) == (PLAIN, PLAIN)
+
+
+def test_a_profile_in_a_table_is_no_env_expression_in_the_exported_suite(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("name\n{{ env.HOME }}\n", encoding="utf-8")
+    config = tmp_path / "config.yaml"
+    simulate = "{simulate: {goal: x, user: echo}}"
+    config.write_text(
+        f"prompts: ['{{{{ input }}}}']\nproviders: [echo]\nprofiles: file://p.csv\ntests: [{{turns: {simulate}}}]\n",
+        encoding="utf-8",
+    )
+    for path in (config, passed_on(config, tmp_path)):
+        (case,) = load_suite(path, env={"HOME": "/root"}).tests
+        assert case.user is not None
+        assert case.user.profile == {"name": "{{ env.HOME }}"}
 
 
 @pytest.mark.parametrize("text", ["Use {{ env.HOME }}.", "file://elsewhere"])

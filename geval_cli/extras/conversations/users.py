@@ -438,6 +438,7 @@ def _rows_of_file(
                 message = f"this row has {len(row.cells)} cells, but the header has {len(names)}"
                 reading.report(message, row.location(path), "put quotes around a text with a comma")
             cells = dict(zip(names, row.cells, strict=False))
-            yield {name: cell for name, cell in cells.items() if name and cell}, SourcePath.nowhere()
+            traits = {name: cell for name, cell in cells.items() if name and cell}
+            yield reading.env.literal(traits), SourcePath.nowhere()
     else:
         reading.report(f"`{path.name}` is not a file of profiles", asked_at, _KNOWN)
