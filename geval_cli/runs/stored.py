@@ -1,5 +1,6 @@
 """Runs by name: stored ones, and results files: those that `geval run -o` wrote are read result by result."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,13 @@ def named_report(name: str, runs: RunStore, access: Access = TRUSTED) -> RunRepo
     if is_results_file(name):
         report: RunReport = extra("results files").named_file(name, access)
         return report
-    return load_report(runs, name)
+    try:
+        return load_report(runs, name)
+    except UsageError as error:
+        if access.is_strangers or not os.path.isfile(name):  # noqa: PTH113 - a name that is too long is no file
+            raise
+        hint = f"use a {_ENDINGS[0]}, {_ENDINGS[1]} or {_ENDINGS[2]} file that `geval run -o FILE` wrote"
+        raise UsageError(f"{name} is not a file that a run can be read from", hint=hint) from error
 
 
 @contextmanager

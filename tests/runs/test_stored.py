@@ -99,6 +99,18 @@ def test_what_is_no_results_file_is_refused(tmp_path: Path, content: bytes | Non
         read_results_file(path)
 
 
+@pytest.mark.parametrize("name", ["r.csv", "r.md", "results"])
+def test_a_file_of_another_kind_is_no_missing_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x", encoding="utf-8")
+    with RunStore.open_in_memory() as runs:
+        with pytest.raises(UsageError, match="is not a file that a run can be read from") as refused:
+            named_report(str(tmp_path / name), runs)
+        assert ".jsonl" in (refused.value.hint or "")
+        for missing in ("gone.csv", "x" * 5_000):
+            with pytest.raises(UsageError, match="there is no run"):
+                named_report(missing, runs)
+
+
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_file_of_a_newer_version_is_refused_by_all_readers(
     tmp_path: Path, stored: str, *, is_ours: bool
