@@ -62,15 +62,11 @@ from geval_cli.extras.trust.statistics.estimate import (
     infer_rate,
     infer_shift,
 )
+from geval_cli.extras.trust.statistics.plain import Estimate, clustered_estimate
+from geval_cli.extras.trust.statistics.sequential import SequentialMean
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status, Turn, Usage
 from geval_cli.source.source_map import SourcePath
-from geval_cli.statistics.intervals import (
-    ClusteredMean,
-    Estimate,
-    clustered_estimate,
-    mean_interval,
-    t_quantile,
-)
+from geval_cli.statistics.intervals import ClusteredMean, mean_interval, t_quantile
 from geval_cli.statistics.paired import (
     SIGNIFICANCE,
     PairedDifferences,
@@ -79,7 +75,6 @@ from geval_cli.statistics.paired import (
     decide,
     holm,
 )
-from geval_cli.statistics.sequential import SequentialMean
 from geval_cli.suite.gates import Gate, corrected, parse_gate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -91,6 +91,8 @@ EXTRAS: Mapping[str, str] = {
     "comparison of runs": "geval_cli.extras.compare.comparison",
     # Reads results files, as runs or to be stored as such: `named_file`.
     "results files": "geval_cli.extras.results_files",
+    # Asks several judges, and makes one verdict of theirs: `ask_jury`, `verdict_of_jury`, `majority_again`.
+    "juries": "geval_cli.extras.juries",
     # Ranks columns by their outputs compared with each other: `RankingSums`.
     "rankings": "geval_cli.extras.rankings",
     # Shows what is behind the answer of a run: `Failures`, `print_evidence`.

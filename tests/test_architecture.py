@@ -59,9 +59,9 @@ TIES_OF_EXTRAS: dict[str, set[str]] = {
     "promptfoo": {"programs", "results_files"},
     "pull_requests": {"compare"},
     "rag": {"graded"},
-    "stopping": {"compare"},
+    "stopping": {"compare", "trust"},
     "tools": {"programs"},
-    "trust": {"compare", "graded", "html", "plan"},
+    "trust": {"compare", "graded", "html", "juries", "plan"},
     "web": {"compare", "history", "html", "json_schema", "starter", "trust"},
     "workers": {"plan"},
 }

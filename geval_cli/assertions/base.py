@@ -48,7 +48,6 @@ from geval_cli.specs.base import (
 )
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import PromptfooTestOptions
-from geval_cli.statistics.calibration import JudgeWeight
 from geval_cli.templating import Templates, template_problem
 from geval_cli.templating.js_text import js_json
 
@@ -167,8 +166,8 @@ class Calibrations:
         """Return a result with what its score means, where it was rated as the labelled ones were."""
         return result
 
-    def jury_weights(self, metric: str | None) -> tuple[JudgeWeight, ...]:
-        """Return the weights of the judges of a metric's jury."""
+    def jury_weights(self, metric: str | None) -> tuple[Any, ...]:
+        """Return the weights of the judges of a metric's jury: `JudgeWeight` of `extras.juries`."""
         return ()
 
     def notes(self) -> Iterator[str]:

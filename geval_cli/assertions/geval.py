@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -19,15 +20,7 @@ from geval_cli.assertions.geval_metric import (
     why_all_samples,
     written_criteria,
 )
-from geval_cli.assertions.judges import (
-    Member,
-    ask_jury,
-    judge_provider,
-    majority_again,
-    members_of,
-    verdict_of_jury,
-    weights_of,
-)
+from geval_cli.assertions.judges import judge_provider, members_of
 from geval_cli.assertions.registry import judge_parts
 from geval_cli.assertions.trace import brings_trace, trace_of, trace_of_given
 from geval_cli.errors import Problem, Severity, TemplateError
@@ -36,9 +29,9 @@ from geval_cli.judge.grading import grade, judged_texts, missed_required, steps_
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import CRITERION_FACTS, criterion_facts, example_variables
 from geval_cli.judge.source import last_words, missing_params
+from geval_cli.plugins import extra
 from geval_cli.records import TEST_TEXTS, AssertionResult, JsonValue, ModelRequest, Status
 from geval_cli.specs.base import CALIBRATED, JurySpec, ProviderSpec, TestOptionsSpec
-from geval_cli.statistics.calibration import JudgeWeight
 from geval_cli.templating import Templates
 
 _OF_TRACE = frozenset({"trace", "tools_called"})
@@ -169,7 +162,8 @@ class GEvalAssertion(GEvalFields):
         if stopped and before != threshold:
             return None
         if self.jury_rules is not None and self.jury_rules.combine == "majority":
-            return majority_again(rated, threshold)
+            counted: Outcome = extra("juries").majority_again(rated, threshold)
+            return counted
         is_default = self.threshold is None and not self.strict_mode
         again = rated.against(threshold, is_default=is_default)
         return replace(again, status=Status.FAILED) if missed_required(rated.detail) else again
@@ -203,10 +197,13 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: MergedTest, tool
     is_default = spec.threshold is None and not spec.strict_mode
     rules = spec.jury_rules
     if rules is not None and isinstance(named, JurySpec):
-        members = [Member(judge.public_id, judge.title, partial(ask, judge)) for judge in named.members]
+        juries = extra("juries")
+        members = [
+            juries.Member(judge.public_id, judge.title, partial(ask, judge)) for judge in named.members
+        ]
         parts = [judge_parts(tools.judge_for(judge)) for judge in named.members]
-        weights = weights_of(parts, jury_weights(spec, test, tools))
-        outcome = verdict_of_jury(await ask_jury(members), rules, weights)
+        weights = juries.weights_of(parts, jury_weights(spec, test, tools))
+        outcome: Outcome = juries.verdict_of_jury(await juries.ask_jury(members), rules, weights)
         return replace(outcome, threshold_is_default=is_default and rules.combine != "majority")
     result = await ask(named)
     return Outcome(
@@ -220,7 +217,7 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: MergedTest, tool
     )
 
 
-def jury_weights(spec: GEvalFields, test: MergedTest, tools: Tools) -> tuple[JudgeWeight, ...]:
+def jury_weights(spec: GEvalFields, test: MergedTest, tools: Tools) -> tuple[Any, ...]:
     """Return the weights that the calibration file of the run has for a jury; () where none are asked for."""
     if spec.jury_rules is None or spec.jury_rules.combine != CALIBRATED:
         return ()

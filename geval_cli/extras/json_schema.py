@@ -19,8 +19,10 @@ from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.assertions.sets import TreeNode
 from geval_cli.judge.grading import MOST_ITEMS
 from geval_cli.judge.prompt import DIMENSIONS
+from geval_cli.records import JsonValue
 from geval_cli.specs.base import (
     CALIBRATED,
+    WIRE_SETTINGS,
     ChatMessageSpec,
     PromptSpec,
     ProviderSpec,
@@ -34,7 +36,6 @@ from geval_cli.specs.base import (
     ToolsSpec,
     TraceStepSpec,
     TurnSpec,
-    config_schema,
     field_options,
     spellings,
 )
@@ -326,3 +327,102 @@ def _option_schema(base: Any, limits: Mapping[str, float]) -> JsonSchema:
     if base in _SIMPLE:
         return {**_SIMPLE[base], **limits}
     return _spec_schema(base, {})
+
+
+_SECONDS = {"type": "number", "exclusiveMinimum": 0}
+_CAP = {"type": "number", "exclusiveMinimum": 0}
+_PLAIN = ("number", "integer", "boolean")
+OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
+    ("base_url", "apiBaseUrl"): ({"type": "string"}, "The base address of the API."),
+    ("client_cert", "clientCert"): (
+        {"type": "string"},
+        "A client certificate (a PEM file), if the server requires one.",
+    ),
+    ("client_key", "clientKey"): (
+        {"type": "string"},
+        "The private key of `client_cert`, unless that file contains it.",
+    ),
+    ("api_endpoint", "apiEndpoint"): (
+        {"type": "string"},
+        "The full address of the endpoint; nothing is added to it.",
+    ),
+    ("api_host", "apiHost"): ({"type": "string"}, "The host of the API, without https://."),
+    ("api_key_env", "apiKeyEnvar"): ({"type": "string"}, "The environment variable with the API key."),
+    ("api_key", "apiKey"): ({"type": "string"}, "The API key itself. Prefer `api_key_env`."),
+    ("api_key_command", "apiKeyCommand"): (
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        "A program with its arguments that prints the API key, for tokens that expire.",
+    ),
+    ("cloud_login", "cloudLogin"): (
+        {"type": "boolean"},
+        "`true`: use this machine's login at Google Cloud (`vertex:`) or Azure (`azure:`) even if a variable holds a"
+        " key or the address is not the cloud's; `false`: never.",
+    ),
+    ("token_scope", "azureTokenScope"): (
+        {"type": "string"},
+        "The scope of Azure's tokens, if not that of the address; or AZURE_TOKEN_SCOPE.",
+    ),
+    ("api_version", "apiVersion"): (
+        {"type": "string"},
+        "The version of the API; by default 2024-10-21 (or OPENAI_API_VERSION, AZURE_API_VERSION) for Azure,"
+        " 2023-06-01 for Anthropic.",
+    ),
+    ("headers",): ({"type": "object"}, "Additional request headers."),
+    ("passthrough",): (
+        {"type": "object"},
+        "Parameters to send unchecked, even if geval has a setting of the same name.",
+    ),
+    ("timeout_s", "timeoutS"): (
+        _SECONDS,
+        "Time limit of a request in seconds; 300 by default, 900 for `local:`.",
+    ),
+    ("max_retries", "maxRetries"): (
+        {"type": "integer", "minimum": 0},
+        "How often to retry a request after a temporary error; 4 by default.",
+    ),
+    ("max_concurrency", "maxConcurrency"): (
+        {"type": "integer", "minimum": 1},
+        "Maximum concurrent requests; by default the run's (20), 4 for `python:` and `exec:`, `n_parallel` for"
+        " `local:`.",
+    ),
+    ("requests_per_minute", "requestsPerMinute"): (_CAP, "Most requests per minute."),
+    ("tokens_per_minute", "tokensPerMinute"): (_CAP, "Most tokens per minute."),
+    ("delay_ms", "delayMs"): (
+        {"type": "number", "minimum": 0},
+        "Pause between two requests in milliseconds; 0 by default.",
+    ),
+    ("price",): (
+        {"type": ["object", "string"]},
+        "US dollars per million tokens: {input, output, cached_input, batch}; or `list` for the vendor's list price.",
+    ),
+    ("batch",): (
+        {"enum": ["openai", False]},
+        "The server's batch API for --batch: `openai`, or false to send requests directly.",
+    ),
+    ("batch_deployment", "batchDeployment"): (
+        {"type": "string"},
+        "Azure: the Global Batch deployment of the same model, for --batch.",
+    ),
+    ("batch_s3", "batchS3"): ({"type": "string"}, "Bedrock: the folder in S3 for the files of --batch."),
+    ("batch_role_arn", "batchRoleArn"): (
+        {"type": "string"},
+        "Bedrock: the ARN of the role that reads and writes these files.",
+    ),
+}
+"""geval's own keys by their spellings, for editors; `providers.options` checks them."""
+
+
+def config_schema() -> dict[str, JsonValue]:
+    """Return the properties of a provider's `config`, by their JSON Schemas; other keys may be there too.
+
+    Of what is sent, only numbers and flags: other words may mean something else to a program that is a provider.
+    """
+    own = {
+        spelling: {**schema, "description": description}
+        for spellings, (schema, description) in OWN_SETTINGS.items()
+        for spelling in spellings
+    }
+    wire = {
+        name: dict(kind.schema) for name, kind in WIRE_SETTINGS.items() if kind.schema.get("type") in _PLAIN
+    }
+    return {**wire, **own}

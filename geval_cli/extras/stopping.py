@@ -26,6 +26,7 @@ from geval_cli.extras.compare.comparison import (
     values_of,
 )
 from geval_cli.extras.compare.matching import match_columns
+from geval_cli.extras.trust.statistics.sequential import SequentialMean
 from geval_cli.metrics import metric_status
 from geval_cli.numbers import fixed, plural, trimmed
 from geval_cli.records import (
@@ -39,7 +40,6 @@ from geval_cli.records import (
 from geval_cli.runs.record import DECIDED_EARLY
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.statistics.paired import SIGNIFICANCE
-from geval_cli.statistics.sequential import SequentialMean
 from geval_cli.suite.gates import Gate, Statistic
 
 LEAST_TESTS = 10

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from geval_cli.assertions.base import Outcome
-from geval_cli.assertions.judges import Member, ask_jury, verdict_of_jury
 from geval_cli.assertions.trace import called_steps
 from geval_cli.errors import (
     ApiError,
@@ -21,6 +20,7 @@ from geval_cli.errors import (
     ProviderError,
     UsageError,
 )
+from geval_cli.extras.juries import Member, ask_jury, verdict_of_jury
 from geval_cli.gateway.budget import Spending
 from geval_cli.gateway.call import KEYS_OF_CASE
 from geval_cli.gateway.gateway import BoundModel

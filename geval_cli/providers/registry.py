@@ -16,7 +16,7 @@ from msgspec import Struct
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import PROVIDERS, extra, find_plugin, plugin_names
-from geval_cli.providers.base import TEXT, ClientModel, Provider, ProviderSource, kind_of
+from geval_cli.providers.base import ClientModel, Provider, ProviderSource
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, VERTEX, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
 from geval_cli.providers.wire.placeholders import has_response_code
@@ -250,13 +250,6 @@ def hears_audio(spec: ProviderSpec) -> frozenset[str]:
         return _HEARD_BY_GOOGLE
     is_chat = preset.wire_format in ("openai", "azure") and not source.name.startswith("responses:")
     return _HEARD_BY_CHAT_API if is_chat and kind != "bedrock" else frozenset()
-
-
-def takes_tools(spec: ProviderSpec) -> bool:
-    """Return whether a provider takes tools and the results of its calls: chat models behind an API, and scripts."""
-    kind = spec.id.partition(":")[0].lower()
-    is_api = kind in ("vertex", "scripted") or KIND_ALIASES.get(kind, kind) in PRESETS
-    return is_api and kind_of(spec.id) == TEXT
 
 
 def needs_of(

@@ -7,7 +7,6 @@ is as it came: each format makes it harmless.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
@@ -674,49 +673,6 @@ class CaseView(Struct, frozen=True):
             found += [("image", *item) for item in result.asked.images]
             found += [("audio", *item) for item in result.asked.audio]
         return [ShownMedia(*item) for item in dict.fromkeys(found)]
-
-
-def case_sentence(results: Sequence[CaseResult]) -> str:
-    """`test 7, refund after 30 days, failed in 2 of 4 columns: correct 0.40 < 0.70`."""
-    first = results[0]
-    repeats = {result.repeat_index for result in results}
-    number = str(first.test_index + 1) if len(repeats) > 1 else case_number(first).removeprefix("#")
-    title = case_title(first, 60)
-    name = f"test {number}, {title}," if title else f"test {number}"
-    counts = Counter(result.status for result in results)
-    failed, errored = counts[Status.FAILED], counts[Status.ERROR]
-    if len(results) == 1:
-        said = {
-            Status.PASSED: "passed",
-            Status.FAILED: "failed",
-            Status.ERROR: "has no verdict",
-            Status.NOT_EVALUATED: "was not evaluated",
-        }[first.status]
-    else:
-        is_repeated = len(repeats) > 1
-        columns = len({result.column for result in results})
-        of = f"{len(results):,} {'answers' if is_repeated else 'columns'}"
-        if is_repeated and columns == 1:
-            of = f"{len(results):,} repeats"
-        if failed:
-            said = f"failed in {_of_all(failed, of)}"
-            said += f", and {errored:,} {'has' if errored == 1 else 'have'} no verdict" if errored else ""
-        elif errored:
-            said = f"has no verdict in {_of_all(errored, of)}"
-        elif counts[Status.PASSED]:
-            said = f"passed in {_of_all(counts[Status.PASSED], of)}"
-        else:
-            said = "was not evaluated"
-    why = failures_text(results)
-    return f"{name} {said}: {why}" if why else f"{name} {said}"
-
-
-def _of_all(count: int, of: str) -> str:
-    """`2 of 4 columns`, `all 4 columns` or `both columns`."""
-    whole, _, noun = of.partition(" ")
-    if f"{count:,}" != whole:
-        return f"{count:,} of {of}"
-    return f"both {noun}" if count == 2 else f"all {of}"  # noqa: PLR2004 - the number that the word means
 
 
 def failures_text(results: Sequence[CaseResult]) -> str:

@@ -222,7 +222,6 @@ def what_is_hidden(selection: TableRows) -> str:
     return f"shown {of_all}: the first {len(selection.rows)} of {selection.problems:,} with a failure or an error"
 
 
-METRICS_MAX = 30
 _LABEL_WIDTH = len("warning  ")
 _METRICS_ON_A_LINE, _WARNINGS_SHOWN, _GATES_SHOWN = 6, 5, 5
 _RANKINGS_SHOWN, _PLACES_SHOWN, _PLACE_WIDTH = 3, 3, 40

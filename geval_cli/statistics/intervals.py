@@ -4,7 +4,7 @@ With what it takes: Student's t distribution, and quantiles of numbers that come
 """
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from math import comb
 from statistics import NormalDist
@@ -130,21 +130,6 @@ def _off_zero(value: float) -> float:
 
 Interval = tuple[float, float]
 """The lower and the upper bound."""
-
-
-class Estimate(Struct, frozen=True):
-    """A statistic of `n` items in `clusters` independent groups, with its 95 % interval; None where undefined."""
-
-    value: float | None
-    interval: tuple[float, float] | None = None
-    n: int = 0
-    clusters: int = 0
-
-    def times(self, factor: float) -> "Estimate":
-        """Return it in another unit, such as ratings for scores; `factor` is above 0."""
-        value = None if self.value is None else self.value * factor
-        interval = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
-        return Estimate(value, interval, self.n, self.clusters)
 
 
 def mean_interval(
@@ -317,47 +302,6 @@ class ClusteredMean(Struct):
             self._sums_by_counts += self._open_sum * self._open_count
             self._count_squares += self._open_count**2
         self._open_sum, self._open_count, self._cluster = 0.0, 0, None
-
-
-def clustered_estimate(
-    values: Iterable[float], clusters: Sequence[Hashable], *, lowest: float = 0.0
-) -> Estimate:
-    """Return the mean of values, each with the name of its cluster, with its 95 % interval (`mean_interval`)."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(clusters))}
-    numbered = [(numbers[cluster], value) for cluster, value in zip(clusters, values, strict=True)]
-    sums = ClusteredMean()
-    for number, value in sorted(numbered, key=lambda pair: pair[0]):
-        sums.add(number, value)
-    return Estimate(sums.mean, sums.interval(lowest=lowest), sums.n, sums.clusters)
-
-
-def mixed_estimate(parts: Sequence[tuple[float, Estimate]], clusters: int) -> Estimate:
-    """Return the mean over kinds of items of which each has a share of the whole, with its 95 % interval.
-
-    With w the shares, m the means and l and u their bounds it is sum(w m) - sqrt(sum((w (m - l))^2)) to
-    sum(w m) + sqrt(sum((w (u - m))^2)): a kind of which little is known makes the whole unsure by its share.
-
-    Args:
-        parts: the share of each kind, and the mean of its items; the shares add up to 1.
-        clusters: independent groups of all items.
-
-    Source: Zou and Donner, "Construction of confidence limits about effect measures", 2008.
-    """
-    n = sum(part.n for _, part in parts)
-    means = [(share, part.value) for share, part in parts if part.value is not None]
-    if len(means) < len(parts):
-        return Estimate(None, None, n, clusters)
-    value = math.fsum(share * mean for share, mean in means)
-    intervals = [part.interval for _, part in parts if part.interval is not None]
-    if len(intervals) < len(parts):
-        return Estimate(value, None, n, clusters)
-    down, up = (
-        math.hypot(
-            *(share * (found[end] - mean) for (share, mean), found in zip(means, intervals, strict=True))
-        )
-        for end in (0, 1)
-    )
-    return Estimate(value, (value - down, value + up), n, clusters)
 
 
 def pass_at_k(passed: int, judged: int, k: int) -> float | None:

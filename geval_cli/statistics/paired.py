@@ -26,7 +26,6 @@ _FEW_CLUSTERS = 10
 """Below this many, p comes from all 2^G flips of signs: the t distribution needs more to be trusted."""
 _DIFFERING = 4
 """From so many clusters that differ on, their spread says something about those to come."""
-_TINY = 1e-300
 _ROUNDING = 1e-12
 _BINARY = frozenset({0, 1})
 _NOISE = 1e-9
@@ -582,30 +581,6 @@ def sign_flip_p(sums: Sequence[float]) -> float:
         for signs in flips
     )
     return float(extreme / 2 ** len(others))
-
-
-def mcnemar_mid_p(broken: int, fixed: int) -> float:
-    """Return the two-sided mid-p value that tests break as often as they get fixed; 1 where none does.
-
-    It is nearer to its nominal level than the exact p-value.
-
-    Source: McNemar, "Note on the sampling error of the difference between correlated proportions", 1947; Fagerland,
-    Lydersen and Laake, "The McNemar test for binary matched-pairs data", 2013.
-    """
-    tail, last = _half_binomial_tail(min(broken, fixed), broken + fixed)
-    return min(1.0, 2 * tail - last)
-
-
-def _half_binomial_tail(successes: int, n: int) -> tuple[float, float]:
-    """Return P(X <= successes) and P(X = successes) of n throws of a fair coin."""
-    log = math.lgamma(n + 1) - math.lgamma(successes + 1) - math.lgamma(n - successes + 1) - n * math.log(2)
-    last = term = total = math.exp(log)
-    for k in range(successes, 0, -1):
-        term *= k / (n - k + 1)
-        if term < total * _TINY:
-            break
-        total += term
-    return total, last
 
 
 def holm(values: Sequence[float]) -> list[float]:

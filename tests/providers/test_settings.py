@@ -9,10 +9,10 @@ from jsonschema import Draft202012Validator
 
 from geval_cli.errors import Problem, Severity
 from geval_cli.extras.aws.bedrock import BATCH_KEYS
-from geval_cli.extras.json_schema import config_json_schema
+from geval_cli.extras.json_schema import OWN_SETTINGS, config_json_schema
 from geval_cli.providers.options import ENDPOINT_KEYS
 from geval_cli.providers.registry import check_provider
-from geval_cli.specs.base import OWN_SETTINGS, WIRE_SETTINGS
+from geval_cli.specs.base import WIRE_SETTINGS
 from geval_cli.specs.dialect import Dialect
 from geval_cli.suite.load import open_suite
 

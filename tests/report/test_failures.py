@@ -9,9 +9,8 @@ from rich.cells import cell_len
 from support.sample_columns import FIGURES
 from support.sample_run import COLUMNS, STEPS, SUMMARY, console_of, make_case, make_judged, make_report
 
-from geval_cli.extras.evidence import Failures, print_failures
+from geval_cli.extras.evidence import Failures, case_sentence, print_failures
 from geval_cli.records import INTERNAL_ERROR, CaseResult, Column, ErrorInfo, Status
-from geval_cli.report.case_view import case_sentence
 from geval_cli.report.failures import FailedTests, GroupBy
 from geval_cli.report.terminal import print_report
 

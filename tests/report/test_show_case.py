@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 from support.sample_run import make_report
 
-from geval_cli.extras.evidence import print_test
+from geval_cli.extras.evidence import case_sentence, print_test
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Role, Status, TraceStep, Turn, Usage
-from geval_cli.report.case_view import case_sentence
 from geval_cli.report.console import make_console
 
 REPORT = make_report()

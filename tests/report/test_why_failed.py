@@ -10,7 +10,15 @@ import pytest
 from support.sample_run import COLUMNS, RUN, console_of, make_case, make_judged, make_report
 
 from geval_cli.engine.columns import with_columns
-from geval_cli.extras.evidence import UNCUT, CasePrinter, Failures, ShownCase, print_failures, print_test
+from geval_cli.extras.evidence import (
+    UNCUT,
+    CasePrinter,
+    Failures,
+    ShownCase,
+    case_sentence,
+    print_failures,
+    print_test,
+)
 from geval_cli.extras.html.environment import make_environment
 from geval_cli.extras.html.run import case_values, cell_of, run_values
 from geval_cli.extras.web.live_runs import brief_of
@@ -26,7 +34,7 @@ from geval_cli.records import (
     Status,
     Usage,
 )
-from geval_cli.report.case_view import AssertionView, CaseView, case_sentence, score_text
+from geval_cli.report.case_view import AssertionView, CaseView, score_text
 from geval_cli.report.failures import FailedTests
 from geval_cli.report.report import telling_metrics, write_results_file
 from geval_cli.report.terminal import print_answer

@@ -24,7 +24,7 @@ from geval_cli.extras.trust.statistics.calibration_fit import (
     labels_per_class,
     platt,
 )
-from geval_cli.statistics.calibration import Calibration, Logistic, ScoreBand, chance_at, rising_blocks
+from geval_cli.extras.trust.statistics.plain import Calibration, Logistic, ScoreBand, chance_at, rising_blocks
 
 EXACT = 1e-9
 SEEDS = range(12)

@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.statistics.intervals import (
-    ClusteredMean,
-    Estimate,
-    Interval,
-    RunningMean,
-    clustered_estimate,
-    mean_interval,
-    mixed_estimate,
-    share_interval,
-)
+from geval_cli.extras.trust.statistics.plain import Estimate, clustered_estimate, mixed_estimate
+from geval_cli.statistics.intervals import ClusteredMean, Interval, RunningMean, mean_interval, share_interval
 
 SCORES = st.lists(st.floats(0, 1), min_size=2, max_size=20)
 CLUSTERS = st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=2, max_size=8)

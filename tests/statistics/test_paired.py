@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from geval_cli.extras.compare.comparison import mcnemar_mid_p
 from geval_cli.statistics.paired import (
     DifferenceVerdict,
     Margins,
@@ -25,7 +26,6 @@ from geval_cli.statistics.paired import (
     drop_limit,
     holm,
     least_clusters,
-    mcnemar_mid_p,
     sign_flip_p,
 )
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.statistics.sequential import SequentialMean
+from geval_cli.extras.trust.statistics.sequential import SequentialMean
 
 RATINGS = Path(__file__).parents[3] / "shared" / "data" / "summeval_gpt4_rts.jsonl"
 GOLDENS = {

@@ -14,7 +14,8 @@ from geval_cli.extras.conversations.two_samples import (
     level_excluding,
     mean_difference,
 )
-from geval_cli.statistics.intervals import clustered_estimate, mean_interval
+from geval_cli.extras.trust.statistics.plain import clustered_estimate
+from geval_cli.statistics.intervals import mean_interval
 
 
 def sample(values: list[float], per_cluster: int = 1) -> Sample:

@@ -5,6 +5,7 @@ from typing import Any
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.extras.json_schema import config_schema
 from geval_cli.specs.base import (
     ChatMessageSpec,
     PromptSpec,
@@ -18,7 +19,6 @@ from geval_cli.specs.base import (
     ToolsSpec,
     TraceStepSpec,
     TurnSpec,
-    config_schema,
     expected_text,
     spellings,
 )

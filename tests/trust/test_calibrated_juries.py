@@ -13,9 +13,9 @@ from scipy import stats
 from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_run
 
-from geval_cli.assertions.judges import Member, verdict_of_jury
-from geval_cli.assertions.judges import Vote as JuryVote
 from geval_cli.errors import ConfigError, Problem
+from geval_cli.extras.juries import JudgeWeight, Member, heard_shares, verdict_of_jury, weighted_score
+from geval_cli.extras.juries import Vote as JuryVote
 from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.calibration import calibrate, write_calibration
 from geval_cli.extras.trust.juries import JuryScores, jury_agreement, jury_sentence
@@ -26,7 +26,6 @@ from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.specs.base import JuryRulesSpec
-from geval_cli.statistics.calibration import JudgeWeight, heard_shares, weighted_score
 from geval_cli.store.state import open_runs
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "trust"

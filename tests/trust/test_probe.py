@@ -50,12 +50,13 @@ from geval_cli.extras.trust.probes import (
 )
 from geval_cli.extras.trust.probes import REWRITES as REWRITES_BY_NAME
 from geval_cli.extras.trust.probing import family_of, probe_document, probe_with
+from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.judge.calls import JudgeMemory
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.statistics.intervals import Estimate, mean_interval
+from geval_cli.statistics.intervals import mean_interval
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trust"
 ITEMS = 40

@@ -9,7 +9,15 @@ import os
 import secrets
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -62,11 +70,12 @@ from geval_cli.extras.batches.store import Batch, BatchReply, BatchState, FreeRe
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Layer, Notice, Runtime, Wire
 from geval_cli.gateway.gateway import BatchStart
+from geval_cli.numbers import UNIT_S
 from geval_cli.providers.base import Provider, batch_api
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.records import STOPPED, Role, RunBatch, RunRecord
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.specs.base import BatchSpec, ProviderSpec, seconds_of
+from geval_cli.specs.base import DURATION, BatchSpec, ProviderSpec
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.locks import RunLocks
 from geval_cli.store.state import State
@@ -967,3 +976,10 @@ def _api_of(spec: ProviderSpec, suite: LoadedSuite) -> BatchApi | None:
     provider = build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
     api: BatchApi | None = batch_api(provider)
     return api
+
+
+def seconds_of(duration: str) -> float:
+    """Return a checked `Duration` in seconds."""
+    found = DURATION.fullmatch(duration)
+    assert found is not None
+    return float(found[1]) * UNIT_S[found[2]]

@@ -24,6 +24,7 @@ from geval_cli.extras.conversations.two_samples import (
 )
 from geval_cli.extras.graded.verdicts import WinnerReply, parse_winner
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
+from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.judge.calls import JudgeCalls, reply_schema
 from geval_cli.judge.metric import Judge, KeepingJudge
 from geval_cli.judge.prompt import Block, question_text, user_message
@@ -43,7 +44,6 @@ from geval_cli.providers.wire.token_usage import TokenUsage
 from geval_cli.records import SCHEMA_VERSION, JsonValue, ModelRequest, Purpose, Role, Turn, Usage, to_json
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.session import Session, counted
-from geval_cli.statistics.intervals import Estimate
 from geval_cli.statistics.paired import SIGNIFICANCE, holm
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"

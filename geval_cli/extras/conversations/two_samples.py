@@ -12,7 +12,8 @@ from functools import cache
 
 from msgspec import Struct
 
-from geval_cli.statistics.intervals import ClusteredMean, Estimate, Interval, mean_interval
+from geval_cli.extras.trust.statistics.plain import Estimate
+from geval_cli.statistics.intervals import ClusteredMean, Interval, mean_interval
 
 _HALVINGS = 50
 _LEAST_P = 1e-12

@@ -18,12 +18,19 @@ from geval_cli.assertions.json_output import schema_errors, schema_problems
 from geval_cli.assertions.json_text import calls_beside
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.conversation import as_one
-from geval_cli.errors import CodeFailedError, ConfigError, JudgeParseError, Problem, UnjudgeableError
+from geval_cli.errors import (
+    CodeFailedError,
+    ConfigError,
+    JudgeParseError,
+    Problem,
+    UnjudgeableError,
+)
 from geval_cli.extras.programs.scripting.code import Code, Language
 from geval_cli.json_codec import decode_json
 from geval_cli.judge.calls import JudgeCalls
 from geval_cli.judge.source import TOOL
-from geval_cli.providers.registry import takes_tools
+from geval_cli.providers.base import TEXT, kind_of
+from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.wire.chat import TOOL_ERROR, made_call_id, may_be_empty
 from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import (
@@ -637,3 +644,10 @@ def _fits(wanted: Mapping[str, JsonValue] | None, given: JsonValue) -> bool:
     return isinstance(given, Mapping) and all(
         key in given and given[key] == part for key, part in wanted.items()
     )
+
+
+def takes_tools(spec: ProviderSpec) -> bool:
+    """Return whether a provider takes tools and the results of its calls: chat models behind an API, and scripts."""
+    kind = spec.id.partition(":")[0].lower()
+    is_api = kind in ("vertex", "scripted") or KIND_ALIASES.get(kind, kind) in PRESETS
+    return is_api and kind_of(spec.id) == TEXT

@@ -55,11 +55,11 @@ from geval_cli.extras.trust.statistics.agreement import (
     summary_level,
     system_level,
 )
+from geval_cli.extras.trust.statistics.plain import Estimate, clustered_estimate
 from geval_cli.numbers import fixed, format_share, format_threshold, plural
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import open_report
-from geval_cli.statistics.intervals import Estimate, clustered_estimate
 
 
 class Level(Struct, frozen=True):

@@ -19,7 +19,7 @@ from geval_cli.assertions.base import (
 )
 from geval_cli.assertions.geval import GEvalAssertion, metric_of
 from geval_cli.assertions.geval_metric import GEvalFields, metric_name
-from geval_cli.assertions.judges import judge_provider, members_of, weights_of
+from geval_cli.assertions.judges import judge_provider, members_of
 from geval_cli.assertions.registry import (
     BORDERLINE,
     CRITERION_KEY,
@@ -33,6 +33,8 @@ from geval_cli.assertions.registry import (
 from geval_cli.engine.check import assertions_of_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import ConfigError, Location, Problem, Severity
+from geval_cli.extras.juries import JudgeWeight, weights_of
+from geval_cli.extras.trust.statistics.plain import Calibration, Logistic, ScoreBand
 from geval_cli.judge.calls import LockedSteps
 from geval_cli.judge.grading import missed_required, steps_needed
 from geval_cli.records import AssertionResult, JsonValue
@@ -41,7 +43,6 @@ from geval_cli.source.files import as_reference
 from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import CALIBRATED, ProviderSpec, Score, Spec, describe_value
-from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic, ScoreBand
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields, read_spec
 from geval_cli.templating import Templates
 

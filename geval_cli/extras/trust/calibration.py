@@ -13,6 +13,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.extras.juries import JudgeWeight
 from geval_cli.extras.trust.calibrated import CALIBRATION_VERSION, other_parts
 from geval_cli.extras.trust.charts import calibration_chart
 from geval_cli.extras.trust.documents import (
@@ -54,6 +55,7 @@ from geval_cli.extras.trust.statistics.calibration_fit import (
     labels_for_bands,
     labels_per_class,
 )
+from geval_cli.extras.trust.statistics.plain import Calibration, Estimate, Logistic
 from geval_cli.judge.estimate import passes
 from geval_cli.numbers import fixed, format_share, format_threshold, plural
 from geval_cli.records import CaseResult, JsonValue
@@ -62,8 +64,6 @@ from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.stored import open_report
 from geval_cli.specs.base import CALIBRATED
-from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic
-from geval_cli.statistics.intervals import Estimate
 
 _DIGITS = 6
 

@@ -12,10 +12,10 @@ from geval_cli.extras.html.charts import DUST
 from geval_cli.extras.html.drawing import AxisScale, Chart, FigureTable, Links, MarkFilter, NamedRow
 from geval_cli.extras.trust.labels import GOOD_AT, LabelledOutput
 from geval_cli.extras.trust.probes import Finding, ProbeVerdict
+from geval_cli.extras.trust.statistics.plain import chance_at, rising_blocks
 from geval_cli.judge.estimate import passes
 from geval_cli.numbers import fixed, format_score, format_share, plural
 from geval_cli.report.sanitize import one_line
-from geval_cli.statistics.calibration import chance_at, rising_blocks
 
 if TYPE_CHECKING:  # it needs numpy, and drawings of a run do not
     from geval_cli.extras.trust.statistics.agreement import Confusion

@@ -18,6 +18,7 @@ from geval_cli.extras.html.environment import asset
 from geval_cli.extras.trust.labels import unwritable
 from geval_cli.extras.trust.options import GateOutcome, ReportOptions
 from geval_cli.extras.trust.statistics.estimate import CarryOver
+from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.numbers import fixed, format_difference, format_share, format_share_interval
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue, Status
@@ -25,7 +26,6 @@ from geval_cli.report.console import make_console, print_hanging, print_rows
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import code_span, html_text, markdown_table, one_line, sanitize
-from geval_cli.statistics.intervals import Estimate
 
 ENDINGS = (".html", ".json", ".md")
 

@@ -36,6 +36,7 @@ from geval_cli.extras.trust.matching import (
 )
 from geval_cli.extras.trust.options import EstimateOptions, GateOutcome, Requirement
 from geval_cli.extras.trust.statistics.estimate import CarryOver, ErrorRates, Inference, rogan_gladen
+from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.extras.trust.true_figures import (
     ScoredOutput,
     documents_in,
@@ -49,7 +50,7 @@ from geval_cli.numbers import fixed, format_share, format_share_interval, plural
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import open_report
-from geval_cli.statistics.intervals import ClusteredMean, Estimate
+from geval_cli.statistics.intervals import ClusteredMean
 
 METHODS = ("ppi", "rogan-gladen")
 STATISTICS = ("true_mean", "true_pass_rate")

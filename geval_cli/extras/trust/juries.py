@@ -6,6 +6,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from geval_cli.extras.juries import JudgeWeight, weighted_score
 from geval_cli.extras.trust.documents import (
     ESTIMATE,
     Section,
@@ -24,9 +25,8 @@ from geval_cli.extras.trust.statistics.agreement import (
     spearman,
 )
 from geval_cli.extras.trust.statistics.calibration_fit import folds_of
+from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.numbers import fixed, format_percentage
-from geval_cli.statistics.calibration import JudgeWeight, weighted_score
-from geval_cli.statistics.intervals import Estimate
 
 _MOST_R = 0.99
 """Of a judge that follows people without a fault, so that it does not count infinitely."""

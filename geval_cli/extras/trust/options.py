@@ -15,6 +15,7 @@ from geval_cli.errors import UsageError
 from geval_cli.extras.trust.labels import GOOD_AT, LabelFile
 from geval_cli.extras.trust.matching import JudgedItem, hint_of
 from geval_cli.extras.trust.statistics.estimate import MARGIN
+from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.records import Status
 from geval_cli.runs.options import (
     ConcurrencyOption,
@@ -30,7 +31,6 @@ from geval_cli.runs.options import (
     SamplesOption,
     ScoringOption,
 )
-from geval_cli.statistics.intervals import Estimate
 from geval_cli.statistics.paired import NO_MARGINS, Margins
 from geval_cli.suite.gates import GATE, Comparison, Condition
 

@@ -22,7 +22,8 @@ from geval_cli.extras.trust.statistics.agreement import (
     kendall,
     spearman,
 )
-from geval_cli.statistics.intervals import ClusteredMean, Estimate, mean_interval, share_interval
+from geval_cli.extras.trust.statistics.plain import Estimate
+from geval_cli.statistics.intervals import ClusteredMean, mean_interval, share_interval
 
 LEAST_FALLEN, MOST_SHIFT, MOST_FLIPS, MOST_RISE = 0.5, 0.05, 0.10, 0.05
 MOST_JOINT_FLIPS, MOST_LOSS = 0.05, 0.05

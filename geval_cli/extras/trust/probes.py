@@ -13,9 +13,9 @@ from msgspec import Struct, field
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.trust.matching import hint_of
+from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue, Usage, to_json
-from geval_cli.statistics.intervals import Estimate
 
 WORDS_PER_TYPO = 50
 

@@ -47,11 +47,12 @@ from geval_cli.extras.trust.statistics.estimate import (
     infer_difference,
     infer_shift,
 )
+from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.numbers import format_difference, format_p, plural
 from geval_cli.records import CaseResult, GateResult, JsonValue, RunRecord, RunSummary, Status
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import open_reports
-from geval_cli.statistics.intervals import Estimate, Interval
+from geval_cli.statistics.intervals import Interval
 from geval_cli.statistics.paired import (
     SIGNIFICANCE,
     DifferenceVerdict,

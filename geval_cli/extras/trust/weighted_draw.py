@@ -16,10 +16,11 @@ from msgspec import Struct
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.extras.trust.labels import DRAW_COLUMN, GOOD_AT, Label
 from geval_cli.extras.trust.statistics.estimate import Inference, Item
+from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.judge.estimate import passes
 from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult
-from geval_cli.statistics.intervals import Estimate, mean_interval, t_quantile
+from geval_cli.statistics.intervals import mean_interval, t_quantile
 
 _DRAW = re.compile(r"next (\d+) after (\d+), seed -?\d+")
 _LEAST_SHARE = 0.25

@@ -21,7 +21,7 @@ from geval_cli.extras.trust.statistics.agreement import (
     summary_level,
     system_level,
 )
-from geval_cli.statistics.intervals import Estimate
+from geval_cli.extras.trust.statistics.plain import Estimate
 
 EXACT = 1e-9
 ORACLES: dict[str, Callable[[Numbers, Numbers], float]] = {

@@ -14,7 +14,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import stats
 
-from geval_cli.statistics.intervals import Estimate
+from geval_cli.extras.trust.statistics.plain import Estimate
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -21,8 +21,14 @@ from geval_cli.extras.trust.statistics.agreement import (
     encode,
     threshold_candidates,
 )
-from geval_cli.statistics.calibration import Calibration, Logistic, rising_blocks
-from geval_cli.statistics.intervals import Estimate, clustered_estimate, mixed_estimate
+from geval_cli.extras.trust.statistics.plain import (
+    Calibration,
+    Estimate,
+    Logistic,
+    clustered_estimate,
+    mixed_estimate,
+    rising_blocks,
+)
 
 ALPHA = 0.1
 """The share of bad outputs that may be a clear pass, and of good ones that may be a clear fail."""

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from geval_cli.extras.trust.statistics.sequential import SequentialMean
 from geval_cli.statistics.intervals import Interval, mean_interval
-from geval_cli.statistics.sequential import SequentialMean
 
 MARGIN = 0.05
 """A mean shift of up to this much of the scale counts as none."""

@@ -10,15 +10,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from geval_cli.statistics.calibration import chance_at, rising_blocks
-from geval_cli.statistics.intervals import (
-    Estimate,
-    Interval,
-    clustered_estimate,
-    mean_interval,
-    t_quantile,
-    two_sided_p,
-)
+from geval_cli.extras.trust.statistics.plain import Estimate, chance_at, clustered_estimate, rising_blocks
+from geval_cli.statistics.intervals import Interval, mean_interval, t_quantile, two_sided_p
 from geval_cli.statistics.paired import SIGNIFICANCE
 
 _Z = 1.959963984540054

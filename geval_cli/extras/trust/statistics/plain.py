@@ -1,22 +1,17 @@
-"""Read a judge's score by human labels: its chance to be good, and whether it is clear. Pure, plain Python.
-
-Runs use it, so nothing here needs a library. How it is found from labels is in
-`extras.trust.statistics.calibration_fit`.
-"""
+"""Chances of scores by human labels, and estimates from clustered values: plain Python, since runs use them."""
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import repeat
 
 from msgspec import Struct
 
-_DUST = 1e-9
+from geval_cli.extras.juries import JudgeWeight
+from geval_cli.statistics.intervals import ClusteredMean
+
+DUST = 1e-9
 """Scores that differ by less are one: the way a score was computed must not move it over a threshold."""
-
-
-_DIGITS = 12
-"""Of a weighted score: the last ones are rounding, which would break ties."""
 
 
 class ScoreBand(Struct, frozen=True):
@@ -41,65 +36,6 @@ class Logistic(Struct, frozen=True):
             return 1 / (1 + math.exp(-exponent))
         odds = math.exp(exponent)  # the other form would overflow
         return odds / (1 + odds)
-
-
-class JudgeWeight(Struct, frozen=True):
-    """How much one judge of a jury counts, and how it uses the scale, as found from labels.
-
-    Attributes:
-        judge: its name.
-        key: of the criterion that it rated by, as if it judged alone; None where the run does not say.
-        parts: the key part by part, each as a hash.
-        n: labelled outputs that it scored.
-        r: Pearson's correlation of its scores with the mean human labels; None where its scores are all equal.
-        weight: 0 or more: r^2 / (1 - r^2), and 0 for a judge that does not follow people.
-        mean, sd: of its scores of the labelled outputs, 0..1.
-    """
-
-    judge: str
-    key: str | None
-    parts: Mapping[str, str]
-    n: int
-    r: float | None
-    weight: float
-    mean: float
-    sd: float
-
-    @property
-    def counts(self) -> bool:
-        """Return whether the judge has a say."""
-        return self.weight > 0 and self.sd > 0
-
-
-def weighted_score(judges: Sequence[JudgeWeight], scores: Sequence[float | None]) -> float | None:
-    """Return the score, 0..1, of a jury whose judges are weighted by how well they follow people.
-
-    It is the weighted mean of standardised scores, moved so that a jury whose judges all say 0 gets 0, and one whose
-    judges all say 1 gets 1. Where a judge broke (None), the weights of the others grow in proportion. None where no
-    judge that counts gave a score.
-    """
-    heard = [
-        (one, score) for one, score in zip(judges, scores, strict=True) if one.counts and score is not None
-    ]
-    total = math.fsum(one.weight for one, _ in heard)
-    if not total:
-        return None
-    found = math.fsum(one.weight * (score - one.mean) / one.sd for one, score in heard) / total
-    counted = [one for one in judges if one.counts]
-    whole = math.fsum(one.weight for one in counted)
-    lowest = math.fsum(-one.weight * one.mean / one.sd for one in counted) / whole
-    width = math.fsum(one.weight / one.sd for one in counted) / whole
-    return min(1.0, max(0.0, round((found - lowest) / width, _DIGITS)))
-
-
-def heard_shares(judges: Sequence[JudgeWeight], scores: Sequence[float | None]) -> list[float]:
-    """Return each judge's share of the weight, 0..1: of those that gave a score the shares add up to 1."""
-    heard = [
-        one.weight if one.counts and score is not None else 0.0
-        for one, score in zip(judges, scores, strict=True)
-    ]
-    total = math.fsum(heard)
-    return [weight / total if total else 0.0 for weight in heard]
 
 
 class Calibration(Struct, frozen=True):
@@ -145,8 +81,8 @@ class Calibration(Struct, frozen=True):
         """Return whether a score is neither a clear pass nor a clear fail; None where that is not known."""
         if self.alpha is None:
             return None
-        passes = self.pass_from is not None and score >= self.pass_from - _DUST
-        fails = self.fail_below is not None and score < self.fail_below - _DUST
+        passes = self.pass_from is not None and score >= self.pass_from - DUST
+        fails = self.fail_below is not None and score < self.fail_below - DUST
         return not (passes or fails)
 
 
@@ -178,8 +114,64 @@ def rising_blocks(
     blocks: list[tuple[float, float, float, float, int]] = []
     for score, (mass, total, n) in sorted(sums.items()):
         block = (score, score, mass, total, n)
-        while blocks and blocks[-1][3] / blocks[-1][2] >= block[3] / block[2] - _DUST:
+        while blocks and blocks[-1][3] / blocks[-1][2] >= block[3] / block[2] - DUST:
             low, _, *before = blocks.pop()
             block = (low, score, before[0] + block[2], before[1] + block[3], int(before[2]) + block[4])
         blocks.append(block)
     return tuple(ScoreBand(low, high, total / mass, n) for low, high, mass, total, n in blocks)
+
+
+class Estimate(Struct, frozen=True):
+    """A statistic of `n` items in `clusters` independent groups, with its 95 % interval; None where undefined."""
+
+    value: float | None
+    interval: tuple[float, float] | None = None
+    n: int = 0
+    clusters: int = 0
+
+    def times(self, factor: float) -> "Estimate":
+        """Return it in another unit, such as ratings for scores; `factor` is above 0."""
+        value = None if self.value is None else self.value * factor
+        interval = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
+        return Estimate(value, interval, self.n, self.clusters)
+
+
+def clustered_estimate(
+    values: Iterable[float], clusters: Sequence[Hashable], *, lowest: float = 0.0
+) -> Estimate:
+    """Return the mean of values, each with the name of its cluster, with its 95 % interval (`mean_interval`)."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(clusters))}
+    numbered = [(numbers[cluster], value) for cluster, value in zip(clusters, values, strict=True)]
+    sums = ClusteredMean()
+    for number, value in sorted(numbered, key=lambda pair: pair[0]):
+        sums.add(number, value)
+    return Estimate(sums.mean, sums.interval(lowest=lowest), sums.n, sums.clusters)
+
+
+def mixed_estimate(parts: Sequence[tuple[float, Estimate]], clusters: int) -> Estimate:
+    """Return the mean over kinds of items of which each has a share of the whole, with its 95 % interval.
+
+    With w the shares, m the means and l and u their bounds it is sum(w m) - sqrt(sum((w (m - l))^2)) to
+    sum(w m) + sqrt(sum((w (u - m))^2)): a kind of which little is known makes the whole unsure by its share.
+
+    Args:
+        parts: the share of each kind, and the mean of its items; the shares add up to 1.
+        clusters: independent groups of all items.
+
+    Source: Zou and Donner, "Construction of confidence limits about effect measures", 2008.
+    """
+    n = sum(part.n for _, part in parts)
+    means = [(share, part.value) for share, part in parts if part.value is not None]
+    if len(means) < len(parts):
+        return Estimate(None, None, n, clusters)
+    value = math.fsum(share * mean for share, mean in means)
+    intervals = [part.interval for _, part in parts if part.interval is not None]
+    if len(intervals) < len(parts):
+        return Estimate(value, None, n, clusters)
+    down, up = (
+        math.hypot(
+            *(share * (found[end] - mean) for (share, mean), found in zip(means, intervals, strict=True))
+        )
+        for end in (0, 1)
+    )
+    return Estimate(value, (value - down, value + up), n, clusters)
