@@ -2,7 +2,6 @@
 
 CORE = (
     "geval_cli/judge/estimate.py",
-    "geval_cli/judge/estimate.py",
     "geval_cli/runs/resume.py",
     "geval_cli/engine/gates.py",
     "geval_cli/suite/gates.py",
@@ -15,7 +14,6 @@ CORE = (
     "geval_cli/gateway/limits.py",
     "geval_cli/gateway/retry.py",
     "geval_cli/gateway/budget.py",
-    "geval_cli/gateway/cache.py",
     "geval_cli/gateway/cache.py",
 )
 

@@ -141,6 +141,7 @@ def test_tests_run_against_the_copy_and_commands_that_they_start_too(tmp_path: P
 
 
 def test_modules_and_rooms_of_tests_are_where_they_are_looked_for() -> None:
+    assert len({*CORE}) == len(CORE), "a module that is listed twice counts twice in the score"
     paths = [*CORE, *(f"tests/{room}" for room in ROOMS)]
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
