@@ -160,12 +160,13 @@ def why_otherwise(item: AssertionResult) -> str:
 
 
 def case_title(result: CaseResult, width: int) -> str:
-    """Return a test's title on one line: its description, its vars in short, what its user says, else its prompt."""
+    """Return a test's title on one line: description, vars in short, what its user says, input, else its prompt."""
     if result.description or result.vars:
         return title_of(result.description, result.vars, width)
     if result.turns:
         return one_line(" / ".join(turn.content for turn in result.turns if turn.role == USER), width)
-    return one_line(result.prompt.rendered, width)
+    asked = None if result.asked is None else result.asked.input
+    return one_line(asked or result.prompt.rendered, width)
 
 
 def title_of(description: str | None, variables: Mapping[str, JsonValue], width: int) -> str:
