@@ -18,7 +18,9 @@ from geval_cli.specs.base import Scoring
 from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
 
-_PATTERNS = ("filter_pattern", "filter_providers", "filter_prompts")
+_PATTERNS = frozenset(
+    field.name for field, option in declared_options(RunOptions) if option.syntax == "REGEX"
+)
 _SHARES = {
     "fail_under": (1.0, "a share between 0 and 1"),
     "max_cost": (math.inf, "an amount in USD of at least 0"),

@@ -174,3 +174,8 @@ def test_options_are_written_as_stored_runs_have_them() -> None:
         ("--filter-sample", 2),
         ("--seed", 0),
     ]
+
+
+def test_prompts_of_the_judge_that_another_version_wrote_are_named() -> None:
+    told = said({"a": 1}, {"a": 1}, judge_prompts=("old", "new"))
+    assert told == ["the judge's prompts: another version of geval wrote them"]
