@@ -580,7 +580,7 @@ def numbered_context(subject: Subject) -> tuple[str, ...]:
     """
     needed_context(subject)
     written = _written_context(subject.test)
-    if not isinstance(written, _Lines):
+    if not isinstance(written, _LinesOfContext):
         return written
     return tuple(line.strip() for line in written[0].splitlines() if line.strip())
 
@@ -594,7 +594,7 @@ def check_context_is_there(spec: Assertion, context: CheckContext, problems: lis
         problems.append(Problem(message, spec.place.value("type"), hint))
 
 
-class _Lines(tuple[str]):
+class _LinesOfContext(tuple[str]):
     """A context that is one text, whose lines are its passages; a list of one text is one passage."""
 
     __slots__ = ()
@@ -605,7 +605,7 @@ def _written_context(test: MergedTest) -> tuple[str, ...]:
     for value in (test.vars.get("context"), test.retrieval_context, test.context):
         passages: tuple[str, ...] = ()
         if isinstance(value, str):
-            passages = _Lines((value,))
+            passages = _LinesOfContext((value,))
         elif isinstance(value, list | tuple):
             passages = tuple("" if item is None else str(item) for item in value)
         if any(passage.strip() for passage in passages):
