@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,10 +71,10 @@ def _described(path: Path, locked: LockedSuites, *, removes_unused: bool) -> str
         lines.append(
             f"not pinned: {locked.unlocked:,} {have} variables, so the steps differ from test to test"
         )
-    entries = {*locked.entries, *locked.unused}
+    same_text = Counter(entry.criteria for entry in {*locked.entries, *locked.unused})
     for entry in locked.unused:
         shown = one_line(entry.criteria, _SHOWN)
-        if sum(other.criteria == entry.criteria for other in entries) > 1:
+        if same_text[entry.criteria] > 1:
             shown += f" (by {one_line(entry.judge, _SHOWN)} from {one_line(', '.join(entry.params), _SHOWN)})"
         lines.append(f"{'removed' if removes_unused else 'unused'}: {shown}")
     if locked.unused and not removes_unused:

@@ -557,7 +557,8 @@ def _cited_reason(citations: Sequence[Citation], right: int) -> str:
 
 def context_of(test: MergedTest) -> tuple[str, ...]:
     """Return the passages of the context: from the variable, else from the test itself; empty without either."""
-    return tuple(passage for passage in _written_context(test) if passage.strip())
+    written = _written_context(test)
+    return tuple(text for text in ((written,) if isinstance(written, str) else written) if text.strip())
 
 
 def needed_context(subject: Subject) -> tuple[str, ...]:
@@ -580,9 +581,9 @@ def numbered_context(subject: Subject) -> tuple[str, ...]:
     """
     needed_context(subject)
     written = _written_context(subject.test)
-    if not isinstance(written, _LinesOfContext):
-        return written
-    return tuple(line.strip() for line in written[0].splitlines() if line.strip())
+    if isinstance(written, str):
+        return tuple(line.strip() for line in written.splitlines() if line.strip())
+    return written
 
 
 def check_context_is_there(spec: Assertion, context: CheckContext, problems: list[Problem]) -> None:
@@ -594,20 +595,13 @@ def check_context_is_there(spec: Assertion, context: CheckContext, problems: lis
         problems.append(Problem(message, spec.place.value("type"), hint))
 
 
-class _LinesOfContext(tuple[str]):
-    """A context that is one text, whose lines are its passages; a list of one text is one passage."""
-
-    __slots__ = ()
-
-
-def _written_context(test: MergedTest) -> tuple[str, ...]:
-    """Return the texts of the first context that says anything, as they are written."""
+def _written_context(test: MergedTest) -> str | tuple[str, ...]:
+    """Return the first context that says anything as it is written: a text, or the passages of a list."""
     for value in (test.vars.get("context"), test.retrieval_context, test.context):
-        passages: tuple[str, ...] = ()
-        if isinstance(value, str):
-            passages = _LinesOfContext((value,))
-        elif isinstance(value, list | tuple):
+        if isinstance(value, str) and value.strip():
+            return value
+        if isinstance(value, list | tuple):
             passages = tuple("" if item is None else str(item) for item in value)
-        if any(passage.strip() for passage in passages):
-            return passages
+            if any(passage.strip() for passage in passages):
+                return passages
     return ()

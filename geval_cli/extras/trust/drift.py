@@ -220,9 +220,10 @@ def _asking(
     mine = own.get(anchor.case.test_key or "", ())
     if mine:
         # The same question may stand beside different contexts or outputs, and a test may have been corrected since.
-        job, specs = next((found for found in mine if _is_of(anchor, found[0].test)), mine[0])
+        unchanged = next((found for found in mine if _is_of(anchor, found[0].test)), None)
+        job, specs = unchanged or mine[0]
         specs = {name: spec for name, spec in specs.items() if name in anchor.ratings}
-        test = job.test if _is_of(anchor, job.test) else replace(job.test, **_words_of(anchor))
+        test = job.test if unchanged else replace(job.test, **_words_of(anchor))
         return _made(job, test, anchor, specs) if specs else None
     fitting = {name: found for name in anchor.ratings if (found := shared.get(name)) is not None}
     if not fitting:
