@@ -181,6 +181,17 @@ def test_errors_beside_gates(tmp_path: Path, allowed: str, code: int) -> None:
     assert done.code == code
 
 
+def test_whoever_only_allows_errors_still_wants_every_test_to_pass(tmp_path: Path) -> None:
+    suite = (
+        "prompts: ['{{word}}']\nproviders: ['scripted:replies.yaml']\n"
+        "tests:\n  - {vars: {word: a}, assert: [{type: contains, value: good}]}\n"
+    )
+    (tmp_path / "replies.yaml").write_text("- {match: a, reply: bad}\n", "utf-8")
+    done, document = run_suite(tmp_path, "--max-errors", "5", suite=suite)
+
+    assert (done.code, document["summary"]["failed"]) == (1, 1)
+
+
 def test_a_broken_gate_is_a_problem_with_its_line(tmp_path: Path) -> None:
     done, _ = run_suite(tmp_path, suite=SUITE + "gates:\n  - pass_rat >= 0.9\n")
 

@@ -129,6 +129,11 @@ def test_tests_that_say_something_else_have_another_key() -> None:
             {"input": "a", "has_output": True, "output": "b", "trace": (TraceStep("tool", "f"),)},
         ),
         ({"turns": said(("user", "a"))}, {"turns": said(("user", "a")), "plays_turns": True}),
+        # What the model is going to answer itself.
+        (
+            {"turns": said(("user", "a"), ("assistant", "x"), ("user", "b")), "plays_turns": True},
+            {"turns": said(("user", "a"), ("user", "b")), "plays_turns": True},
+        ),
         # The last answer is what is judged.
         (
             {"turns": said(("user", "a"), ("assistant", "x"))},

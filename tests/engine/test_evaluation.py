@@ -40,6 +40,19 @@ def test_the_mode_of_a_prompt_is_one_assertion_and_criteria_mean_llm(
     assert types_of(prompt(**keys), case(evaluation_schema=SCHEMA)) == types
 
 
+@pytest.mark.parametrize(
+    ("keys", "at"),
+    [
+        ({"evaluation_criteria": "It is good."}, "evaluation_criteria"),
+        ({"evaluation_mode": "llm"}, "evaluation_mode"),
+    ],
+)
+def test_an_evaluation_is_placed_where_it_is_written(keys: dict[str, Any], at: str) -> None:
+    written = prompt(**keys)
+    [spec] = assertions_of(written, case())
+    assert spec.place == written.place.child(at)
+
+
 def test_a_mode_and_assert_stand_side_by_side() -> None:
     test = case(assertions=(assertion("contains", value="a"),))
     assert types_of(prompt(evaluation_mode="schema"), test) == ["evaluation-schema", "contains"]

@@ -197,6 +197,7 @@ def test_a_server_that_only_ever_says_too_many_is_given_up_after_the_calls_patie
     server = Quota(world, allowed=0)
     answers = many(world, server, 200, limits=limits)
     assert {type(answer) for answer in answers} == {ProviderRateLimitError}
+    assert {str(answer) for answer in answers} == {"slow down (geval waits at most 300 s for a rate limit)"}
     assert 1200 < world.time.now < 1400
     assert len(server.refused_at) < 300
 
