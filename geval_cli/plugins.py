@@ -63,7 +63,7 @@ EXTRAS: Mapping[str, str] = {
     # Reads and writes them: `open_tests`, `results_head`, `read_result_texts`, `refuse_parquet`, `write_problem`.
     "Parquet files": "geval_cli.extras.parquet",
     # Fetches tests that a config names by an address: `SourceCopies`.
-    "remote tests": "geval_cli.extras.remote.downloads",
+    "remote tests": "geval_cli.extras.remote",
     # Answers the tools that a model calls: `ToolCaller`.
     "tools": "geval_cli.extras.tools.calling",
     # Says what keeps a run from going in batches, begins them, and does its jobs in waves.

@@ -133,7 +133,7 @@ ALLOWED: dict[str, str] = {
     "extras/aws/batches.py": "made by a provider that `build_provider` built, which asks the access first",
     "extras/local/models.py": "fetches known models into its folder; for other files providers/trust.py asks",
     "extras/local/llama_server.py": "a model's file, which providers/trust.py has asked of the access",
-    "extras/remote/downloads.py": "fetches for `suite/test_files.py`, which has asked the access; own copies",
+    "extras/remote.py": "fetches for `suite/test_files.py`, which has asked the access; own copies",
     "providers/network/transport.py": "sends what a provider or webhook asks, which were asked of the access",
     "providers/network/client.py": "connects for what providers ask, and imports libraries by their fixed names",
     "providers/prices.py": "imports a library by its fixed name",
@@ -150,7 +150,7 @@ ALLOWED: dict[str, str] = {
     "store/runs.py": "geval's own databases",
     "store/state.py": "geval's own databases",
     "judge/prompt.py": "reads geval's own prompts out of its package",
-    "extras/programs/assertions/webhook.py": "the door itself",
+    "extras/programs/assertions.py": "the door itself",
     "plugins.py": "imports modules of its own table",
     "assertions/registry.py": "imports modules of its own table",
     "extras/sql/assertion.py": "imports its own parser by a fixed name",
@@ -251,7 +251,7 @@ WRITERS = {
     "source/access.py": "opens for reading",
     "extras/programs/scripting/python_worker.py": "the null device, and pipes; a file that its parent made",
     "extras/local/models.py": "the folder of local models",
-    "extras/remote/downloads.py": "copies of a random name in the state folder",
+    "extras/remote.py": "copies of a random name in the state folder",
 }
 """Modules that open files for writing, make or rename them: what keeps a planted link from being followed."""
 

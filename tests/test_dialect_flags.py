@@ -28,7 +28,7 @@ from geval_cli.engine.prompt import seen_by_templates
 from geval_cli.engine.transforms import seen_by_assertion
 from geval_cli.errors import ConfigError, GevalError
 from geval_cli.extras.export import read_portable_suite
-from geval_cli.extras.programs.assertions.code import code_text
+from geval_cli.extras.programs.assertions import code_text
 from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.extras.web.editor.routes import open_suite_file
 from geval_cli.extras.web.problems_json import RefusedError

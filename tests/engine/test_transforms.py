@@ -10,7 +10,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply
 from support.promptfoo import load
 
 from geval_cli.errors import ConfigError, Severity
-from geval_cli.extras.programs.assertions.code import written_assertion
+from geval_cli.extras.programs.assertions import written_assertion
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 

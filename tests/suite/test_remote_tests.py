@@ -15,7 +15,7 @@ import pytest
 
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.extras.json_schema import config_json_schema
-from geval_cli.extras.remote.downloads import SourceCopies
+from geval_cli.extras.remote import SourceCopies
 from geval_cli.runs.requests import RunRequest, copies_for
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.suite.load import open_suite

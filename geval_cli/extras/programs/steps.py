@@ -19,7 +19,7 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import shown_prompt
 from geval_cli.engine.transforms import assertion_code
 from geval_cli.errors import CodeFailedError, GevalError, Problem, TemplateError
-from geval_cli.extras.programs.assertions.code import (
+from geval_cli.extras.programs.assertions import (
     CodeAssertion,
     call_code,
     code_problems,

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from geval_cli.assertions.base import Assertion, MergedTest, ModelGradedAssertion, each_assertion
 from geval_cli.errors import Location
-from geval_cli.extras.programs.assertions.code import CodeAssertion
+from geval_cli.extras.programs.assertions import CodeAssertion
 from geval_cli.extras.programs.scripting.code import FILE_PREFIX
 from geval_cli.extras.promptfoo.js_values import is_in_first_plane
 from geval_cli.patterns import compile_later

@@ -1,1 +1,0 @@
-"""Assertions that are the user's own code or server."""

@@ -1,1 +1,0 @@
-"""Tests from elsewhere: files on servers and in buckets, and data sets of Hugging Face."""
