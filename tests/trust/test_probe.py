@@ -25,7 +25,7 @@ from geval_cli.engine.case import JobContext
 from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.commands.label import run_label
-from geval_cli.extras.trust.commands.reports import run_probes
+from geval_cli.extras.trust.commands.probe import run_probes
 from geval_cli.extras.trust.documents import print_document, write_document
 from geval_cli.extras.trust.labels import LabelFile, labels_from_rows
 from geval_cli.extras.trust.options import LabelCommand, ProbeCommand, ProbeOptions

@@ -105,7 +105,7 @@ def probe(given: ProbeCommand, config: Config) -> None:
     from geval_cli.extras.trust import require_statistics
 
     require_statistics("geval probe")
-    from geval_cli.extras.trust.commands.reports import run_probes
+    from geval_cli.extras.trust.commands.probe import run_probes
 
     exit_with(run_probes(config, given))
 
@@ -117,7 +117,7 @@ def drift(given: DriftCommand, anchors: AnchorsFile = None, config: DriftConfig 
 
     Judges saved outputs again without the cache; save them with --save.
     """
-    from geval_cli.extras.trust.commands.reports import run_drift
+    from geval_cli.extras.trust.commands.drift import run_drift
 
     exit_with(run_drift(anchors, config, given))
 
@@ -132,6 +132,6 @@ def improve(given: ImproveCommand, config: Config) -> None:
     from geval_cli.extras.trust import require_statistics
 
     require_statistics("geval improve")
-    from geval_cli.extras.trust.commands.reports import run_improve
+    from geval_cli.extras.trust.commands.improve import run_improve
 
     exit_with(run_improve(config, given))
