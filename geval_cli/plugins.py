@@ -93,6 +93,8 @@ EXTRAS: Mapping[str, str] = {
     "results files": "geval_cli.extras.results_files",
     # Asks several judges, and makes one verdict of theirs: `ask_jury`, `verdict_of_jury`, `majority_again`.
     "juries": "geval_cli.extras.juries",
+    # Has a judge answer the items of a checklist, and makes a grade of the answers: `grade_checklist`.
+    "checklists": "geval_cli.extras.graded.checklists",
     # Ranks columns by their outputs compared with each other: `RankingSums`.
     "rankings": "geval_cli.extras.rankings",
     # Shows what is behind the answer of a run: `Failures`, `print_evidence`.

@@ -53,6 +53,7 @@ TIES_OF_EXTRAS: dict[str, set[str]] = {
     "history": {"compare"},
     "html": {"compare"},
     "judge_again": {"results_files"},
+    "juries": {"graded"},
     "local": {"batches"},
     "mcp": {"compare", "evidence", "plan", "trust"},
     "plan": {"comparisons"},

@@ -20,8 +20,9 @@ from geval_cli.errors import (
     UndoneError,
     UnjudgeableError,
 )
+from geval_cli.extras.graded.checklists import HALF
 from geval_cli.judge.estimate import Grade, passes
-from geval_cli.judge.grading import CHECKLIST, HALF, missed_required
+from geval_cli.judge.grading import CHECKLIST, missed_required
 from geval_cli.numbers import format_score
 from geval_cli.records import JsonValue, Status, to_json
 from geval_cli.specs.base import (

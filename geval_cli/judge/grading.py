@@ -1,15 +1,8 @@
-"""From a metric and a case to a grade: steps, evaluation, decision, explanation. A checklist is graded item by item.
+"""From a metric and a case to a grade: steps, evaluation, decision, explanation."""
 
-The score of a checklist is the weighted share of yes. Where the judge gives token probabilities, an item counts P(yes)
-/ (P(yes) + P(no)) at the place of its answer instead of 1 or 0, as a rating is weighed by them elsewhere. A yes whose
-words are not in the output counts 0: it rests on something that the judge made up.
-"""
-
-import math
-import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,14 +17,9 @@ from geval_cli.judge.calls import (
     whole_text,
 )
 from geval_cli.judge.estimate import (
-    LOGPROBS_HINT,
-    MIN_COVERAGE,
-    NO_LOGPROBS,
-    Distribution,
     Grade,
     RatingEstimate,
     RatingQuestion,
-    Taken,
     describe,
     estimate_rating,
     graded,
@@ -39,18 +27,14 @@ from geval_cli.judge.estimate import (
     normalise_rating,
     passes,
     strict_score,
-    take_samples,
-    weigh_words,
 )
-from geval_cli.judge.metric import ChecklistItem, Estimator, Judge, JudgedCase, Metric, ReadFrom
+from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
     METRICS_KEPT,
     Block,
     Criterion,
     Render,
-    checklist_prompt_version,
-    checklist_text,
     evaluate_text,
     explain_text,
     is_whole_scale,
@@ -67,7 +51,7 @@ from geval_cli.judge.prompt import (
     user_message,
     uses_steps,
 )
-from geval_cli.judge.replies import ItemReply, parse_checklist, parse_steps
+from geval_cli.judge.replies import parse_steps
 from geval_cli.judge.source import (
     PARAM_LABELS,
     Source,
@@ -81,8 +65,7 @@ from geval_cli.judge.source import (
     resolve_source,
     with_all_answers,
 )
-from geval_cli.numbers import format_share
-from geval_cli.patterns import compile_later
+from geval_cli.plugins import extra
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status
 from geval_cli.source.media import MEDIA_FIELDS
 
@@ -91,309 +74,6 @@ MOST_ITEMS = 50
 
 CHECKLIST = "checklist"
 """The key of a judgement's detail that holds the items."""
-
-HALF = 0.5
-"""The score that an item must exceed to be met."""
-
-_ITEM_SHOWN = 80
-_WORDS = dict.fromkeys(("yes", "y", "true", "pass"), "yes") | dict.fromkeys(
-    ("no", "n", "false", "fail"), "no"
-)
-_ANSWER_SCHEMA = reply_schema(
-    {
-        "reason": {"type": "string"},
-        "evidence": {"type": "string"},
-        "answer": {"type": "string", "enum": ["yes", "no"]},
-    }
-)
-
-
-class CheckedItem(Struct, frozen=True):
-    """One item as it was answered, and what that counts.
-
-    Attributes:
-        score: what it counts, 0..1: the probability of yes, or the share of samples that say yes with evidence.
-        p_yes: the probability of yes, or the share of samples that say it, whatever the evidence; None when the judge
-            gave one answer without probabilities.
-        met: whether it is answered with yes, and the evidence that it needs is there.
-        evidence_found: whether the quoted words are in the output; None when a yes quotes none, or needs none.
-    """
-
-    item: ChecklistItem
-    met: bool
-    score: float
-    p_yes: float | None
-    reply: ItemReply
-    evidence_found: bool | None
-
-    @property
-    def shown(self) -> dict[str, JsonValue]:
-        """Return the item as the detail of a result has it."""
-        return {
-            "item": self.item.text,
-            "weight": self.item.weight,
-            "required": self.item.required,
-            "met": self.met,
-            "score": self.score,
-            "answer": "yes" if self.reply.is_yes else "no",
-            "p_yes": self.p_yes,
-            "evidence": self.reply.evidence or None,
-            "evidence_found": self.evidence_found,
-            "reason": self.reply.reason,
-        }
-
-
-class _Answers(NamedTuple):
-    """All items as one judgement answers them, and how the answers came about; the rating is made of them later."""
-
-    items: tuple[CheckedItem, ...]
-    estimate: RatingEstimate
-
-
-class _Question(Struct, frozen=True):
-    """The request for the answers to a checklist, together with their reader."""
-
-    messages: tuple[Message, ...]
-    items: tuple[ChecklistItem, ...]
-    repeat_index: int
-
-    def request(self, calls: JudgeCalls, *, want_logprobs: bool = False) -> ModelRequest:
-        """Return the request for one reply at temperature 0."""
-        numbers = [str(number) for number in range(1, len(self.items) + 1)]
-        return ModelRequest(
-            messages=self.messages,
-            params=calls.params(temperature=0),
-            repeat_index=self.repeat_index,
-            want_logprobs=want_logprobs,
-            response_schema=reply_schema(dict.fromkeys(numbers, _ANSWER_SCHEMA)),
-            role=Role.JUDGE,
-            purpose=Purpose.RATING,
-        )
-
-    def samples_request(self, calls: JudgeCalls, indexes: tuple[int, ...], purpose: Purpose) -> ModelRequest:
-        """Return the request for the replies of these `indexes` at temperature 1."""
-        params = calls.params(temperature=1)
-        return replace(self.request(calls), params=params, sample_indexes=indexes, purpose=purpose)
-
-    def read(self, choice: Choice) -> tuple[ItemReply, ...]:
-        """Return the answers of a reply, one for each item.
-
-        Raises:
-            JudgeParseError: one is missing.
-        """
-        return parse_checklist(choice.text, [item.text for item in self.items])
-
-
-async def grade_checklist(metric: Metric, case: JudgedCase, calls: JudgeCalls) -> Grade:
-    """Have the judge of `calls` answer the checklist of `metric` about the output of `case`.
-
-    Raises:
-        MissingParamsError: the case lacks a parameter that the metric names; nothing was asked.
-        JudgeError: an answer is missing, or too few samples can be read.
-        ProviderError: the judge could not answer.
-    """
-    texts = chosen_texts(metric.evaluation_params, case)
-    blocks = tuple(Block(PARAM_LABELS[name], text) for name, text in texts.items())
-    question = _Question(
-        user_message(checklist_text(metric.checklist, blocks)), metric.checklist, case.repeat_index
-    )
-    answers = await _answers(question, metric, as_text(case.actual_output), calls)
-    items = answers.items
-    score = checklist_score(metric.checklist, [item.score for item in items])
-    if metric.strict_mode:
-        score = float(all(item.met for item in items))
-    about = {
-        CHECKLIST: [item.shown for item in items],
-        "evaluation_params": tuple(texts),
-        "judge": calls.judge.label,
-        "strict_mode": metric.strict_mode or None,
-        "prompt_version": checklist_prompt_version(),
-    }
-    return graded(
-        metric,
-        score,
-        replace(answers.estimate, rating=score, reason=_in_words(items)),
-        about,
-        usage=calls.usage,
-        latency_ms=calls.latency_ms,
-        may_pass=not any(item.item.required and not item.met for item in items),
-    )
-
-
-def checklist_score(items: Sequence[ChecklistItem], scores: Sequence[float]) -> float:
-    """Return sum(weight * score) / sum(weight), 0..1; when every weight is 0 all items count the same."""
-    weights = [item.weight for item in items]
-    if not any(weights):
-        weights = [1.0] * len(items)
-    highest = max(weights)  # so that a sum of huge weights stays finite
-    shares = [weight / highest for weight in weights]
-    total = math.fsum(share * score for share, score in zip(shares, scores, strict=True))
-    return min(total / math.fsum(shares), 1.0)
-
-
-def missed_required(detail: Mapping[str, JsonValue]) -> list[str]:
-    """Return the required items that a stored judgement by a checklist finds not met; none for any other."""
-    items = detail.get(CHECKLIST)
-    listed = [item for item in items if isinstance(item, Mapping)] if isinstance(items, list | tuple) else []
-    return [str(item.get("item", "")) for item in listed if item.get("required") and not item.get("met")]
-
-
-async def _answers(question: _Question, metric: Metric, output: str, calls: JudgeCalls) -> _Answers:
-    """Return the answers by `metric.scoring`; `auto` takes token probabilities where they come."""
-    if metric.scoring == "samples":
-        return _of_samples(await take_samples(question, metric, calls), question.items, output)
-    if metric.scoring == "single":
-        replies = await calls.read(question.request(calls), question.read)
-        return _Answers(_checked(question.items, replies, output), _found_by("single"))
-    request = question.request(calls, want_logprobs=True)
-    replies, chances = await calls.read(
-        request, lambda choice: (found := question.read(choice), _chances(found, choice))
-    )
-    items = question.items
-    must = metric.scoring == "logprobs"
-    settled = [number for number, (_, known) in enumerate(chances or (), 1) if known >= MIN_COVERAGE]
-    if chances is not None and len(settled) == len(replies):
-        checked = _checked(items, replies, output, [chance for chance, _ in chances])
-        covered = Distribution(coverage=min(known for _, known in chances))
-        return _Answers(checked, _found_by("logprobs", distribution=covered))
-    shortcoming, taken = NO_LOGPROBS, "each yes or no was taken at face value"
-    if chances is not None:
-        open_ones = [str(number) for number in range(1, len(replies) + 1) if number not in settled]
-        numbers = f"item{'s' * (len(open_ones) > 1)} {', '.join(open_ones)}"
-        shortcoming = (
-            f"the judge's token probabilities settle less than"
-            f" {format_share(MIN_COVERAGE)} of the answer to {numbers}"
-        )
-        taken = "there yes or no was taken at face value"
-    if must:
-        message = f"{shortcoming}, but `scoring: logprobs` needs them"
-        raise JudgeError(message, hint=LOGPROBS_HINT)
-    known_chances = [chance if known >= MIN_COVERAGE else None for chance, known in chances or ()]
-    checked = _checked(items, replies, output, known_chances or None)
-    estimator: Estimator = "mixed" if settled else "single"
-    return _Answers(checked, _found_by(estimator, fallback=f"{shortcoming}: {taken}"))
-
-
-def _found_by(estimator: Estimator, *, read_from: ReadFrom = "json", **how: Any) -> RatingEstimate:
-    return RatingEstimate(0.0, None, estimator, read_from, **how)
-
-
-def _chances(replies: Sequence[ItemReply], choice: Choice) -> list[tuple[float, float]] | None:
-    """Return for each answer P(yes) / (P(yes) + P(no)), and P(yes) + P(no); None without token probabilities."""
-    if choice.token_logprobs is None:
-        return None
-    found = []
-    for reply in replies:
-        masses = weigh_words(choice.token_logprobs, (reply.start, reply.end), text=choice.text, words=_WORDS)
-        known = math.fsum(masses.values())
-        found.append((masses.get("yes", 0.0) / known if known else 0.0, min(known, 1.0)))
-    return found
-
-
-def _checked(
-    items: Sequence[ChecklistItem],
-    replies: Sequence[ItemReply],
-    output: str,
-    chances: Sequence[float | None] | None = None,
-) -> tuple[CheckedItem, ...]:
-    """Return what each item counts: P(yes) where it is known, else 1 or 0; without the evidence it needs, 0."""
-    whole = _comparable(output)
-    return tuple(
-        _checked_item(item, reply, whole, chance)
-        for item, reply, chance in zip(items, replies, chances or [None] * len(items), strict=True)
-    )
-
-
-def _checked_item(item: ChecklistItem, reply: ItemReply, whole: str, chance: float | None) -> CheckedItem:
-    found = _is_shown(reply.evidence, whole) if reply.is_yes and (item.evidence or reply.evidence) else None
-    lacks = reply.is_yes and item.evidence and not found
-    score = 0.0 if lacks else float(reply.is_yes) if chance is None else chance
-    met = reply.is_yes and score > HALF
-    return CheckedItem(item, met, score, chance, reply, found)
-
-
-def _of_samples(
-    taken: Taken[tuple[ItemReply, ...]], items: tuple[ChecklistItem, ...], output: str
-) -> _Answers:
-    """Return the share of samples that each item is met in; reason and evidence are those of the first that agrees."""
-    samples = [_checked(items, replies, output) for replies in taken.replies]
-    found = []
-    for number in range(len(items)):
-        answers = [sample[number] for sample in samples]
-        score = sum(answer.score for answer in answers) / len(answers)
-        p_yes = sum(answer.reply.is_yes for answer in answers) / len(answers)
-        met = score > HALF
-        shown = next((answer for answer in answers if answer.met == met), answers[0])
-        found.append(replace(shown, met=met, score=score, p_yes=p_yes))
-    valid = len(samples)
-    return _Answers(
-        tuple(found),
-        _found_by("samples", read_from={"json": valid}, valid=valid, requested=taken.requested),
-    )
-
-
-def _in_words(items: Sequence[CheckedItem]) -> str:
-    """`2 of 3 items met; not met: Names the price (required)`."""
-    missing = [item for item in items if not item.met]
-    head = f"{len(items) - len(missing)} of {len(items)} items met"
-    return f"{head}; not met: {'; '.join(map(_missing_in_words, missing))}" if missing else head
-
-
-def _missing_in_words(checked: CheckedItem) -> str:
-    text = " ".join(checked.item.text.split())
-    text = text if len(text) <= _ITEM_SHOWN else f"{text[: _ITEM_SHOWN - 1]}…"
-    notes = ["required"] if checked.item.required else []
-    if checked.reply.is_yes and checked.evidence_found is False:
-        notes.append(
-            "the quoted words are not in the output" if checked.reply.evidence else "nothing is quoted"
-        )
-    return f"{text} ({', '.join(notes)})" if notes else text
-
-
-# -- evidence ---------------------------------------------------------------------------------------------------
-
-_LEFT_OUT = compile_later(r"\s*(?:\[(?:\.\.\.|…)\]|\.\.\.|…)\s*")
-_MARKS = str.maketrans(
-    {"*": None, "`": None}
-    | dict.fromkeys("\u2018\u2019", "'")
-    | dict.fromkeys("\u201c\u201d", '"')
-    | dict.fromkeys("\u2013\u2014", "-")
-)
-_AROUND = " \"'.,;:"
-
-
-def is_quoted(evidence: str, output: str) -> bool:
-    """Return whether quoted words are in an output.
-
-    White space, upper and lower case, the shape of quotation marks and dashes, and marks of emphasis make no
-    difference: judges change them without meaning to. Words may be left out where `...` says so; the rest must be in
-    order.
-    """
-    return _is_shown(evidence, _comparable(output))
-
-
-def _is_shown(evidence: str, whole: str) -> bool:
-    for pieces in ([evidence], _LEFT_OUT.split(evidence)):
-        wanted = [piece for piece in (_comparable(item).strip(_AROUND) for item in pieces) if piece]
-        if wanted and _are_in_order(wanted, whole):
-            return True
-    plain = _comparable(evidence)
-    return bool(plain.strip()) and not plain.strip(_AROUND) and plain in whole
-
-
-def _are_in_order(pieces: Sequence[str], whole: str) -> bool:
-    position = 0
-    for piece in pieces:
-        found = whole.find(piece, position)
-        if found == -1:
-            return False
-        position = found + len(piece)
-    return True
-
-
-def _comparable(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).translate(_MARKS).casefold().split())
-
 
 # Wordings of steps that are kept: tests mostly share one, and building and reading it anew took a tenth of their time.
 _STEPS_KEPT = 256
@@ -409,6 +89,13 @@ def _rating_schema_of(kind: str) -> Mapping[str, Any]:
 
 
 _WHOLE_RATING_SCHEMA, _RATING_SCHEMA = _rating_schema_of("integer"), _rating_schema_of("number")
+
+
+def missed_required(detail: Mapping[str, JsonValue]) -> list[str]:
+    """Return the required items that a stored judgement by a checklist finds not met; none for any other."""
+    items = detail.get(CHECKLIST)
+    listed = [item for item in items if isinstance(item, Mapping)] if isinstance(items, list | tuple) else []
+    return [str(item.get("item", "")) for item in listed if item.get("required") and not item.get("met")]
 
 
 async def grade(
@@ -436,9 +123,9 @@ async def grade(
         TemplateError: the rubric prompt cannot be rendered.
     """
     if metric.checklist:
-        return await grade_checklist(
-            metric, with_all_answers(case), JudgeCalls(judge, memory or JudgeMemory())
-        )
+        calls = JudgeCalls(judge, memory or JudgeMemory())
+        grade: Grade = await extra("checklists").grade_checklist(metric, with_all_answers(case), calls)
+        return grade
     criteria, memory = metric_criteria(metric), memory or JudgeMemory()
     cases = rated_cases(metric, case)
     judgings = {

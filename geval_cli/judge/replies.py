@@ -1,4 +1,4 @@
-"""Read what a judge wrote: a rating, steps, the answers to a checklist, JSON read leniently.
+"""Read what a judge wrote: a rating, steps, JSON read leniently.
 
 A rating is read from
 1. the one JSON object that has the key asked for, with no words after it: `{"reason": "...", "score": 4}`;
@@ -15,12 +15,12 @@ keys and words, raw line breaks and unescaped quotes inside strings, Python's Tr
 end. Nesting beyond `MAX_DEPTH` is given up on, not followed.
 
 A reply that lacks what was asked for, or that holds it twice, is a JudgeParseError, and a number outside its range a
-JudgeRangeError. Objects that the words before them call an example are not read. `extras.graded.verdicts` reads other
+JudgeRangeError. Objects that the words before them call an example are not read. `extras.graded` reads other
 verdicts by the same rules.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
@@ -793,154 +793,3 @@ def why_unreadable(text: str, what: str) -> str:
     if not without_thoughts(text).strip():
         return "the judge's reply has only thoughts and no answer"
     return f"no {what} can be read from the judge's reply"
-
-
-YES = frozenset({"y", "yes", "true", "pass", "1"})
-_NO = frozenset({"n", "no", "false", "fail", "0"})
-
-
-def as_claim(value: Value) -> bool | None:
-    """Return a yes or no in any of its spellings; None for anything else."""
-    if isinstance(value, bool):
-        return value
-    word = (
-        f"{value:g}"
-        if isinstance(value, float)
-        else value.strip(" .\"'*").lower()
-        if isinstance(value, str)
-        else ""
-    )
-    return True if word in YES else False if word in _NO else None
-
-
-# -- checklists -------------------------------------------------------------------------------------------------
-
-_ITEM_KEY = compile_later(r"(?:item|question|criterion)?0*([1-9][0-9]{0,3})")
-_NO_ANSWER = compile_later(r"example|sample|previous|hypothe|template|schema")
-_ITEM_KEYS = ("item", "number", "id", "index", "question", "criterion")
-_ANSWER_KEYS = ("answer", "verdict", "met", "decision", "result", "passed")
-_EVIDENCE_KEYS = ("evidence", "quotation", "quote")
-
-
-class ItemReply(Struct, frozen=True):
-    """A yes or no on one item of a checklist; `start` and `end` are the offsets of that word in the reply.
-
-    `evidence` holds the words that are to show it, as the judge quotes them; empty when it quotes none.
-    """
-
-    is_yes: bool
-    evidence: str
-    reason: str | None
-    start: int
-    end: int
-
-
-def parse_checklist(text: str, items: Sequence[str]) -> tuple[ItemReply, ...]:
-    """Return the yes or no on each of `items`: by their numbers, by their texts, or in order where all have one."""
-    answer = without_thoughts(text)
-    found: dict[int, ItemReply] = {}
-    unnumbered: list[ItemReply] = []
-    end = len(answer)
-    for holder in _own_objects(answer):
-        end = holder.end
-        for number, reply in _item_replies(holder, [plain_key(item) for item in items]):
-            if number is None:
-                unnumbered.append(reply)
-            elif found.setdefault(number, reply).is_yes != reply.is_yes:
-                message = f"the judge's reply says both yes and no to item {number} of the checklist"
-                raise JudgeParseError(message, raw_text=text)
-    check_not_taken_back(answer[end:], text)
-    if not found and len(unnumbered) == len(items):
-        found = dict(enumerate(unnumbered, 1))
-    if not found:
-        raise JudgeParseError(why_unreadable(text, "answer to the checklist"), raw_text=text)
-    numbers = range(1, len(items) + 1)
-    missing = [str(number) for number in numbers if number not in found]
-    if missing:
-        which = f"item {missing[0]}" if len(missing) == 1 else f"the items {', '.join(missing)}"
-        raise JudgeParseError(
-            f"the judge's reply does not answer {which} of the checklist with yes or no", raw_text=text
-        )
-    return tuple(found[number] for number in numbers)
-
-
-def _own_objects(answer: str) -> Iterator[JsonObject]:
-    """Yield the objects of a reply, without those that the words before them call an example or a supposition."""
-    end, is_foreign = 0, False
-    for holder in find_begun_objects(answer):
-        between = answer[end : holder.start]
-        if end == 0 or between.strip(" \t\r\n,"):  # else it goes on as the object before it
-            is_foreign = is_supposed(between, len(between))
-        if not is_foreign:
-            yield holder
-        end = holder.end
-
-
-def _item_replies(holder: JsonObject, texts: Sequence[str]) -> Iterator[tuple[int | None, ItemReply]]:
-    """Yield the answers in an object with the numbers of their items; None for one that says no number."""
-    own = next((member for member in holder.members if plain_key(member.key) in _ANSWER_KEYS), None)
-    if own is not None:
-        reply = _item_reply(own, holder)
-        named = next((member for member in holder.members if plain_key(member.key) in _ITEM_KEYS), None)
-        number = None if named is None else _item_number(spelled(named.value), texts)
-        if reply is not None:
-            yield number, reply
-        return
-    for member in holder.members:
-        number = _item_number(member.key, texts)
-        if number is not None:
-            reply = _reply_of_member(member)
-            if reply is not None:
-                yield number, reply
-            continue
-        if _NO_ANSWER.search(plain_key(member.key)):
-            continue
-        inner = member.value if isinstance(member.value, list) else [member.value]
-        for value in inner:
-            if isinstance(value, JsonObject):
-                yield from _item_replies(value, texts)
-
-
-def _reply_of_member(member: JsonMember) -> ItemReply | None:
-    """Return the answer that stands under the number of an item: an object with it, or the word alone."""
-    if not isinstance(member.value, JsonObject):
-        return _item_reply(member, None)
-    inner = member.value.members
-    own = next((item for item in inner if plain_key(item.key) in _ANSWER_KEYS), None)
-    return None if own is None else _item_reply(own, member.value)
-
-
-def _item_reply(answer: JsonMember, holder: JsonObject | None) -> ItemReply | None:
-    claim = as_claim(answer.value)
-    others = () if holder is None else holder.members
-    if claim is None or any(
-        plain_key(other.key) in _ANSWER_KEYS and as_claim(other.value) is not claim for other in others
-    ):
-        return None
-    quoted = None if holder is None else holder.last(*_EVIDENCE_KEYS)
-    if holder is not None and not holder.is_closed and quoted is None:
-        return None  # it broke off, perhaps in the words that are quoted
-    # Quoted words as one text; several of them with dots between.
-    if quoted is None or quoted.value is None:
-        evidence = ""
-    else:
-        value = quoted.value
-        if isinstance(value, list):
-            evidence = " ... ".join(item.strip() for item in value if isinstance(item, str) and item.strip())
-        else:
-            evidence = spelled(value).strip()
-    return ItemReply(claim, evidence, None if holder is None else reason_of(holder), answer.start, answer.end)
-
-
-def _item_number(key: str, texts: Sequence[str]) -> int | None:
-    """Return the number of the item that a key names, as a number or by its text."""
-    plain = plain_key(key)
-    match = _ITEM_KEY.fullmatch(plain)
-    if match is not None and int(match[1]) <= len(texts):
-        return int(match[1])
-    return texts.index(plain) + 1 if plain and plain in texts else None
-
-
-def spelled(value: Value) -> str:
-    """Return a text or a number as a text; empty for anything else."""
-    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else ""

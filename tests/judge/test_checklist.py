@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from support.scripted_judge import ScriptedJudge, prompt_of, reply
 
 from geval_cli.errors import JudgeError, JudgeParseError
-from geval_cli.judge.grading import checklist_score, grade, is_quoted, missed_required, steps_needed
+from geval_cli.extras.graded.checklists import checklist_score, is_quoted, parse_checklist
+from geval_cli.judge.grading import grade, missed_required, steps_needed
 from geval_cli.judge.metric import SHARE_RANGE, ChecklistItem, JudgedCase, Metric
-from geval_cli.judge.replies import parse_checklist
 from geval_cli.records import Choice, ModelResponse, Purpose, Status, TokenAlternative, TokenLogprob
 
 OUTPUT = "You will get your refund of **5 euros**\nwithin three days."

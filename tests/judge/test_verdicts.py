@@ -1,6 +1,7 @@
 import pytest
 
 from geval_cli.errors import JudgeError, JudgeParseError, JudgeRangeError
+from geval_cli.extras.graded.checklists import parse_checklist
 from geval_cli.extras.graded.verdicts import (
     JudgeDecision,
     parse_attributions,
@@ -13,7 +14,6 @@ from geval_cli.extras.graded.verdicts import (
     parse_verdict_list,
     parse_yes_or_no,
 )
-from geval_cli.judge.replies import parse_checklist
 
 
 @pytest.mark.parametrize(

@@ -15,24 +15,23 @@ from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.replies import (
     NOT_THE_VERDICT,
     PLACEHOLDER,
-    YES,
     JsonMember,
     JsonObject,
     Value,
-    as_claim,
     check_no_error,
     check_not_taken_back,
     find_begun_objects,
     is_supposed,
     plain_key,
     reason_of,
-    spelled,
     why_unreadable,
     without_thoughts,
 )
 from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
 
+_YES = frozenset({"y", "yes", "true", "pass", "1"})
+_NO = frozenset({"n", "no", "false", "fail", "0"})
 _TRUE_TO_PROMPTFOO = frozenset({"true", "yes", "pass", "y"})
 
 
@@ -89,6 +88,25 @@ class JudgeDecision(Struct, frozen=True):
     passed: bool
     reason: str | None = None
     score: float | None = None
+
+
+def as_claim(value: Value) -> bool | None:
+    """Return a yes or no in any of its spellings; None for anything else."""
+    if isinstance(value, bool):
+        return value
+    word = (
+        f"{value:g}"
+        if isinstance(value, float)
+        else value.strip(" .\"'*").lower()
+        if isinstance(value, str)
+        else ""
+    )
+    return True if word in _YES else False if word in _NO else None
+
+
+def spelled(value: Value) -> str:
+    """Return a text or a number as a text; empty for anything else."""
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else ""
 
 
 def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: bool = False) -> JudgeDecision:
@@ -148,7 +166,7 @@ def parse_yes_or_no(text: str) -> JudgeDecision:
     others = of_line if _has_line(match, answer) else _EACH_WORD.finditer(answer)
     if any(each[1][0].lower() != match[1][0].lower() for each in others):
         raise JudgeParseError("the judge's reply says both yes and no", raw_text=text)
-    return JudgeDecision(match[1].lower() in YES, " ".join(answer[: match.start()].split()) or None)
+    return JudgeDecision(match[1].lower() in _YES, " ".join(answer[: match.start()].split()) or None)
 
 
 def _has_line(word: re.Match[str], answer: str) -> bool:
