@@ -43,7 +43,7 @@ EARLIER_HOMES = {
 """Where the extras were before there was a folder for them, so that a checkout of then is counted in the same parts."""
 
 SPECIAL_PARTS = {
-    "judge/replies": r"judge/replies(/.*)?\.py",
+    "judge/replies": r"judge/(replies(/.*)?|lenient_json)\.py",
     "providers/network": r"providers/network(/.*)?\.py",
     "editor, Python": r"(extras/)?web/editor/.*\.py|source/edit/.*\.py|suite/(draft\w*|\w+_forms|assertion_inputs)\.py",
     "editor, JavaScript": r"(extras/)?web/static/editor.*\.js",

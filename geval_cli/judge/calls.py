@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, JudgeParseError
 from geval_cli.gateway.capabilities import Discovery
+from geval_cli.judge.lenient_json import find_begun_objects
 from geval_cli.judge.metric import Judge, KeepingJudge, Metric, public_id_of
 from geval_cli.judge.prompt import reread_text, user_message
-from geval_cli.judge.replies import find_begun_objects, without_thoughts
+from geval_cli.judge.replies import without_thoughts
 from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role, Usage
 

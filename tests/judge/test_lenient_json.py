@@ -1,6 +1,6 @@
 import pytest
 
-from geval_cli.judge.replies import JsonObject, find_objects, read_array
+from geval_cli.judge.lenient_json import JsonObject, find_objects, read_array
 
 
 def plain(value):

@@ -23,9 +23,10 @@ from geval_cli.extras.generation.documents import (
     passages_of,
 )
 from geval_cli.extras.generation.questions import KnownQuestions, repeats_answer, similar_pairs, tf_idf
+from geval_cli.judge.lenient_json import JsonObject, Value, find_objects
 from geval_cli.judge.metric import Judge, KeepingJudge
 from geval_cli.judge.prompt import user_message
-from geval_cli.judge.replies import JsonObject, Value, find_objects, without_thoughts
+from geval_cli.judge.replies import without_thoughts
 from geval_cli.judge.source import fence
 from geval_cli.numbers import plural
 from geval_cli.records import JsonValue, ModelRequest, Purpose, Role

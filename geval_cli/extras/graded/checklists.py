@@ -29,13 +29,11 @@ from geval_cli.judge.estimate import (
     weigh_words,
 )
 from geval_cli.judge.grading import CHECKLIST
+from geval_cli.judge.lenient_json import JsonMember, JsonObject, find_begun_objects
 from geval_cli.judge.metric import ChecklistItem, Estimator, JudgedCase, Metric, ReadFrom
 from geval_cli.judge.prompt import Block, checklist_prompt_version, checklist_text, user_message
 from geval_cli.judge.replies import (
-    JsonMember,
-    JsonObject,
     check_not_taken_back,
-    find_begun_objects,
     is_supposed,
     plain_key,
     reason_of,

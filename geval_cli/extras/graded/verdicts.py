@@ -12,15 +12,12 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError, JudgeRangeError
+from geval_cli.judge.lenient_json import JsonMember, JsonObject, Value, find_begun_objects
 from geval_cli.judge.replies import (
     NOT_THE_VERDICT,
     PLACEHOLDER,
-    JsonMember,
-    JsonObject,
-    Value,
     check_no_error,
     check_not_taken_back,
-    find_begun_objects,
     is_supposed,
     plain_key,
     reason_of,
