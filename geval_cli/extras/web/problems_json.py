@@ -1,7 +1,7 @@
 """Responses: headers that all have; refusals and failures as `application/problem+json` (RFC 9457), their schema."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -104,10 +104,13 @@ _WORDS = {
     "string_type": "this must be a string",
     "string_unicode": "this is not valid text: it contains half of a surrogate pair",
     "string_too_long": "this must have at most {max_length} characters",
+    "too_short": "this must have at least {min_length} items",
+    "too_long": "this must have at most {max_length} items",
     "model_attributes_type": "this must be a JSON object",
     "model_type": "this must be a JSON object",
     "dict_type": "this must be a JSON object",
     "list_type": "this must be a list",
+    "tuple_type": "this must be a list",
     "bool_type": "this must be true or false",
     "bool_parsing": "this must be true or false",
     "int_type": "this must be a whole number",
@@ -115,7 +118,11 @@ _WORDS = {
     "int_from_float": "this must be a whole number",
     "greater_than_equal": "this must be {ge} or more",
     "less_than_equal": "this must be {le} or less",
-    "literal_error": "this must be one of {expected}",
+    "float_type": "this must be a number",
+    "float_parsing": "this must be a number",
+    "finite_number": "this must be a finite number",
+    "string_pattern_mismatch": "this must match {pattern}",
+    "literal_error": "this must be {expected}",
 }
 """Plain words for pydantic's errors, by their kind."""
 
@@ -216,24 +223,48 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     if broken is not None:
         detail = f"the body is not JSON: {broken['ctx']['error']} (at character {broken['loc'][-1]})"
         return problem_answer(request.scope, 400, detail, hint=_ADVICE[400])
-    errors = [_request_error(item) for item in found]
+    errors = _request_errors(found, error.body)
     count = f"{len(errors)} problems" if len(errors) > 1 else "1 problem"
     return problem_answer(request.scope, 422, f"{count} in the request", errors=errors)
 
 
-def _request_error(item: Mapping[str, Any]) -> dict[str, Any]:
-    where, *path = item["loc"]
-    if where != "body":
-        return {"detail": _in_words(item), where: str(path[0]) if path else ""}
-    pointer = "".join(f"/{_escaped(str(part))}" for part in path)
-    return {"detail": _in_words(item), "pointer": f"#{pointer}"}
+def _request_errors(found: Iterable[Mapping[str, Any]], body: Any) -> list[dict[str, Any]]:
+    """Return one problem for each place of a request. Of a value that may have several forms it names them all."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for item in found:
+        where, *path = item["loc"]
+        if where == "body":
+            pointer = "".join(f"/{_escaped(str(part))}" for part in _own_path(item, body))
+            place = "pointer", f"#{pointer}"
+        else:
+            place = where, str(path[0]) if path else ""
+        places.setdefault(place, []).append(_in_words(item))
+    return [{"detail": _of_all_forms(said), place: at} for (place, at), said in places.items()]
+
+
+def _own_path(item: Mapping[str, Any], body: Any) -> Iterator[str | int]:
+    """Yield the keys and indexes of a place, without pydantic's names for the forms that a value may have."""
+    value = body
+    for part in item["loc"][1:]:
+        if isinstance(value, list | dict) and part in (
+            value if isinstance(value, dict) else range(len(value))
+        ):
+            yield part
+            value = value[part]
+    if item["type"] == "missing":
+        yield item["loc"][-1]
+
+
+def _of_all_forms(said: Sequence[str]) -> str:
+    first, *others = dict.fromkeys(said)
+    return " or ".join([first, *(words.removeprefix("this must be ") for words in others)])
 
 
 def _in_words(item: Mapping[str, Any]) -> str:
     kind, context = item["type"], item.get("ctx", {})
     if kind == "string_pattern_mismatch" and context["pattern"] == _FILLED_PATTERN:
         return "this must not be empty"
-    if kind == "string_too_short" and context["min_length"] == 1:
+    if kind in ("string_too_short", "too_short") and context["min_length"] == 1:
         return "this must not be empty"
     if kind in _WORDS:
         return _WORDS[kind].format_map(context)

@@ -100,7 +100,7 @@ class TestSheet:
         [
             ("metric=cohrence", 404, "did you mean `coherence`?"),
             ("scale=5,1", 422, "not a scale"),
-            ("scale=1", 422, "pattern"),
+            ("scale=1", 422, "this must match"),
             ("draw=0", 422, "1 or more"),
             ("draw=many", 422, "whole number"),
             ("seed=-1", 422, "0 or more"),
