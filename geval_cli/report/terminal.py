@@ -305,7 +305,7 @@ def print_answer(
     config = Text(f"  {sanitize(report.run.config_path)}", style="dim")
     print_line("run", Text(_run_text(report)).append_text(config), console)
     console.print()
-    _print_counts(report, console)
+    _print_counts(report, console, home)
     compare = f"geval compare {quoted(before)} {quoted(name or 'latest')}{_home_option(home)}"
     rest = [compare if before else f"{show} -v", f"geval view{_home_option(home)}"]
     # Print the commands that answer the next question, where the run is stored.
@@ -443,7 +443,7 @@ def _ranking_text(metric: str, entries: Sequence[RankedColumn], console: Console
     return f"{name}: {places}{f'; {more:,} more (-v)' if more else ''}"
 
 
-def _print_counts(report: RunReport, console: Console) -> None:
+def _print_counts(report: RunReport, console: Console, home: Path | None) -> None:
     summary, dot = report.summary, f" {signs_of(console).dot} "
     counts = (
         (Status.PASSED, summary.passed, "passed"),
@@ -467,7 +467,7 @@ def _print_counts(report: RunReport, console: Console) -> None:
     word, like = run_outcome(report.run, summary)
     head = Text(f"{word.upper()}  ", style="bold yellow" if like is None else _HEADLINE_STYLES[like])
     print_hanging(head, line, console, indent=1)
-    remark = _remark(report)
+    remark = _remark(report, home)
     if remark:
         print_hanging(Text(), Text(remark, style="yellow"), console, indent=1)
 
@@ -488,13 +488,13 @@ def _decided_gates(report: RunReport) -> Sequence[GateResult]:
 _HEADLINE_STYLES = {**STYLES, Status.PASSED: "bold green", Status.NOT_EVALUATED: "bold yellow"}
 
 
-def _way_to_the_rest(report: RunReport) -> str:
+def _way_to_the_rest(report: RunReport, home: Path | None) -> str:
     if report.run.judged_from is not None:  # such a run cannot be resumed
         return f"; judge run {report.run.judged_from} again for the rest: answers so far are cached"
-    config = shlex.quote(report.run.config_path)
+    command = f"geval run {shlex.quote(report.run.config_path)} --resume{_home_option(home)}"
     if _why_stopped(report):  # a budget of the same size does the next part
-        return f"; continue: geval run {config} --resume"
-    return f"; finish it with `geval run {config} --resume` and the same options"
+        return f"; continue: {command}"
+    return f"; finish it with `{command}` and the same options"
 
 
 def _why_stopped(report: RunReport) -> str:
@@ -505,7 +505,7 @@ def _why_stopped(report: RunReport) -> str:
     return next(reasons, "").removeprefix(STOPPED)
 
 
-def _remark(report: RunReport) -> str:
+def _remark(report: RunReport, home: Path | None) -> str:
     summary = report.summary
     finished = summary.passed + summary.failed + summary.errored + summary.not_evaluated
     planned = max(report.planned or 0, summary.total)
@@ -516,7 +516,7 @@ def _remark(report: RunReport) -> str:
     )
     match report.run.status:
         case RunStatus.INTERRUPTED | RunStatus.ABORTED:
-            rest = _way_to_the_rest(report) if planned > finished and report.is_stored else ""
+            rest = _way_to_the_rest(report, home) if planned > finished and report.is_stored else ""
             why = _why_stopped(report).partition(" (finished cases")[0]
             return f"stopped: {why}; {kept}{rest}" if why else f"the run was stopped early: {kept}{rest}"
         case RunStatus.RUNNING:

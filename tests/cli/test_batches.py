@@ -32,11 +32,14 @@ def test_batches_are_listed_cancelled_and_gone_on_with(tmp_path, server):
     suite = BatchSuite(tmp_path, server, wire="anthropic")
     handed_in = geval(suite, "run", "config.json", "--batch", "--no-wait")
     assert handed_in.code == 75
-    assert "1 batch with 29 requests continues at the provider" in " ".join(handed_in.stderr.split())
+    said = " ".join(handed_in.stderr.split())
+    assert "1 batch with 29 requests continues at the provider" in said
+    assert "config.json --resume --home home` fetches the answers" in said
     document = json.loads(geval(suite, "batches", "--json").stdout)
     assert document["kind"] == "batches"
     (batch,) = document["batches"]
     assert (batch["state"], batch["requests"], batch["role"]) == ("submitted", 29, "generation")
+    assert f"`geval batches cancel {batch['id']} --home home` ends it" in said
     table = geval(suite, "batches").stdout
     assert batch["id"] in table
     assert "0 of 29" in table
@@ -124,7 +127,7 @@ def test_waiting_looks_as_often_as_the_config_says(tmp_path):
         waited = geval(suite, "batches", "wait", "latest", timeout_s=30)
     assert waited.code == 0, waited.stderr
     assert "completed, 29 of 29 answered" in waited.stdout
-    assert "use them with `geval run <DIR>/config.json --resume`" in waited.stdout
+    assert "use them with `geval run <DIR>/config.json --resume --home home`" in waited.stdout
 
 
 def test_batches_of_a_judge_that_only_the_command_line_named_are_waited_for_and_cancelled(tmp_path):

@@ -247,6 +247,17 @@ def test_a_used_up_budget_is_told_once_with_the_command_that_continues() -> None
     assert "same options" not in text
 
 
+@pytest.mark.parametrize("status", [RunStatus.ABORTED, RunStatus.INTERRUPTED])
+def test_the_command_that_continues_a_run_names_the_folder_that_holds_it(status: RunStatus) -> None:
+    warnings = (f"{STOPPED}the budget is used up ({RESUME_HINT})",)
+    run = replace(RUN, status=status, warnings=warnings, config_path="gevalconfig.yaml")
+    stream = io.StringIO()
+    report = make_report(COLUMNS, run=run, summary=RunSummary(5, passed=5), planned=24)
+    print_report(report, console_of(stream, 200), home=Path("my runs"))
+
+    assert "geval run gevalconfig.yaml --resume --home 'my runs'" in stream.getvalue()
+
+
 def test_a_gate_on_errors_that_nobody_wrote_is_shown_only_with_errors() -> None:
     def gates(errors: int, note: str) -> str:
         status = Status.ERROR if errors else Status.PASSED

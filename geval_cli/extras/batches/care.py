@@ -28,10 +28,13 @@ from geval_cli.store.runs import RunStore
 class BatchKeeper:
     """The batches of a cache and the providers that have them, by the configs of the runs that made them."""
 
-    def __init__(self, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str], places: str
+    ) -> None:
         self._cache = cache
         self._runs = runs
         self._environ = environ
+        self._places = places
         self._pools: list[ProviderPool] = []
         self._by_run: dict[str, dict[str, Provider]] = {}
         self._policies: dict[str, BatchPolicy] = {}
@@ -39,10 +42,10 @@ class BatchKeeper:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str]
+        cls, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str], places: str = ""
     ) -> "AsyncIterator[BatchKeeper]":
-        """Provide a keeper until the end of the block."""
-        keeper = cls(cache, runs, environ)
+        """Provide a keeper until the end of the block; `places` are options as `places_text` has them."""
+        keeper = cls(cache, runs, environ, places)
         try:
             yield keeper
         finally:
@@ -182,7 +185,7 @@ class BatchKeeper:
             except ConfigError as error:
                 raise UsageError.of(f"the config of run {run_id} cannot be read", error.problems) from error
             suite = prepared.suite
-            self._policies[run_id] = policy_of(suite, BOTH_ROLES)
+            self._policies[run_id] = policy_of(suite, BOTH_ROLES, places=self._places)
             pool = ProviderPool.of(suite)
             self._pools.append(pool)
             built = [pool.get(spec) for spec in prepared.asked]

@@ -64,6 +64,7 @@ from geval_cli.extras.batches.layer import (
     BatchPolicy,
     BatchQueue,
     ScoutLayer,
+    places_text,
     server_text,
 )
 from geval_cli.extras.batches.store import Batch, BatchReply, BatchState, FreeRequest
@@ -435,8 +436,7 @@ class BatchDriver:
         """Build the driver; `folder` is that of the cache, None for one in memory."""
         self._queue = queue
         self._store = queue.store
-        self._policy = queue.policy
-        self.way_on = queue.policy.way_on
+        self.policy = queue.policy
         self._budget = queue.budget
         self._steps = BatchSteps(queue, folder, notice)
         self._locks = RunLocks(folder)
@@ -530,7 +530,7 @@ class BatchDriver:
         return await self._wait(pause, {batch.id for batch in under_way}, sends_directly=sends_directly)
 
     async def _wait(self, pause: Pause, before: set[str], *, sends_directly: bool) -> WaitOutcome:
-        delay_s, cancelled, rounds = self._policy.poll_s, False, 0
+        delay_s, cancelled, rounds = self.policy.poll_s, False, 0
         self._starved, has_news, self._has_left = None, sends_directly, False
         while True:
             self._steps.retry_after_s, self._steps.reads_files = 0.0, False
@@ -557,17 +557,17 @@ class BatchDriver:
                 break
             rounds += 1
             most_rounds = _MOST_ROUNDS_OF_FILES if self._steps.reads_files else _MOST_ROUNDS
-            if not self._policy.waits and (
+            if not self.policy.waits and (
                 rounds >= most_rounds or all(batch.state is BatchState.SUBMITTED for batch in still_open)
             ):
                 return self._after(
                     WaitOutcome.PASS if has_news else WaitOutcome.HANDED_IN, cancelled=cancelled
                 )
-            delay_s = self._policy.poll_s if has_made else delay_s
+            delay_s = self.policy.poll_s if has_made else delay_s
             jitter = 0.75 + 0.5 * self._runtime.random()
             if await pause(max(delay_s * jitter, self._steps.retry_after_s)):
                 return WaitOutcome.STOPPED
-            delay_s = min(delay_s * _SLOWER, max(_LONGEST_POLL_S, self._policy.poll_s))
+            delay_s = min(delay_s * _SLOWER, max(_LONGEST_POLL_S, self.policy.poll_s))
         if not has_news and self._starved is not None:
             raise self._starved
         return self._after(WaitOutcome.PASS, cancelled=cancelled)
@@ -613,7 +613,7 @@ class BatchDriver:
         if not free:
             item.keys = []  # another process has taken them: the next pass joins it
             return None
-        most = min(api.most_requests, self._policy.size or api.most_requests, item.size or api.most_requests)
+        most = min(api.most_requests, self.policy.size or api.most_requests, item.size or api.most_requests)
         most_requests = min(most, LOGPROBS_PER_BATCH) if group.wants_logprobs else most
         # The first of `requests` that fit into one batch, at least one.
         taken: list[FreeRequest] = []
@@ -634,7 +634,7 @@ class BatchDriver:
         expected_usd = sum(request.reserved_usd for request in fitting)
         wanted = Batch(
             id=secrets.token_hex(8),
-            run_id=self._policy.run_id,
+            run_id=self.policy.run_id,
             server=server_text(group.server),
             provider_id=item.provider.id,
             role=group.role,
@@ -772,6 +772,7 @@ async def batch_start(
         run_id=run.id,
         joins_others=prepared.reads_cache,
         waits=prepared.request.waits,
+        places=places_text(prepared.request.home, prepared.request.cache_folder),
     )
     return partial(BatchDriver.begin, policy)
 
@@ -818,7 +819,7 @@ async def run_in_waves(
             stop.request(StopReason.BATCHES)
         else:
             if outcome is WaitOutcome.CANCELLED:
-                hint = f"{driver.way_on} sends its unanswered requests again"
+                hint = f"{driver.policy.way_on} sends its unanswered requests again"
                 events.emit(Noticed(f"{STOPPED}a batch was cancelled ({hint})"))
                 stop.request(StopReason.BATCHES)
             elif outcome is WaitOutcome.HANDED_IN:
@@ -826,17 +827,17 @@ async def run_in_waves(
     with suppress(StoreError):  # it is told where results are stored
         await driver.finish()
         if stop.is_requested and (open_batches := await driver.open_batches()):
-            events.emit(Noticed(_ways_on(open_batches, driver.way_on)))
+            events.emit(Noticed(_ways_on(open_batches, driver.policy)))
 
 
-def _ways_on(batches: Sequence[Batch], way_on: str) -> str:
+def _ways_on(batches: Sequence[Batch], policy: BatchPolicy) -> str:
     requests = sum(batch.requests for batch in batches)
     names = " ".join(batch.id for batch in batches[:3]) + (" ..." if len(batches) > 3 else "")  # noqa: PLR2004
     counted = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
     goes = "continues" if len(batches) == 1 else "continue"
     return (
-        f"{STOPPED}{counted} with {requests:,} requests {goes} at the provider: {way_on} fetches the answers,"
-        f" `geval batches cancel {names}` ends {'it' if len(batches) == 1 else 'them'}"
+        f"{STOPPED}{counted} with {requests:,} requests {goes} at the provider: {policy.way_on} fetches the answers,"
+        f" `geval batches cancel {names}{policy.places}` ends {'it' if len(batches) == 1 else 'them'}"
     )
 
 

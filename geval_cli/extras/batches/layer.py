@@ -10,6 +10,7 @@ import hashlib
 import shlex
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import cast
 
 from msgspec import Struct, field
@@ -26,6 +27,7 @@ from geval_cli.providers.network.messages import json_bytes
 from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import ModelRequest, ModelResponse, Purpose, Role
+from geval_cli.report.sanitize import quoted
 
 LAST_PASS = 12
 """From this pass over a run's jobs on, new questions are sent directly: some judge asks on and on."""
@@ -53,6 +55,7 @@ class BatchPolicy(Struct, frozen=True):
             sent directly; else it is an error.
         waits: whether the process stays until all is answered.
         config_path: the config of the run; "" in a Python program.
+        places: the options that name the folders of runs and answers, as they were given.
     """
 
     roles: frozenset[Role]
@@ -64,13 +67,21 @@ class BatchPolicy(Struct, frozen=True):
     falls_back: bool = True
     waits: bool = True
     config_path: str = ""
+    places: str = ""
 
     @property
     def way_on(self) -> str:
         """Return what fetches the answers of submitted batches, for messages."""
         if not self.config_path:
             return "the same call"
-        return f"`geval run {shlex.quote(self.config_path)} --resume`"
+        command = f"geval run {shlex.quote(self.config_path)} --resume{self.places}"
+        return f"`{command}`"
+
+
+def places_text(home: Path | None, cache_folder: Path | None) -> str:
+    """Return the options that lead another command to the same runs and batches; "" where none was given."""
+    given = {"--home": home, "--cache-dir": cache_folder}
+    return "".join(f" {name} {quoted(str(folder))}" for name, folder in given.items() if folder is not None)
 
 
 def server_text(server: ServerKey) -> str:
