@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import Any
 
 import pytest
+from aiohttp import web
 from support.batch_server import BatchServer
 from support.batch_trial import BatchSuite, Ended, comparable
 from support.batch_vendors import VENDORS, RemoteBatch
@@ -359,6 +360,45 @@ def test_a_result_that_stays_missing_is_told_and_asked_again(tmp_path, server):
     )  # once in the batch whose line got lost, once directly
 
 
+@pytest.mark.parametrize("wire", ["openai", "mistral", "together", "google"])
+def test_an_answer_with_an_error_beside_it_is_none(tmp_path, server, wire):
+    """As in a direct reply."""
+
+    def spoil(lines: list[Any]) -> list[Any]:
+        error = {"code": 500, "message": "the answer broke off"}
+        return [{**line, "error": error} if "topic 7." in json.dumps(line) else line for line in lines]
+
+    server.spoil = spoil
+    ended = Suite(tmp_path, server, wire=wire).run()
+    assert asked_twice(server) == {"A sentence about topic 7.": 2}  # once in the batch, once directly
+    assert {item["status"] for item in ended.results} <= {"passed", "failed"}
+    assert [batch["failed"] for batch in ended.run["batches"]] == [1, 0]
+
+
+class TwoFilesServer(BatchServer):
+    """Answers about Google's batches name two files: the first lines of results, and the others."""
+
+    async def _get(self, request: web.Request) -> web.Response:
+        shown = json.loads((await super()._get(request)).text or "")
+        if (named := shown.get("response")) is not None:
+            shown["response"] = {"responsesFile": f"{named['responsesFile']}-rest"}
+        return web.json_response(shown)
+
+    async def _content(self, request: web.Request) -> web.Response:
+        name = request.match_info["id"]
+        request.match_info["id"] = name.removesuffix("-rest")
+        lines = ((await super()._content(request)).text or "").splitlines(keepends=True)
+        is_rest, half = name.endswith("-rest"), len(lines) // 2
+        return web.Response(text="".join(lines[half:] if is_rest else ["<html>\n", *lines[:half]]))
+
+
+def test_a_broken_line_in_the_first_of_two_files_costs_none_of_the_second(tmp_path):
+    with TwoFilesServer() as server:
+        ended = Suite(tmp_path, server, wire="google").run()
+        assert len(ended.results) == TESTS
+        assert not asked_twice(server)
+
+
 def without_id(line: bytes) -> bytes:
     return json.dumps({**json.loads(line), "custom_id": None, "key": None, "recordId": None}).encode()
 
@@ -492,6 +532,15 @@ def test_an_odd_answer_of_the_batch_api_costs_nothing_twice(tmp_path, server, wi
     assert not asked_twice(server)
     assert {item["status"] for item in ended.results} <= {"passed", "failed"}
     assert any("the batch is checked again later" in text for text in ended.notices)
+
+
+def test_a_list_of_batches_without_anything_around_it_is_the_whole_list(tmp_path, server):
+    server.faults["create"] = ["503"]
+    server.faults["list"] = ['page:[{"id": "other", "status": "completed"}]']
+    Suite(tmp_path, server).run()
+    assert not server.faults["list"]
+    assert paid_once(server, 2 * BATCHED)
+    assert not asked_twice(server)
 
 
 @pytest.mark.parametrize(("wire", "operation"), ODD_ELSEWHERE)

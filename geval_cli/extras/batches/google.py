@@ -32,6 +32,7 @@ from geval_cli.providers.network.addresses import public_origin
 from geval_cli.providers.network.messages import HttpCall, HttpResponse, json_bytes
 from geval_cli.providers.network.transport import Transport, object_in, response_error
 from geval_cli.providers.presets import Endpoint
+from geval_cli.providers.wire.chat import error_in
 from geval_cli.providers.wire.refusals import CallContext
 
 _PAGE = 100
@@ -62,6 +63,7 @@ _CANCELLED = 1
 _EXHAUSTED = 8
 _FIRST_HTTP_STATUS = 100
 _INTERNAL_ERROR = 500
+_MOST_DIGITS = 18
 
 
 class GoogleBatches:
@@ -160,10 +162,13 @@ class GoogleBatches:
         await self._send("POST", f"{self._url_of(remote_id)}:cancel")
 
     async def results(self, batch: RemoteBatch) -> AsyncIterator[BatchLine]:
-        for name in batch.results:
-            url = f"{self._url_of(name)}:download"
-            call = self._call("GET", url, query="alt=media")
-            async for line in readable_lines(self._transport.stream_lines(call, self._context), _line):
+        async for line in readable_lines(self._lines(batch.results), _line):
+            yield line
+
+    async def _lines(self, names: tuple[str, ...]) -> AsyncIterator[bytes]:
+        for name in names:
+            call = self._call("GET", f"{self._url_of(name)}:download", query="alt=media")
+            async for line in self._transport.stream_lines(call, self._context):
                 yield line
 
     async def aclose(self) -> None:
@@ -218,13 +223,14 @@ def _remote(item: Mapping[str, Any], endpoint: Endpoint) -> RemoteBatch:
 
 def _count(value: Any) -> int:
     """Return a count, which this API writes as text."""
-    return int(value) if str(value).isdecimal() else 0
+    text = str(value)
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 
 
 def _line(text: bytes) -> BatchLine:
     found = read_line(text, id_key="key")
-    key, response, error = found["key"], found.get("response"), found.get("error")
-    if isinstance(response, dict):
+    key, response, error = found["key"], found.get("response"), error_in(found)
+    if isinstance(response, dict) and error is None:
         return BatchLine(key, 200, response)
     if not isinstance(error, dict):
         raise BrokenResultsError("a results line has neither an answer nor an error")

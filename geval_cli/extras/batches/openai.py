@@ -52,6 +52,7 @@ from geval_cli.providers.network.addresses import tls_context
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import MAX_BODY_BYTES, Transport, response_error
 from geval_cli.providers.presets import Endpoint
+from geval_cli.providers.wire.chat import error_in
 from geval_cli.providers.wire.refusals import CallContext, refusal_error
 
 _WINDOW = "24h"
@@ -174,7 +175,8 @@ class OpenAIBatches:
 
     def next_page(self, page: dict[str, Any], said: Any, items: list[Any]) -> dict[str, Any] | None:
         """Return the query of the page after `page`, which held `items`; None after the last one."""
-        if not items or not said.get("has_more") or page.get("after") == items[-1]["id"]:
+        has_more = isinstance(said, dict) and said.get("has_more")
+        if not items or not has_more or page.get("after") == items[-1]["id"]:
             return None
         return {**page, "after": items[-1]["id"]}
 
@@ -396,12 +398,13 @@ def _is_list(found: Any) -> bool:
 
 def _line(text: bytes) -> BatchLine:
     found = read_line(text)
-    custom_id, response, error = found["custom_id"], found.get("response"), found.get("error")
-    if isinstance(response, dict):
-        status, body = response.get("status_code"), response.get("body")
-        if isinstance(status, int) and (isinstance(body, dict) or status >= HTTPStatus.BAD_REQUEST):
+    custom_id, response, error = found["custom_id"], found.get("response"), error_in(found)
+    if isinstance(response, dict) and isinstance(status := response.get("status_code"), int):
+        body = response.get("body")
+        # As in a direct reply, an error beside an answer says that it is none.
+        if status >= HTTPStatus.BAD_REQUEST or (isinstance(body, dict) and error is None):
             return BatchLine(custom_id, status, body)
-    elif error:
+    if error is not None:
         code = error.get("code") if isinstance(error, dict) else None
         if isinstance(code, str) and code in _LEFT_OUT:
             return BatchLine(custom_id, is_left_out=True)
