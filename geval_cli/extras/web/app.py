@@ -31,7 +31,7 @@ from geval_cli.extras.web.pages import router as pages_router
 from geval_cli.extras.web.pages.compare import KeptFigures
 from geval_cli.extras.web.pages.routing import Recent
 from geval_cli.extras.web.problems_json import SecurityHeaders, add_problem_handlers
-from geval_cli.extras.web.security import BodyGuard, HostAndOrigin, TokenCheck
+from geval_cli.extras.web.security import BodyGuard, HeadAsGet, HostAndOrigin, TokenCheck
 from geval_cli.extras.web.settings import ServerSettings
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.requests import is_untrusted
@@ -211,4 +211,4 @@ def _middleware(settings: ServerSettings) -> list[Middleware]:
         )
     if settings.token is not None:
         found.append(Middleware(TokenCheck, settings=settings))
-    return [*found, Middleware(BodyGuard, settings=settings)]
+    return [*found, Middleware(HeadAsGet), Middleware(BodyGuard, settings=settings)]

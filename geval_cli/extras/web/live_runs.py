@@ -301,7 +301,6 @@ class LiveRuns:
             RefusedError: no such config, one outside the folder, one that runs code, or too many runs under way.
             ConfigError: with every problem of the config.
         """
-        self._check_room()
         path = served_config(self._settings.folder, config)
         return await self._launch(
             path, lambda: self._request(path, options or RunOptions()), unless_running=unless_running
@@ -313,7 +312,6 @@ class LiveRuns:
         Raises:
             RefusedError: as `start`; also when not enough is known of the run.
         """
-        self._check_room()
         path = await asyncio.to_thread(self.config_of, stored.run)
         return await self._launch(
             path, lambda: self._repeated(stored.run, path), unless_running=unless_running
@@ -326,7 +324,6 @@ class LiveRuns:
             RefusedError: as `start_again`; also when there is nothing to do, or the suite is another one by now.
             ConfigError: with every problem of the config.
         """
-        self._check_room()
         run, summary = stored
         if run.status is RunStatus.RUNNING:
             raise RefusedError(
@@ -445,6 +442,7 @@ class LiveRuns:
     @contextmanager
     def _place(self, path: Path, *, unless_running: bool) -> Iterator[None]:
         """Count a run as starting, so that of two requests at once the second one knows of the first."""
+        self._check_room()  # here, where nothing else comes between it and the place
         if unless_running and path in self._starting:
             raise _is_running(path, None)
         self._starting.append(path)

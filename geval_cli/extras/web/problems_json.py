@@ -251,7 +251,7 @@ def _own_path(item: Mapping[str, Any], body: Any) -> Iterator[str | int]:
         ):
             yield part
             value = value[part]
-    if item["type"] == "missing":
+    if item["type"] == "missing" and len(item["loc"]) > 1:  # else the body itself is
         yield item["loc"][-1]
 
 

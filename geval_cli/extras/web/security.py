@@ -161,6 +161,20 @@ def _authorities(settings: ServerSettings) -> frozenset[str] | None:
     return frozenset(found)
 
 
+class HeadAsGet:
+    """Answers HEAD as GET: the server itself leaves out the body. Not for event streams, which may last for hours."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        if is_head and not scope["path"].endswith("/events"):
+            as_get = {**scope, "method": "GET"}
+            scope = as_get if has_route(as_get) else scope
+        await self._app(scope, receive, send)
+
+
 _BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 

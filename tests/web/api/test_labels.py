@@ -161,6 +161,7 @@ class TestKeeping:
             (one(annotator="a" * 201), 422, "at most 200 characters"),
             (one(note="\ud800"), 422, "half of a surrogate pair"),
             (one(who="anna"), 422, "there is no such field"),
+            (one(id="1.0.0", label="fail"), 422, "by one annotator for one output"),
         ],
     )
     def test_what_is_no_label_is_refused_and_none_of_its_request_is_kept(

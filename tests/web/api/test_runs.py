@@ -2,6 +2,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,20 @@ def run_to_end(server: RunningServer, config: str = "suite.yaml", **options: Any
     assert started.status == 201, started.text
     list(server.events(started.json["events"]))
     return str(started.json["id"])
+
+
+def test_head_is_get_without_a_body(server: RunningServer, run_id: str) -> None:
+    for path in ("/", f"/runs/{run_id}", "/api/runs", f"/api/runs/{run_id}", "/api/runs/missing", "/healthz"):
+        head, get = server.send("HEAD", path), server.get(path)
+        assert (head.status, head.body) == (get.status, b"")
+        assert head.headers["content-type"].partition(";")[0] == get.headers["content-type"].partition(";")[0]
+        assert head.headers["content-length"] == get.headers["content-length"]
+    assert server.send("HEAD", f"/api/runs/{run_id}/events").status == 405
+
+
+def test_a_missing_body_is_told_as_the_whole_body(server: RunningServer) -> None:
+    answer = server.send("POST", "/api/runs", b"", {"content-type": "application/json"})
+    assert answer.json["errors"] == [{"detail": "this is required", "pointer": "#"}]
 
 
 class TestStart:
@@ -180,6 +195,21 @@ class TestStart:
         assert refused.status == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert slow_server.post("/api/runs", {"config": "slow.yaml"}).status == 201
+
+    def test_the_bound_holds_for_runs_that_are_repeated_at_once(
+        self, tmp_path: Path, model: LoopbackServer
+    ) -> None:
+        (tmp_path / "slow.yaml").write_text(SLOW_SUITE, encoding="utf-8")
+        with running_server(tmp_path, environ=judge_environ(model), max_runs=1) as server:
+            first = run_to_end(server, "slow.yaml")
+            (tmp_path / "slow.yaml").write_text(SLOW_SUITE.replace("one", "three"), encoding="utf-8")
+            model.hold()
+            with ThreadPoolExecutor(8) as pool:
+                address = f"/api/runs/{first}/again"
+                answers = [pool.submit(server.post, address, {}) for _ in range(8)]
+                statuses = sorted(answer.result().status for answer in answers)
+            model.release()
+        assert statuses == [201, *[429] * 7]
 
 
 @pytest.fixture(scope="module")

@@ -322,6 +322,12 @@ def _keep(runs: RunStore, name: str, asked: Sequence[LabelAsked]) -> KeptAnswer:
     run_id, labels = runs.find(name).run.id, runs.labels()
     writer = _LabelWriter(run_id, runs.pages().cases(run_id, {label.id for label in asked}), labels)
     stored = [writer.stored(label, f"#/labels/{number}") for number, label in enumerate(asked)]
+    places: dict[tuple[str, str, str], int] = {}
+    for number, item in enumerate(stored):
+        first = places.setdefault((item.case_id, item.metric, item.annotator), number)
+        if first != number:
+            message = f"the labels #/labels/{first} and #/labels/{number} are by one annotator for one output"
+            raise _refused(message, _UNPROCESSABLE, "send one label per output, metric and annotator")
     before = [labels.find(run_id, item.case_id, item.metric, item.annotator) for item in stored]
     labels.put(run_id, stored)
     pairs = zip(before, stored, strict=True)
