@@ -245,6 +245,27 @@ def test_an_assistant_checks_plans_starts_and_follows_a_run(root: Path) -> None:
     assert sorted(root.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("limit", "verdict", "gate"), [("40%", "passed", "passed"), ("90%", "failed", "failed")]
+)
+def test_gates_decide_the_verdict_that_an_assistant_is_told(
+    root: Path, limit: str, verdict: str, gate: str
+) -> None:
+    (root / "gated.yaml").write_text(f"{CONFIG}gates: [pass_rate >= {limit}]\n", encoding="utf-8")
+
+    async def story() -> None:
+        async with assistant(root, "--grader", "scripted:replies.yaml") as call:
+            await call("start_run", config="gated.yaml")
+            status = await call("run_status", wait_seconds=60)
+            assert (facts(status)["verdict"], facts(status)["cases"]["failed"]) == (verdict, 1)
+            [told] = json.loads(data(status))["gates"]
+            assert (told["gate"], told["status"], told["actual"]) == (f"pass_rate >= {limit}", gate, 0.5)
+            assert facts(await call("list_runs"))["runs"][0]["verdict"] == verdict
+            assert facts(await call("show_failures"))["verdict"] == verdict
+
+    asyncio.run(story())
+
+
 def test_a_client_that_goes_takes_its_run_with_it(root: Path) -> None:
     async def story() -> str:
         async with assistant(root, "--allow-code") as call:

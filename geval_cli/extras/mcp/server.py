@@ -53,13 +53,14 @@ from geval_cli.judge.prompt import find_dimension
 from geval_cli.patterns import compile_later
 from geval_cli.providers.prices import known_price
 from geval_cli.providers.registry import build_provider
-from geval_cli.records import JsonValue, RunSummary, Status
+from geval_cli.records import JsonValue, RunRecord, RunSummary, Status
 from geval_cli.report.case_view import PROBLEMS
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import GroupBy
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import sanitize, sanitized_lines
+from geval_cli.report.verdict import run_outcome, shown_gates
 from geval_cli.runs.evaluate import run_evaluation
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
@@ -334,7 +335,7 @@ class AssistantTools:
         wait_seconds: WaitSeconds = 0,
         context: Context[Any, Any] | None = None,
     ) -> CallToolResult:
-        """Report a run's progress or outcome: cases by status, pass rate, metrics, cost."""
+        """Report a run's progress or outcome: verdict, cases by status, gates, pass rate, metrics, cost."""
         live = self._live
         if live is not None and live.is_called(run_id) and wait_seconds:
             await _waited(live.task, wait_seconds, context, lambda: (len(live.done), live.planned, None))
@@ -342,19 +343,28 @@ class AssistantTools:
         is_live = live is not None and live.run_id == report.run.id
         planned = live.planned if live is not None and is_live else report.planned
         broken = live.failure if live is not None and is_live else ""
-        facts = {**_outcome(report.run.id, report.run.status.value, report.summary), "planned": planned}
+        facts = {**_outcome(report.run, report.summary), "planned": planned}
         metrics = {
             name: {"mean": item.mean, "n": item.n, "errored": item.errored}
             for name, item in report.summary.metrics.items()
         }
-        texts = {"config": report.run.config_path, "metrics": metrics, "warnings": report.run.warnings}
+        gates = [
+            {"gate": item.gate, "status": item.status.value, "actual": item.actual, "note": item.note}
+            for item in shown_gates(report.summary.gates)
+        ]
+        texts = {
+            "config": report.run.config_path,
+            "gates": gates,
+            "metrics": metrics,
+            "warnings": report.run.warnings,
+        }
         return told({**facts, **self._money()}, broken, json_text(texts, indent=1))
 
     @_told
     async def list_runs(self, limit: Annotated[int, Field(ge=1, le=_MOST_LISTED)] = 20) -> CallToolResult:
         """List the stored runs of the configs in the served folder, newest first."""
         found = await asyncio.to_thread(lambda: list(islice(self._own_runs(), limit)))
-        rows = [_outcome(item.run.id, item.run.status.value, item.counts) for item in found]
+        rows = [_outcome(item.run, item.counts) for item in found]
         configs = {item.run.id: item.run.config_path for item in found}
         started = {item.run.id: item.run.started_at for item in found}
         facts = {"runs": [{**row, "started_at": started[str(row["run_id"])]} for row in rows]}
@@ -365,7 +375,7 @@ class AssistantTools:
         """Show the failed and unjudged cases of a run in groups, with shortened outputs and reasons."""
         report = await asyncio.to_thread(self._report, run_id)
         text = await asyncio.to_thread(_failures_text, report)
-        return told(_outcome(report.run.id, report.run.status.value, report.summary), text)
+        return told(_outcome(report.run, report.summary), text)
 
     @_told
     async def stop_run(self) -> CallToolResult:
@@ -380,7 +390,7 @@ class AssistantTools:
         live.stop.request(StopReason.REQUEST)
         await asyncio.wait({live.task}, timeout=_LONGEST_STOP_S)
         report = await asyncio.to_thread(self._report, live.run_id)
-        return told(_outcome(report.run.id, report.run.status.value, report.summary), live.failure)
+        return told(_outcome(report.run, report.summary), live.failure)
 
     @_told
     async def start_improve(
@@ -947,12 +957,13 @@ def answer(facts: Mapping[str, JsonValue], *texts: str) -> str:
     return f"{head}\n<{mark}>\n{text}\n</{mark}>"
 
 
-def _outcome(run_id: str, status: str, summary: RunSummary) -> dict[str, JsonValue]:
-    """Return how a run stands, in geval's own words and numbers alone."""
+def _outcome(run: RunRecord, summary: RunSummary) -> dict[str, JsonValue]:
+    """Return how a run stands, in geval's own words and numbers alone; where there are gates, they decide."""
     usage = {role.value: used.cost_usd for role, used in summary.usage.items()}
     return {
-        "run_id": run_id,
-        "status": status,
+        "run_id": run.id,
+        "status": run.status.value,
+        "verdict": run_outcome(run, summary)[0],
         "cases": {
             "done": summary.total,
             "passed": summary.passed,
