@@ -132,18 +132,33 @@ def test_tests_that_change_during_the_run_stop_it_and_what_was_paid_is_kept(tmp_
     assert stored[0].run == report.run
 
 
-def test_fewer_tests_than_were_checked_are_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", [50, 70])
+def test_tests_that_were_checked_and_never_run_have_no_verdict(tmp_path: Path, cases: int) -> None:
     lines = [json.dumps({"vars": {"x": f"hello {number} " + "y" * 9_000}}) + "\n" for number in range(60)]
     (tmp_path / "tests.jsonl").write_text("".join(lines), encoding="utf-8")
-    config = write(tmp_path, None, "file://tests.jsonl", options={"max_concurrency": 1})
+    config = write(
+        tmp_path, None, "file://tests.jsonl", defaultTest={"assert": CHECK}, options={"max_concurrency": 1}
+    )
 
-    def shorten(event: RunEvent) -> None:
+    def change(event: RunEvent) -> None:
         if isinstance(event, CaseFinished) and event.result.test_index == 0:
-            os.truncate(tmp_path / "tests.jsonl", sum(map(len, lines[:50])))
+            if cases < len(lines):
+                os.truncate(tmp_path / "tests.jsonl", sum(map(len, lines[:cases])))
+            else:
+                with (tmp_path / "tests.jsonl").open("a", encoding="utf-8") as file:
+                    file.writelines(lines[: cases - len(lines)])
 
-    report = run(config, listen=shorten)
-    assert report.run.status is RunStatus.COMPLETED
-    assert report.run.warnings == ("the tests changed during the run: 50 cases instead of 60",)
+    report = run(config, listen=change)
+    what = f"the tests changed during the run: {cases} cases instead of 60"
+    assert report.summary.passed == cases
+    if cases < len(lines):
+        assert report.run.status is RunStatus.ABORTED
+        assert report.run.warnings == (f"the run stopped early: {what}",)
+        assert exit_code(report) is ExitCode.NOT_JUDGED
+    else:
+        assert report.run.status is RunStatus.COMPLETED
+        assert report.run.warnings == (what,)
+        assert exit_code(report) is ExitCode.OK
 
 
 def test_a_listener_that_breaks_leaves_a_run_that_is_marked(tmp_path: Path) -> None:

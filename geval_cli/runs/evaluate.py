@@ -257,9 +257,12 @@ class _Evaluation(Struct):
         total, planned = self.tally.summary().total, self.prepared.total
         if self.stop.is_requested and total < planned:
             return RunStatus.ABORTED if self.stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED
-        if total != planned:
-            self.notices.say(f"the tests changed during the run: {total:,} cases instead of {planned:,}")
-        return RunStatus.COMPLETED
+        if total == planned:
+            return RunStatus.COMPLETED
+        what = f"the tests changed during the run: {total:,} cases instead of {planned:,}"
+        # Tests that were checked and never run have no verdict; further ones have.
+        self.notices.say(f"{STOPPED}{what}" if total < planned else what)
+        return RunStatus.ABORTED if total < planned else RunStatus.COMPLETED
 
     def sums(self) -> RunSummary:
         """Return the sums of all results, and what the run has cost."""
