@@ -40,7 +40,7 @@ from geval_cli.providers.options import (
     wire_parameters,
 )
 from geval_cli.providers.preset_table import VERTEX, is_region
-from geval_cli.providers.presets import Endpoint, find_key
+from geval_cli.providers.presets import Endpoint, find_key, source_of_sent
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.anthropic import AnthropicProvider
@@ -519,7 +519,7 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
         headers=headers,
         key_header=key_header if key and key_header not in own_headers else "",
         secrets=secrets,
-        key_source=login.title if login and cloud else key_source,
+        key_source=login.title if login and cloud else source_of_sent(key_source, key_header, own_headers),
         limits=limits_of(settings),
         wire=wire_parameters(source.spec.config, VERTEX_KEYS),
         places=places_of(source),

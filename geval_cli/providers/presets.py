@@ -60,6 +60,7 @@ from geval_cli.providers.wire.credentials import (
     missing_program,
 )
 from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
+from geval_cli.providers.wire.refusals import HEADERS_SOURCE
 from geval_cli.providers.wire.token_usage import TokenUsage
 from geval_cli.records import Usage
 from geval_cli.source.problems import did_you_mean
@@ -376,7 +377,7 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         headers=headers,
         key_header=key_header if key and key_header not in own_headers else "",
         secrets=secrets,
-        key_source=login.title if login and cloud else key_source,
+        key_source=login.title if login and cloud else source_of_sent(key_source, key_header, own_headers),
         limits=limits_of(settings),
         wire=parameters_of(source, wire, preset.wire_format),
         places=places_of(source),
@@ -456,12 +457,19 @@ def find_key(
     if settings.get(CLOUD_LOGIN):
         return None, ""
     if "api_key" in settings:
-        return settings["api_key"], "`apiKey` in the config"
+        written = next(name for name in ("api_key", "apiKey") if name in source.spec.config)
+        return settings["api_key"], f"`{written}` in the config"
     named = settings.get("api_key_env")
     for variable in (named,) if named else usual:
         if source.env.get(variable):
             return source.env[variable].strip(), variable  # of the environment, a file of it or the config
     return None, ""
+
+
+def source_of_sent(key_source: str, key_header: str, own_headers: Mapping[str, str]) -> str:
+    """Return where the key that is sent comes from: one in the config's own headers is sent in place of any other."""
+    is_own = key_header in own_headers if key_source else bool(secret_values(dict(own_headers)))
+    return HEADERS_SOURCE if is_own else key_source
 
 
 def _login(source: ProviderSource, settings: Mapping[str, Any], url: str) -> CloudLogin | None:

@@ -1,6 +1,9 @@
 import json
+from pathlib import Path
 
 import pytest
+from support.calls import answer, run
+from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import (
     ProviderAuthError,
@@ -10,7 +13,10 @@ from geval_cli.errors import (
     UnsupportedParameterError,
 )
 from geval_cli.providers.network.messages import HttpResponse
+from geval_cli.providers.registry import build_provider
 from geval_cli.providers.wire.refusals import CallContext, refusal_error, retry_after_s
+from geval_cli.source.access import TRUSTED
+from geval_cli.specs.base import ProviderSpec
 
 NOW_S = 1_700_000_000.0
 
@@ -94,6 +100,38 @@ def test_without_a_key_the_hint_says_that_none_was_sent() -> None:
     error = error_of(401, {"error": {"message": "no key"}})
     assert isinstance(error, ProviderAuthError)
     assert "no key was sent" in error.hint
+
+
+KEY, TOKEN = "sk-0123456789", "Bearer sk-abcdefghij"
+OWN = "`headers` in the config"
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "config", "said"),
+    [
+        ("openai:m", {}, "the key came from OPENAI_API_KEY"),
+        ("openai:m", {"api_key": KEY}, "the key came from `api_key` in the config"),
+        ("openai:m", {"apiKey": KEY}, "the key came from `apiKey` in the config"),
+        # It is sent in place of the key.
+        ("openai:m", {"headers": {"Authorization": TOKEN}}, f"the key came from {OWN}"),
+        ("openai:m", {"headers": {"x-trace": "7"}}, "the key came from OPENAI_API_KEY"),
+        ("mistral:m", {"headers": {"Authorization": TOKEN}}, f"the key came from {OWN}"),
+        ("mistral:m", {}, "no key was sent; set `api_key_env`"),
+        ("vertex:gemini-m", {"project_id": "p", "headers": {"Authorization": TOKEN}}, f"came from {OWN}"),
+        ("http", {"body": {"q": "{{ prompt }}"}, "headers": {"Authorization": TOKEN}}, f"came from {OWN}"),
+        ("http", {"body": {"q": "{{ prompt }}"}}, "no key was sent; set `headers`"),
+    ],
+)
+def test_the_hint_is_about_the_key_that_was_sent(
+    provider_id: str, config: dict[str, object], said: str
+) -> None:
+    with LoopbackServer(respond=lambda *_: Reply(401, {"error": {"message": "who are you?"}})) as server:
+        address = {"url": server.url} if provider_id == "http" else {"base_url": server.base_url}
+        spec = ProviderSpec(id=provider_id, config={**address, "max_retries": 0, **config})
+        provider = build_provider(spec, env={"OPENAI_API_KEY": KEY}, base_dir=Path(), access=TRUSTED)
+        with pytest.raises(ProviderAuthError) as error:
+            run(answer(provider))
+    assert said in error.value.hint
 
 
 def test_payment_required_is_an_auth_error() -> None:

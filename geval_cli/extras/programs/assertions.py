@@ -418,7 +418,13 @@ async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> J
         ProviderResponseError: its answer is not JSON.
     """
     access.require_host("a webhook")
-    context = CallContext(f"the webhook {mask_text(url)}", Secrets(secret_values([url])))
+    secrets = secret_values([url])
+    context = CallContext(
+        f"the webhook {mask_text(url)}",
+        Secrets(secrets),
+        key_source="its URL" if secrets else "",
+        key_hint="put it into the URL",
+    )
     transport = Transport()
     try:
         answer, _ = await transport.post_json(HttpCall(url, timeout_s=WEBHOOK_TIMEOUT_S), payload, context)

@@ -68,7 +68,7 @@ from geval_cli.providers.wire.placeholders import (
     problems_of,
     variables_in,
 )
-from geval_cli.providers.wire.refusals import CallContext
+from geval_cli.providers.wire.refusals import HEADERS_SOURCE, CallContext
 from geval_cli.providers.wire.token_usage import (
     Exchange,
     TokenUsage,
@@ -78,6 +78,7 @@ from geval_cli.providers.wire.token_usage import (
     reported_usage,
 )
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Usage
+from geval_cli.source.secrets import secret_values
 from geval_cli.templating import Templates, templates_of
 from geval_cli.templating.js_text import js_json
 
@@ -373,7 +374,12 @@ class HttpProvider:
         self._settings = settings
         self.identity = _identity(settings)
         self._transport = transport or Transport(certificate=settings.certificate, signer=settings.signer)
-        self._context = CallContext(settings.id, settings.secrets)
+        self._context = CallContext(
+            settings.id,
+            settings.secrets,
+            key_source=_key_source(settings),
+            key_hint="set `headers` to what the server wants",
+        )
 
     def __repr__(self) -> str:
         return f"HttpProvider({self._settings!r})"
@@ -517,6 +523,15 @@ def build(source: ProviderSource, code: AnswerCode | None = None) -> HttpProvide
             signer=extra(_AWS).signer_of(source) if settings.get("sign") is not None else None,
         )
     )
+
+
+def _key_source(settings: HttpSettings) -> str:
+    """Return where credentials are that the config sends along; empty where it sends none that look like some."""
+    if settings.signer is not None:
+        return "AWS credentials"
+    if secret_values(dict(settings.headers)):
+        return HEADERS_SOURCE
+    return "the address in the config" if secret_values([settings.url, dict(settings.query)]) else ""
 
 
 def _identity(settings: HttpSettings) -> ProviderIdentity:

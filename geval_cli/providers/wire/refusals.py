@@ -176,6 +176,9 @@ class Written(Struct, frozen=True):
     place: Location | None = None
 
 
+HEADERS_SOURCE = "`headers` in the config"
+
+
 class CallContext(Struct, frozen=True):
     """The facts of a call that an error names: provider, key and parameters.
 
@@ -183,6 +186,7 @@ class CallContext(Struct, frozen=True):
         sent_parameters: those of the request, with what its API calls them.
         written: those of them that the user wrote.
         added: the others: what the request would do without.
+        key_hint: how a key is given, where none was sent.
         model: that is asked, where each request goes to the same one at the same address; else empty.
         place: of the provider in the config.
     """
@@ -193,6 +197,7 @@ class CallContext(Struct, frozen=True):
     sent_parameters: Sent = ()
     written: Mapping[str, Written] = {}  # msgspec copies it
     added: Collection[str] = ()
+    key_hint: str = "set `api_key_env` to the variable that holds it"
     model: str = ""
     place: Location | None = None
 
@@ -330,7 +335,7 @@ def _auth_error(reply: HttpResponse, context: CallContext, *, is_out_of_money: b
     elif context.key_source:
         hint = f"the key came from {context.key_source} and was refused: set a valid one there"
     else:
-        hint = "no key was sent; set `api_key_env` to the variable that holds it"
+        hint = f"no key was sent; {context.key_hint}"
     return ProviderAuthError(
         _message_at(reply, context),
         provider_id=context.provider_id,
