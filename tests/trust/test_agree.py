@@ -64,6 +64,26 @@ class TestOddLabels:
             (rows(people=2), "no alt-test: it needs at least 3 annotators, each with 30 outputs that others"),
             (rows(9, people=3), "no alt-test"),
             (rows(labels={"a": 3, "b": 3}), "all labels are equal, so there is no correlation"),
+            (
+                rows(labels={"a": 3, "b": 3}),
+                "no ceiling: one annotator gave the same label to all outputs that others",
+            ),
+            (
+                rows(score=0.5),
+                "no ceiling: one annotator shares with others only outputs to which the judge gave the same",
+            ),
+            (
+                [*rows(people=1), {**rows()[0], "id": "x"}],
+                "no ceiling: one annotator shares fewer than two outputs with other annotators",
+            ),
+            (
+                [{**row, "labels": {**row["labels"], "p0": 3}} for row in rows()],
+                "no ceiling: one annotator gave the same label to all outputs",
+            ),
+            (
+                [{**row, "labels": {**row["labels"], "p1": 3}} for row in rows()],
+                "no ceiling: one annotator labelled only outputs to which the others gave the same mean label",
+            ),
             (rows(score=0.5), "all scores are equal, so there is no correlation"),
             (rows(output=None), "output texts are missing"),
             ([*rows(), {**rows()[0], "id": "x", "score": None}], "the judge failed on 1 labelled output,"),
@@ -77,6 +97,12 @@ class TestOddLabels:
         assert any(text.startswith(note) for text in found.metrics[0].notes)
         document = json.loads(json.dumps(found.to_json(), allow_nan=False))
         assert all(np.isfinite(number) for number in numbers_in(document))
+
+    def test_a_ceiling_that_is_there_needs_no_reason(self) -> None:
+        for people in (1, 2, 3):
+            found = agree(rows(people=people)).metrics[0]
+            assert (found.people is None) == (people == 1)
+            assert not any(text.startswith("no ceiling") for text in found.notes)
 
     def test_a_constant_side_has_no_correlation(self) -> None:
         level = agree(rows(score=0.5)).metrics[0].dataset

@@ -475,6 +475,10 @@ def _notes(data: _Data, everything: _Data, alt: AltTest | None, errored: int) ->
     elif alt is None:
         least = f"{statistics.MIN_ANNOTATORS} annotators, each with {statistics.MIN_ITEMS} outputs"
         yield f"no alt-test: it needs at least {least} that others labelled too"
+    if len(everything.annotators) > 1 and len(data.score):
+        lack = statistics.lack_of_ceiling(data.score, data.marks)
+        if lack is not None:
+            yield f"no ceiling: one annotator {lack}"
     if len(data.human) and (data.human == data.human[0]).all():
         yield "all labels are equal, so there is no correlation"
     if len(data.score) and (data.score == data.score[0]).all():

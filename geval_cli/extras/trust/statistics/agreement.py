@@ -7,7 +7,7 @@ defined, never 0 or NaN.
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -303,16 +303,35 @@ def ceiling(judge: Numbers, marks: Marks) -> Ceiling | None:
 
     Items that the judge gave no score are left out of both sides.
     """
-    found = []
-    for annotator, own in enumerate(marks):
-        others = np.round(means_of_others(marks, annotator), _DIGITS)
-        here = ~np.isnan(own) & ~np.isnan(others) & ~np.isnan(judge)
-        found.append((spearman(own[here], others[here]), spearman(judge[here], others[here])))
+    sides = _beside_others(judge, marks)
+    found = [(spearman(own, others), spearman(score, others)) for own, others, score in sides]
     people = [person for person, _ in found if person is not None]
     judged = [rho for _, rho in found if rho is not None]
     if len(marks) < 2 or len(people) < len(found) or len(judged) < len(found):  # noqa: PLR2004 - one has no others
         return None
     return Ceiling(math.fsum(people) / len(people), math.fsum(judged) / len(judged))
+
+
+def _beside_others(judge: Numbers, marks: Marks) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """Yield each annotator's marks, the means of the others' and the judge's scores, of items that have all three."""
+    for annotator, own in enumerate(marks):
+        others = np.round(means_of_others(marks, annotator), _DIGITS)
+        here = ~np.isnan(own) & ~np.isnan(others) & ~np.isnan(judge)
+        yield own[here], others[here], judge[here]
+
+
+def lack_of_ceiling(judge: Numbers, marks: Marks) -> str | None:
+    """Return what one annotator did for which people set no ceiling; None where they set one."""
+    for own, others, score in _beside_others(judge, marks):
+        if len(own) < 2:  # noqa: PLR2004 - a line needs two points
+            return "shares fewer than two outputs with other annotators"
+        if _is_constant(own):
+            return "gave the same label to all outputs that others labelled too"
+        if _is_constant(others):
+            return "labelled only outputs to which the others gave the same mean label"
+        if _is_constant(score):
+            return "shares with others only outputs to which the judge gave the same score"
+    return None
 
 
 class Confusion(Struct, frozen=True):
