@@ -64,6 +64,8 @@ EXTRAS: Mapping[str, str] = {
     "Parquet files": "geval_cli.extras.parquet",
     # Fetches tests that a config names by an address: `SourceCopies`.
     "remote tests": "geval_cli.extras.remote",
+    # Makes providers of OpenAI's kind that do not speak chat: `build(source)`.
+    "APIs beside chat": "geval_cli.extras.openai_apis",
     # Answers the tools that a model calls: `ToolCaller`.
     "tools": "geval_cli.extras.tools.calling",
     # Says what keeps a run from going in batches, begins them, and does its jobs in waves.

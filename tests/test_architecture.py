@@ -54,7 +54,7 @@ TIES_OF_EXTRAS: dict[str, set[str]] = {
     "html": {"compare"},
     "judge_again": {"results_files"},
     "juries": {"graded"},
-    "local": {"batches"},
+    "local": {"batches", "openai_apis"},
     "mcp": {"compare", "evidence", "plan", "trust"},
     "plan": {"comparisons"},
     "promptfoo": {"programs", "results_files"},

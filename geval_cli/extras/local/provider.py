@@ -31,6 +31,7 @@ from geval_cli.extras.local.models import (
     ensure,
     model_path,
 )
+from geval_cli.extras.openai_apis import EmbeddingProvider
 from geval_cli.providers.base import (
     ProviderIdentity,
     ProviderLimits,
@@ -44,7 +45,7 @@ from geval_cli.providers.prices import FREE
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.chat import whole_text
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
-from geval_cli.providers.wire.openai import EmbeddingProvider, OpenAICompatibleProvider
+from geval_cli.providers.wire.openai import OpenAICompatibleProvider
 from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Role
 
 _TIMEOUT_S = 900.0
