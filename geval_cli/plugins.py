@@ -62,6 +62,8 @@ EXTRAS: Mapping[str, str] = {
     "early stopping": "geval_cli.extras.stopping",
     # Reads and writes them: `open_tests`, `results_head`, `read_result_texts`, `refuse_parquet`, `write_problem`.
     "Parquet files": "geval_cli.extras.parquet",
+    # Reads tests from .xlsx files: `sheet_rows`.
+    "sheets": "geval_cli.extras.xlsx",
     # Fetches tests that a config names by an address: `SourceCopies`.
     "remote tests": "geval_cli.extras.remote",
     # Makes providers of OpenAI's kind that do not speak chat: `build(source)`.

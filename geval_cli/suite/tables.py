@@ -1,4 +1,4 @@
-"""Read CSV files and sheets of .xlsx files row by row, with the place of each cell, and make tests of the rows.
+"""Read CSV files row by row, with the place of each cell, and make tests of the rows.
 
 Columns are variables, but for those that are called as a key of a test is.
 """
@@ -7,18 +7,13 @@ import csv
 import io
 import json
 import re
-import warnings
-import zipfile
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from datetime import date, datetime, time
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
-from xml.parsers import expat
+from typing import Any
 
 from msgspec import Struct
 
@@ -27,7 +22,7 @@ from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access, open_regular
-from geval_cli.source.files import MAX_CONFIG_BYTES, MAX_LINE_BYTES, MAX_TEXT_BYTES, open_problem
+from geval_cli.source.files import MAX_LINE_BYTES, MAX_TEXT_BYTES, open_problem
 from geval_cli.source.json_source import read_json
 from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import KeyPath, Positions, SourcePath
@@ -36,33 +31,11 @@ from geval_cli.suite.assertions import nearest_type
 from geval_cli.suite.schema import TestSpec
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_string
-from geval_cli.version import install_hint
 
 _QUOTED = compile_later(r'"[^"]*"')
 _LINE_BREAKS = compile_later(r"\r\n|\r|\n")
 _DELIMITERS = (",", ";", "\t")
-_MAX_UNPACKED_BYTES = 1 << 28
-"""So much may a sheet's file hold: what packs more into 64 MB is made to fill a machine's memory."""
-
-_CHUNK = 1 << 20
 MAX_COLUMNS = 2_000
-_MAX_CELLS = 50_000_000
-_MAX_SHEET_ROWS = 1_048_576  # of the format
-_MAX_ELEMENTS, _MAX_DEPTH = 4_000_000, 100
-_MAX_TAG_BYTES = 4 << 20
-"""Of the XML in a stranger's sheet, attributes counted, too: each takes a hundred bytes where it takes five here."""
-
-_BROKEN_SHEET = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    SyntaxError,  # of the XML inside
-    EOFError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""Errors that openpyxl raises on broken files."""
 
 
 class TableRow(Struct, frozen=True):
@@ -218,7 +191,7 @@ def csv_rows(
                 text = "".join(taken)
                 taken.clear()
                 if len(cells) > MAX_COLUMNS:
-                    raise ConfigError([_too_wide(len(cells), Location(str(path), begin, 1, length=0))])
+                    raise ConfigError([too_wide(len(cells), Location(str(path), begin, 1, length=0))])
                 if cells:
                     read = cells if is_strict or '"' not in text else _relaxed(cells, text, mark)
                     yield TableRow(read, begin, reader.line_num, text, mark)
@@ -254,7 +227,8 @@ def _noted(lines: Iterator[str], taken: list[str]) -> Iterator[str]:
         yield line
 
 
-def _too_wide(columns: int, where: Location | None) -> Problem:
+def too_wide(columns: int, where: Location | None) -> Problem:
+    """Return the problem of a table with more columns than `MAX_COLUMNS`."""
     message = f"this table has {columns:,} columns; at most {MAX_COLUMNS:,} are allowed"
     return Problem(
         message, where, "remove unused columns; in a spreadsheet also empty ones that have formatting"
@@ -265,160 +239,6 @@ def guess_delimiter(header: str) -> str:
     """Return the delimiter that stands most often in a header outside of quotes; a comma when none does."""
     bare = _QUOTED.sub("", header)
     return max(_DELIMITERS, key=bare.count)
-
-
-def sheet_rows(
-    path: Path, sheet: str, access: Access, asked_at: Location | None, *, is_strict: bool = False
-) -> Iterator[TableRow]:
-    """Yield the rows of a sheet (the first one when `sheet` is empty) one by one; formulas have their saved values.
-
-    `sheet` is its name, or its number from 1. With `is_strict`, a formula without a value is an error.
-
-    Raises:
-        ConfigError: the file cannot be read, has no such sheet, or the package for it is missing.
-    """
-    openpyxl = _package(asked_at)
-    try:
-        with open_regular(path, access) as stream:
-            content = stream.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise ConfigError([open_problem(path, error, asked_at)]) from error
-    books: list[Any] = []
-    try:
-        _check_size(content, path, access, asked_at)
-        book = _opened(openpyxl, content, books, data_only=True)
-        if sheet not in book.sheetnames and sheet.isdecimal() and 0 < int(sheet) <= len(book.sheetnames):
-            sheet = book.sheetnames[int(sheet) - 1]
-        if sheet and sheet not in book.sheetnames:
-            hint = f"it has: {', '.join(book.sheetnames)}"
-            raise ConfigError([Problem(f"`{path.name}` has no sheet `{sheet}`", asked_at, hint)])
-        name = sheet or book.sheetnames[0]
-        sheet_size = (book[name].max_row or 0, book[name].max_column or 0)
-        if sheet_size[1] > MAX_COLUMNS:
-            raise ConfigError([_too_wide(sheet_size[1], asked_at)])
-        if sheet_size[0] * sheet_size[1] > _MAX_CELLS:
-            message = (
-                f"the sheet `{name}` has {sheet_size[0]:,} rows of {sheet_size[1]:,} cells, which is "
-                "too large"
-            )
-            raise ConfigError([Problem(message, asked_at, "save it as .csv, which is read row by row")])
-        written: Iterator[tuple[Any, ...]] = repeat(())
-        if is_strict and _has_formulas(content):
-            written = _opened(openpyxl, content, books, data_only=False)[name].iter_rows(values_only=True)
-        rows = zip(book[name].iter_rows(values_only=True), written, strict=False)
-        for number, (cells, formulas) in enumerate(rows, start=1):
-            if not cells and not formulas and number <= _MAX_SHEET_ROWS:  # a gap before a cell far below
-                continue
-            if len(cells) > MAX_COLUMNS:  # a sheet that does not say its size
-                raise ConfigError([_too_wide(len(cells), asked_at)])
-            if (
-                number > _MAX_SHEET_ROWS
-                or sum(len(cell) for cell in cells if isinstance(cell, str)) > MAX_LINE_BYTES
-            ):
-                message = f"row {number:,} of the sheet `{name}` is more than a sheet can hold"
-                raise ConfigError([Problem(message, asked_at, "save it as .csv, which is read row by row")])
-            row = TableRow(list(cells), number, number, sheet=name)
-            _check_formulas(row, formulas, path)
-            yield row
-    except (*_BROKEN_SHEET, openpyxl.utils.exceptions.InvalidFileException) as error:
-        hint = "save it again as .xlsx, or as .csv"
-        raise ConfigError([Problem(f"`{path}` is not a spreadsheet: {error}", asked_at, hint)]) from error
-    finally:
-        for book in books:
-            book.close()
-
-
-def _opened(openpyxl: Any, content: bytes, books: list[Any], *, data_only: bool) -> Any:
-    """Return the workbook, with the values of formulas or with the formulas themselves; `books` is to close it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of parts that no test is made from
-        books.append(openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=data_only))
-    return books[-1]
-
-
-def _has_formulas(content: bytes) -> bool:
-    """Return whether there may be formulas, read piece by piece: only then is the file read a second time."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for name in archive.namelist():
-            if not name.startswith("xl/worksheets/"):
-                continue
-            end = b""
-            with archive.open(name) as stream:
-                while chunk := stream.read(_CHUNK):
-                    if b"<f" in end + chunk:
-                        return True
-                    end = chunk[-1:]
-    return False
-
-
-def _check_formulas(row: TableRow, formulas: tuple[Any, ...], path: Path) -> None:
-    for column, (value, formula) in enumerate(zip(row.cells, formulas, strict=False)):
-        if value is None and formula is not None:
-            hint = "open the file in a spreadsheet program and save it, or write the values"
-            message = "this cell contains a formula whose value was never saved"
-            raise ConfigError([Problem(message, row.location(path, column), hint)])
-
-
-def _package(asked_at: Location | None) -> Any:
-    try:
-        import openpyxl  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError as error:
-        hint = f"install it {install_hint('xlsx')}; or save the sheet as .csv"
-        message = "reading .xlsx files needs the package openpyxl"
-        raise ConfigError([Problem(message, asked_at, hint)]) from error
-    return openpyxl
-
-
-def _check_size(content: bytes, path: Path, access: Access, asked_at: Location | None) -> None:
-    """Refuse a file that takes far more memory than it has bytes; of a stranger's, its elements are counted first."""
-    too_large = Problem(
-        f"`{path}` is too large for a sheet", asked_at, "save it as .csv, which is read row by row"
-    )
-    if len(content) > MAX_CONFIG_BYTES:
-        raise ConfigError([too_large])
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > _MAX_UNPACKED_BYTES:
-            raise ConfigError([too_large])
-        if access.is_strangers:
-            left = _MAX_ELEMENTS
-            for member in members:
-                with archive.open(member) as stream:
-                    left = _elements_left(stream, left)
-                if left < 0:
-                    raise ConfigError([too_large])
-
-
-def _elements_left(stream: IO[bytes], left: int) -> int:
-    """Return how many elements are left after those of an XML document; below 0 also for one that is nested deeply.
-
-    What is no XML is for the package to refuse that reads it.
-    """
-    parser = expat.ParserCreate()
-    depth = 0
-
-    def started(_: str, attributes: list[str]) -> None:
-        nonlocal depth, left
-        depth += 1
-        left -= 1 + len(attributes)
-        if depth > _MAX_DEPTH or left < 0:
-            left = -1
-            raise EOFError
-
-    def ended(_: str) -> None:
-        nonlocal depth
-        depth -= 1
-
-    parser.ordered_attributes = True
-    parser.StartElementHandler, parser.EndElementHandler = started, ended
-    fed = 0
-    with suppress(EOFError, expat.ExpatError):
-        while chunk := stream.read(_CHUNK):
-            parser.Parse(chunk)
-            fed += len(chunk)
-            if fed - parser.CurrentByteIndex > _MAX_TAG_BYTES:  # which is read from its beginning each time
-                return -1
-    return left
 
 
 def uneven_problem(row: TableRow, width: int, path: Path) -> Problem:

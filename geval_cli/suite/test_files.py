@@ -44,9 +44,9 @@ from geval_cli.suite.tables import (
     ColumnNames,
     FlatColumns,
     TableReader,
+    TableRow,
     csv_rows,
     is_flat,
-    sheet_rows,
 )
 from geval_cli.suite.validation import LoadContext, read_spec
 
@@ -510,7 +510,9 @@ class FileRows(Struct, frozen=True):
         try:
             path, access = self.file.path, reading.files.access
             if self.file.suffix in _SHEETS:
-                cells = sheet_rows(path, self.file.part, access, self.asked_at, is_strict=True)
+                cells: Iterator[TableRow] = extra("sheets").sheet_rows(
+                    path, self.file.part, access, self.asked_at, is_strict=True
+                )
             else:
                 delimiter = "\t" if self.file.suffix == ".tsv" else None
                 cells = csv_rows(path, access, self.asked_at, delimiter=delimiter, is_strict=True)

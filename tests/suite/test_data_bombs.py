@@ -11,6 +11,8 @@ from support.geval_command import clean_environment, run_geval
 
 from geval_cli.assertions.registry import _bounded
 from geval_cli.errors import ConfigError
+from geval_cli.extras import xlsx
+from geval_cli.extras.xlsx import sheet_rows
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source import files
@@ -18,7 +20,7 @@ from geval_cli.source.access import TRUSTED, access_of_stranger
 from geval_cli.source.files import MAX_CONFIG_BYTES, MAX_LINE_BYTES, hash_file
 from geval_cli.source.problems import render_problems
 from geval_cli.suite import tables, test_files
-from geval_cli.suite.tables import MAX_COLUMNS, csv_rows, sheet_rows
+from geval_cli.suite.tables import MAX_COLUMNS, csv_rows
 
 SHEET = (
     '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">{size}<sheetData>'
@@ -99,7 +101,7 @@ def check(folder: Path, tests: str, *, is_untrusted: bool = False) -> None:
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_it_is_refused_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bomb: str) -> None:
     name, write = BOMBS[bomb]
-    for module in (tables, test_files):
+    for module in (tables, test_files, xlsx):
         monkeypatch.setattr(module, "MAX_LINE_BYTES", 1 << 20)
     write(tmp_path / name)
     began = time.process_time()
@@ -127,7 +129,7 @@ def test_the_elements_of_a_stranger_s_sheet_are_counted(
     """Each takes a hundred bytes and more where it takes five in the file, packed far less."""
     path = tmp_path / "t.xlsx"
     stranger = access_of_stranger([tmp_path])
-    monkeypatch.setattr(tables, "_MAX_ELEMENTS", 10_000)
+    monkeypatch.setattr(xlsx, "_MAX_ELEMENTS", 10_000)
     write_sheet(path, "A2", 2)
     assert len(list(sheet_rows(path, "", stranger, None))) == 2
     attributes = " ".join(f"a{number}=''" for number in range(5_000))

@@ -15,6 +15,7 @@ from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.extras.promptfoo.env import TRUE_WORDS
 from geval_cli.extras.promptfoo.prompts import ConfigPart
+from geval_cli.extras.xlsx import sheet_rows
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
@@ -29,7 +30,7 @@ from geval_cli.source.files import (
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.base import describe_value
-from geval_cli.suite.tables import csv_rows, sheet_rows, uneven_problem
+from geval_cli.suite.tables import csv_rows, uneven_problem
 from geval_cli.suite.test_files import JsonLinesRows
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_string
