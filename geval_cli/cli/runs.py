@@ -385,7 +385,7 @@ def import_run(home: Path | None, path: Path) -> None:
     with closing(RunStore.open(folder)) as runs:
         run = store_run(imported, runs)
     counted = plural(len(imported.results), "result")
-    sys.stdout.write(f"imported {counted} as run {run.id}\nnext: geval show {run.id}\n")
+    sys.stdout.write(f"imported {counted} as run {run.id}\nnext: {show_command(run.id, home)}\n")
 
 
 def export_run(home: Path | None, name: str, *, outputs: Sequence[Path]) -> None:

@@ -162,9 +162,10 @@ class _SessionStore:
     @pytest.hookimpl
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._run is not None:
-            from geval_cli.library.testing import session_line
+            from geval_cli.library.testing import SessionOptions, session_line
 
-            terminalreporter.write_line(session_line(self._run))
+            home = SessionOptions.of(self._config).home
+            terminalreporter.write_line(session_line(self._run, home))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

@@ -46,7 +46,7 @@ from geval_cli.records import (
     to_json,
 )
 from geval_cli.report.case_view import AssertionView
-from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
+from geval_cli.report.sanitize import clipped_lines, home_option, one_line, sanitize, value_text
 from geval_cli.runs.record import ended_run
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import Session
@@ -434,14 +434,15 @@ def read_result(text: str) -> CaseResult:
     return case_result_from_json(json.loads(text))
 
 
-def session_line(run: SessionRun) -> str:
+def session_line(run: SessionRun, home: Path | None) -> str:
     """Return what the end of a session says: the run's id, what was judged, what it cost."""
     sums = run.summary
     usage = sums.usage[Role.JUDGE]
     counts = f"{sums.passed} passed, {sums.failed} failed, {plural(sums.errored, 'error')}"
     if usage.cost_usd != 0:
         counts += ", cost unknown" if usage.cost_usd is None else f", {format_cost(usage.cost_usd)}"
-    where = f"geval show {run.id}" if run.failure is None else f"not stored: {sanitize(run.failure.message)}"
+    shown = f"geval show {run.id}{home_option(home)}"
+    where = shown if run.failure is None else f"not stored: {sanitize(run.failure.message)}"
     return f"geval: {counts} ({where})"
 
 

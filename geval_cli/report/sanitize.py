@@ -7,6 +7,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
 
@@ -129,6 +130,11 @@ def quoted(word: str) -> str:
     """Return a name or folder as a shell takes it; `latest~1` needs no quotes there."""
     word = sanitize(word)
     return word if _PLAIN_WORD.fullmatch(word) else shlex.quote(word)
+
+
+def home_option(home: Path | None) -> str:
+    """Return the option that leads another command to the same runs; "" where none was given."""
+    return "" if home is None else f" --home {quoted(str(home))}"
 
 
 def value_text(value: JsonValue) -> str:

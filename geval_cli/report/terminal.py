@@ -37,7 +37,7 @@ from geval_cli.report.columns import PASS_RATE, mean_text, print_columns, share_
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.failures import FailedTests, GroupBy
 from geval_cli.report.report import RunReport, run_title, telling_metrics, worst_case
-from geval_cli.report.sanitize import one_line, quoted, sanitize, value_text
+from geval_cli.report.sanitize import home_option, one_line, quoted, sanitize, value_text
 from geval_cli.report.verdict import (
     MANY_COLUMNS,
     STYLES,
@@ -297,7 +297,7 @@ def print_answer(
     if failed is not None:
         failed.print(report, console, show)
     if failed is not None and not is_detailed and summary.baseline is not None:
-        later = quoted(name or "latest") + _home_option(home) if is_kept else ""
+        later = quoted(name or "latest") + home_option(home) if is_kept else ""
         extra("comparison in words").print_baseline_in_short(summary.baseline, console, later)
     _print_remarkable(report, console, show)
     for path in written:
@@ -306,8 +306,8 @@ def print_answer(
     print_line("run", Text(_run_text(report)).append_text(config), console)
     console.print()
     _print_counts(report, console, home)
-    compare = f"geval compare {quoted(before)} {quoted(name or 'latest')}{_home_option(home)}"
-    rest = [compare if before else f"{show} -v", f"geval view{_home_option(home)}"]
+    compare = f"geval compare {quoted(before)} {quoted(name or 'latest')}{home_option(home)}"
+    rest = [compare if before else f"{show} -v", f"geval view{home_option(home)}"]
     # Print the commands that answer the next question, where the run is stored.
     if not report.is_stored or report.file or report.run.status is not RunStatus.COMPLETED:
         return
@@ -359,11 +359,7 @@ def _tests_text(report: RunReport, failed: FailedTests) -> str:
 
 def show_command(name: str, home: Path | None) -> str:
     """Return the command that shows this run: the latest one without a name."""
-    return f"geval show{f' {quoted(name)}' if name else ''}{_home_option(home)}"
-
-
-def _home_option(home: Path | None) -> str:
-    return "" if home is None else f" --home {quoted(str(home))}"
+    return f"geval show{f' {quoted(name)}' if name else ''}{home_option(home)}"
 
 
 def _print_metrics_line(summary: RunSummary, console: Console) -> None:
@@ -491,7 +487,7 @@ _HEADLINE_STYLES = {**STYLES, Status.PASSED: "bold green", Status.NOT_EVALUATED:
 def _way_to_the_rest(report: RunReport, home: Path | None) -> str:
     if report.run.judged_from is not None:  # such a run cannot be resumed
         return f"; judge run {report.run.judged_from} again for the rest: answers so far are cached"
-    command = f"geval run {shlex.quote(report.run.config_path)} --resume{_home_option(home)}"
+    command = f"geval run {shlex.quote(report.run.config_path)} --resume{home_option(home)}"
     if _why_stopped(report):  # a budget of the same size does the next part
         return f"; continue: {command}"
     return f"; finish it with `{command}` and the same options"

@@ -206,10 +206,11 @@ class TestKeys:
 
     @pytest.mark.parametrize("end", ["\x03", "q"])
     def test_the_command_that_continues_has_the_options_that_were_given(self, judged: Path, end: str) -> None:
-        words = ("--draw", "99", "--seed", "7", "--scale", "1,5", "--annotator", "anna b")
+        words = ("--draw", "99", "--seed", "7", "--scale", "1,5", "--annotator", "anna b", "--home", ".geval")
         child = label(judged, *words)
         shown, _ = finish_after(child, end)
-        assert "--draw 99 --seed 7 --scale 1,5 --annotator 'anna b'  continues where you stopped" in shown
+        continues = "--draw 99 --seed 7 --scale 1,5 --annotator 'anna b' --home .geval"
+        assert f"{continues}  continues where you stopped" in shown
 
     @pytest.mark.parametrize("end", ["\x04", "q"])
     def test_the_terminal_is_left_as_it_was(self, judged: Path, end: str) -> None:
@@ -329,10 +330,11 @@ class TestShown:
 
     def test_ten_thousand_outputs_are_drawn_from_quickly(self, tmp_path: Path) -> None:
         store(tmp_path, (f"text {number}" for number in range(10_000)))
-        child = label(tmp_path, "--draw", "100", "--seed", "7")
+        child = label(tmp_path, "--draw", "100", "--seed", "7", "--home", ".geval")
         assert "0 of 100 outputs labelled" in press(child, "p")
         said, _ = finish_after(child, "q")
         assert "1 of 100 in all" in said
+        assert said.count(" --home .geval  ") == 3  # continues, shows where, shows how well
         drawn = draw([f"{number}.0.0" for number in range(10_000)], 1, seed=7)
         assert [(row["id"], row["draw"]) for row in rows(tmp_path)] == [(drawn[0], "seed 7")]
 
@@ -342,6 +344,9 @@ class TestWithoutTerminal:
         finished = run_geval("label", cwd=judged)
         assert finished.code == 2
         assert "geval label needs a terminal" in finished.stderr
+        elsewhere = run_geval("label", "--home", ".geval", "--draw", "2", cwd=judged)
+        assert "--draw 2 --home .geval --export sheet.csv" in elsewhere.stderr
+        assert "--import sheet.csv --home .geval" in elsewhere.stderr
         assert "--export sheet.csv" in finished.stderr
         finished = run_geval("label", "--next", "3", "--scale", "1,5", cwd=judged)
         assert " --next 3 --scale 1,5 --export sheet.csv" in finished.stderr

@@ -162,6 +162,7 @@ def test_verdicts_and_calls_are_the_same_for_one_process_and_for_two(
     assert (alone.code, outcomes(alone.stdout)) == (1, OUTCOMES)
     two = session.run("-p", "xdist", "--geval-home", "two", "-n", "2", "test_answers.py", "suite.geval.yaml")
     assert (two.code, outcomes(two.stdout)) == (1, OUTCOMES)
+    assert " --home alone)" in alone.stdout
     assert len(server.requests) == 2 * asked
     for home in ("alone", "two"):
         sums = {item.run.config_path.rpartition("/")[2]: item.summary for item in session.stored(home)}

@@ -359,6 +359,7 @@ def test_a_run_goes_out_and_comes_in_again_and_can_be_judged(
 
         assert (imported.code, shown.code, judged.code) == (0, 0, 1)
         assert "imported 1 result as run" in imported.stdout
+        assert imported.stdout.endswith(f" --home {other.folder / 'state'}\n")
         assert server.requests == []
         assert judged.verdict["status"] == "failed"
         again = other.command(server, "import", "run", str(file), writes_results=False)

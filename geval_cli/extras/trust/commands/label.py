@@ -41,7 +41,14 @@ from geval_cli.report.case_view import ShownCriterion
 from geval_cli.report.console import make_console, print_hanging, print_rows
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import clipped_lines, one_line, quoted, sanitized_lines, value_text
+from geval_cli.report.sanitize import (
+    clipped_lines,
+    home_option,
+    one_line,
+    quoted,
+    sanitized_lines,
+    value_text,
+)
 from geval_cli.runs.options import check_idle
 from geval_cli.runs.stored import is_results_file, load_report, open_reports
 from geval_cli.store.home import current_folder, home_folder
@@ -291,7 +298,8 @@ def _rate(session: _Session, given: LabelCommand) -> None:
     if not is_terminal():
         run = quoted(session.name)
         chosen = " ".join([f"geval label {run}", *_chosen(given, given.next)])
-        hint = f"{chosen} --export sheet.csv, fill in `label`, then geval label {run} --import sheet.csv"
+        imports = f"geval label {run} --import sheet.csv{home_option(given.home)}"
+        hint = f"{chosen} --export sheet.csv, fill in `label`, then {imports}"
         raise UsageError("geval label needs a terminal", hint=hint)
     console = make_console(sys.stdout, environ=os.environ)
     total, done = len(session.sheet.outputs), session.done()
@@ -336,11 +344,13 @@ def _chosen(given: LabelCommand, count: int | None) -> Iterator[str]:
         yield f"--scale {given.scale[0]:g},{given.scale[1]:g}"
     if given.annotator is not None:
         yield f"--annotator {quoted(given.annotator)}"
+    if given.home is not None:
+        yield home_option(given.home).strip()
 
 
 def _say_goodbye(session: _Session, console: Console, given: LabelCommand) -> None:
     total, done = len(session.sheet.outputs), session.done()
-    run = session.name
+    run, home = session.name, home_option(given.home)
     console.print()
     console.print(Text(f" labelled {session.given:,} now, {done:,} of {total:,} in all"))
     if done < total:
@@ -348,10 +358,12 @@ def _say_goodbye(session: _Session, console: Console, given: LabelCommand) -> No
             Text(f" {_resuming(run, given, total - done)}  continues where you stopped"), soft_wrap=True
         )
     if done:
-        console.print(Text(f" geval label {run} --review  shows where the judge differs"), soft_wrap=True)
-        says = f"geval agree --run {run}  shows how well the judge agrees"
+        console.print(
+            Text(f" geval label {run} --review{home}  shows where the judge differs"), soft_wrap=True
+        )
+        says = f"geval agree --run {run}{home}  shows how well the judge agrees"
         if len(session.opened.reports) > 1:
-            says = f"geval compare {run.replace(',', ' ')} --labels kept  shows which run people prefer"
+            says = f"geval compare {run.replace(',', ' ')} --labels kept{home}  shows which run people prefer"
         console.print(Text(f" {says}"), soft_wrap=True)
 
 
