@@ -105,6 +105,7 @@ THIRD_PARTY_HOMES = {
         "specs",
         "assertions",
         "suite",
+        "extras.answers",
         "extras.classifiers",
         "extras.comparisons",
         "extras.conversations",
