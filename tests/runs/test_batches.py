@@ -350,6 +350,20 @@ def test_lines_that_are_there_twice_or_of_others_change_nothing(tmp_path, server
     assert all(item["answered"] == BATCHED for item in ended.run["batches"])
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_an_error_and_an_answer_for_one_request_the_answer_counts(tmp_path, server, is_first):
+    def spoil(lines: list[Any]) -> list[Any]:
+        error = {"code": "server_error", "message": "try again"}
+        broken = [{**line, "response": None, "error": error} for line in lines]
+        return [*broken, *lines] if is_first else [*lines, *broken]
+
+    server.spoil = spoil
+    ended = Suite(tmp_path, server).run()
+    assert paid_once(server, 2 * BATCHED)
+    assert not asked_twice(server)
+    assert all((item["answered"], item["failed"]) == (BATCHED, 0) for item in ended.run["batches"])
+
+
 def test_a_result_that_stays_missing_is_told_and_asked_again(tmp_path, server):
     server.spoil = lambda lines: [line for line in lines if "topic 7." not in json.dumps(line)]
     ended = Suite(tmp_path, server).run()

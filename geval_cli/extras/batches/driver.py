@@ -373,7 +373,10 @@ async def replies_in(remote: RemoteBatch, api: BatchApi) -> AsyncIterator[dict[s
                 len(line.custom_id) == _KEY_DIGITS and _HEX.issuperset(line.custom_id)
             ):
                 continue
-            replies.setdefault(line.custom_id, BatchReply(line.status, line.body))
+            reply = BatchReply(line.status, line.body)
+            known = replies.setdefault(line.custom_id, reply)
+            if reply.is_success and not known.is_success:  # an answer is paid for, an error is not
+                replies[line.custom_id] = reply
             if len(replies) >= _LINES_PER_COMMIT:
                 yield replies
                 replies = {}
