@@ -68,6 +68,8 @@ EXTRAS: Mapping[str, str] = {
     "remote tests": "geval_cli.extras.remote",
     # Makes providers of OpenAI's kind that do not speak chat: `build(source)`.
     "APIs beside chat": "geval_cli.extras.openai_apis",
+    # Says whether the answer of an HTTP API is taken by code of the config: `has_response_code`.
+    "HTTP provider": "geval_cli.extras.http_provider.placeholders",
     # Answers the tools that a model calls: `ToolCaller`.
     "tools": "geval_cli.extras.tools.calling",
     # Says what keeps a run from going in batches, begins them, and does its jobs in waves.

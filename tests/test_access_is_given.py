@@ -142,7 +142,7 @@ ALLOWED: dict[str, str] = {
     "extras/programs/providers/python.py": "built by `build_provider`, which asks the access first",
     "providers/registry.py": "imports modules of its own table; `build_provider` asks the access first",
     "providers/wire/endpoint_provider.py": "built by `build_provider`, which asks the access first",
-    "providers/wire/http.py": "built by `build_provider`, which asks the access first",
+    "extras/http_provider/provider.py": "built by `build_provider`, which asks the access first",
     "extras/programs/providers/http_code.py": "built by `build_provider`, which asks the access first",
     "store/locks.py": "geval's own folder",
     "store/database.py": "geval's own databases",

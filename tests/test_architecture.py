@@ -57,6 +57,7 @@ TIES_OF_EXTRAS: dict[str, set[str]] = {
     "local": {"batches", "openai_apis"},
     "mcp": {"compare", "evidence", "plan", "trust"},
     "plan": {"comparisons"},
+    "programs": {"http_provider"},
     "promptfoo": {"programs", "results_files", "xlsx"},
     "pull_requests": {"compare"},
     "rag": {"graded"},

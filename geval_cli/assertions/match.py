@@ -30,7 +30,7 @@ from geval_cli.assertions.patterns import compiled, is_found
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.specs.dialect import DialectRules
-from geval_cli.templating import TEMPLATE_MARKS, Templates
+from geval_cli.templating import Templates, is_template
 
 Item = str | int | float | bool
 _WORD = "A-Za-z0-9_"
@@ -253,7 +253,7 @@ class TextAssertion(Assertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of one text assertion in one test: broken templates, a pattern that does not compile."""
         text = as_text(self.value)
-        if text and self.base_type != "regex" and not any(mark in text for mark in TEMPLATE_MARKS):
+        if text and self.base_type != "regex" and not is_template(text):
             return []
         location = self.place.value("value")
         problems: list[Problem] = []

@@ -19,7 +19,6 @@ from geval_cli.plugins import PROVIDERS, extra, find_plugin, plugin_names
 from geval_cli.providers.base import ClientModel, Provider, ProviderSource
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, VERTEX, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
-from geval_cli.providers.wire.placeholders import has_response_code
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import is_bare_path
 from geval_cli.source.problems import did_you_mean, listing
@@ -88,6 +87,7 @@ _PROGRAMS = "geval_cli.extras.programs.providers"
 _AWS = "geval_cli.extras.aws"
 _STAND_INS = "geval_cli.extras.stand_ins"
 _CLOUDS = "geval_cli.extras.clouds"
+_HTTP = "geval_cli.extras.http_provider.provider"
 
 OWN_KINDS: Mapping[str, ProviderKind] = {
     "vertex": ProviderKind(
@@ -114,12 +114,8 @@ OWN_KINDS: Mapping[str, ProviderKind] = {
     "scripted": ProviderKind(
         f"{_STAND_INS}.scripted", f"{_STAND_INS}.scripted", "answers from a file", "scripted:replies.yaml"
     ),
-    "http": ProviderKind(
-        f"{_HERE}.wire.http", f"{_HERE}.wire.http", "any HTTP API", "http://localhost:8080/answer"
-    ),
-    "https": ProviderKind(
-        f"{_HERE}.wire.http", f"{_HERE}.wire.http", "any HTTP API", "https://example.com/answer"
-    ),
+    "http": ProviderKind(_HTTP, _HTTP, "any HTTP API", "http://localhost:8080/answer"),
+    "https": ProviderKind(_HTTP, _HTTP, "any HTTP API", "https://example.com/answer"),
     "python": ProviderKind(
         f"{_PROGRAMS}.python",
         f"{_PROGRAMS}.python",
@@ -318,7 +314,7 @@ def _find_kind(source: ProviderSource) -> ProviderKind | None:
     kind = KIND_ALIASES.get(source.kind, source.kind)
     if kind == "file" and _JAVASCRIPT.search(source.name):
         kind = "javascript"
-    if kind in ("http", "https") and has_response_code(source.spec.config):
+    if kind in ("http", "https") and extra("HTTP provider").has_response_code(source.spec.config):
         return _HTTP_CODE_KIND
     known = provider_kinds().get(kind)
     if known is not None or kind == NONE_PROVIDER or kind in _ELSEWHERE:

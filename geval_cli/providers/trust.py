@@ -17,7 +17,6 @@ from geval_cli.providers.options import (
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, VERTEX, Preset, is_region
 from geval_cli.providers.presets import CLASSIFIERS_URL, endpoint_of
 from geval_cli.providers.wire.credentials import has_key_command
-from geval_cli.providers.wire.placeholders import has_response_code
 from geval_cli.source.access import TRUST_HINT, TRUSTED
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import own_env_of
@@ -40,7 +39,8 @@ _WITH_FILES = frozenset({"scripted", "local"})
 def runs_program(spec: ProviderSpec) -> bool:
     """Return whether a provider is code of the config's own, hands its answers to such, or has its key from it."""
     if _kind(spec) in _ADDRESSES:
-        return has_response_code(spec.config)
+        has_code: bool = extra("HTTP provider").has_response_code(spec.config)
+        return has_code
     return _kind(spec) in _PROGRAMS or has_key_command(spec.config)
 
 

@@ -36,7 +36,7 @@ from geval_cli.templating.limits import (
     limited_filters,
 )
 
-TEMPLATE_MARKS = ("{{", "{%", "{#")
+_BEGINNINGS = ("{{", "{%", "{#")
 _UNDEFINED_NAME = re.compile(r"^'(?P<name>[^']*)' is undefined")
 _RENDER_FAILURES = (
     jinja2.TemplateError,
@@ -49,6 +49,11 @@ _RENDER_FAILURES = (
 )
 # Templates per run are few; a config with a criterion of its own per test must not grow memory
 _COMPILED_KEPT = 4096
+
+
+def is_template(text: str) -> bool:
+    """Return whether there is an expression in `text`."""
+    return any(mark in text for mark in _BEGINNINGS)
 
 
 class Templates:
@@ -88,7 +93,7 @@ class Templates:
         Raises:
             TemplateError: the template is broken, or names something that `variables` does not have.
         """
-        if "{" not in text or not any(mark in text for mark in TEMPLATE_MARKS):
+        if "{" not in text or not is_template(text):
             return text
         counting = begin_counting()
         try:
@@ -116,7 +121,7 @@ class Templates:
         Raises:
             TemplateError: the template is broken.
         """
-        if any(mark in text for mark in TEMPLATE_MARKS):
+        if is_template(text):
             self._template(text)
 
     def _use(self, environment: Environment) -> None:

@@ -8,8 +8,8 @@ from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, RecordedRequest, Reply
 
 from geval_cli.errors import ProviderRequestError, ProviderShapeError
+from geval_cli.extras.http_provider.placeholders import follow_path, parse_path
 from geval_cli.gateway.cache import choice_keys
-from geval_cli.providers.wire.placeholders import follow_path, parse_path
 from geval_cli.records import Message, ModelRequest, ModelResponse
 
 SIGNED_BY = {"accessKeyId": "A", "secretAccessKey": "secret-0123456789", "sessionToken": "session-0123456789"}

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from support.calls import ask
 
-from geval_cli.providers.wire.placeholders import Places, has_place, variables_in, without_spaces
+from geval_cli.extras.http_provider.placeholders import Places, has_place, variables_in, without_spaces
 
 TRICKY = 'say "{{ vars.b }}" & \\n'
 PLACES = Places(

@@ -12,6 +12,7 @@ from support.geval_command import run_geval
 
 from geval_cli.extras.aws.signing import SIGNING_KEYS
 from geval_cli.extras.clouds import VERTEX, VERTEX_KEYS
+from geval_cli.extras.http_provider.provider import HTTP_KEYS
 from geval_cli.extras.local.llama_server import LlamaSettings
 from geval_cli.extras.local.models import LOCAL_KEYS
 from geval_cli.extras.programs.scripting.processes import DEFAULT_PARALLEL
@@ -22,7 +23,6 @@ from geval_cli.providers.presets import ANTHROPIC_VERSION, AZURE_API_VERSION
 from geval_cli.providers.registry import NONE_PROVIDER, OWN_KINDS
 from geval_cli.providers.trust import MODELS_DIR_VARIABLE
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
-from geval_cli.providers.wire.http import HTTP_KEYS
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.yaml_source import read_yaml

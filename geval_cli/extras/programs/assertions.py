@@ -35,7 +35,7 @@ from geval_cli.source.access import Access
 from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
 from geval_cli.source.secrets import mask_config, mask_text, secret_values
 from geval_cli.specs.base import JurySpec, ProviderSpec
-from geval_cli.templating import TEMPLATE_MARKS, Templates
+from geval_cli.templating import Templates, is_template
 
 OUTPUT_ARGUMENTS = ("output", "context")
 _CHECKED_TESTS = 100
@@ -122,8 +122,7 @@ def code_problems(
     default_function: str = "get_transform",
 ) -> list[Problem]:
     """Return the problems of code before it is run: no such file, a syntax error, an engine that is not installed."""
-    is_template = any(mark in written for mark in TEMPLATE_MARKS)
-    if is_template and context.test.index >= _CHECKED_TESTS:
+    if is_template(written) and context.test.index >= _CHECKED_TESTS:
         return []
     text = code_text(written, context.test.variables, context.templates)
     try:

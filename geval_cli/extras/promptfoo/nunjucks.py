@@ -55,7 +55,7 @@ from geval_cli.templating.limits import (
     rounds,
     take_steps,
 )
-from geval_cli.templating.templates import TEMPLATE_MARKS, Templates
+from geval_cli.templating.templates import Templates, is_template
 
 _NUMBER = compile_later(r"\d+(\.\d+)?")
 _ESCAPE = compile_later(r"\\(.)", re.DOTALL)
@@ -801,7 +801,7 @@ class NunjucksTemplates(Templates):
         Raises:
             TemplateError: the template is broken, or does what JavaScript could not do either.
         """
-        if not any(mark in text for mark in TEMPLATE_MARKS):
+        if not is_template(text):
             return text
         if _UNFINISHED.search(text) and not _HAS_RAW.search(text):
             return text

@@ -72,7 +72,6 @@ from geval_cli.judge.source import fence
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
 from geval_cli.providers.registry import check_provider
-from geval_cli.providers.wire.placeholders import is_template
 from geval_cli.records import CaseResult, JsonValue, ModelRequest, Purpose, Role, Usage, to_json
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, value_text
@@ -89,6 +88,7 @@ from geval_cli.store.cache import ResponseCache
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_state
+from geval_cli.templating import is_template
 
 Statistic = Callable[[Mask], float | None]
 """A figure of the outputs that a mask keeps; None where it is undefined."""

@@ -70,7 +70,7 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.session import call_policy, job_context, open_suite_session
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state
-from geval_cli.templating import TEMPLATE_MARKS
+from geval_cli.templating import is_template
 
 APART = (ProbeKind.PLACE, ProbeKind.FAMILY, ProbeKind.JOINT)
 """Probes that do not compare an output with a rewritten one, metric by metric."""
@@ -217,7 +217,7 @@ def changed_spec(spec: ModelGradedAssertion, form: str, steps: Sequence[str]) ->
         return None
     if form == "steps":
         reworded = rewritten_steps(steps)
-        if not reworded or any(mark in step for step in reworded for mark in TEMPLATE_MARKS):
+        if not reworded or any(map(is_template, reworded)):
             return None
         return spec.model_copy(update={"evaluation_steps": reworded})
     scale = _SCALES[form]

@@ -18,6 +18,7 @@ from geval_cli.errors import (
     ProviderRequestError,
     ProviderUnavailableError,
 )
+from geval_cli.extras.http_provider.placeholders import Places, has_place, without_spaces
 from geval_cli.extras.programs.providers.base import (
     ProgramProvider,
     ProgramSettings,
@@ -27,7 +28,6 @@ from geval_cli.extras.programs.providers.base import (
 )
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderIdentity, ProviderSource
-from geval_cli.providers.wire.placeholders import Places, has_place, without_spaces
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 from geval_cli.source.command import kill_child
 from geval_cli.templating.js_text import js_json

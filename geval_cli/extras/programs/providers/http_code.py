@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from geval_cli.errors import Problem
+from geval_cli.extras.http_provider import provider as http
+from geval_cli.extras.http_provider.placeholders import RESPONSE_KEYS, is_path
+from geval_cli.extras.http_provider.provider import AnswerCode, HttpProvider, code_error
 from geval_cli.extras.programs.scripting import javascript
 from geval_cli.extras.programs.scripting.code import Code, CodeError, Language, find_code
 from geval_cli.extras.programs.scripting.javascript import JavaScriptEngine
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.messages import HttpResponse
-from geval_cli.providers.wire import http
-from geval_cli.providers.wire.http import AnswerCode, HttpProvider, code_error
-from geval_cli.providers.wire.placeholders import RESPONSE_KEYS, is_path
 from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access

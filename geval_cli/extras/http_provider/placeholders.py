@@ -12,7 +12,7 @@ from geval_cli.errors import TemplateError
 from geval_cli.patterns import compile_later
 from geval_cli.providers.wire.chat import message_list, request_text
 from geval_cli.records import JsonValue, ModelRequest
-from geval_cli.templating import TEMPLATE_MARKS, Templates
+from geval_cli.templating import Templates
 from geval_cli.templating.js_text import js_json
 
 _PLACEHOLDER = re.compile(
@@ -250,11 +250,6 @@ def problems_of(template: Any, templates: Templates) -> Iterator[TemplateError]:
             templates.check(text)
         except TemplateError as error:
             yield error
-
-
-def is_template(text: str) -> bool:
-    """Return whether there is an expression in `text`."""
-    return any(mark in text for mark in TEMPLATE_MARKS)
 
 
 def _texts(template: Any) -> Iterator[str]:

@@ -19,6 +19,19 @@ from geval_cli.errors import (
     ProviderShapeError,
     TemplateError,
 )
+from geval_cli.extras.http_provider.placeholders import (
+    RESPONSE_KEYS,
+    HttpTemplates,
+    PathStep,
+    Places,
+    follow_path,
+    has_place,
+    is_path,
+    names_in,
+    parse_path,
+    problems_of,
+    variables_in,
+)
 from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import extra
@@ -54,20 +67,6 @@ from geval_cli.providers.wire.chat import (
     reports_trouble,
 )
 from geval_cli.providers.wire.finish_reasons import End, known_end
-from geval_cli.providers.wire.placeholders import (
-    RESPONSE_KEYS,
-    HttpTemplates,
-    PathStep,
-    Places,
-    follow_path,
-    has_place,
-    is_path,
-    is_template,
-    names_in,
-    parse_path,
-    problems_of,
-    variables_in,
-)
 from geval_cli.providers.wire.refusals import HEADERS_SOURCE, CallContext
 from geval_cli.providers.wire.token_usage import (
     Exchange,
@@ -79,7 +78,7 @@ from geval_cli.providers.wire.token_usage import (
 )
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Usage
 from geval_cli.source.secrets import secret_values
-from geval_cli.templating import Templates, templates_of
+from geval_cli.templating import Templates, is_template, templates_of
 from geval_cli.templating.js_text import js_json
 
 

@@ -1,0 +1,1 @@
+"""Any HTTP API as a provider, its requests described in the config: `http://...`, `https://...`."""
