@@ -101,6 +101,8 @@ EXTRAS: Mapping[str, str] = {
     "juries": "geval_cli.extras.juries",
     # Has a judge answer the items of a checklist, and makes a grade of the answers: `grade_checklist`.
     "checklists": "geval_cli.extras.graded.checklists",
+    # Reads the nodes of a decision tree: `read_tree`.
+    "decision trees": "geval_cli.extras.decision_trees",
     # Ranks columns by their outputs compared with each other: `RankingSums`.
     "rankings": "geval_cli.extras.rankings",
     # Shows what is behind the answer of a run: `Failures`, `print_evidence`.

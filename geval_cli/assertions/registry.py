@@ -329,7 +329,7 @@ ASSERTION_TYPES = AssertionTypes(
         "webhook": f"{_EXTRAS}.programs.assertions:WebhookAssertion",
         "javascript": f"{_EXTRAS}.programs.assertions:CodeAssertion",
         "python": f"{_EXTRAS}.programs.assertions:CodeAssertion",
-        "decision-tree": f"{_HERE}.sets:DecisionTreeAssertion",
+        "decision-tree": f"{_EXTRAS}.decision_trees:DecisionTreeAssertion",
         "assert-set": f"{_HERE}.sets:AssertSet",
         "human": f"{_HERE}.sets:HumanAssertion",
         "g-eval": f"{_HERE}.geval:GEvalAssertion",

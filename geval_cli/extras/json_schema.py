@@ -16,7 +16,7 @@ from geval_cli.assertions.geval_metric import (
     RatedExampleSpec,
 )
 from geval_cli.assertions.registry import ASSERTION_TYPES
-from geval_cli.assertions.sets import TreeNode
+from geval_cli.extras.decision_trees import TreeNode
 from geval_cli.judge.grading import MOST_ITEMS
 from geval_cli.judge.prompt import DIMENSIONS
 from geval_cli.records import JsonValue

@@ -29,7 +29,6 @@ from geval_cli.assertions.geval import metric_of
 from geval_cli.assertions.geval_metric import GEvalFields
 from geval_cli.assertions.judges import ContextAssertion
 from geval_cli.assertions.registry import wants_logprobs
-from geval_cli.assertions.sets import DecisionTreeAssertion
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, blank_result
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.conversation import ConversationState
@@ -38,6 +37,7 @@ from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.engine.transforms import assertion_code, is_made_by_code, output_code
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
 from geval_cli.extras.comparisons import in_column
+from geval_cli.extras.decision_trees import DecisionTreeAssertion
 from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.gateway.gateway import with_media_for
 from geval_cli.judge.metric import Metric, format_number

@@ -19,7 +19,6 @@ from geval_cli.assertions.geval_metric import (
     RubricBandSpec,
 )
 from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
-from geval_cli.assertions.sets import TreeNode
 from geval_cli.errors import ConfigError
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.grading import MOST_ITEMS
@@ -466,100 +465,8 @@ def _read_members(fields: Fields, reading: LoadContext) -> None:
     fields.values["assertions"] = members
 
 
-_MOST_NODES_DEEP = 50
-_HUMAN = "human"  # decides nothing: a person has to
-_NODE_FORMS = (
-    "{question: ..., yes: NODE, no: NODE}, {question: ..., choices: {NAME: NODE, ...}} or "
-    "{assert: {...}, yes: NODE, no: NODE}, where NODE is a further node or a score from 0 to 1",
-)
-
-
-def _read_tree(value: JsonValue, place: SourcePath, reading: LoadContext, depth: int = 1) -> Any:
-    """Return a node of a decision tree with all that it leads to; None with a problem for each mistake."""
-    before = reading.errors
-    if depth > _MOST_NODES_DEEP:
-        reading.report(f"a decision tree can be {_MOST_NODES_DEEP} questions deep at most", place.value())
-        return None
-    fields = read_fields(TreeNode, value, place, "a node of a decision tree", reading)
-    if fields is None:
-        return None
-    values = fields.values
-    if ("question" in values) == ("assertion" in values):
-        what = "both `question` and `assert`" if "question" in values else "neither `question` nor `assert`"
-        reading.report(f"a node of a decision tree has {what}", place.value(), notes=_NODE_FORMS)
-        return None
-    answers = [name for name in ("yes", "no") if name in values]
-    if "choices" in values and (answers or "assertion" in values):
-        what = f"`{answers[0]}`" if answers else "`assert`"
-        reading.report(
-            f"a node cannot have both `choices` and {what}", place.key("choices"), notes=_NODE_FORMS
-        )
-        return None
-    if "choices" in values:
-        choices, at = values["choices"], fields.child("choices")
-        if not isinstance(choices, dict) or len(choices) < 2:  # noqa: PLR2004
-            reading.report(
-                "`choices` must be a mapping of at least two choices", at.value(), notes=_NODE_FORMS
-            )
-            return None
-        values["choices"] = {
-            name: _read_branch(end, at.child(name), reading, depth) for name, end in choices.items()
-        }
-    else:
-        for name in [name for name in ("yes", "no") if name not in values]:
-            hint = "write a score from 0 to 1, or a further node"
-            reading.report(f"a node of a decision tree has no `{name}`", place.value(), hint)
-        for name in answers:
-            values[name] = _read_branch(values[name], fields.child(name), reading, depth)
-    asked = _asked_in(fields, reading)
-    if asked is None or reading.errors > before:
-        return None
-    node = build_spec(TreeNode, fields, reading)
-    return None if node is None else node.with_asked(asked)
-
-
-def _read_branch(value: JsonValue, place: SourcePath, reading: LoadContext, depth: int) -> Any:
-    if isinstance(value, dict):
-        return _read_tree(value, place, reading, depth + 1)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        message = f"an end of a decision tree must be a score from 0 to 1, found {describe_value(value)}"
-        reading.report(message, place.value(), "or write a further node")
-        return None
-    return float(value)
-
-
-def _asked_in(fields: Fields, reading: LoadContext) -> Assertion | None:
-    """Return the assertion that decides at a node: its own, or a judge's answer to its question."""
-    values = fields.values
-    if "assertion" in values:
-        place = fields.child("assertion")
-        asked = read_assertion(values["assertion"], place, reading)
-        if asked is None:
-            return None
-        values["assertion"] = asked
-        if asked.members or asked.compares_outputs or asked.base_type == _HUMAN:
-            message = f"{asked.base_type} cannot decide at a node of a decision tree"
-            hint = (
-                "an assertion that geval evaluates"
-                if asked.base_type == _HUMAN
-                else "an assertion on a single output"
-            )
-            reading.report(message, place.value("type"), f"use {hint}")
-        return asked
-    place = fields.child("question")
-    question = reading.text(values["question"], place.value, is_for_models=True)
-    if not isinstance(question, str) or not question.strip():
-        reading.report("the question of a node must be a text", place.value())
-        return None
-    values["question"] = question
-    asked_by = {"value": question, "place": fields.place}
-    choices = values.get("choices")
-    if isinstance(choices, dict):
-        ends = {name: end if isinstance(end, float) else 0.0 for name, end in choices.items()}
-        return ASSERTION_TYPES["choice"].model_validate({"type": "choice", "choices": ends, **asked_by})
-    return ASSERTION_TYPES["model-graded-closedqa"].model_validate(
-        {"type": "model-graded-closedqa", **asked_by}
-    )
+def _read_tree(value: JsonValue, place: SourcePath, reading: LoadContext) -> Any:
+    return extra("decision trees").read_tree(value, place, reading)
 
 
 def _is_known(kind: str) -> bool:
