@@ -90,6 +90,25 @@ def suite(output: str) -> dict[str, Any]:
     return {"defaultTest": {"options": {"provider": "openai:judge"}}, "tests": [test]}
 
 
+def questions(depth: int) -> Any:
+    """A tree in which each `yes` leads to the next question."""
+    tree: Any = 1
+    for _ in range(depth):
+        tree = {"question": "a", "yes": tree, "no": 0}
+    return tree
+
+
+def load_tree(folder: Path, tree: Any) -> None:
+    config = {"tests": [{"output": "x", "assert": [{"type": "decision-tree", "tree": tree}]}]}
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    list(load_suite(path, env={}).tests)
+
+
+def test_a_tree_may_be_fifty_questions_deep(tmp_path: Path) -> None:
+    load_tree(tmp_path, questions(50))
+
+
 @pytest.mark.parametrize(
     ("tree", "said"),
     [
@@ -117,14 +136,12 @@ def suite(output: str) -> dict[str, Any]:
         ({"assert": {"type": "human"}, "yes": 1, "no": 0}, ["human cannot decide"]),
         ({"question": " ", "yes": 1, "no": 0}, ["the question of a node must be a text"]),
         ({"question": "a", "yes": 1, "no": 0, "maybe": 0}, ["unknown key `maybe`"]),
+        (questions(51), ["a decision tree can be 50 questions deep at most"]),
     ],
 )
 def test_every_mistake_of_a_tree_has_its_place(tmp_path: Path, tree: Any, said: list[str]) -> None:
-    config = {"tests": [{"output": "x", "assert": [{"type": "decision-tree", "tree": tree}]}]}
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        list(load_suite(path, env={}).tests)
+        load_tree(tmp_path, tree)
     found = caught.value.problems
     assert len(found) == len(said)
     for problem, words in zip(found, said, strict=True):
