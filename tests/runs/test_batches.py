@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -651,9 +652,10 @@ def test_what_another_run_is_about_to_submit_is_taken_off_its_list_before_it_is_
     server.is_held = True
     suite = Suite(tmp_path, server)
     suite.run(waits=False)
-    cache = ResponseCache.open(tmp_path / "home")
-    try:
-        connection = cache._database.connect()
+    with (
+        closing(ResponseCache.open(tmp_path / "home")) as cache,
+        closing(cache._database.connect()) as connection,
+    ):
         with connection:  # as it is between a run's asking and its batch
             connection.execute("UPDATE batch_requests SET batch_id = NULL WHERE rowid = 1")
         of_the_row = "SELECT count(*) FROM batch_requests WHERE rowid = 1"
@@ -662,8 +664,6 @@ def test_what_another_run_is_about_to_submit_is_taken_off_its_list_before_it_is_
         suite.run(waits=False)  # all but this one are in a batch: it is the first of its kind to be sent
         assert len(server.direct) > directly
         assert connection.execute(of_the_row).fetchone()[0] == 0
-    finally:
-        cache.close()
 
 
 def test_a_run_without_the_cache_joins_no_other(tmp_path, server):
@@ -853,7 +853,8 @@ def test_answers_leave_no_rows_behind(tmp_path, server):
     Suite(tmp_path, server).run()
     cache = ResponseCache.open(tmp_path / "home")
     try:
-        left = cache._database.connect().execute("SELECT count(*) FROM batch_requests").fetchone()[0]
+        with closing(cache._database.connect()) as connection:
+            left = connection.execute("SELECT count(*) FROM batch_requests").fetchone()[0]
     finally:
         cache.close()
     assert left == 0
