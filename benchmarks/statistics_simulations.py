@@ -22,9 +22,10 @@ import msgspec
 import numpy as np
 from numpy.random import Generator
 
+from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.main import main as geval_command
 from geval_cli.cli.options import CompareOptions
-from geval_cli.cli.runs import compare_runs, export_run, import_run
+from geval_cli.cli.runs import export_run, import_run
 from geval_cli.extras.compare.comparison import judge_difference
 from geval_cli.extras.conversations.realism import draw_pairs
 from geval_cli.extras.conversations.talk_files import Talk, Talks

@@ -503,7 +503,7 @@ def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
     Human labels of their outputs stay, unless --labels is given.
     """
     from geval_cli.cli.arguments import parse_age
-    from geval_cli.cli.runs import remove_runs
+    from geval_cli.cli.remove import remove_runs
 
     age_s = None if given.older_than is None else parse_age("--older-than", given.older_than)
     remove_runs(runs or (), given, older_than_s=age_s)
@@ -517,7 +517,7 @@ def compare(
     later: options.LaterRunName = None,
 ) -> None:
     """Compare two runs: what got better, what got worse."""
-    from geval_cli.cli.runs import compare_runs
+    from geval_cli.cli.compare import compare_runs
 
     if earlier is None:
         earlier, later = "latest~1", "latest"
@@ -536,7 +536,7 @@ app.add_typer(cache_commands, name="cache")
 @declared(RunOptions, "cache_folder", "home")
 def cache_stats(given: RunOptions) -> None:
     """Show how many answers are cached, their age and size."""
-    from geval_cli.cli.runs import print_stats
+    from geval_cli.cli.remove import print_stats
 
     print_stats(given.home, given.cache_folder)
 
@@ -545,7 +545,7 @@ def cache_stats(given: RunOptions) -> None:
 @declared(RunOptions, "cache_folder", "home")
 def cache_clear(given: RunOptions) -> None:
     """Remove all answers."""
-    from geval_cli.cli.runs import clear
+    from geval_cli.cli.remove import clear
 
     clear(given.home, given.cache_folder)
 
@@ -555,7 +555,7 @@ def cache_clear(given: RunOptions) -> None:
 def cache_prune(given: RunOptions, older_than: options.OlderThan = "14d") -> None:
     """Remove old answers."""
     from geval_cli.cli.arguments import parse_age
-    from geval_cli.cli.runs import prune
+    from geval_cli.cli.remove import prune
 
     prune(given.home, given.cache_folder, older_than_s=parse_age("--older-than", older_than))
 

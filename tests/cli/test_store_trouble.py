@@ -12,7 +12,8 @@ import pytest
 from support.geval_command import Finished, clean_environment, run_geval
 from support.read_only import read_only_command
 
-from geval_cli.cli.runs import print_runs, print_stats
+from geval_cli.cli.remove import print_stats
+from geval_cli.cli.runs import print_runs
 from geval_cli.store import database
 from geval_cli.store.state import open_state
 

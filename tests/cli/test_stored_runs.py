@@ -23,7 +23,8 @@ from support.stored_runs import store_judged_run, store_run, write_config, write
 
 from geval_cli.cli.arguments import parse_case, parse_grouping, parse_tags
 from geval_cli.cli.options import RemoveOptions
-from geval_cli.cli.runs import ShowChoice, print_runs, remove_runs, show_run
+from geval_cli.cli.remove import remove_runs
+from geval_cli.cli.runs import ShowChoice, print_runs, show_run
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.extras.plan import plan_run
 from geval_cli.records import CaseResult, RunStatus, Status

@@ -10,8 +10,9 @@ import pytest
 from support.browser import serve
 from support.realistic_runs import Shape, store_history
 
+from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.options import CompareOptions
-from geval_cli.cli.runs import ShowChoice, compare_runs, export_run, print_runs, show_run
+from geval_cli.cli.runs import ShowChoice, export_run, print_runs, show_run
 from geval_cli.records import GateResult, Status
 from geval_cli.report.verdict import gate_value
 from geval_cli.store.run_pages import RunChoice
