@@ -11,11 +11,7 @@ from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import (
-    Score,
-    Spec,
-    describe_value,
-)
+from geval_cli.specs.base import Score, Spec, describe_value
 from geval_cli.suite.assertions import read_assertion
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -211,6 +211,12 @@ def header_problems(source: ProviderSource, settings: Mapping[str, Any]) -> list
 
 def _is_cut(text: str) -> bool:
     return any(mark in text for mark in "\r\n\0")
+
+
+def spelling_in(config: Mapping[str, Any], name: str, keys: Iterable[OwnKey]) -> str:
+    """Return how `config` spells one of our `keys`, known by its first spelling; that one where it has no value."""
+    key = next(key for key in keys if key.spellings[0] == name)
+    return next((spelling for spelling in key.spellings if config.get(spelling) is not None), name)
 
 
 def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:

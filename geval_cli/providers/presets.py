@@ -34,6 +34,7 @@ from geval_cli.providers.options import (
     is_price,
     limits_of,
     own_settings,
+    spelling_in,
     wire_parameters,
 )
 from geval_cli.providers.preset_table import (
@@ -457,7 +458,7 @@ def find_key(
     if settings.get(CLOUD_LOGIN):
         return None, ""
     if "api_key" in settings:
-        written = next(name for name in ("api_key", "apiKey") if name in source.spec.config)
+        written = spelling_in(source.spec.config, "api_key", ENDPOINT_KEYS)
         return settings["api_key"], f"`{written}` in the config"
     named = settings.get("api_key_env")
     for variable in (named,) if named else usual:

@@ -112,6 +112,7 @@ OWN = "`headers` in the config"
         ("openai:m", {}, "the key came from OPENAI_API_KEY"),
         ("openai:m", {"api_key": KEY}, "the key came from `api_key` in the config"),
         ("openai:m", {"apiKey": KEY}, "the key came from `apiKey` in the config"),
+        ("openai:m", {"api_key": None, "apiKey": KEY}, "the key came from `apiKey` in the config"),
         # It is sent in place of the key.
         ("openai:m", {"headers": {"Authorization": TOKEN}}, f"the key came from {OWN}"),
         ("openai:m", {"headers": {"x-trace": "7"}}, "the key came from OPENAI_API_KEY"),

@@ -30,6 +30,7 @@ from geval_cli.providers.options import (
     check_settings,
     limits_of,
     own_settings,
+    spelling_in,
     wire_parameters,
 )
 from geval_cli.providers.preset_table import is_region
@@ -99,23 +100,19 @@ def check(source: ProviderSource) -> list[Problem]:
     settings = own_settings(source.spec.config, BEDROCK_KEYS)
     if ("batch_s3" in settings) != ("batch_role_arn" in settings):
         named, other = ("batch_s3", "batch_role_arn")[:: 1 if "batch_s3" in settings else -1]
-        key = _spelled(source, named)
+        key = spelling_in(source.spec.config, named, BATCH_KEYS)
         message = f"`{key}` needs `{other}` beside it: batches need a folder in S3 and a role that may use it"
         problems.append(source.problem(message, key=key))
     elif "batch_s3" in settings and has_bearer_key(source):
         message = "batches need AWS credentials, since their files are in S3; here a Bedrock API key is used"
         hint = "set `profile`, or unset AWS_BEARER_TOKEN_BEDROCK"
-        problems.append(source.problem(message, key=_spelled(source, "batch_s3"), hint=hint))
+        problems.append(
+            source.problem(message, key=spelling_in(source.spec.config, "batch_s3", BATCH_KEYS), hint=hint)
+        )
     if not _model(source):
         hint = f"write it after the colon, for example `{BEDROCK.example}`"
         problems.append(source.problem(f"`{source.id}` has no model name", hint=hint))
     return problems
-
-
-def _spelled(source: ProviderSource, name: str) -> str:
-    """Return how the config spells a key of batches."""
-    [key] = [key for key in BATCH_KEYS if key.spellings[0] == name]
-    return next(spelling for spelling in key.spellings if source.spec.config.get(spelling) is not None)
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:

@@ -19,7 +19,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.providers.base import TEXT, ProviderSource, kind_of
 from geval_cli.providers.network.addresses import parse_address, split_url
 from geval_cli.providers.network.messages import HttpCall
-from geval_cli.providers.options import ENDPOINT_KEYS, OwnKey, is_text, own_settings
+from geval_cli.providers.options import ENDPOINT_KEYS, OwnKey, is_text, own_settings, spelling_in
 from geval_cli.providers.preset_table import PRESETS, is_region
 from geval_cli.providers.redaction import learn_secret
 from geval_cli.providers.wire.credentials import has_key_command
@@ -311,15 +311,15 @@ def _option(chain: CredentialChain) -> str:
 def check_keys(source: ProviderSource) -> list[Problem]:
     """Return the problems of credentials in a config: half of them, or two kinds."""
     settings = own_settings(source.spec.config, SIGNING_KEYS)
-    written = [key for key in STATIC_KEYS if key.spellings[0] in settings]
+    written = [key.spellings[0] for key in STATIC_KEYS if key.spellings[0] in settings]
     problems = []
     if written and _written_keys(settings) is None:
         missing = "secret_access_key" if "access_key_id" in settings else "access_key_id"
-        key = _spelling(source, written[0])
+        key = spelling_in(source.spec.config, written[0], STATIC_KEYS)
         hint = f"add `{missing}`, or leave all of them out to use the machine's own credentials"
         problems.append(source.problem(f"`{key}` needs `{missing}` beside it", key=key, hint=hint))
     if written and "profile" in settings:
-        key = _spelling(source, written[0])
+        key = spelling_in(source.spec.config, written[0], STATIC_KEYS)
         message = f"`profile` and `{key}` both supply credentials: keep one"
         problems.append(source.problem(message, key="profile"))
     return [*problems, *_header_problems(source)] if uses_signature(source) else problems
@@ -337,10 +337,6 @@ def _header_problems(source: ProviderSource) -> list[Problem]:
         for name in (headers if isinstance(headers, dict) else ())
         if str(name).lower() in _OF_SIGNATURE
     ]
-
-
-def _spelling(source: ProviderSource, key: OwnKey) -> str:
-    return next(name for name in key.spellings if source.spec.config.get(name) is not None)
 
 
 def missing_credentials(

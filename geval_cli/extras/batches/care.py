@@ -29,12 +29,12 @@ class BatchKeeper:
     """The batches of a cache and the providers that have them, by the configs of the runs that made them."""
 
     def __init__(
-        self, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str], places: str
+        self, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str], folder_options: str
     ) -> None:
         self._cache = cache
         self._runs = runs
         self._environ = environ
-        self._places = places
+        self._folder_options = folder_options
         self._pools: list[ProviderPool] = []
         self._by_run: dict[str, dict[str, Provider]] = {}
         self._policies: dict[str, BatchPolicy] = {}
@@ -42,10 +42,10 @@ class BatchKeeper:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str], places: str = ""
+        cls, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str], folder_options: str = ""
     ) -> "AsyncIterator[BatchKeeper]":
-        """Provide a keeper until the end of the block; `places` are options as `places_text` has them."""
-        keeper = cls(cache, runs, environ, places)
+        """Provide a keeper until the end of the block; `folder_options` are as in `BatchPolicy`."""
+        keeper = cls(cache, runs, environ, folder_options)
         try:
             yield keeper
         finally:
@@ -185,7 +185,7 @@ class BatchKeeper:
             except ConfigError as error:
                 raise UsageError.of(f"the config of run {run_id} cannot be read", error.problems) from error
             suite = prepared.suite
-            self._policies[run_id] = policy_of(suite, BOTH_ROLES, places=self._places)
+            self._policies[run_id] = policy_of(suite, BOTH_ROLES, folder_options=self._folder_options)
             pool = ProviderPool.of(suite)
             self._pools.append(pool)
             built = [pool.get(spec) for spec in prepared.asked]

@@ -15,7 +15,7 @@ from geval_cli.cli.problems import print_note, print_warnings
 from geval_cli.errors import UsageError
 from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.extras.batches.driver import recorded_batch
-from geval_cli.extras.batches.layer import places_text
+from geval_cli.extras.batches.layer import folder_options
 from geval_cli.extras.batches.store import Batch
 from geval_cli.numbers import format_time, plural
 from geval_cli.records import SCHEMA_VERSION, to_json
@@ -116,7 +116,7 @@ def _with_keeper(home: Path | None, folder: Path | None, work: Callable[[BatchKe
     environ = gather_env(os.environ, base_dir=Path.cwd(), env_file=None, access=TRUSTED)
 
     async def run(cache: ResponseCache, runs: RunStore | None) -> T:
-        async with BatchKeeper.opened(cache, runs, environ, places_text(home, folder)) as keeper:
+        async with BatchKeeper.opened(cache, runs, environ, folder_options(home, folder)) as keeper:
             return await work(keeper)
 
     with _opened(home, folder) as (cache, runs):

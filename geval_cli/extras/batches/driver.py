@@ -64,7 +64,7 @@ from geval_cli.extras.batches.layer import (
     BatchPolicy,
     BatchQueue,
     ScoutLayer,
-    places_text,
+    folder_options,
     server_text,
 )
 from geval_cli.extras.batches.store import Batch, BatchReply, BatchState, FreeRequest
@@ -775,7 +775,7 @@ async def batch_start(
         run_id=run.id,
         joins_others=prepared.reads_cache,
         waits=prepared.request.waits,
-        places=places_text(prepared.request.home, prepared.request.cache_folder),
+        folder_options=folder_options(prepared.request.home, prepared.request.cache_folder),
     )
     return partial(BatchDriver.begin, policy)
 
@@ -840,7 +840,7 @@ def _ways_on(batches: Sequence[Batch], policy: BatchPolicy) -> str:
     goes = "continues" if len(batches) == 1 else "continue"
     return (
         f"{STOPPED}{counted} with {requests:,} requests {goes} at the provider: {policy.way_on} fetches the answers,"
-        f" `geval batches cancel {names}{policy.places}` ends {'it' if len(batches) == 1 else 'them'}"
+        f" `geval batches cancel {names}{policy.folder_options}` ends {'it' if len(batches) == 1 else 'them'}"
     )
 
 

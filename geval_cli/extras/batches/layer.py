@@ -27,7 +27,7 @@ from geval_cli.providers.network.messages import json_bytes
 from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import ModelRequest, ModelResponse, Purpose, Role
-from geval_cli.report.sanitize import quoted
+from geval_cli.report.sanitize import home_option, quoted
 
 LAST_PASS = 12
 """From this pass over a run's jobs on, new questions are sent directly: some judge asks on and on."""
@@ -55,7 +55,7 @@ class BatchPolicy(Struct, frozen=True):
             sent directly; else it is an error.
         waits: whether the process stays until all is answered.
         config_path: the config of the run; "" in a Python program.
-        places: the options that name the folders of runs and answers, as they were given.
+        folder_options: what `folder_options` returns.
     """
 
     roles: frozenset[Role]
@@ -67,21 +67,21 @@ class BatchPolicy(Struct, frozen=True):
     falls_back: bool = True
     waits: bool = True
     config_path: str = ""
-    places: str = ""
+    folder_options: str = ""
 
     @property
     def way_on(self) -> str:
         """Return what fetches the answers of submitted batches, for messages."""
         if not self.config_path:
             return "the same call"
-        command = f"geval run {shlex.quote(self.config_path)} --resume{self.places}"
+        command = f"geval run {shlex.quote(self.config_path)} --resume{self.folder_options}"
         return f"`{command}`"
 
 
-def places_text(home: Path | None, cache_folder: Path | None) -> str:
+def folder_options(home: Path | None, cache_folder: Path | None) -> str:
     """Return the options that lead another command to the same runs and batches; "" where none was given."""
-    given = {"--home": home, "--cache-dir": cache_folder}
-    return "".join(f" {name} {quoted(str(folder))}" for name, folder in given.items() if folder is not None)
+    cache = "" if cache_folder is None else f" --cache-dir {quoted(str(cache_folder))}"
+    return home_option(home) + cache
 
 
 def server_text(server: ServerKey) -> str:

@@ -246,9 +246,8 @@ def _own_path(item: Mapping[str, Any], body: Any) -> Iterator[str | int]:
     """Yield the keys and indexes of a place, without pydantic's names for the forms that a value may have."""
     value = body
     for part in item["loc"][1:]:
-        if isinstance(value, list | dict) and part in (
-            value if isinstance(value, dict) else range(len(value))
-        ):
+        known = range(len(value)) if isinstance(value, list) else value if isinstance(value, dict) else ()
+        if part in known:
             yield part
             value = value[part]
     if item["type"] == "missing" and len(item["loc"]) > 1:  # else the body itself is

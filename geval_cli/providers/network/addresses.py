@@ -16,7 +16,7 @@ from msgspec import Struct
 from geval_cli.errors import Problem
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.messages import InvalidAddressError, UnsendableRequestError
-from geval_cli.providers.options import CERTIFICATE_KEYS, own_settings
+from geval_cli.providers.options import CERTIFICATE_KEYS, own_settings, spelling_in
 
 CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables of the environment that name certificates to trust instead of the system's."""
@@ -45,7 +45,7 @@ def check_certificate(source: ProviderSource) -> list[Problem]:
     paths = _certificate_paths(source)
     problems = []
     for name, path in paths.items():
-        key = _spelling(source, name)
+        key = spelling_in(source.spec.config, name, CERTIFICATE_KEYS)
         if source.access.is_outside(path):
             problems.append(source.access.outside_problem(path, source.spec.place.value("config", key)))
         elif not path.is_file():
@@ -53,14 +53,14 @@ def check_certificate(source: ProviderSource) -> list[Problem]:
             hint = "paths are relative to the config's file"
             problems.append(source.problem(f"`{key}` is {written}, which is not a file", key=key, hint=hint))
     if "client_key" in paths and "client_cert" not in paths:
-        key = _spelling(source, "client_key")
+        key = spelling_in(source.spec.config, "client_key", CERTIFICATE_KEYS)
         problems.append(source.problem(f"`{key}` needs the `client_cert` that it belongs to", key=key))
     if problems or "client_cert" not in paths:
         return problems
     try:
         _show(certificate_of(source), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     except OSError as error:  # ssl.SSLError is one
-        key = _spelling(source, "client_cert")
+        key = spelling_in(source.spec.config, "client_cert", CERTIFICATE_KEYS)
         reason = getattr(error, "reason", None) or error.strerror
         message = f"`{key}` and its key cannot be used: {reason}"
         hint = "use PEM files, and the certificate's own key without a password"
@@ -102,11 +102,6 @@ def _certificate_paths(source: ProviderSource) -> dict[str, Path]:
         for name, value in settings.items()
         if isinstance(value, str) and value
     }
-
-
-def _spelling(source: ProviderSource, name: str) -> str:
-    key = next(key for key in CERTIFICATE_KEYS if key.spellings[0] == name)
-    return next(spelling for spelling in key.spellings if source.spec.config.get(spelling) is not None)
 
 
 def _trusting_context(env: Mapping[str, str]) -> ssl.SSLContext:
