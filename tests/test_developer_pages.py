@@ -124,12 +124,16 @@ def test_the_tree_is_the_list_of_rooms_lowest_first() -> None:
     tree, extras = TREE.findall(text_of("docs/internals/architecture.md"))
     rooms = re.findall(r"^(\w+)(?:\.py|/) ", tree, re.MULTILINE)
     assert sorted(rooms) == sorted(set().union(*ROOMS))
-    assert [level_of(room) for room in rooms] == sorted(level_of(room) for room in rooms)
+    assert rooms == sorted(rooms, key=level_of)
     inside = re.findall(r"(?<![\w/])(\w+(?:/|\.py))(?=[ :;,])", tree)
     assert [name for name in inside if not list(PACKAGE.glob(name)) + list(PACKAGE.glob(f"*/{name}"))] == []
-    named = re.findall(r"^(\w+)(?:\.py|/) ", extras, re.MULTILINE)
-    there = {path.stem for path in (PACKAGE / "extras").iterdir()} - {"__init__", "__pycache__"}
-    assert sorted(named) == sorted(there)
+    named = re.findall(r"^(\w+(?:\.py|/)) ", extras, re.MULTILINE)
+    folder = PACKAGE / "extras"
+    there = {
+        *(f"{path.parent.name}/" for path in folder.glob("*/__init__.py")),
+        *(path.name for path in folder.glob("*.py")),
+    }
+    assert sorted(named) == sorted(there - {"__init__.py"})
 
 
 def test_the_reason_for_every_dependency_is_given() -> None:
