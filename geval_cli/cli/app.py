@@ -34,20 +34,35 @@ if TYPE_CHECKING:
     from geval_cli.cli.stranger import Wall
     from geval_cli.runs.requests import RunRequest
 
-EXTRA_COMMANDS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("agree", "calibrate", "drift", "estimate", "improve", "label", "probe"),
-        "geval_cli.extras.trust.commands",
+_TRUST = "geval_cli.extras.trust.commands"
+_WEB = "geval_cli.extras.web.command"
+_GENERATION = "geval_cli.extras.generation.commands"
+
+EXTRA_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "agree": (_TRUST, "Measure how well a judge agrees with human labels."),
+    "calibrate": (_TRUST, "Calibrate a judge on human labels."),
+    "drift": (_TRUST, "Check whether a judge has drifted since an earlier run."),
+    "estimate": (_TRUST, "Estimate the true pass rate from a few human labels."),
+    "improve": (_TRUST, "Improve a judge with labels; accept only proven gains."),
+    "label": (_TRUST, "Rate outputs with single keystrokes; verdicts hidden."),
+    "probe": (_TRUST, "Test a judge: rewrite outputs and see if it is fooled."),
+    "serve": (_WEB, "Serve the HTTP API and the web pages."),
+    "view": (_WEB, "Open runs in the browser."),
+    "generate": (_GENERATION, "Generate tests, or profiles of users, with a model."),
+    "review": (_GENERATION, "Accept, edit or drop tests with single keys."),
+    "realism": ("geval_cli.extras.conversations.command", "Compare simulated users with real ones."),
+    "mcp": ("geval_cli.extras.mcp.command", "Serve geval's tools to an assistant over MCP."),
+    "comment": (
+        "geval_cli.extras.pull_requests.command",
+        "Say on a pull request what it changes, in one comment.",
     ),
-    **dict.fromkeys(("serve", "view"), "geval_cli.extras.web.command"),
-    **dict.fromkeys(("generate", "review"), "geval_cli.extras.generation.commands"),
-    "realism": "geval_cli.extras.conversations.command",
-    "mcp": "geval_cli.extras.mcp.command",
-    "comment": "geval_cli.extras.pull_requests.command",
-    "batches": "geval_cli.extras.batches.cli",
-    "models": "geval_cli.extras.local.command",
+    "batches": ("geval_cli.extras.batches.cli", "List, fetch or cancel submitted batches."),
+    "models": ("geval_cli.extras.local.command", "List, fetch or check models."),
 }
-"""The commands of extras, and the module whose `commands` holds each: imported when the command is called."""
+"""The commands of extras: the module whose `commands` holds each, imported when it is called, and its summary.
+
+The summaries stand here so that `geval --help` imports none of these modules, which would take longer than all else.
+"""
 
 _IN_HELP: Mapping[str, Sequence[str]] = {
     "Evaluate": ("run", "show", "compare", "list", "judge", "comment", "view", "demo"),
@@ -138,19 +153,21 @@ class Commands(TyperGroup):
         """Write the commands under their headings, each with its summary whole."""
         added = self.list_commands(ctx)[len(names_of_commands()) :]
         for heading, names in {**_IN_HELP, **({"Plugins": added} if added else {})}.items():
-            commands = [(name, self.get_command(ctx, name)) for name in names]
-            rows = [
-                (name.ljust(_NAME_WIDTH), found.get_short_help_str(limit=_SUMMARY_MAX))
-                for name, found in commands
-            ]
+            rows = [(name.ljust(_NAME_WIDTH), self._summary(ctx, name)) for name in names]
             with formatter.section(bold(heading)):
                 formatter.write_dl(rows)
+
+    def _summary(self, ctx: Any, name: str) -> str:
+        if name in EXTRA_COMMANDS:
+            return EXTRA_COMMANDS[name][1]
+        summary: str = self.get_command(ctx, name).get_short_help_str(limit=_SUMMARY_MAX)
+        return summary
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by its name, None where there is none."""
         found = super().get_command(ctx, cmd_name)
         if found is None and cmd_name in EXTRA_COMMANDS:
-            found = get_group(import_module(EXTRA_COMMANDS[cmd_name]).commands).commands[cmd_name]
+            found = get_group(import_module(EXTRA_COMMANDS[cmd_name][0]).commands).commands[cmd_name]
         elif found is None and (plugin := find_plugin(COMMANDS, cmd_name)) is not None:
             if not isinstance(plugin, typer.Typer):
                 hint = "its entry point must name a `typer.Typer`"

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from geval_cli.cli.problems import print_warnings
-from geval_cli.engine.plan import failing_tests
 from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import MORE_HINT, RESUME_HINT, Budget
 from geval_cli.numbers import percent_hint, seconds_of_age, share_of_percentage
 from geval_cli.patterns import compile_later
 from geval_cli.runs.options import AUTO, DECIDED, Option, RunOptions
-from geval_cli.runs.stored import open_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import find_files, is_wildcard
 from geval_cli.specs.base import UPTO, Scoring
@@ -380,6 +378,9 @@ def failing_in(run: str | None, home: Path | None) -> frozenset[str] | None:
     """
     if run is None:
         return None
+    from geval_cli.engine.plan import failing_tests
+    from geval_cli.runs.stored import open_report
+
     with open_report(run, home, os.environ) as (report, warnings):
         print_warnings(warnings)
         return failing_tests(report.results())

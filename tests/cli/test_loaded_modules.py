@@ -2,8 +2,13 @@
 
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+from typer.main import get_group
+
+from geval_cli.cli.app import EXTRA_COMMANDS
 
 
 def modules_after(program: str) -> set[str]:
@@ -51,8 +56,14 @@ assert ProviderSpec.__pydantic_complete__
     assert "pydantic" in modules_after(program)
 
 
+def modules_of_command(*arguments: str) -> set[str]:
+    command = [sys.executable, "-X", "importtime", "-m", "geval_cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
 def test_help_is_shown_without_what_a_run_needs() -> None:
-    loaded = modules_after("import geval_cli.cli.app")
+    loaded = modules_of_command("--help")
     assert "geval_cli.runs.options" in loaded
     heavy = {
         "msgspec",
@@ -64,3 +75,21 @@ def test_help_is_shown_without_what_a_run_needs() -> None:
         "geval_cli.runs.requests",
     }
     assert loaded & heavy == set()
+    assert {name for name in loaded if name.startswith("geval_cli.extras.")} == set()
+
+
+def test_a_suite_without_code_is_validated_without_an_http_client(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        'prompts: [hi]\nproviders: [echo]\ntests: [{assert: [{type: contains, value: "hi"}]}]\n'
+    )
+    loaded = modules_of_command("validate", str(config))
+    assert "geval_cli.cli.configs" in loaded
+    assert "aiohttp" not in loaded
+
+
+@pytest.mark.parametrize("name", EXTRA_COMMANDS)
+def test_the_help_of_geval_says_of_each_command_of_an_extra_what_its_own_help_says(name: str) -> None:
+    module, summary = EXTRA_COMMANDS[name]
+    command = get_group(import_module(module).commands).commands[name]
+    assert command.get_short_help_str(limit=60) == summary

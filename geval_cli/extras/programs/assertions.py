@@ -26,7 +26,6 @@ from geval_cli.extras.programs.scripting.javascript import INSTALL_HINT, check_j
 from geval_cli.judge.estimate import passes
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.providers.network.messages import HttpCall
-from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.providers.wire.refusals import CallContext
@@ -416,6 +415,8 @@ async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> J
         ProviderError: it cannot be reached, takes longer than `WEBHOOK_TIMEOUT_S`, or answers with an error status.
         ProviderResponseError: its answer is not JSON.
     """
+    from geval_cli.providers.network.transport import Transport  # noqa: PLC0415 - brings aiohttp, which code does not need
+
     access.require_host("a webhook")
     secrets = secret_values([url])
     context = CallContext(
