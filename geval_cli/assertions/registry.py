@@ -326,7 +326,7 @@ ASSERTION_TYPES = AssertionTypes(
         "is-valid-openai-function-call": f"{_EXTRAS}.tools.assertions:ToolCallAssertion",
         "is-valid-openai-tools-call": f"{_EXTRAS}.tools.assertions:ToolCallAssertion",
         "tool-call-f1": f"{_EXTRAS}.tools.assertions:ToolCallF1Assertion",
-        "webhook": f"{_EXTRAS}.programs.assertions:WebhookAssertion",
+        "webhook": f"{_EXTRAS}.programs.webhook:WebhookAssertion",
         "javascript": f"{_EXTRAS}.programs.assertions:CodeAssertion",
         "python": f"{_EXTRAS}.programs.assertions:CodeAssertion",
         "decision-tree": f"{_EXTRAS}.decision_trees:DecisionTreeAssertion",

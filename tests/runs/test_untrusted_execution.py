@@ -12,10 +12,10 @@ from support.payloads import CANARY
 from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import CodeFailedError, ConfigError, UnjudgeableError
 from geval_cli.events import CaseFinished, RunFinished
-from geval_cli.extras.programs.assertions import ask_webhook
 from geval_cli.extras.programs.loading import LoadScripts
 from geval_cli.extras.programs.scripting.code import Code, CodeError, Language, find_code
 from geval_cli.extras.programs.scripting.scripts import Scripts
+from geval_cli.extras.programs.webhook import ask_webhook
 from geval_cli.providers.registry import build_provider
 from geval_cli.records import RunStatus
 from geval_cli.runs.evaluate import run_evaluation

@@ -1,11 +1,10 @@
-"""javascript, python, webhook: the user's code or server gives a verdict, a score, or both."""
+"""javascript and python: the user's code gives a verdict, a score, or both."""
 
 import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 from pydantic import Field
@@ -25,14 +24,10 @@ from geval_cli.extras.programs.scripting.code import (
 from geval_cli.extras.programs.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
 from geval_cli.judge.estimate import passes
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
-from geval_cli.providers.network.messages import HttpCall
-from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.finish_reasons import End, known_end
-from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.records import AssertionResult, JsonValue, Status
-from geval_cli.source.access import Access
 from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
-from geval_cli.source.secrets import mask_config, mask_text, secret_values
+from geval_cli.source.secrets import mask_config
 from geval_cli.specs.base import JurySpec, ProviderSpec
 from geval_cli.templating import Templates, is_template
 
@@ -392,98 +387,3 @@ def _first(value: Mapping[str, JsonValue], *names: str) -> JsonValue:
 
 def _is_number(value: JsonValue) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-WEBHOOK_TIMEOUT_S = 30.0
-
-
-def url_problem(url: str) -> str:
-    """Return the problem of `url`; empty when it can be called."""
-    try:
-        parts = urlsplit(url)
-        is_complete = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_complete = False
-    return "" if is_complete else f"`{mask_text(url)[:200]}` is not a valid URL"
-
-
-async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> JsonValue:
-    """Send `payload` to `url` and return the answer, both JSON, without the secrets of `url`.
-
-    Raises:
-        UnjudgeableError: no server of the config's own may be asked.
-        ProviderError: it cannot be reached, takes longer than `WEBHOOK_TIMEOUT_S`, or answers with an error status.
-        ProviderResponseError: its answer is not JSON.
-    """
-    from geval_cli.providers.network.transport import Transport  # noqa: PLC0415 - brings aiohttp, which code does not need
-
-    access.require_host("a webhook")
-    secrets = secret_values([url])
-    context = CallContext(
-        f"the webhook {mask_text(url)}",
-        Secrets(secrets),
-        key_source="its URL" if secrets else "",
-        key_hint="put it into the URL",
-    )
-    transport = Transport()
-    try:
-        answer, _ = await transport.post_json(HttpCall(url, timeout_s=WEBHOOK_TIMEOUT_S), payload, context)
-    finally:
-        await transport.aclose()
-    return context.secrets.hide_in(answer)  # its words are shown, and it may say back its own address
-
-
-class WebhookAssertion(Assertion):
-    """webhook: your own server decides. It receives output, prompt and vars and returns {pass, score, reason}."""
-
-    calls_server = True
-
-    value: str = Field(description="The URL to POST to; a template.")
-
-    def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the URL, with the test's variables in it."""
-        place = self.place.value("value")
-        problems: list[Problem] = []
-        url = context.render(self.value, place, problems)
-        if url is not None and url_problem(url):
-            problems.append(
-                Problem(url_problem(url), place, "use the URL of your server, with http:// or https://")
-            )
-        return problems
-
-    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """POST the output with prompt and vars; the answer's `pass`, `score` and `reason` are the verdict.
-
-        Raises:
-            ProviderError: the server cannot be reached, or refuses.
-            UnjudgeableError: it answers with something else.
-        """
-        url = tools.templates.render(self.value, subject.test.variables)
-        context = {"prompt": subject.rendered_prompt, "vars": dict(subject.test.vars)}
-        if subject.reported.get("metadata") is not None:
-            context["metadata"] = subject.reported["metadata"]
-        answer = await ask_webhook(url, {"output": subject.output, "context": context}, tools.access)
-        if not isinstance(answer, dict) or not isinstance(answer.get("pass"), bool):
-            raise UnjudgeableError(
-                "the webhook did not answer with a verdict",
-                hint='it must answer {"pass": true or false, ...}',
-            )
-        passed = answer["pass"]
-        reason = answer.get("reason")
-        outcome = Outcome.of(
-            passed,
-            reason
-            if isinstance(reason, str) and reason
-            else f"the webhook says it {'passes' if passed else 'fails'}",
-        )
-        written = answer.get("score")
-        default = outcome.score
-        if written is None:
-            score = default
-        else:
-            if isinstance(written, bool) or not isinstance(written, int | float) or not 0 <= written <= 1:
-                raise UnjudgeableError(
-                    f"the webhook's `score` is {str(written)[:60]}", hint="return a number from 0 to 1"
-                )
-            score = float(written)
-        return replace(outcome, score=score)
