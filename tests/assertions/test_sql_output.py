@@ -157,6 +157,81 @@ def test_columns_count_by_what_is_done_to_them(output: str, stray: str) -> None:
     assert (result.reason or "").endswith(f"not allowed: {stray}")
 
 
+@pytest.mark.parametrize(
+    ("output", "stray"),
+    [
+        ("SELECT id AS k FROM t ORDER BY k", None),
+        ("SELECT id AS k FROM t ORDER BY lower(k), K", None),
+        ("SELECT id AS k, count(*) AS n FROM t GROUP BY k HAVING n > 1", None),
+        ("SELECT DISTINCT ON (k) id AS k FROM t", None),
+        ("SELECT id AS k FROM t UNION SELECT id FROM u ORDER BY k", None),
+        ("SELECT id AS k FROM t WHERE k = 1", "select::null::k"),
+        ("SELECT id AS k FROM t ORDER BY t.k", "select::t::k"),
+        ("SELECT id AS k, row_number() OVER (ORDER BY k) FROM t", "select::null::k"),
+        ("SELECT secret AS id FROM t ORDER BY id", "select::null::secret"),
+        ("WITH r AS (SELECT id AS k FROM t) SELECT k FROM r", None),
+        ("WITH r AS (SELECT id AS k FROM t) SELECT q.k FROM r q", None),
+        ("WITH r AS (SELECT secret AS k FROM t) SELECT k FROM r", "select::null::secret"),
+        ("WITH r AS (SELECT * FROM t) SELECT id FROM r", "select::null::(.*)"),
+        ("WITH r(k) AS (SELECT id FROM t) SELECT k FROM r JOIN t ON t.id = r.k", None),
+        ("WITH r(k) AS (SELECT id FROM t) SELECT secret FROM r JOIN t ON t.id = r.k", "select::null::secret"),
+        ("WITH r(k) AS (SELECT id FROM t) SELECT t.k FROM r, t", "select::t::k"),
+        ("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n FROM r", None),
+        ("WITH d AS (DELETE FROM t RETURNING id AS k) SELECT k FROM d, u", None),
+        ("SELECT k FROM (SELECT id AS k FROM t) s", None),
+        ("SELECT * FROM (SELECT id FROM t) s", None),
+        ("SELECT s.* FROM (SELECT id FROM t) s, u", None),
+        ("SELECT * FROM (SELECT id FROM t) s, u", "select::null::(.*)"),
+        ("SELECT s.id FROM (SELECT k FROM t) s, (SELECT id AS k FROM t) u", "select::null::k"),
+        ("SELECT k FROM (SELECT id AS k FROM t) s JOIN (SELECT id AS k FROM t) u USING (k)", None),
+        ("SELECT id FROM t JOIN (SELECT id AS k FROM t) u USING (k)", "select::null::k"),
+        ("SELECT secret FROM (t JOIN u ON t.id = u.id)", "select::null::secret"),
+        ("SELECT n FROM generate_series(1, 3) AS n", None),
+        ("SELECT v.k FROM (VALUES (1)) v(k)", None),
+        ("SELECT tag.k, tag FROM t, unnest(t.id) AS tag", None),
+        ("SELECT * FROM dblink('secrets') AS s(id int)", "select::null::(.*)"),
+        ("SELECT s.secret FROM app_secrets() s", "select::null::secret"),
+        ("UPDATE t SET id = s.k FROM (SELECT max(id) AS k FROM u) s", None),
+        ("UPDATE t SET secret = s.k FROM (SELECT max(id) AS k FROM u) s", "update::null::secret"),
+        ("DELETE FROM t USING (SELECT id AS k FROM u) s WHERE t.id = s.k", None),
+        ("MERGE INTO t USING (SELECT id AS k FROM u) s ON t.id = s.k WHEN MATCHED THEN DELETE", None),
+    ],
+)
+def test_the_name_of_an_output_is_no_column_where_it_can_be_seen(output: str, stray: str | None) -> None:
+    rules = SqlRules(database_type="PostgreSQL", allowed_columns=("id",))
+    result = judged("is-sql", output, value=rules)
+    assert result.score == float(stray is None), result.reason
+    assert stray is None or (result.reason or "").endswith(f"not allowed: {stray}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "stray"),
+    [
+        ("SQLite", "PRAGMA table_info(secrets)", "select::null::secrets"),
+        ("SQLite", "PRAGMA main.TABLE_XINFO('secrets')", "select::main::secrets"),
+        ("SQLite", "PRAGMA index_list = secrets", "select::null::secrets"),
+        ("SQLite", "SELECT * FROM pragma_table_info('secrets')", "select::null::secrets"),
+        ("SQLite", "PRAGMA table_info(orders)", None),
+        ("SQLite", "PRAGMA foreign_keys = ON", None),
+        ("SQLite", "PRAGMA integrity_check(10)", None),
+        ("DuckDB", "PRAGMA table_info('secrets')", "select::null::secrets"),
+        ("DuckDB", "PRAGMA main.table_info('secrets')", "select::main::secrets"),
+        ("MySQL", "SHOW COLUMNS FROM secrets", "select::null::secrets"),
+        ("MySQL", "SHOW INDEX FROM secrets FROM app", "select::app::secrets"),
+        ("MySQL", "SHOW CREATE TABLE app.secrets", "select::app::secrets"),
+        ("MySQL", "SHOW CREATE TABLE orders", None),
+        ("MySQL", "SHOW CREATE DATABASE secrets", None),
+        ("MySQL", "DESCRIBE secrets", "select::null::secrets"),
+        ("Snowflake", "SHOW COLUMNS IN TABLE secrets", "select::null::secrets"),
+    ],
+)
+def test_a_table_that_is_described_counts(kind: str, output: str, stray: str | None) -> None:
+    rules = SqlRules(database_type=kind, allowed_tables=("orders",), allowed_columns=(r"\(\.\*\)",))
+    result = judged("is-sql", output, value=rules)
+    assert result.score == float(stray is None), result.reason
+    assert stray is None or (result.reason or "").endswith(f"not allowed: {stray}")
+
+
 @pytest.mark.parametrize("output", ["Replace the battery", "Replace into the box", "REPLACE INTO t"])
 def test_words_that_begin_as_a_replace_are_no_sql(output: str) -> None:
     assert not passes("is-sql", output)

@@ -51,6 +51,16 @@ _ACTIONS: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.Grant, "grant"),
 )
 _ACTING = tuple(kind for kind, _ in _ACTIONS)
+_ABOUT_TABLES = frozenset(
+    (
+        *("foreign_key_check", "foreign_key_list", "index_list", "integrity_check", "quick_check"),
+        *("storage_info", "table_info", "table_xinfo"),
+        *("columns", "create table", "create view", "index"),
+    )
+)
+"""What `PRAGMA` and `SHOW` can tell about a table that they name."""
+_SEES_OUTPUTS = (exp.Order, exp.Group, exp.Having, exp.Qualify, exp.Distinct)
+"""Parts of a query where a name may be that of one of its outputs."""
 _EVERYTHING = "(.*)"
 
 
@@ -105,10 +115,29 @@ def _tables(statements: Sequence[exp.Expr]) -> Iterator[str]:
                 table = _aliased(target, node)
                 written.setdefault(id(table), []).append(action)
                 stand_ins |= {id(target)} - {id(table)}
+            yield from _described(node)
         for table in statement.find_all(exp.Table):
-            if table.name and id(table) not in stand_ins and not _is_common_table(table):
+            if table.name and id(table) not in stand_ins and not _common_query(table):
                 for action in dict.fromkeys(written.get(id(table), ["select"])):
                     yield f"{action}::{table.db or 'null'}::{table.name}"
+
+
+def _described(node: exp.Expr) -> Iterator[str]:
+    """Yield the table that a `SHOW`, a `PRAGMA` or its function describes, as action::database::table."""
+    said, of, given = node, "", None
+    if isinstance(node, exp.Show):
+        of, given = node.text("db"), node.args.get("target")
+    elif isinstance(node, exp.EQ) and isinstance(node.parent, exp.Pragma):  # also `PRAGMA a(b)` of SQLite
+        said, given = node.this, node.expression
+        said, of = (said.expression, said.this.name) if isinstance(said, exp.Dot) else (said, of)
+    elif isinstance(node, exp.Anonymous) and (
+        node.find_ancestor(exp.Pragma) or node.name.lower().startswith("pragma_")
+    ):
+        of = node.parent.this.name if isinstance(node.parent, exp.Dot) else of
+        given = next(iter(node.expressions), None)
+    is_number = isinstance(given, exp.Literal) and not given.is_string
+    if given and given.name and not is_number and said.name.lower().removeprefix("pragma_") in _ABOUT_TABLES:
+        yield f"select::{of or 'null'}::{given.name}"
 
 
 def _written(node: exp.Expr) -> Iterator[tuple[exp.Table, str]]:
@@ -157,10 +186,10 @@ def _aliased(table: exp.Table, node: exp.Expr) -> exp.Table:
     return next(others, table)
 
 
-def _is_common_table(table: exp.Table) -> bool:
-    """Return whether a name is that of a WITH query that can be seen from where it stands."""
+def _common_query(table: exp.Table) -> exp.CTE | None:
+    """Return the WITH query that a name stands for, if one can be seen from where it stands."""
     if table.db or table.catalog:
-        return False
+        return None
     name = table.name.lower()
     node: exp.Expr | None = table
     inside: exp.Expr | None = None  # the query of a WITH in which the name stands
@@ -170,30 +199,99 @@ def _is_common_table(table: exp.Table) -> bool:
             before = queries.expressions
             if inside in before and not queries.args.get("recursive"):
                 before = before[: before.index(inside)]
-            if any(query.alias.lower() == name for query in before):
-                return True
+            found = next((query for query in before if query.alias.lower() == name), None)
+            if found is not None:
+                return found  # type: ignore[no-any-return]
         inside = node if isinstance(node, exp.CTE) else inside
         node = node.parent
-    return False
+    return None
 
 
 def _columns(statements: Sequence[exp.Expr]) -> Iterator[str]:
-    """Yield every column that is used, as action::table::column; `*` is written (.*)."""
+    """Yield every column of a table that is used, as action::table::column; `*` is written (.*)."""
     for statement in statements:
         aliases = {table.alias: table.name for table in statement.find_all(exp.Table) if table.alias}
         for column in statement.find_all(exp.Column):
             name = _EVERYTHING if isinstance(column.this, exp.Star) else column.name
-            yield f"{_action_at(column)}::{aliases.get(column.table, column.table) or 'null'}::{name}"
+            if not _is_output(column, column.name.lower(), column.table.lower()):
+                yield f"{_action_at(column)}::{aliases.get(column.table, column.table) or 'null'}::{name}"
         for star in statement.find_all(exp.Star):
-            if not isinstance(star.parent, exp.Column | exp.Count):
+            if not isinstance(star.parent, exp.Column | exp.Count) and not _is_output(star, "", ""):
                 yield f"{_action_at(star)}::null::{_EVERYTHING}"
         for join in statement.find_all(exp.Join):
-            yield from (f"{_action_at(join)}::null::{item.name}" for item in join.args.get("using") or ())
+            using = () if _is_output(join, "", "") else join.args.get("using") or ()
+            yield from (f"{_action_at(join)}::null::{item.name}" for item in using)
         for insert in statement.find_all(exp.Insert):
             if isinstance(insert.this, exp.Schema):
                 yield from (
                     f"insert::{insert.this.this.name}::{item.name}" for item in insert.this.expressions
                 )
+
+
+def _is_output(node: exp.Expr, name: str, of: str) -> bool:
+    """Return whether `name`, of what is called `of` or of anything, is what a query gives out: it counts in there.
+
+    Outputs are those of the query around it, where it may name them, and those of what stands in its FROM.
+    """
+    query = node.parent
+    while query is not None:
+        if isinstance(query, exp.Pragma):
+            return True  # the name of a table
+        if isinstance(query, exp.SetOperation) and isinstance(node, exp.Order):
+            return True
+        if isinstance(query, exp.Select) and isinstance(node, _SEES_OUTPUTS) and not of:
+            aliases = (item.alias for item in query.expressions if isinstance(item, exp.Alias))
+            if name in map(str.lower, aliases):
+                return True
+        sources = list(_sources(query))
+        called = [source for source in sources if of and of == source.alias_or_name.lower()]
+        if called or (sources and not of):
+            meant = called or sources
+            return all(map(_is_query, meant)) or any(name in _outputs(source) for source in meant)
+        if any(of in _outputs(source) for source in sources):
+            return True  # a field of an output
+        node, query = query, query.parent
+    return False
+
+
+def _sources(query: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield what a query, or a change of tables, reads: the parts of its FROM, and what it changes."""
+    if isinstance(query, exp.Update | exp.Delete | exp.Merge) and query.this:
+        yield query.this
+    begins = query.args.get("from_") or query.args.get("using")
+    joins = [*(query.args.get("joins") or ()), *(query.args.get("laterals") or ())]
+    for part in [*(begins if isinstance(begins, list) else [begins]), *joins]:
+        source = part.this if isinstance(part, exp.From | exp.Join) else part
+        if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Table):
+            yield source.this  # only in brackets
+            source = source.this
+        elif isinstance(source, exp.Expr):
+            yield source
+        if isinstance(source, exp.Table | exp.Subquery):
+            yield from _sources(source)
+
+
+def _is_query(source: exp.Expr) -> bool:
+    """Return whether a part of a FROM is a query, or what is made of columns: no table, and no function's rows."""
+    return not isinstance(source, exp.Table) or _common_query(source) is not None
+
+
+def _outputs(source: exp.Expr) -> set[str]:
+    """Return the names that a part of a FROM gives its columns, as far as it names them."""
+    common = _common_query(source) if isinstance(source, exp.Table) else None
+    names = source.alias_column_names or (common.alias_column_names if common else [])
+    query = common or source
+    made = query.this if isinstance(query, exp.CTE | exp.Subquery) else None
+    if names:
+        pass
+    elif isinstance(made, exp.Query):
+        names = made.named_selects
+    elif made is not None:  # a change of tables
+        returning = made.args.get("returning")
+        names = [item.alias_or_name for item in returning.expressions] if returning else []
+    elif not isinstance(source, exp.Table) or isinstance(source.this, exp.Func):
+        names = [source.alias]  # a function gives its name to its only column
+    return {name.lower() for name in names} - {"*", ""}
 
 
 def _action_at(node: exp.Expr) -> str:
