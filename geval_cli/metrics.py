@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from geval_cli.patterns import compile_later
-from geval_cli.records import AssertionResult, Status
+from geval_cli.records import AssertionResult, CaseResult, Status
 
 _LONGEST = 40
 _NAMES_KEPT = 1024
 _NAMELESS = "g-eval"
 _TAKEN = {"latency": "latency-score"}
 """Names that mean something else in a gate, where `latency.mean` is that of the run, and the ones used instead."""
-_WORST_FIRST = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
+WORST_FIRST = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
 _ASCII_WORD = compile_later(r"[a-z0-9]+")
 _APOSTROPHE = compile_later(r"(?<=\w)['\u2019](?=\w)")
 
@@ -86,7 +86,7 @@ def metric_status(assertions: Iterable[AssertionResult], metric: str) -> Status 
     assertion has the metric.
     """
     statuses = set(_statuses(assertions, metric))
-    return next((status for status in _WORST_FIRST if status in statuses), None)
+    return next((status for status in WORST_FIRST if status in statuses), None)
 
 
 def _statuses(assertions: Iterable[AssertionResult], metric: str) -> Iterator[Status]:
@@ -111,3 +111,12 @@ def weighted_mean(scored: Sequence[tuple[float, float]]) -> float | None:
     """sum(weight * score) / sum(weight) of pairs; None when no weight is left."""
     total = sum(weight for weight, _ in scored)
     return sum(weight * score for weight, score in scored) / total if total else None
+
+
+def metric_verdicts(result: CaseResult) -> dict[str, tuple[Status, float | None]]:
+    """Return the worst status of each metric of a result, in the order of its assertions, with its score."""
+    found: dict[str, Status] = {}
+    for item, _ in with_members(result.assertions):
+        if item.metric is not None:
+            found[item.metric] = min(found.get(item.metric, item.status), item.status, key=WORST_FIRST.index)
+    return {metric: (status, result.named_scores.get(metric)) for metric, status in found.items()}

@@ -146,7 +146,7 @@ ALLOWED: dict[str, str] = {
     "extras/programs/providers/http_code.py": "built by `build_provider`, which asks the access first",
     "store/locks.py": "geval's own folder",
     "store/database.py": "geval's own databases",
-    "store/run_pages.py": "geval's own databases",
+    "extras/run_pages.py": "geval's own databases",
     "store/runs.py": "geval's own databases",
     "store/state.py": "geval's own databases",
     "judge/prompt.py": "reads geval's own prompts out of its package",

@@ -15,6 +15,7 @@ from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.extras.history import RunListEntry, print_runs
+from geval_cli.extras.run_pages import RunChoice, RunOutline, RunPages
 from geval_cli.extras.trust.labelling import removed_run
 from geval_cli.numbers import format_bytes, format_time, plural
 from geval_cli.records import SCHEMA_VERSION, RunRecord, RunStatus
@@ -22,7 +23,6 @@ from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.stored import is_results_file
 from geval_cli.store.cache import ResponseCache
-from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_cache, open_runs
 
@@ -197,7 +197,7 @@ def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
     for name in filter(is_results_file, names):
         hint = "delete the file yourself; `geval list` shows the stored runs"
         raise UsageError(f"{name} is a results file, not a stored run", hint=hint)
-    pages = runs.pages()
+    pages = RunPages(runs)
     found = {stored.run.id: stored for stored in map(runs.find, names)}
     return [
         RunOutline(stored.run, stored.summary or pages.counts(stored.run.id)) for stored in found.values()
@@ -206,7 +206,7 @@ def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
 
 def _old(runs: RunStore, older_than_s: float | None, keep: int | None) -> Iterator[RunOutline]:
     """Yield the runs that are old enough and not among the newest; one whose age cannot be read stays."""
-    outlines, _ = runs.pages().outlines(RunChoice(), offset=keep or 0, limit=_MOST_RUNS)
+    outlines, _ = RunPages(runs).outlines(RunChoice(), offset=keep or 0, limit=_MOST_RUNS)
     now = datetime.now(UTC)
     for item in outlines:
         if older_than_s is None or _age_s(item.run, now) > older_than_s:

@@ -18,6 +18,7 @@ from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
 from geval_cli.events import Noticed, RunEvent
+from geval_cli.extras.run_pages import RunPages
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.numbers import plural
 from geval_cli.report.report import (
@@ -378,7 +379,7 @@ def _run_before(report: RunReport, state: State) -> str:
     if not report.is_stored or report.summary.baseline is not None:
         # The comparison with that is shown already
         return ""
-    earlier = state.runs.pages().previous(report.run.id, finished=True)
+    earlier = RunPages(state.runs).previous(report.run.id, finished=True)
     if earlier is None:
         return ""
     names = [stored.run.id for stored in state.runs.runs(limit=2)]

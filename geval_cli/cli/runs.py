@@ -17,6 +17,7 @@ from geval_cli.extras.evidence import PLURALS, Failures, print_cases, print_fail
 from geval_cli.extras.history import RunHistory, read_history, runs_json
 from geval_cli.extras.history import print_runs as print_run_table
 from geval_cli.extras.results_files import read_importable, store_run
+from geval_cli.extras.run_pages import RunChoice
 from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.case_view import PROBLEMS, case_number
@@ -28,7 +29,6 @@ from geval_cli.report.sanitize import quoted
 from geval_cli.report.terminal import print_answer, print_report, show_command
 from geval_cli.runs.stored import open_report
 from geval_cli.store.home import current_folder, home_folder, make_folder
-from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore, config_file
 from geval_cli.store.state import open_runs
 

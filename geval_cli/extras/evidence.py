@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.metrics import WORST_FIRST
 from geval_cli.numbers import (
     format_score,
     plural,
@@ -81,7 +82,6 @@ from geval_cli.report.verdict import (
     verdict,
 )
 from geval_cli.statistics.intervals import RunningMean
-from geval_cli.store.run_pages import WORST_FIRST
 
 _LABEL_WIDTH = len("output  ")
 _NAMED_MAX = 12

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from geval_cli.extras.compare.comparison import PASS_RATE, paired_cases, values_of
 from geval_cli.extras.compare.matching import match_columns
+from geval_cli.extras.run_pages import RunChoice, RunOutline, RunPages, StoredVerdict
 from geval_cli.numbers import format_clock, format_percentage, plural
 from geval_cli.records import (
     SHORT_COMMIT,
@@ -29,7 +30,6 @@ from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import STYLES, shown_gates
 from geval_cli.statistics.intervals import Interval
 from geval_cli.statistics.paired import DifferenceVerdict, PairedSample, decide
-from geval_cli.store.run_pages import RunChoice, RunOutline, RunPages, StoredVerdict
 from geval_cli.store.runs import RunStore
 
 _STATUS_STYLES = {
@@ -369,7 +369,7 @@ def read_history(
     Raises:
         StoreError: the database cannot be read.
     """
-    pages = runs.pages(without=without)
+    pages = RunPages(runs, without)
     outlines, total = pages.outlines(chosen, offset=offset, limit=limit)
     changes = _Changes(runs, pages, remember)
     return RunHistory(

@@ -21,6 +21,7 @@ from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, key_of, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError, GevalError, Problem, UsageError
 from geval_cli.extras.results_files import read_importable, store_run
+from geval_cli.extras.run_pages import RunPages
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.calls import LockedSteps
 from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
@@ -319,7 +320,7 @@ class StoredOutputs(Struct):
             raise UsageError(f"run {self.source.run.id} has no case {job.id}")
         row = self._rows.get((test, repeat))
         if row is None:
-            row = self.source.runs.pages().row(self.source.run.id, test, repeat)
+            row = RunPages(self.source.runs).row(self.source.run.id, test, repeat)
             self._rows[test, repeat] = row
             if len(self._rows) > _ROWS_KEPT:
                 del self._rows[next(iter(self._rows))]

@@ -44,8 +44,16 @@ from geval_cli.source.files import MAX_CONFIG_BYTES, PARQUET_SUFFIX, open_proble
 from geval_cli.source.json_source import read_json
 from geval_cli.source.secrets import mask_config, mask_text
 from geval_cli.source.source_map import SourcePath
-from geval_cli.store.run_pages import read_asked_test, read_case_result
-from geval_cli.store.runs import LATEST, RunOrigin, RunStore, new_run, new_run_id, time_now
+from geval_cli.store.runs import (
+    LATEST,
+    RunOrigin,
+    RunStore,
+    new_run,
+    new_run_id,
+    read_asked_test,
+    read_case_result,
+    time_now,
+)
 
 MAX_FILE_BYTES = 1 << 30
 _MOST_PROBLEMS = 20

@@ -18,7 +18,7 @@ from geval_cli.judge.estimate import passes
 from geval_cli.judge.grading import CHECKLIST, missed_required
 from geval_cli.judge.prompt import DIMENSIONS
 from geval_cli.judge.source import ENDS, USER
-from geval_cli.metrics import with_members
+from geval_cli.metrics import WORST_FIRST, with_members
 from geval_cli.numbers import (
     format_comparison,
     format_cost,
@@ -31,7 +31,6 @@ from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status, Turn
 from geval_cli.report.sanitize import one_line, sanitize, value_text
 from geval_cli.source.media import markers_in, named_and_hashed, named_kind
-from geval_cli.store.run_pages import WORST_FIRST
 
 PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 _CRITERIA_WIDTH, _ITEM_WIDTH, _WHY_NAMED = 300, 300, 3

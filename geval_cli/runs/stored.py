@@ -104,7 +104,7 @@ def kept_labels_of(runs: RunStore, run_id: str) -> HumanLabels | None:
     kept = runs.labels().of_run(run_id)
     if not kept:
         return None
-    labelled = runs.pages().cases(run_id, {label.case_id for label in kept})
+    labelled = runs.cases(run_id, {label.case_id for label in kept})
     found: HumanLabels = extra("human labels").beside_judge(labelled.values(), kept)
     return found
 

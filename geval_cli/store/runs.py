@@ -13,18 +13,20 @@ import os
 import secrets
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import UNSET, Struct
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.json_codec import decode_json, encode_json
+from geval_cli.metrics import metric_verdicts
 from geval_cli.patterns import compile_later
 from geval_cli.records import (
     AskedTest,
@@ -36,6 +38,8 @@ from geval_cli.records import (
     RunStatus,
     RunSummary,
     Usage,
+    asked_test_from_json,
+    case_result_from_json,
     run_record_from_json,
     run_summary_from_json,
     to_json,
@@ -54,7 +58,6 @@ from geval_cli.store.database import (
     transaction,
 )
 from geval_cli.store.locks import RunLocks
-from geval_cli.store.run_pages import ResultReader, RunPages, metric_verdicts, read_asked_test, record_text
 from geval_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -282,6 +285,9 @@ _COUNT_RUNS = "SELECT count(*) FROM runs"
 _SELECT_IDS = "SELECT id FROM runs ORDER BY sequence DESC LIMIT ?"
 _DELETE_RUN = "DELETE FROM runs WHERE id = ?"
 _ANNOTATE_RUN = "UPDATE runs SET record = json_set(record, '$.title', ?, '$.tags', json(?)) WHERE id = ?"
+_SELECT_CASES = """
+    SELECT case_id, result FROM results WHERE run_id = ? AND case_id IN (SELECT value FROM json_each(?))
+"""
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
 """
@@ -357,6 +363,65 @@ _SELECT_STORED = """
     FROM runs LEFT JOIN origins ON run_id = id ORDER BY sequence DESC
 """
 _DAMAGED_NAMED = 20
+
+
+def record_text(record: msgspec.Struct) -> str:
+    """Return the JSON form of a record as compact text.
+
+    The same as encoding `to_json(record)`, without making its tree first: many times as fast.
+
+    Raises:
+        TypeError: there is something in it that has no JSON form.
+    """
+    return encode_json(record).decode()
+
+
+def read_case_result(text: str | bytes) -> CaseResult:
+    """Return the result that `record_text` wrote, in this geval or in another one.
+
+    Raises:
+        ValueError: it is no result that this version of geval can read.
+    """
+    try:
+        return _CASE_DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return case_result_from_json(decode_json(text))  # which passes over what it does not know
+
+
+_CASE_DECODER = msgspec.json.Decoder(CaseResult)
+
+
+def read_asked_test(text: str | bytes) -> AskedTest:
+    """Return the test that `record_text` wrote.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _TEST_DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return asked_test_from_json(decode_json(text))
+
+
+_TEST_DECODER = msgspec.json.Decoder(AskedTest)
+_SELECT_TEST = "SELECT test FROM tests WHERE run_id = ? AND test_index = ?"
+
+
+class ResultReader:
+    """Reads the stored results of one run, with their tests; the results of one test share it."""
+
+    def __init__(self, connection: sqlite3.Connection, run_id: str) -> None:
+        self._connection = connection
+        self._run_id = run_id
+        self._test: tuple[int, AskedTest | UnsetType] = (-1, UNSET)
+
+    def read(self, text: str) -> CaseResult:
+        """Return the result that `text` holds."""
+        result = read_case_result(text)
+        if self._test[0] != result.test_index:
+            found = self._connection.execute(_SELECT_TEST, (self._run_id, result.test_index)).fetchone()
+            self._test = (result.test_index, UNSET if found is None else read_asked_test(found[0]))
+        return replace(result, test=self._test[1]) if self._test[1] else result
 
 
 class RunStore:
@@ -570,10 +635,9 @@ class RunStore:
         Raises:
             StoreError: the database cannot be read.
         """
-        try:
-            return next((_origin(*row) for row in self._select(_SELECT_ORIGIN, (run_id,))), None)
-        except _UNREADABLE as error:
-            raise self._read_error(error) from error
+        with self.reading() as connection:
+            row = connection.execute(_SELECT_ORIGIN, (run_id,)).fetchone()
+            return None if row is None else _origin(*row)
 
     def of_config(self, config_file: str, digest: str) -> list[StoredRun]:
         """Return the runs of a config, newest first: those of this file, and those with an equal digest.
@@ -661,14 +725,21 @@ class RunStore:
         Raises:
             StoreError: the database cannot be read.
         """
-        self._wait_for_writes()
-        with contextlib.closing(self._database.connect()) as connection:
+        with self.reading() as connection:
             reader = ResultReader(connection, run_id)
-            try:
-                for (text,) in connection.execute(_SELECT_RESULTS, (run_id,)):
-                    yield reader.read(text)
-            except (sqlite3.Error, *_UNREADABLE) as error:
-                raise self._read_error(error) from error
+            for (text,) in connection.execute(_SELECT_RESULTS, (run_id,)):
+                yield reader.read(text)
+
+    def cases(self, run_id: str, case_ids: Iterable[str]) -> dict[str, CaseResult]:
+        """Return results by their ids; ids that the run does not have are left out.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        with self.reading() as connection:
+            found = connection.execute(_SELECT_CASES, (run_id, json.dumps(list(case_ids))))
+            reader = ResultReader(connection, run_id)
+            return {case_id: reader.read(text) for case_id, text in found}
 
     def tests(self, run_id: str) -> Iterator[AskedTest]:
         """Yield what the tests of a run bring beside their variables, in their order; none is kept.
@@ -676,18 +747,23 @@ class RunStore:
         Raises:
             StoreError: the database cannot be read.
         """
+        with self.reading() as connection:
+            for (text,) in connection.execute(_SELECT_TESTS, (run_id,)):
+                yield read_asked_test(text)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Connect to all that is stored by now; what cannot be read within the block is explained.
+
+        Raises:
+            StoreError: the database, or something in it, cannot be read.
+        """
         self._wait_for_writes()
         with contextlib.closing(self._database.connect()) as connection:
             try:
-                for (text,) in connection.execute(_SELECT_TESTS, (run_id,)):
-                    yield read_asked_test(text)
+                yield connection
             except (sqlite3.Error, *_UNREADABLE) as error:
                 raise self._read_error(error) from error
-
-    def pages(self, *, without: Sequence[str] = ()) -> RunPages:
-        """Return a reader of pages of what is stored by now, whose lists leave out the runs `without`."""
-        self._wait_for_writes()
-        return RunPages(self._database.connect, self._read_error, self._settled, without)
 
     def labels(self) -> RunLabels:
         """Return what people said about outputs of these runs."""
@@ -700,24 +776,18 @@ class RunStore:
         self._locks.release_all()
 
     def _select_runs(self, statement: str, *arguments: str | int) -> list[StoredRun]:
-        try:
-            return [self._stored_run(*row) for row in self._select(statement, arguments)]
-        except _UNREADABLE as error:
-            raise self._read_error(error) from error
+        with self.reading() as connection:
+            return [self._stored_run(*row) for row in connection.execute(statement, arguments).fetchall()]
 
     def _select(self, statement: str, arguments: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
-        self._wait_for_writes()
-        with contextlib.closing(self._database.connect()) as connection:
-            try:
-                return connection.execute(statement, arguments).fetchall()
-            except sqlite3.Error as error:
-                raise self._read_error(error) from error
+        with self.reading() as connection:
+            return connection.execute(statement, arguments).fetchall()
 
     def _stored_run(self, record: str, summary: str | None) -> StoredRun:
-        run = self._settled(run_record_from_json(json.loads(record)))
+        run = self.settled(run_record_from_json(json.loads(record)))
         return StoredRun(run, None if summary is None else run_summary_from_json(json.loads(summary)))
 
-    def _settled(self, run: RunRecord) -> RunRecord:
+    def settled(self, run: RunRecord) -> RunRecord:
         """Return `run` with its true status: one that no one works on any more is not running."""
         if run.status is RunStatus.RUNNING and not self._locks.is_going_on(run.id):
             return replace(run, status=RunStatus.INTERRUPTED)

@@ -24,13 +24,13 @@ from geval_cli.extras.html import file as html_file
 from geval_cli.extras.html.charts import ScoreRange
 from geval_cli.extras.html.environment import asset
 from geval_cli.extras.html.file import HtmlFile
+from geval_cli.extras.run_pages import Repeats, ResultFilter, RunPages, SortOrder
 from geval_cli.extras.trust.labelling import LabelledRun
 from geval_cli.extras.trust.labels import LabelledOutput
 from geval_cli.numbers import format_percentage
 from geval_cli.records import CaseResult, Column, RunSummary, Status, Turn
 from geval_cli.report.report import RunReport, write_results_file
 from geval_cli.runs.stored import load_report
-from geval_cli.store.run_pages import Repeats, ResultFilter, SortOrder
 from geval_cli.store.runs import RunStore
 
 HOSTILE = (
@@ -411,7 +411,7 @@ def _places(runs: RunStore, run_id: str, query: str, labels: Mapping[str, float]
         repeats=Repeats(values["repeats"]) if "repeats" in values else None,
         ids=None if wanted_labels == ScoreRange() else ids,
     )
-    places = runs.pages().places(run_id, wanted, SortOrder(values.get("sort", "test")))
+    places = RunPages(runs).places(run_id, wanted, SortOrder(values.get("sort", "test")))
     return [[f"{test + 1}", len({column for _, column in json.loads(matching)})] for test, matching in places]
 
 

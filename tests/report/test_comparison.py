@@ -6,8 +6,8 @@ from support.sample_run import RUN, make_case
 
 from geval_cli.extras.compare.comparison import Change, Pair, paired_cases
 from geval_cli.extras.compare.matching import match_columns, name_of_result
+from geval_cli.extras.run_pages import RunPages, StoredVerdict
 from geval_cli.records import CaseResult, Column, Status, Turn
-from geval_cli.store.run_pages import StoredVerdict
 from geval_cli.store.runs import RunStore
 
 ONE = match_columns([Column(0, "p", "m")], [Column(0, "p", "m")])
@@ -141,7 +141,7 @@ def test_verdict_that_the_store_reads_is_that_of_the_result() -> None:
         for result in results:
             runs.add(RUN.id, result).result()
         stored = list(runs.results(RUN.id))
-        read = runs.pages().verdicts(RUN.id)
+        read = RunPages(runs).verdicts(RUN.id)
     assert list(map(_said, stored)) == list(map(_said, read))
 
 

@@ -13,9 +13,9 @@ from support.realistic_runs import Shape, store_history
 from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import ShowChoice, export_run, print_runs, show_run
+from geval_cli.extras.run_pages import RunChoice, RunPages
 from geval_cli.records import GateResult, Status
 from geval_cli.report.verdict import gate_value
-from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +102,7 @@ def page_at(address: str) -> str:
 def test_pages(home: Path) -> None:
     folder = home.parent
     runs = RunStore.open(home)
-    newest, before, *_ = (item.run.id for item in runs.pages().outlines(RunChoice(), offset=0, limit=3)[0])
+    newest, before, *_ = (item.run.id for item in RunPages(runs).outlines(RunChoice(), offset=0, limit=3)[0])
     runs.close()
     pair = f"?before={before}&after={newest}"
     paths = ["/", f"/compare{pair}", f"/compare/charts{pair}"]

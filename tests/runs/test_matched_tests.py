@@ -13,10 +13,10 @@ from support.web_server import running_server
 from geval_cli.engine.plan import failing_tests
 from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun, RunComparison, compare
 from geval_cli.extras.history import read_history
+from geval_cli.extras.run_pages import RunChoice
 from geval_cli.records import Status
 from geval_cli.report.report import write_results_file
 from geval_cli.runs.stored import load_report, named_report
-from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.state import open_runs
 
 KINDS: dict[str, Callable[[int], dict[str, Any]]] = {

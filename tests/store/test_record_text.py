@@ -5,7 +5,7 @@ import pytest
 from support.sample_run import RUN, SUMMARY, make_case, results_of
 
 from geval_cli.records import to_json
-from geval_cli.store.run_pages import record_text
+from geval_cli.store.runs import record_text
 
 
 @pytest.mark.parametrize("record", [RUN, SUMMARY, *results_of()], ids=lambda record: type(record).__name__)

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY
 
+from geval_cli.extras.run_pages import RunChoice, RunPages
 from geval_cli.records import RunStatus
 from geval_cli.store.locks import RunLocks
-from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
 
 RUNNING = replace(RUN, status=RunStatus.RUNNING)
@@ -64,11 +64,13 @@ def test_a_run_is_running_as_long_as_its_process_works_on_it(tmp_path):
     working, looking = RunStore.open(tmp_path), RunStore.open(tmp_path)
     working.begin(RUNNING)
     assert looking.find(RUN.id).run.status is RunStatus.RUNNING
-    assert looking.pages().outlines(RunChoice(), offset=0, limit=9)[0][0].run.status is RunStatus.RUNNING
+    assert RunPages(looking).outlines(RunChoice(), offset=0, limit=9)[0][0].run.status is RunStatus.RUNNING
     assert looking.holder(RUN.id) is not None
     working.close()
     assert looking.find(RUN.id).run.status is RunStatus.INTERRUPTED
-    assert looking.pages().outlines(RunChoice(), offset=0, limit=9)[0][0].run.status is RunStatus.INTERRUPTED
+    assert (
+        RunPages(looking).outlines(RunChoice(), offset=0, limit=9)[0][0].run.status is RunStatus.INTERRUPTED
+    )
     assert looking.holder(RUN.id) is None
     looking.close()
 

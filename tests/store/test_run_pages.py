@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from support.sample_run import COLUMNS, RUN, make_case, make_judged
 
 from geval_cli.errors import StoreError
+from geval_cli.extras.run_pages import ResultFilter, RunChoice, RunPages, SortOrder
 from geval_cli.records import CaseResult, RunStatus, RunSummary, Status
-from geval_cli.store.run_pages import ResultFilter, RunChoice, RunPages, SortOrder
 from geval_cli.store.runs import RUNS_FILE, RunStore
 
 ALL = ResultFilter()
@@ -31,7 +31,7 @@ def add(runs: RunStore, *results: CaseResult) -> RunPages:
     runs.begin(RUN)
     for result in results:
         runs.add(RUN.id, result)
-    return runs.pages()
+    return RunPages(runs)
 
 
 def indexes_of(pages: RunPages, wanted: ResultFilter = ALL, sort: SortOrder = SortOrder.TEST) -> list[int]:
@@ -206,7 +206,7 @@ class TestScores:
 class TestRuns:
     def test_outlines_leave_the_config_out(self, runs: RunStore) -> None:
         runs.begin(replace(RUN, config={"tests": ["x" * 1000]}))
-        outlines, total = runs.pages().outlines(RunChoice(), offset=0, limit=5)
+        outlines, total = RunPages(runs).outlines(RunChoice(), offset=0, limit=5)
         assert total == 1
         assert outlines[0].run == replace(RUN, config=None)
 
@@ -222,7 +222,9 @@ class TestRuns:
         dead.begin(replace(RUN, status=RunStatus.RUNNING))
         dead.close()
         runs = RunStore.open(tmp_path)
-        assert runs.pages().outlines(RunChoice(), offset=0, limit=5)[0][0].run.status is RunStatus.INTERRUPTED
+        assert (
+            RunPages(runs).outlines(RunChoice(), offset=0, limit=5)[0][0].run.status is RunStatus.INTERRUPTED
+        )
         runs.close()
 
     def test_history_and_the_run_before(self, runs: RunStore) -> None:
@@ -231,7 +233,7 @@ class TestRuns:
             runs.begin(run)
             runs.finish(run, RunSummary(total=4, passed=1, failed=3))
         runs.begin(replace(RUN, id="d", config_path="one.yaml"))
-        pages = runs.pages()
+        pages = RunPages(runs)
         assert [point.run_id for point in pages.history(2)] == ["c", "b"]
         assert pages.history(1)[0].pass_rate == 0.25
         assert [pages.previous(name) for name in "abcd"] == [None, None, "a", "c"]
@@ -250,6 +252,7 @@ def test_verdicts_hold_what_a_comparison_needs(runs: RunStore) -> None:
 
 def test_unreadable_result_is_a_store_error(runs: RunStore, tmp_path: Path) -> None:
     pages = add(runs, make_case(0))
+    assert pages.row(RUN.id, 0, 0)
     with sqlite3.connect(tmp_path / RUNS_FILE) as connection:
         connection.execute("UPDATE results SET result = '{}'")
     connection.close()

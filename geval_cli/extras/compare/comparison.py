@@ -30,6 +30,7 @@ from geval_cli.extras.compare.matching import (
     name_of_test,
     require_kinship,
 )
+from geval_cli.extras.run_pages import StoredVerdict
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
 from geval_cli.numbers import (
@@ -72,7 +73,6 @@ from geval_cli.statistics.paired import (
     RowDecision,
     decide,
 )
-from geval_cli.store.run_pages import StoredVerdict
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.gates import Gate, Statistic
 

@@ -14,11 +14,11 @@ from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.columns import column_name, names_of_both, same_labels
 from geval_cli.engine.plan import key_across_formats, key_of, rough_key, with_texts, words_of
 from geval_cli.errors import UsageError
+from geval_cli.extras.run_pages import StoredVerdict
 from geval_cli.json_codec import decode_json
 from geval_cli.numbers import plural
 from geval_cli.records import CaseResult, Column, JsonValue
 from geval_cli.source.media import without_media_data
-from geval_cli.store.run_pages import StoredVerdict
 
 LEAST_SHARE = 0.5
 """Of suites that share less than this of the smaller one's tests, nothing is said: they are taken for unrelated."""

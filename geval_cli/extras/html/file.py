@@ -63,6 +63,15 @@ from geval_cli.extras.html.run import (
     run_values,
     shown_row,
 )
+from geval_cli.extras.run_pages import (
+    Facet,
+    ResultFilter,
+    ResultRow,
+    SortOrder,
+    facets_of,
+    metadata_texts,
+    searched_texts,
+)
 from geval_cli.json_codec import encode_json
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.case_view import PROBLEMS, MetricCriteria
@@ -79,15 +88,6 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.report import HumanLabels, RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import output_digest, whole_text
-from geval_cli.store.run_pages import (
-    Facet,
-    ResultFilter,
-    ResultRow,
-    SortOrder,
-    facets_of,
-    metadata_texts,
-    searched_texts,
-)
 
 CASES_PER_CHUNK = 500
 REASON_WIDTH = 160

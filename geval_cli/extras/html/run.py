@@ -23,7 +23,8 @@ from geval_cli.engine.columns import column_name
 from geval_cli.extras.html import drawing as svg
 from geval_cli.extras.html.drawing import Chart
 from geval_cli.extras.html.environment import short_text, shown_text
-from geval_cli.metrics import with_members
+from geval_cli.extras.run_pages import Facet, Repeats, ResultFilter, ResultRow, SortOrder
+from geval_cli.metrics import WORST_FIRST, metric_verdicts, with_members
 from geval_cli.numbers import format_percentage, format_score, format_share
 from geval_cli.records import (
     CaseResult,
@@ -60,15 +61,6 @@ from geval_cli.report.verdict import (
     run_outcome,
     shown_gates,
     whole_titles,
-)
-from geval_cli.store.run_pages import (
-    WORST_FIRST,
-    Facet,
-    Repeats,
-    ResultFilter,
-    ResultRow,
-    SortOrder,
-    metric_verdicts,
 )
 
 _CHARACTERS_MAX = 50_000

@@ -38,6 +38,7 @@ from geval_cli.extras.compare.text import print_comparison
 from geval_cli.extras.evidence import Failures, print_failures, print_test
 from geval_cli.extras.mcp.command import McpOptions
 from geval_cli.extras.plan import plan_document, plan_run
+from geval_cli.extras.run_pages import RunChoice, RunOutline, RunPages
 from geval_cli.extras.trust import require_statistics
 from geval_cli.extras.trust.anchors import AnchorSet, Look, keep_look, looks_before, read_anchors
 from geval_cli.extras.trust.documents import print_document
@@ -71,7 +72,6 @@ from geval_cli.source.problems import hint_among, render_problems
 from geval_cli.source.yaml_source import write_yaml
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.home import current_folder
-from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.state import State, open_state
 from geval_cli.version import __version__
 
@@ -711,7 +711,7 @@ class AssistantTools:
 
     def _own_runs(self) -> Iterator[RunOutline]:
         """Yield the runs of the served folder: the state folder may hold those of other projects, too."""
-        pages, offset, total = self._state.runs.pages(), 0, 1
+        pages, offset, total = RunPages(self._state.runs), 0, 1
         while offset < total:
             found, total = pages.outlines(RunChoice(), offset=offset, limit=_PAGE)
             yield from (item for item in found if item.config_file and self._is_own(item.config_file))

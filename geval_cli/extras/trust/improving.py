@@ -39,6 +39,7 @@ from geval_cli.errors import (
 )
 from geval_cli.extras.graded.verdicts import parse_texts
 from geval_cli.extras.plan import RunPlan
+from geval_cli.extras.run_pages import RunChoice, RunPages
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, count_look
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.drift import AskedJob, RatingCost, asked_for
@@ -85,7 +86,6 @@ from geval_cli.source.yaml_source import write_yaml
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.statistics.intervals import mean_interval
 from geval_cli.store.cache import ResponseCache
-from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_state
 from geval_cli.templating import is_template
@@ -706,7 +706,7 @@ def improve(
 def latest_run_of(config: Path, runs: RunStore) -> str:
     """Return the id of the latest run of a config."""
     path = str(config.resolve())
-    known = runs.pages().outlines(RunChoice.of_config(path), offset=0, limit=1)[0]
+    known = RunPages(runs).outlines(RunChoice.of_config(path), offset=0, limit=1)[0]
     if known:
         return known[0].run.id
     hint = f"`geval run {config}`, then label its outputs; or choose a run with --run"

@@ -21,6 +21,7 @@ from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.runner import GRACE_S, StopReason, StopSignal
 from geval_cli.errors import UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
+from geval_cli.extras.run_pages import RunPages
 from geval_cli.extras.web.config_code import runs_code
 from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.extras.web.settings import ServerSettings, served_config
@@ -188,7 +189,7 @@ def stored_state(runs: RunStore, run: RunRecord) -> EventJson:
     Raises:
         StoreError: the stored runs cannot be read.
     """
-    pages, origin = runs.pages(), runs.origin(run.id)
+    pages, origin = RunPages(runs), runs.origin(run.id)
     counts = pages.counts(run.id)
     return {
         "type": "state",
@@ -233,7 +234,7 @@ def _stored_event(runs: RunStore, run_id: str) -> EventJson:
     stored = runs.find(run_id)
     if stored.run.status is RunStatus.RUNNING:
         return stored_state(runs, stored.run)
-    return finished_event(stored.run, stored.summary or runs.pages().counts(run_id))
+    return finished_event(stored.run, stored.summary or RunPages(runs).counts(run_id))
 
 
 def run_json(run: RunRecord) -> EventJson:

@@ -23,6 +23,7 @@ from support.stored_runs import hostile_tests, store_run, write_config
 from geval_cli.extras.compare.comparison import paired_cases
 from geval_cli.extras.compare.matching import match_columns
 from geval_cli.extras.html.charts import SCORE
+from geval_cli.extras.run_pages import RunPages
 from geval_cli.extras.web.pages.compare import KeptFigures, compared
 from geval_cli.extras.web.pages.routing import Recent
 from geval_cli.records import CaseResult, RunStatus, RunSummary
@@ -168,7 +169,7 @@ def test_a_comparison_reads_each_run_once(site: Site) -> None:
         request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(comparisons=recent)))
         decided, cases = compared(request, before, after)  # type: ignore[arg-type]
         assert compared(request, before, after) == (decided, cases)  # type: ignore[arg-type]
-        verdicts = [runs.pages().verdicts(name) for name in site.runs[-2:]]
+        verdicts = [RunPages(runs).verdicts(name) for name in site.runs[-2:]]
     assert read == list(site.runs[-2:])
     assert decided.paired == 6
     match = match_columns(before.run.columns, after.run.columns)
@@ -216,7 +217,7 @@ def test_figures_are_counted_once_until_the_run_changes(tmp_path: Path) -> None:
     store = RunStore.open(tmp_path)
     store.begin(RUN)
     store.add(RUN.id, make_case(0)).result()
-    pages, kept = store.pages(), KeptFigures()
+    pages, kept = RunPages(store), KeptFigures()
     report = make_report(run=RUN, summary=RunSummary(total=1, passed=1))
     first = kept.of(report, pages)
     assert kept.of(report, pages) is first

@@ -14,6 +14,7 @@ from rich.text import Text
 from geval_cli.cli.keyboard import Keyboard, go_through, is_terminal, keyboard
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import UsageError
+from geval_cli.extras.run_pages import RunPages
 from geval_cli.extras.trust.labelling import (
     Given,
     LabelChoice,
@@ -96,7 +97,7 @@ def _opened(name: str, home: Path | None) -> Iterator[_Opened]:
         return
     with open_runs(home, os.environ) as runs:
         print_warnings(runs.warnings)
-        pages = runs.pages()
+        pages = RunPages(runs)
 
         def fetch(output: Output) -> CaseResult:
             row = pages.row(output.run, output.test_index, output.repeat_index)

@@ -320,7 +320,7 @@ def _kept(runs: RunStore, name: str) -> LabelsAnswer:
 
 def _keep(runs: RunStore, name: str, asked: Sequence[LabelAsked]) -> KeptAnswer:
     run_id, labels = runs.find(name).run.id, runs.labels()
-    writer = _LabelWriter(run_id, runs.pages().cases(run_id, {label.id for label in asked}), labels)
+    writer = _LabelWriter(run_id, runs.cases(run_id, {label.id for label in asked}), labels)
     stored = [writer.stored(label, f"#/labels/{number}") for number, label in enumerate(asked)]
     places: dict[tuple[str, str, str], int] = {}
     for number, item in enumerate(stored):

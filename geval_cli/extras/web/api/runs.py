@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from geval_cli.errors import StoreError, UsageError
+from geval_cli.extras.run_pages import RunChoice, RunPages
 from geval_cli.extras.web.live_runs import LiveRuns, live_of, run_json, runs_of
 from geval_cli.extras.web.problems_json import RefusedError, answered, described
 from geval_cli.records import SCHEMA_VERSION, AskedTest, CaseResult, JsonValue, RunRecord, RunSummary, to_json
@@ -30,7 +31,6 @@ from geval_cli.runs.stored import load_report
 from geval_cli.source.secrets import mask_bare
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import Dialect
-from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import StoredRun
 from geval_cli.store.state import State
 
@@ -206,7 +206,7 @@ async def list_runs(
     ] = None,
 ) -> Response:
     """List stored runs, newest first, without their configs. A run in progress has its counts so far."""
-    pages = await asyncio.to_thread(runs_of(request).pages)
+    pages = RunPages(runs_of(request))
     pairs = (text.partition("=") for text in tag or ())
     chosen = RunChoice.of_config(config, tuple((name, value) for name, _, value in pairs))
     outlines, total = await asyncio.to_thread(pages.outlines, chosen, offset=offset, limit=limit)
@@ -271,7 +271,7 @@ async def read_results(
     """Return a page of a run's results by test, repeat and column; results so far if it is in progress."""
     runs = runs_of(request)
     stored = await asyncio.to_thread(runs.find, run_id)
-    pages = await asyncio.to_thread(runs.pages)
+    pages = RunPages(runs)
     found, total = await asyncio.to_thread(pages.results, stored.run.id, offset=offset, limit=limit)
     tests = {item.test_index: to_json(item.asked) for item in found if item.asked is not None}
     listed = [to_json(replace(item, test=UNSET)) for item in found]

@@ -50,6 +50,7 @@ from geval_cli.extras.html.charts import (
 from geval_cli.extras.html.drawing import METRICS_MAX, Chart, MarkFilter
 from geval_cli.extras.html.environment import shown_text
 from geval_cli.extras.html.run import row_title
+from geval_cli.extras.run_pages import RunPages, RunPoint
 from geval_cli.extras.web.html import error_page, render_page
 from geval_cli.extras.web.live_runs import runs_of
 from geval_cli.extras.web.pages.routing import (
@@ -73,7 +74,6 @@ from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import run_outcome
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.intervals import Interval
-from geval_cli.store.run_pages import RunPages, RunPoint
 
 PAIRS_PER_PAGE = 50
 _RUNS_COMPARED = 2
@@ -214,7 +214,7 @@ def show_comparison(request: Request) -> Response:
         decided, cases = compared(request, before, after)
     except UsageError as error:
         return refusal(error)
-    return _page(request, runs.pages(), (before, after), decided, cases)
+    return _page(request, RunPages(runs), (before, after), decided, cases)
 
 
 def refusal(error: UsageError) -> HTMLResponse:
@@ -434,7 +434,7 @@ def show_charts(request: Request, run_id: str) -> Response:
     run = report.run
     if run.id != run_id:
         return RedirectResponse(f"{run_link(run.id)}/charts")
-    pages = runs.pages()
+    pages = RunPages(runs)
     figures = request.app.state.figures.of(report, pages)
     links = partial(choice_link, run.id)
     labels = report.labels()

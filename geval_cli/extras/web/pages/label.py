@@ -62,7 +62,7 @@ def show_output(
     """
     runs = runs_of(request)
     run = runs.find(run_id).run
-    result = runs.pages().cases(run.id, [id]).get(id)
+    result = runs.cases(run.id, [id]).get(id)
     if result is None or result.output is None:
         hint = "it may have been judged again; reload the page"
         raise UsageError(f"the run {run.id} has no output {id} to rate", hint=hint)
@@ -99,7 +99,7 @@ def review_labels(request: Request, run_id: str) -> Response:
     rows = [row for row in found.rows if metric in (None, row.metric)]
     number = page_shown(page_number(request), len(rows), LABELS_PER_PAGE)
     shown = rows[(number - 1) * LABELS_PER_PAGE : number * LABELS_PER_PAGE]
-    results = runs.pages().cases(run.id, {row.id for row in shown})
+    results = runs.cases(run.id, {row.id for row in shown})
     return render_page(
         "labels.html",
         section="runs",

@@ -32,6 +32,15 @@ from geval_cli.extras.html.run import (
     shown_row,
     status_sums,
 )
+from geval_cli.extras.run_pages import (
+    Facet,
+    Repeats,
+    ResultFilter,
+    ResultPage,
+    RunChoice,
+    RunPages,
+    SortOrder,
+)
 from geval_cli.extras.web.html import render_page
 from geval_cli.extras.web.live_runs import EventJson, LiveRun, brief_of, live_of, runs_of
 from geval_cli.extras.web.pages.compare import trends
@@ -62,7 +71,6 @@ from geval_cli.runs.stored import kept_labels_of, load_report
 from geval_cli.source.access import access_in
 from geval_cli.source.media import names_media, read_media
 from geval_cli.specs.dialect import RULES
-from geval_cli.store.run_pages import Facet, Repeats, ResultFilter, ResultPage, RunChoice, RunPages, SortOrder
 from geval_cli.store.runs import RunStore
 
 RUNS_PER_PAGE = 50
@@ -89,7 +97,7 @@ def show_runs(request: Request) -> HTMLResponse:
     history = history_of(number)
     if number > (last := page_shown(number, history.total, RUNS_PER_PAGE)):
         number, history = last, history_of(last)
-    points = [] if number > 1 or tags else runs.pages().history(_HISTORY_RUNS)
+    points = [] if number > 1 or tags else RunPages(runs).history(_HISTORY_RUNS)
     query = {"config": config, "tag": tags}
     return render_page(
         "runs.html",
@@ -174,7 +182,7 @@ def seen_run(request: Request, run_id: str) -> tuple[RunReport, RunProgress | No
     run = report.run
     if run.status is not RunStatus.RUNNING:
         return report, None
-    problems = tuple(brief_of(item) for item in runs.pages().problems(run.id, _PROBLEMS_SHOWN))
+    problems = tuple(brief_of(item) for item in RunPages(runs).problems(run.id, _PROBLEMS_SHOWN))
     total = max(report.planned or 0, report.summary.total)
     return report, RunProgress(total, problems, holder=runs.holder(run.id) or "another process")
 
@@ -224,13 +232,13 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
     if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
         row = []
     else:
-        row = runs_of(request).pages().row(run.id, int(test), int(repeat))
+        row = RunPages(runs_of(request)).row(run.id, int(test), int(repeat))
     result = next((item for item in row if str(item.column) == column), None)
     if result is None:
         hint = "it may not be finished yet; see the run's page"
         raise UsageError(f"the run {run.id} has no result here", hint=hint)
     place = (result.test_index, result.repeat_index)
-    pages = runs.pages()
+    pages = RunPages(runs)
     steps = [
         None if found is None else place_link(run.id, *found, result.column)
         for is_failed in (False, True)
@@ -394,7 +402,7 @@ def show_run(request: Request, run_id: str) -> Response:
     run = report.run
     if run.id != run_id:
         return RedirectResponse(link_with(run_link(run.id), request.query_params))
-    choice, pages = choice_of(request, runs, run.id), runs.pages()
+    choice, pages = choice_of(request, runs, run.id), RunPages(runs)
     origin = runs.origin(run.id)
     return render_page(
         "run.html",
@@ -433,7 +441,7 @@ def export_results(request: Request, run_id: str, kind: str) -> StreamingRespons
     """Return the results that fit the filter as a file, `csv` or `jsonl`."""
     runs = runs_of(request)
     run = runs.find(run_id).run
-    choice, pages = choice_of(request, runs, run.id), runs.pages()
+    choice, pages = choice_of(request, runs, run.id), RunPages(runs)
 
     def results() -> Iterator[CaseResult]:
         return _fitting(pages, run, choice)
@@ -466,7 +474,7 @@ def _results_values(
     request: Request, report: RunReport, choice: ResultsQuery, facets: tuple[Facet, ...] = ()
 ) -> dict[str, Any]:
     """Return the values of the template `results.html` that depend on the filter; those of its form need `facets`."""
-    run, wanted, pages = report.run, choice.wanted, runs_of(request).pages()
+    run, wanted, pages = report.run, choice.wanted, RunPages(runs_of(request))
     path = run_link(run.id)
     found = _rows_of_page(pages, run.id, choice, choice.page)
     page = page_shown(choice.page, found.total, ROWS_PER_PAGE)

@@ -10,7 +10,7 @@ import re
 import sqlite3
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
@@ -19,13 +19,8 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
-from msgspec.structs import replace
 
-from geval_cli.errors import StoreError
-from geval_cli.json_codec import decode_json, encode_json
-from geval_cli.metrics import with_members
 from geval_cli.records import (
-    AskedTest,
     AssertionResult,
     CaseResult,
     JsonValue,
@@ -34,11 +29,10 @@ from geval_cli.records import (
     RunStatus,
     RunSummary,
     Status,
-    asked_test_from_json,
-    case_result_from_json,
     run_record_from_json,
     run_summary_from_json,
 )
+from geval_cli.store.runs import ResultReader, RunStore
 
 _WORD = re.compile(r'"([^"]+)"|([^\s"]+)')
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789 ")
@@ -48,7 +42,6 @@ _FOLD_TO_ASCII = (
     "\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06"
 )
 """All characters that have an ASCII letter in them once they are folded."""
-WORST_FIRST = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
 FACETS_MAX, FACET_VALUES_MAX = 6, 30
 """More names are not offered, nor names with more values: they are rather numbers than kinds of tests."""
 
@@ -218,15 +211,6 @@ def _is_plain(character: str) -> bool:
     return character in _PLAIN or unicodedata.category(character) == "Lo"
 
 
-def metric_verdicts(result: CaseResult) -> dict[str, tuple[Status, float | None]]:
-    """Return the worst status of each metric of a result, in the order of its assertions, with its score."""
-    found: dict[str, Status] = {}
-    for item, _ in with_members(result.assertions):
-        if item.metric is not None:
-            found[item.metric] = min(found.get(item.metric, item.status), item.status, key=WORST_FIRST.index)
-    return {metric: (status, result.named_scores.get(metric)) for metric, status in found.items()}
-
-
 def fits(
     result: CaseResult | SearchedResult, words: tuple[str, ...], metadata: Iterable[tuple[str, str]]
 ) -> bool:
@@ -240,65 +224,6 @@ def fits(
         if not missing:
             break
     return not missing
-
-
-def record_text(record: msgspec.Struct) -> str:
-    """Return the JSON form of a record as compact text.
-
-    The same as encoding `to_json(record)`, without making its tree first: many times as fast.
-
-    Raises:
-        TypeError: there is something in it that has no JSON form.
-    """
-    return encode_json(record).decode()
-
-
-def read_case_result(text: str | bytes) -> CaseResult:
-    """Return the result that `record_text` wrote, in this geval or in another one.
-
-    Raises:
-        ValueError: it is no result that this version of geval can read.
-    """
-    try:
-        return _CASE_DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        return case_result_from_json(decode_json(text))  # which passes over what it does not know
-
-
-_CASE_DECODER = msgspec.json.Decoder(CaseResult)
-
-
-def read_asked_test(text: str | bytes) -> AskedTest:
-    """Return the test that `record_text` wrote.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        return _TEST_DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        return asked_test_from_json(decode_json(text))
-
-
-_TEST_DECODER = msgspec.json.Decoder(AskedTest)
-_SELECT_TEST = "SELECT test FROM tests WHERE run_id = ? AND test_index = ?"
-
-
-class ResultReader:
-    """Reads the stored results of one run, with their tests; the results of one test share it."""
-
-    def __init__(self, connection: sqlite3.Connection, run_id: str) -> None:
-        self._connection = connection
-        self._run_id = run_id
-        self._test: tuple[int, AskedTest | UnsetType] = (-1, UNSET)
-
-    def read(self, text: str) -> CaseResult:
-        """Return the result that `text` holds."""
-        result = read_case_result(text)
-        if self._test[0] != result.test_index:
-            found = self._connection.execute(_SELECT_TEST, (self._run_id, result.test_index)).fetchone()
-            self._test = (result.test_index, UNSET if found is None else read_asked_test(found[0]))
-        return replace(result, test=self._test[1]) if self._test[1] else result
 
 
 PartT = TypeVar("PartT")
@@ -477,9 +402,6 @@ _SELECT_ROW = """
 _SELECT_REPEATS = """
     SELECT result FROM results WHERE run_id = ? AND test_index = ? AND column_index = ? ORDER BY repeat_index
 """
-_SELECT_CASES = """
-    SELECT case_id, result FROM results WHERE run_id = ? AND case_id IN (SELECT value FROM json_each(?))
-"""
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index LIMIT ? OFFSET ?
 """
@@ -550,22 +472,16 @@ _ORDERS = {
     " DESC, test_index",
     SortOrder.SCORE: "min({score}) ASC NULLS LAST, test_index",
 }
-_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class RunPages(Struct, frozen=True):
-    """A reader of parts of the store. Every method raises StoreError when the database cannot be read.
+    """A reader of parts of a store. Every method raises StoreError when the database cannot be read.
 
     Attributes:
-        connect: a new connection to the run database.
-        explain: what an error means for the user of the database.
-        settle: a run as it stands, whatever was stored when its process died.
         without: ids of runs that lists leave out.
     """
 
-    connect: Callable[[], sqlite3.Connection]
-    explain: Callable[[Exception], StoreError]
-    settle: Callable[[RunRecord], RunRecord]
+    runs: RunStore
     without: Sequence[str] = ()
 
     def outlines(self, chosen: RunChoice, *, offset: int, limit: int) -> tuple[list[RunOutline], int]:
@@ -700,13 +616,6 @@ class RunPages(Struct, frozen=True):
             found = connection.execute(_COUNT_VERDICTS, (run_id,))
             return {(column, Status(said)): count for column, said, count in found}
 
-    def cases(self, run_id: str, case_ids: Iterable[str]) -> dict[str, CaseResult]:
-        """Return results by their ids; ids that the run does not have are left out."""
-        with self._reading() as connection:
-            found = connection.execute(_SELECT_CASES, (run_id, json.dumps(list(case_ids))))
-            reader = ResultReader(connection, run_id)
-            return {case_id: reader.read(text) for case_id, text in found}
-
     def results(self, run_id: str, *, offset: int, limit: int) -> tuple[list[CaseResult], int]:
         """Return some results of a run by test, repeat and column, and how many there are."""
         with self._reading() as connection:
@@ -739,7 +648,7 @@ class RunPages(Struct, frozen=True):
     def _outline(
         self, connection: sqlite3.Connection, record: str, summary: str | None, config_file: str | None
     ) -> RunOutline:
-        run = self.settle(run_record_from_json(json.loads(record)))
+        run = self.runs.settled(run_record_from_json(json.loads(record)))
         counts = (
             _counts(connection, run.id) if summary is None else run_summary_from_json(json.loads(summary))
         )
@@ -747,12 +656,9 @@ class RunPages(Struct, frozen=True):
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(self.connect()) as connection:
+        with self.runs.reading() as connection:
             connection.text_factory = _lenient_text
-            try:
-                yield connection
-            except (sqlite3.Error, *_UNREADABLE) as error:
-                raise self.explain(error) from error
+            yield connection
 
 
 def _read_part(decoder: msgspec.json.Decoder[PartT], reader: ResultReader, text: str) -> PartT | CaseResult:
