@@ -91,7 +91,9 @@ EXTRAS: Mapping[str, str] = {
     "signatures of AWS": "geval_cli.extras.aws.signing",
     # Models in a project of Google's cloud: where they are, and what names them.
     "vertex": "geval_cli.extras.clouds",
-    # Finds the credentials of Google Cloud and Azure: `credentials_for`, `lack_of`.
+    # Gets a provider's key from a program: `check_key_command`, `missing_program`, `key_command_of`.
+    "programs that print keys": "geval_cli.extras.credentials",
+    # Finds the credentials of Google Cloud and Azure: `check_cloud_login`, `cloud_login`.
     "cloud credentials": "geval_cli.extras.clouds",
     # Compares a run with an earlier one: `open_baseline`, `compared_with`, `judge_differences`.
     "comparison of runs": "geval_cli.extras.compare.comparison",

@@ -45,7 +45,8 @@ rooms of `extras/`: they may import any of them, and the core, which is all but 
 """
 
 TIES_OF_EXTRAS: dict[str, set[str]] = {
-    "aws": {"batches"},
+    "aws": {"batches", "credentials"},
+    "clouds": {"credentials"},
     "compare": {"run_pages"},
     "comparisons": {"graded"},
     "conversations": {"graded", "traces", "trust"},

@@ -23,17 +23,26 @@ from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 
-from geval_cli.errors import Problem, ProviderAuthError, ProviderUnavailableError
+from geval_cli.errors import MissingKey, Problem, ProviderAuthError, ProviderUnavailableError
+from geval_cli.extras.credentials import (
+    Token,
+    TokenSigner,
+    check_key_command,
+    key_command_of,
+    missing_program,
+)
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import is_installed
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.addresses import certificate_of, check_certificate
-from geval_cli.providers.network.messages import HttpCall
+from geval_cli.providers.network.messages import HttpCall, Signer
 from geval_cli.providers.options import (
+    CLOUD_LOGIN,
     ENDPOINT_KEYS,
     Others,
     OwnKey,
     check_settings,
+    has_key_command,
     is_routing_header,
     limits_of,
     own_settings,
@@ -44,21 +53,10 @@ from geval_cli.providers.presets import Endpoint, find_key, source_of_sent
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.anthropic import AnthropicProvider
-from geval_cli.providers.wire.credentials import (
-    CLOUD_LOGIN,
-    CloudLogin,
-    Token,
-    TokenSigner,
-    check_cloud_login,
-    check_key_command,
-    cloud_login,
-    has_key_command,
-    key_command_of,
-    missing_program,
-)
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.providers.wire.google import GoogleProvider
 from geval_cli.providers.wire.parameters import check_parameters, places_of
+from geval_cli.providers.wire.refusals import CLOUD_CREDENTIALS
 from geval_cli.records import ModelRequest
 from geval_cli.source.access import TRUST_HINT
 from geval_cli.source.secrets import secret_values
@@ -350,6 +348,70 @@ class CloudCredentials(TokenSigner):
 
 _FETCHING: dict[tuple[str, str], threading.Lock] = {}
 """Whoever fetches a token of a cloud for a scope holds this."""
+
+
+class CloudLogin(Struct, frozen=True):
+    """The credentials of a cloud for a provider whose requests go to `url`, and which has no key."""
+
+    source: ProviderSource
+    cloud: Literal["google", "azure"]
+    url: str
+    settings: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """Return what they are, for messages."""
+        return f"{'Google Cloud' if self.cloud == 'google' else 'Azure'}'s {CLOUD_CREDENTIALS}"
+
+    @property
+    def signer(self) -> Signer | None:
+        """Return what puts a token into requests; None where the provider may not have one."""
+        return credentials_for(self.source, self.cloud, self.url, self.settings)
+
+    def missing(self, variable: str) -> Problem | None:
+        """Return the problem of a provider whose cloud gives it no token; None where it does. It is tried.
+
+        Args:
+            variable: what else may hold its key.
+        """
+        lack = lack_of(self.source, self.cloud, self.url, self.settings)
+        if lack is None:
+            return None
+        what, hint = lack
+        if self.settings.get(CLOUD_LOGIN):
+            return self.source.problem(f"no credentials for {self.source.id}: {what}", hint=hint)
+        message = f"no credentials for {self.source.id}: {variable} is not set, and {what}"
+        found = self.source.problem(message)
+        return MissingKey(message, found.location, f"{hint}; or set {variable}", variable=variable)
+
+
+def cloud_login(
+    source: ProviderSource, cloud: Literal["google", "azure"], url: str, settings: Mapping[str, Any]
+) -> CloudLogin | None:
+    """Return the credentials that a provider, for which no key is there, is called with; None for none."""
+    if source.access.is_strangers or has_key_command(settings) or secret_values(settings.get("headers", {})):
+        return None
+    if settings.get(CLOUD_LOGIN, "api_key_env" not in settings) is False:
+        return None
+    return CloudLogin(source, cloud, url, settings)
+
+
+def check_cloud_login(source: ProviderSource, *, is_cloud: bool) -> list[Problem]:
+    """Return the problems of `cloud_login` beside other settings of the key, or at a vendor that has none."""
+    config = source.spec.config
+    key = next((name for name in (CLOUD_LOGIN, "cloudLogin") if config.get(name)), None)
+    if key is None:
+        return []
+    if not is_cloud:
+        hint = "leave it out: it is for azure: and vertex:"
+        return [source.key_problem(f"{source.kind}: has no `{key}`", key=key, hint=hint)]
+    names = ("api_key", "apiKey", "api_key_env", "apiKeyEnvar", "api_key_command", "apiKeyCommand")
+    return [
+        source.problem(f"`{key}` and `{name}` both supply a key: keep one", key=name)
+        for name in names
+        if config.get(name) is not None
+    ]
+
 
 _ANYWHERE_HINT = "set `cloud_login: true` in its config to send a token to this address all the same"
 

@@ -129,6 +129,10 @@ KEY_COMMAND = OwnKey(
     ("api_key_command", "apiKeyCommand"), "a list of strings, a program and its arguments", is_words, _as_list
 )
 """The program that prints the key."""
+KEY_COMMAND_SOURCE = "the program of `api_key_command`"
+CLOUD_LOGIN = "cloud_login"
+"""The setting that asks for a cloud's own credentials beside a key, or at an address that is not the cloud's own; false
+forbids them."""
 
 
 ENDPOINT_KEYS = (
@@ -138,7 +142,7 @@ ENDPOINT_KEYS = (
     OwnKey(("api_key_env", "apiKeyEnvar"), "the name of an environment variable", is_text),
     OwnKey(("api_key", "apiKey"), "a text", is_text),
     KEY_COMMAND,
-    OwnKey(("cloud_login", "cloudLogin"), "true or false", lambda value: isinstance(value, bool)),
+    OwnKey((CLOUD_LOGIN, "cloudLogin"), "true or false", lambda value: isinstance(value, bool)),
     OwnKey(("token_scope", "azureTokenScope"), "a text", is_text),
     OwnKey(("api_version", "apiVersion"), "a text", is_text),
     OwnKey(("account_id", "accountId"), "a text", is_text),
@@ -227,6 +231,11 @@ def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[st
             if config.get(spelling) is not None:
                 settings.setdefault(key.spellings[0], config[spelling])
     return settings
+
+
+def has_key_command(config: Mapping[str, Any]) -> bool:
+    """Return whether a provider's config names a program for its key."""
+    return bool(own_settings(config, (KEY_COMMAND,)))
 
 
 def wire_parameters(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:

@@ -28,9 +28,12 @@ from geval_cli.providers.network.addresses import (
 )
 from geval_cli.providers.network.messages import Signer
 from geval_cli.providers.options import (
+    CLOUD_LOGIN,
     ENDPOINT_KEYS,
+    KEY_COMMAND_SOURCE,
     Others,
     check_settings,
+    has_key_command,
     is_price,
     limits_of,
     own_settings,
@@ -49,17 +52,6 @@ from geval_cli.providers.preset_table import (
 )
 from geval_cli.providers.prices import FREE, LIST_PRICE, Price, batch_price_of, price_of
 from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value, public_url
-from geval_cli.providers.wire.credentials import (
-    CLOUD_LOGIN,
-    KEY_COMMAND_SOURCE,
-    CloudLogin,
-    check_cloud_login,
-    check_key_command,
-    cloud_login,
-    has_key_command,
-    key_command_of,
-    missing_program,
-)
 from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
 from geval_cli.providers.wire.refusals import HEADERS_SOURCE
 from geval_cli.providers.wire.token_usage import TokenUsage
@@ -227,8 +219,11 @@ def check(source: ProviderSource) -> list[Problem]:
             )
         )
     problems += check_certificate(source)
-    problems += [*check_key_command(source), *_batch_problems(source)]
-    problems += check_cloud_login(source, is_cloud=is_azure)
+    if has_key_command(config):
+        problems += extra("programs that print keys").check_key_command(source)
+    problems += _batch_problems(source)
+    if any(config.get(name) for name in (CLOUD_LOGIN, "cloudLogin")):
+        problems += extra("cloud credentials").check_cloud_login(source, is_cloud=is_azure)
     if kind_of(source.spec.id) == TEXT:
         wire_format = preset_of(source).wire_format
         problems += check_parameters(source, wire_format, is_responses=speaks_responses(source), told=changed)
@@ -312,7 +307,8 @@ def check_ready(source: ProviderSource) -> list[Problem]:
         # In the config it is a problem of its own; here the environment named it
         message = f"{source.id} would be called at `{mask_text(public_url(url))}`, which is not a valid URL"
         problems.append(source.problem(message, hint=f"set `base_url` in its config, or fix {names}"))
-    problems += missing_program(source)
+    if has_key_command(settings):
+        problems += extra("programs that print keys").missing_program(source)
     key, _ = _find_key(source, settings)
     login = None if key or problems else _login(source, settings, endpoint_of(source).url)
     if login is not None:
@@ -358,10 +354,17 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     if preset.wire_format == "azure":
         wire = {name: value for name, value in wire.items() if name not in _PRINCIPAL_KEYS}
     login = None if key else _login(source, settings, url)
-    cloud = login and login.signer
     secrets = Secrets(
         [key, *secret_values([headers, base_url, str(written_out or "")]), *source.secret_values]
     )
+    key_source = source_of_sent(key_source, key_header, own_headers)
+    signer: Signer | None = login.signer if login else None
+    if login and signer:
+        key_source = login.title
+    elif has_key_command(settings):
+        signer = extra("programs that print keys").key_command_of(
+            source, key_header=key_header, secrets=secrets
+        )
     named = settings.get("batch", preset_of(source).batch)
     if not named or kind_of(source.spec.id) != TEXT:
         batch_api = ""
@@ -378,14 +381,14 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         headers=headers,
         key_header=key_header if key and key_header not in own_headers else "",
         secrets=secrets,
-        key_source=login.title if login and cloud else source_of_sent(key_source, key_header, own_headers),
+        key_source=key_source,
         limits=limits_of(settings),
         wire=parameters_of(source, wire, preset.wire_format),
         places=places_of(source),
         place=source.place,
         price=_price(source, settings, url, model),
         certificate=certificate_of(source),
-        signer=cloud or key_command_of(source, key_header=key_header, secrets=secrets),
+        signer=signer,
         batch=batch_api,
         batch_deployment=settings.get("batch_deployment", ""),
         batch_price=batch_price_of(settings, url=preset.base_url if is_listed else url, model=model),
@@ -473,13 +476,15 @@ def source_of_sent(key_source: str, key_header: str, own_headers: Mapping[str, s
     return HEADERS_SOURCE if is_own else key_source
 
 
-def _login(source: ProviderSource, settings: Mapping[str, Any], url: str) -> CloudLogin | None:
+def _login(source: ProviderSource, settings: Mapping[str, Any], url: str) -> Any:
     """Return the credentials of its cloud for a provider without a key; None where there is no such cloud."""
     if preset_of(source).wire_format != "azure" or "@" in split_url(url).netloc:
         return None
     config = source.spec.config
     own = {variable: str(config[key]) for key, variable in _PRINCIPAL_KEYS.items() if config.get(key)}
-    return cloud_login(replace(source, env={**source.env, **own}), "azure", url, settings)
+    return extra("cloud credentials").cloud_login(
+        replace(source, env={**source.env, **own}), "azure", url, settings
+    )
 
 
 def _needs_key(source: ProviderSource, settings: Mapping[str, Any]) -> bool:

@@ -11,12 +11,12 @@ from geval_cli.providers.options import (
     CERTIFICATE_KEYS,
     ENDPOINT_KEYS,
     KEY_COMMAND,
+    has_key_command,
     is_routing_header,
     own_settings,
 )
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, VERTEX, Preset, is_region
 from geval_cli.providers.presets import CLASSIFIERS_URL, endpoint_of
-from geval_cli.providers.wire.credentials import has_key_command
 from geval_cli.source.access import TRUST_HINT, TRUSTED
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import own_env_of

@@ -18,9 +18,9 @@ from support.geval_command import Finished, clean_environment, run_geval
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 
 from geval_cli.errors import ProviderAuthError
+from geval_cli.extras import credentials
 from geval_cli.extras.web.config_code import runs_code
 from geval_cli.providers.registry import check_provider, check_ready
-from geval_cli.providers.wire import credentials
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import ProviderSpec
 

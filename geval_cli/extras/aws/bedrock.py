@@ -18,6 +18,7 @@ from geval_cli.extras.aws.signing import (
     region_of,
     speaks_converse,
 )
+from geval_cli.extras.credentials import check_key_command, key_command_of, missing_program
 from geval_cli.patterns import compile_later
 from geval_cli.providers import presets
 from geval_cli.providers.base import Provider, ProviderSource
@@ -25,9 +26,11 @@ from geval_cli.providers.network.addresses import certificate_of, check_certific
 from geval_cli.providers.network.messages import Signer
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
+    KEY_COMMAND_SOURCE,
     Others,
     OwnKey,
     check_settings,
+    has_key_command,
     limits_of,
     own_settings,
     spelling_in,
@@ -38,13 +41,6 @@ from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.prices import LIST_PRICE, ListPrice, Price, batch_price_of, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire import openai
-from geval_cli.providers.wire.credentials import (
-    KEY_COMMAND_SOURCE,
-    check_key_command,
-    has_key_command,
-    key_command_of,
-    missing_program,
-)
 from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
 from geval_cli.source.secrets import secret_values
 

@@ -19,10 +19,16 @@ from geval_cli.patterns import compile_later
 from geval_cli.providers.base import TEXT, ProviderSource, kind_of
 from geval_cli.providers.network.addresses import parse_address, split_url
 from geval_cli.providers.network.messages import HttpCall
-from geval_cli.providers.options import ENDPOINT_KEYS, OwnKey, is_text, own_settings, spelling_in
+from geval_cli.providers.options import (
+    ENDPOINT_KEYS,
+    OwnKey,
+    has_key_command,
+    is_text,
+    own_settings,
+    spelling_in,
+)
 from geval_cli.providers.preset_table import PRESETS, is_region
 from geval_cli.providers.redaction import learn_secret
-from geval_cli.providers.wire.credentials import has_key_command
 from geval_cli.version import install_hint
 
 BEDROCK = PRESETS["bedrock"]

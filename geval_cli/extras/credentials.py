@@ -1,4 +1,4 @@
-"""Credentials that are no key in the config: from a program (`api_key_command`), or from a cloud's own login.
+"""Keys that are not in the config: those that a program prints (`api_key_command`), and tokens in general.
 
 Tokens that expire are fetched once for all requests that wait, kept for the process, and replaced before they end.
 """
@@ -16,22 +16,20 @@ from dataclasses import replace
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct, field
 
-from geval_cli.errors import CodeFailedError, MissingKey, Problem, ProviderAuthError
+from geval_cli.errors import CodeFailedError, Problem, ProviderAuthError
 from geval_cli.patterns import compile_later
-from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderSource
-from geval_cli.providers.network.messages import HttpCall, Signer
+from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.options import KEY_COMMAND, own_settings
 from geval_cli.providers.redaction import Secrets, learn_secret
-from geval_cli.providers.wire.refusals import CLOUD_CREDENTIALS, KEY_REASON
+from geval_cli.providers.wire.refusals import KEY_REASON
 from geval_cli.source.access import Access
 from geval_cli.source.command import ScriptError, run_command
-from geval_cli.source.secrets import secret_values
 
 _BEARER = "authorization"
 
@@ -160,7 +158,6 @@ def _has(call: HttpCall, token: Token) -> bool:
 
 
 TIME_LIMIT_S = 10.0
-KEY_COMMAND_SOURCE = "the program of `api_key_command`"
 _MARGIN_S = 60.0
 _TOKEN = compile_later(r"[\x21-\x7e]{1,65536}")
 # What is a token of OAuth by its form: a JWT, Google's and Anthropic's. Vendors want a key in a header of their own.
@@ -269,11 +266,6 @@ def key_command_of(source: ProviderSource, *, key_header: str, secrets: Secrets)
     return KeyCommand(source, tuple(words), key_header=key_header, secrets=secrets) if words else None
 
 
-def has_key_command(config: Mapping[str, Any]) -> bool:
-    """Return whether a provider's config names a program for its key."""
-    return bool(own_settings(config, (KEY_COMMAND,)))
-
-
 def check_key_command(source: ProviderSource) -> list[Problem]:
     """Return the problems of `api_key_command` beside other settings of the key."""
     config = source.spec.config
@@ -350,74 +342,3 @@ def _end_of_jwt(token: str) -> float | None:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return _number(claims.get("exp")) if isinstance(claims, dict) else None
     return None
-
-
-_EXTRA = "cloud credentials"
-CLOUD_LOGIN = "cloud_login"
-"""The setting that asks for them beside a key, or at an address that is not the cloud's own; false forbids them."""
-
-
-class CloudLogin(Struct, frozen=True):
-    """The credentials of a cloud for a provider whose requests go to `url`, and which has no key."""
-
-    source: ProviderSource
-    cloud: Literal["google", "azure"]
-    url: str
-    settings: Mapping[str, Any]
-
-    @property
-    def title(self) -> str:
-        """Return what they are, for messages."""
-        return f"{'Google Cloud' if self.cloud == 'google' else 'Azure'}'s {CLOUD_CREDENTIALS}"
-
-    @property
-    def signer(self) -> Signer | None:
-        """Return what puts a token into requests; None where the provider may not have one."""
-        signer: Signer | None = extra(_EXTRA).credentials_for(
-            self.source, self.cloud, self.url, self.settings
-        )
-        return signer
-
-    def missing(self, variable: str) -> Problem | None:
-        """Return the problem of a provider whose cloud gives it no token; None where it does. It is tried.
-
-        Args:
-            variable: what else may hold its key.
-        """
-        lack: tuple[str, str] | None = extra(_EXTRA).lack_of(self.source, self.cloud, self.url, self.settings)
-        if lack is None:
-            return None
-        what, hint = lack
-        if self.settings.get(CLOUD_LOGIN):
-            return self.source.problem(f"no credentials for {self.source.id}: {what}", hint=hint)
-        message = f"no credentials for {self.source.id}: {variable} is not set, and {what}"
-        found = self.source.problem(message)
-        return MissingKey(message, found.location, f"{hint}; or set {variable}", variable=variable)
-
-
-def cloud_login(
-    source: ProviderSource, cloud: Literal["google", "azure"], url: str, settings: Mapping[str, Any]
-) -> CloudLogin | None:
-    """Return the credentials that a provider, for which no key is there, is called with; None for none."""
-    if source.access.is_strangers or has_key_command(settings) or secret_values(settings.get("headers", {})):
-        return None
-    if settings.get(CLOUD_LOGIN, "api_key_env" not in settings) is False:
-        return None
-    return CloudLogin(source, cloud, url, settings)
-
-
-def check_cloud_login(source: ProviderSource, *, is_cloud: bool) -> list[Problem]:
-    """Return the problems of `cloud_login` beside other settings of the key, or at a vendor that has none."""
-    config = source.spec.config
-    key = next((name for name in (CLOUD_LOGIN, "cloudLogin") if config.get(name)), None)
-    if key is None:
-        return []
-    if not is_cloud:
-        hint = "leave it out: it is for azure: and vertex:"
-        return [source.key_problem(f"{source.kind}: has no `{key}`", key=key, hint=hint)]
-    names = ("api_key", "apiKey", "api_key_env", "apiKeyEnvar", "api_key_command", "apiKeyCommand")
-    return [
-        source.problem(f"`{key}` and `{name}` both supply a key: keep one", key=name)
-        for name in names
-        if config.get(name) is not None
-    ]
