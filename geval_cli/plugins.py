@@ -87,6 +87,8 @@ EXTRAS: Mapping[str, str] = {
     "simulated users": "geval_cli.extras.conversations.users",
     # Says what such a user says next: `SimulatedTalk`.
     "simulated talk": "geval_cli.extras.conversations.users",
+    # Reads the evaluation steps that are kept beside a config: `read_lock`.
+    "lock": "geval_cli.extras.lock",
     # Signs requests with AWS credentials: `signer_of`, `check_sign`, `missing_for_sign`, `uses_credentials`.
     "signatures of AWS": "geval_cli.extras.aws.signing",
     # Models in a project of Google's cloud: where they are, and what names them.

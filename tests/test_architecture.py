@@ -68,7 +68,7 @@ TIES_OF_EXTRAS: dict[str, set[str]] = {
     "tools": {"programs"},
     "trust": {"compare", "graded", "html", "juries", "plan", "run_pages"},
     "web": {"compare", "history", "html", "json_schema", "run_pages", "starter", "trust"},
-    "workers": {"plan"},
+    "workers": {"lock", "plan"},
 }
 """The extras that build on another extra."""
 

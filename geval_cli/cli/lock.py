@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from geval_cli.cli.problems import print_note, print_warnings
 from geval_cli.cli.run import prepare_all, state_folders
 from geval_cli.errors import ExitCode, UsageError
+from geval_cli.extras.lock import LockedSuites, lock_path, lock_suites, read_lock, write_lock
 from geval_cli.gateway.call import Wire
 from geval_cli.numbers import plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.event_loop import run_stoppable
-from geval_cli.runs.lock import LockedSuites, lock_path, lock_suites, read_lock, write_lock
 from geval_cli.runs.requests import RunRequest
 from geval_cli.store.state import CacheChoice, open_state
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -26,7 +27,6 @@ from geval_cli.providers.registry import (
 from geval_cli.providers.trust import runs_program
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems, gates_of
-from geval_cli.runs.lock import lock_problems, read_lock
 from geval_cli.runs.options import DECIDED
 from geval_cli.runs.requests import PreparedRun, RunRequest, open_config
 from geval_cli.source.files import read_text
@@ -39,6 +39,8 @@ from geval_cli.suite.suite import LoadedSuite, OpenedSuite
 from geval_cli.suite.trust import WatchedTests
 from geval_cli.templating import Templates, templates_of
 
+LOCK_NAME = "geval.lock"
+"""The file beside a config with the evaluation steps of its criteria."""
 _CODE_WHILE_READING = "code while reading"
 _NOTHING_CHECKED = Problem(
     "no test has an assertion: nothing will be evaluated",
@@ -73,7 +75,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     plan = Plan(suite, request.repeats or _repeats_of(suite))
     templates = templates_for(suite)
     defaults = _judge_defaults(request, suite)
-    lock = read_lock(request.config, request.access)
+    lock = _lock_of(request)
+    locked_steps = {} if lock is None else lock.steps
     checked = check_plan(
         plan,
         templates,
@@ -86,9 +89,9 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     refused = [*(watched.refused if watched else ())]
     if not opened.problems:
         refused += judged.problems() if judged else ()
-        if request.is_locked:
+        if lock is not None and request.is_locked:
             with suppress(ConfigError):  # of tests that cannot be read: their check tells it
-                refused += lock_problems(plan, lock, templates, defaults)
+                refused += lock.problems(plan, templates, defaults)
     labels = None
     if suite.labels is not None or any(gate.needs_labels for gate in suite.gates):
         labels, of_labels = extra("true figures").read_suite_labels(suite)
@@ -107,7 +110,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     }
     problems = _all_problems(opened, refused, plan, checked, request, asked, is_going_to_run=is_going_to_run)
     if not suite.calibrations.is_empty and not any(item.severity is Severity.ERROR for item in problems):
-        found = extra("calibration").calibration_problems(plan, lock.steps, templates, defaults)
+        found = extra("calibration").calibration_problems(plan, locked_steps, templates, defaults)
         problems = sort_problems([*problems, *found])
     # Everything is collected before anything is raised: the user sees all problems at once.
     if any(problem.severity is Severity.ERROR for problem in problems):
@@ -140,11 +143,18 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         ports=ports,
         judges=_distinct(judging),
         stored=None if stored is None else stored.find,
-        lock_digest=lock.digest,
-        locked_steps=lock.steps if stored is None else {**stored.steps, **lock.steps},
+        lock_digest=None if lock is None else lock.digest,
+        locked_steps=locked_steps if stored is None else {**stored.steps, **locked_steps},
         labels=labels,
         anchors=anchors,
     )
+
+
+def _lock_of(request: RunRequest) -> Any:
+    """Return the lock file beside a config; None where there is none and none is asked for."""
+    if not request.is_locked and not (request.config.parent / LOCK_NAME).exists():
+        return None
+    return extra("lock").read_lock(request.config, request.access)
 
 
 def _text_of(request: RunRequest) -> str:
@@ -169,7 +179,7 @@ def reopened(request: RunRequest, *, is_in_rows: bool) -> PreparedRun:
     if any(problem.severity is Severity.ERROR for problem in opened.problems):
         raise ConfigError(opened.problems)
     suite = request.selection.apply(opened.suite)
-    lock = read_lock(request.config, request.access)
+    lock = _lock_of(request)
     return PreparedRun(
         request=request,
         suite=suite,
@@ -180,8 +190,8 @@ def reopened(request: RunRequest, *, is_in_rows: bool) -> PreparedRun:
         warnings=(),
         notes=(),
         total=0,
-        lock_digest=lock.digest,
-        locked_steps=lock.steps,
+        lock_digest=None if lock is None else lock.digest,
+        locked_steps={} if lock is None else lock.steps,
     )
 
 

@@ -25,6 +25,7 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.events import CaseFinished, Noticed
+from geval_cli.extras.lock import NeededSteps, needs_of_plan
 from geval_cli.extras.plan import WorkersPlan
 from geval_cli.extras.workers.executors import (
     LocalWorkers,
@@ -50,7 +51,6 @@ from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.calls import LockedSteps
 from geval_cli.judge.grading import write_steps
 from geval_cli.records import STOPPED, ErrorInfo, WorkerRecord
-from geval_cli.runs.lock import NeededSteps, needs_of_plan
 from geval_cli.runs.options import AUTO, LOCAL
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, fingerprint

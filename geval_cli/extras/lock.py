@@ -28,6 +28,7 @@ from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import JsonValue
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.event_loop import all_or_first_error
+from geval_cli.runs.prepare import LOCK_NAME
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import open_suite_session, unasked_tools
 from geval_cli.source.access import Access
@@ -38,7 +39,6 @@ from geval_cli.store.cache import ResponseCache
 from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating import Templates
 
-LOCK_NAME = "geval.lock"
 _VERSION = 1
 _KEYS = ("criteria", "params", "judge", "prompt_version", "steps")
 _HINT = "write it again with `geval lock`"
@@ -82,6 +82,18 @@ class LockFile(Struct, frozen=True):
     def digest(self) -> str | None:
         """SHA-256, in hexadecimal, of what it settles."""
         return hashlib.sha256(written_lock(self.entries).encode()).hexdigest() if self.is_there else None
+
+    def problems(self, plan: Plan, templates: Templates, defaults: JudgeDefaults) -> Iterator[Problem]:
+        """Yield a problem for each criterion whose steps it lacks, or has for other prompts."""
+        entries = {entry.key: entry for entry in self.entries}
+        for needed in needs_of_plan(plan, templates, defaults).found.values():
+            entry = entries.get(needed.key)
+            if entry is None or entry.is_stale:
+                what = "has no steps for" if entry is None else "has steps from other judge prompts for"
+                hint = f"`geval lock {plan.suite.path}` gets them from {needed.judge.public_id}"
+                yield Problem(
+                    f"{LOCK_NAME} {what} a criterion that is judged with --locked", needed.place, hint
+                )
 
 
 def lock_path(config: Path) -> Path:
@@ -315,16 +327,3 @@ def _note_needs(
             needed = NeededSteps(criteria, labels, suite.resolved(judge), spec.place.key())
             needs.found.setdefault(needed.key, needed)
             needs.uses[needed.key] += 1
-
-
-def lock_problems(
-    plan: Plan, lock: LockFile, templates: Templates, defaults: JudgeDefaults
-) -> Iterator[Problem]:
-    """Yield a problem for each criterion whose steps the lock file lacks, or has for other prompts."""
-    entries = {entry.key: entry for entry in lock.entries}
-    for needed in needs_of_plan(plan, templates, defaults).found.values():
-        entry = entries.get(needed.key)
-        if entry is None or entry.is_stale:
-            what = "has no steps for" if entry is None else "has steps from other judge prompts for"
-            hint = f"`geval lock {plan.suite.path}` gets them from {needed.judge.public_id}"
-            yield Problem(f"{LOCK_NAME} {what} a criterion that is judged with --locked", needed.place, hint)
