@@ -339,6 +339,48 @@ def test_a_batch_is_found_on_any_page_of_a_list(tmp_path, wire):
         assert server.log.count("create") == 2
 
 
+class StuckServer(BatchServer):
+    """Whichever page of the list is asked for: it has the same batches of others, or none, and names a next one."""
+
+    is_stuck = True
+    shown = 3
+
+    async def _list(self, request: web.Request) -> web.Response:
+        if not self.is_stuck:
+            return await super()._list(request)
+        vendor = self._vendor(request)
+        others = [
+            RemoteBatch(f"{vendor.id_prefix}other_{number}", vendor, [], "another", "file-x")
+            for number in range(self.shown)
+        ]
+        query = {**dict.fromkeys(("page", "pageToken", "nextToken"), "0"), "nameContains": ""}
+        page = vendor.listed(others, {**request.query, "after": "", "after_id": "", **query}, 100)
+        token = f"page-{len(self.log)}"
+        return web.json_response({**page, "has_more": True, "nextPageToken": token, "nextToken": token})
+
+
+@pytest.mark.parametrize(
+    ("wire", "shown"),
+    [*((wire, 3) for wire in WIRES if wire != "together"), ("google", 0), ("bedrock", 0)],
+)
+def test_a_list_without_end_is_left_and_no_batch_is_created_again(tmp_path, wire, shown):
+    with StuckServer() as server:
+        server.shown = shown
+        server.faults["create"] = ["lost"]
+        suite = Suite(tmp_path, server, wire=wire)
+        stopped = suite.run()
+        assert stopped.reason is StopReason.BATCHES
+        what = "only repeats earlier ones" if shown else "is as empty as those before"
+        assert any(f"a page of its list of batches that {what}" in text for text in stopped.notices)
+        assert any("the batch was checked 5 times" in text for text in stopped.notices)
+        assert server.log.count("list") == 5 * (2 if shown else 100)
+        assert server.log.count("create") == (0 if wire == "azure" else 1)  # where the file comes first
+        server.is_stuck = False
+        assert len(suite.run(resume_latest=True).results) == TESTS
+        assert set(server.paid.values()) == {1}
+        assert not asked_twice(server)
+
+
 def test_lines_that_are_there_twice_or_of_others_change_nothing(tmp_path, server):
     def spoil(lines: list[Any]) -> list[Any]:
         foreign = [{**lines[0], "custom_id": name} for name in ("f" * 64, "x", "")]

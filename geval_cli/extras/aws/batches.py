@@ -19,7 +19,6 @@ from geval_cli.extras.batches.api import (
     RemoteBatch,
     RemoteState,
     has_texts,
-    is_too_old,
     joined,
     labelled,
     moment,
@@ -120,10 +119,9 @@ class BedrockBatches:
             page = object_in(await self._send("GET", f"/model-invocation-jobs?{query}"), self._context)
             listed = page.get("invocationJobSummaries")
             items = [item for item in listed if _is_job(item)] if isinstance(listed, list) else []
-            recent = (item for item in items if not is_too_old(moment(item.get("submitTime")), since))
-            return [self._remote(item) for item in recent], page.get("nextToken")
+            return [self._remote(item) for item in items], page.get("nextToken")
 
-        return await labelled(batch_id, page_of)
+        return await labelled(batch_id, self._endpoint.id, page_of)
 
     async def get(self, remote_id: str) -> RemoteBatch:
         reply = await self._send("GET", f"/model-invocation-job/{quote(remote_id, safe='')}")

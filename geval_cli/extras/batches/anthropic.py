@@ -8,6 +8,7 @@ from geval_cli.extras.batches.api import (
     BatchApi,
     BatchLine,
     BrokenResultsError,
+    ListedPages,
     RemoteBatch,
     RemoteState,
     has_texts,
@@ -71,12 +72,13 @@ class AnthropicBatches:
         self, batch_id: str, *, since: float, requests: int, file_id: str | None
     ) -> list[RemoteBatch]:
         found: list[RemoteBatch] = []
-        after = ""
+        after, pages = "", ListedPages(self._endpoint.id)
         for _ in range(_MOST_PAGES):
             page, reply = await self._exchange("GET", query=f"limit={_PAGE}{after}")
             if not isinstance(page.get("data"), list):
                 raise response_error("a list of batches without `data`", reply, self._context)
             items = [item for item in page["data"] if _is_batch(item)]
+            pages.turn(item["id"] for item in items)
             recent = [item for item in items if not is_too_old(moment(item.get("created_at")), since)]
             # Its counts may be 0 until it has ended.
             found += [item for item in map(_remote, recent) if item.total in {0, requests}]

@@ -1,13 +1,14 @@
 """A vendor's API for batches: many requests are submitted together and answered within a day, for less money."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum, auto
 from typing import Any, BinaryIO, Protocol
 
 from msgspec import Struct
 
+from geval_cli.errors import ProviderResponseError
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.prices import Price
@@ -19,6 +20,7 @@ LOGPROBS_PER_BATCH = 5_000
 
 
 _CLOCKS_DIFFER_S = 3600.0
+_MOST_EMPTY_PAGES = 100  # in a row: where a list is filtered, its pages may be
 
 
 class RemoteState(StrEnum):
@@ -192,18 +194,43 @@ def has_texts(item: Any, *names: str) -> bool:
     return isinstance(item, dict) and all(isinstance(item.get(name), str) and item[name] for name in names)
 
 
+class ListedPages:
+    """The pages of a list of batches that were read. A server may ignore which page it is asked for."""
+
+    def __init__(self, provider_id: str) -> None:
+        self._provider_id = provider_id
+        self._seen: set[str] = set()
+        self._empty = 0
+
+    def turn(self, ids: Iterable[str]) -> None:
+        """Take note of the batches on a page.
+
+        Raises:
+            ProviderResponseError: it brings nothing that earlier pages did not have.
+        """
+        page = set(ids)
+        self._empty = 0 if page else self._empty + 1
+        if self._empty >= _MOST_EMPTY_PAGES or (page and page <= self._seen):
+            what = "only repeats earlier ones" if page else "is as empty as those before"
+            message = f"{self._provider_id} sent a page of its list of batches that {what}"
+            raise ProviderResponseError(message, provider_id=self._provider_id)
+        self._seen |= page
+
+
 async def labelled(
-    batch_id: str, page_of: Callable[[str], Awaitable[tuple[list[RemoteBatch], Any]]]
+    batch_id: str, provider_id: str, page_of: Callable[[str], Awaitable[tuple[list[RemoteBatch], Any]]]
 ) -> list[RemoteBatch]:
     """Return the batch that has `batch_id` as its label, if any page has it.
 
     Args:
         batch_id: our name of the batch.
+        provider_id: the provider whose list it is.
         page_of: gives the batches of the page that a token names ("": the first), and the token of the next.
     """
-    token = ""
+    token, pages = "", ListedPages(provider_id)
     while True:
         found, following = await page_of(token)
+        pages.turn(batch.id for batch in found)
         ours = [batch for batch in found if batch.label == batch_id]
         if ours or not following or following == token:
             return ours[:1]

@@ -20,7 +20,6 @@ from geval_cli.extras.batches.api import (
     RemoteBatch,
     RemoteState,
     has_texts,
-    is_too_old,
     joined,
     labelled,
     moment,
@@ -147,12 +146,9 @@ class GoogleBatches:
             page = object_in(await self._send("GET", f"{self._root}/batches", query=query), self._context)
             listed = page.get("operations")
             items = [item for item in listed if _is_batch(item)] if isinstance(listed, list) else []
-            recent = (
-                item for item in items if not is_too_old(moment(item["metadata"].get("createTime")), since)
-            )
-            return [_remote(item, self._endpoint) for item in recent], page.get("nextPageToken")
+            return [_remote(item, self._endpoint) for item in items], page.get("nextPageToken")
 
-        return await labelled(batch_id, page_of)
+        return await labelled(batch_id, self._endpoint.id, page_of)
 
     async def get(self, remote_id: str) -> RemoteBatch:
         name = remote_id if remote_id.startswith("batches/") else f"batches/{remote_id}"

@@ -37,6 +37,7 @@ from geval_cli.extras.batches.api import (
     BatchLine,
     BrokenResultsError,
     FileNotReadyError,
+    ListedPages,
     RemoteBatch,
     RemoteState,
     has_texts,
@@ -146,6 +147,7 @@ class OpenAIBatches:
         if file_id is None:
             return []  # no batch is created before its file is noted
         of_file: list[RemoteBatch] = []
+        pages = ListedPages(self._endpoint.id)
         page: dict[str, Any] | None = self.first_page()
         while page is not None:
             said = await self.ask_for(
@@ -153,6 +155,7 @@ class OpenAIBatches:
             )
             listed = said if isinstance(said, list) else said["data"]
             items = [item for item in listed if is_batch(item)]
+            pages.turn(item["id"] for item in items)
             for item in items:
                 if is_too_old(moment(item.get("created_at")), since):
                     if self.is_newest_first:
@@ -176,9 +179,7 @@ class OpenAIBatches:
     def next_page(self, page: dict[str, Any], said: Any, items: list[Any]) -> dict[str, Any] | None:
         """Return the query of the page after `page`, which held `items`; None after the last one."""
         has_more = isinstance(said, dict) and said.get("has_more")
-        if not items or not has_more or page.get("after") == items[-1]["id"]:
-            return None
-        return {**page, "after": items[-1]["id"]}
+        return {**page, "after": items[-1]["id"]} if items and has_more else None
 
     async def get(self, remote_id: str) -> RemoteBatch:
         return await self._batch("GET", f"{self.collection}/{quote(remote_id, safe='')}")
