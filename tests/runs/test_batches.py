@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle
@@ -281,8 +282,13 @@ def test_what_expired_twice_is_sent_directly(tmp_path):
         *(("google", 400), ("google", 429), ("mistral", 400), ("bedrock", 400)),
     ],
 )
-def test_an_error_in_the_results_is_that_of_a_direct_answer(tmp_path, server, wire, status):
+@pytest.mark.parametrize("codes", ["numbers", "texts"])
+def test_an_error_in_the_results_is_that_of_a_direct_answer(tmp_path, server, wire, status, codes):
     server.status_of = lambda body: status if "topic 7." in json.dumps(body) else 200
+    if codes == "texts":
+        server.spoil_file = lambda file: re.sub(
+            rb'("(?:status_code|code|errorCode)": )(\d+)', rb'\1"\2"', file
+        )
     ended = Suite(tmp_path, server, wire=wire, config={"max_retries": 1}).run()
     by_status = [item for item in ended.results if item["status"] == "error"]
     if status == 400:
@@ -293,6 +299,8 @@ def test_an_error_in_the_results_is_that_of_a_direct_answer(tmp_path, server, wi
     else:  # a repetition is sent directly, where nothing is wrong
         assert not by_status
         assert any("topic 7." in json.dumps(body) for body in server.direct)
+    assert set(server.paid.values()) == {1}
+    assert not asked_twice(server)
 
 
 @pytest.mark.parametrize("wire", [*READERS, "bedrock"])

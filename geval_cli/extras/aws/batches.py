@@ -205,8 +205,8 @@ def _line(text: bytes) -> BatchLine:
     found = read_line(text, id_key="recordId")
     custom_id, body, error = found["recordId"], found.get("modelOutput"), found.get("error")
     if isinstance(error, dict):
-        code = error.get("errorCode")
-        status = code if isinstance(code, int) and code >= HTTPStatus.BAD_REQUEST else _INTERNAL_ERROR
+        code = whole(error.get("errorCode"))
+        status = code if code >= HTTPStatus.BAD_REQUEST else _INTERNAL_ERROR
         return BatchLine(custom_id, status, {"message": error.get("errorMessage") or "no reason was given"})
     if not isinstance(body, dict):
         raise BrokenResultsError("a results line has neither an answer nor an error")

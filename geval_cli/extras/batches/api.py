@@ -19,6 +19,7 @@ LOGPROBS_PER_BATCH = 5_000
 """With token log-probabilities an answer takes some 70 kB; so many of them are a file that can be fetched again."""
 
 
+_MOST_DIGITS = 18
 _CLOCKS_DIFFER_S = 3600.0
 _MOST_EMPTY_PAGES = 100  # in a row: where a list is filtered, its pages may be
 
@@ -238,7 +239,9 @@ async def labelled(
 
 
 def whole(value: Any) -> int:
-    """Return a count, 0 for what is none."""
+    """Return a count or a code, which some APIs write as text; 0 for what is none."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS:
+        return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 

@@ -62,7 +62,6 @@ _CANCELLED = 1
 _EXHAUSTED = 8
 _FIRST_HTTP_STATUS = 100
 _INTERNAL_ERROR = 500
-_MOST_DIGITS = 18
 
 
 class GoogleBatches:
@@ -207,20 +206,16 @@ def _remote(item: Mapping[str, Any], endpoint: Endpoint) -> RemoteBatch:
     return RemoteBatch(
         id=item["name"],
         state=state or RemoteState.RUNNING,
-        total=_count(counts.get("requestCount")),
-        answered=_count(counts.get("successfulRequestCount")) + _count(counts.get("failedRequestCount")),
+        total=whole(counts.get("requestCount")),
+        answered=whole(counts.get("successfulRequestCount")) + whole(counts.get("failedRequestCount")),
         expires_at=None if created_at is None else created_at + _LIFE_S,
         label=said.get("displayName"),
         results=tuple(dict.fromkeys(results)),
-        code="token_limit_exceeded" if error.get("code") == _EXHAUSTED else str(error.get("code") or ""),
+        code="token_limit_exceeded"
+        if whole(error.get("code")) == _EXHAUSTED
+        else str(error.get("code") or ""),
         message=endpoint.secrets.redact(str(error.get("message") or "")),
     )
-
-
-def _count(value: Any) -> int:
-    """Return a count, which this API writes as text."""
-    text = str(value)
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 
 
 def _line(text: bytes) -> BatchLine:

@@ -400,7 +400,7 @@ def _is_list(found: Any) -> bool:
 def _line(text: bytes) -> BatchLine:
     found = read_line(text)
     custom_id, response, error = found["custom_id"], found.get("response"), error_in(found)
-    if isinstance(response, dict) and isinstance(status := response.get("status_code"), int):
+    if isinstance(response, dict) and (status := whole(response.get("status_code"))):
         body = response.get("body")
         # As in a direct reply, an error beside an answer says that it is none.
         if status >= HTTPStatus.BAD_REQUEST or (isinstance(body, dict) and error is None):
