@@ -27,7 +27,7 @@ _OWN_WISHES = frozenset({"n", "logprobs", "top_logprobs", "response_format"})
 _REFUSAL_CODES = frozenset(
     {"unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden"}
 )
-_CODE_KEYS = ("code", "type", "status")
+_CODE_KEYS = ("code", "type", "status", "__type")
 _SENTENCE_KEYS = ("message", "detail", "msg", "status_msg", "error_msg", "error_message")
 _NEVER_OPTIONAL = frozenset({"model", "messages"})
 # Parameters that are words of any sentence: they count where they are named as such or stand in quotes.

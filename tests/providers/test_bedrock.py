@@ -915,6 +915,16 @@ def error(status: int, code: str, message: str, **body: Any) -> Reply:
             "",
         ),
         (
+            error(400, "ThrottlingException", "Too many tokens, please wait before trying again."),
+            ProviderRateLimitError,
+            "",
+        ),
+        (
+            error(400, "ServiceQuotaExceededException", "You have too many jobs."),
+            ProviderRequestError,
+            "",
+        ),
+        (
             error(429, "ModelNotReadyException", "The model is not ready for inference."),
             ProviderRateLimitError,
             "",

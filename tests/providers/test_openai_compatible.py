@@ -239,9 +239,10 @@ def test_a_schema_is_strict_only_where_strict_mode_takes_it(closed: bool, strict
     assert sent["response_format"]["json_schema"] == {"name": "answer", "strict": strict, "schema": schema}
 
 
-def test_an_error_inside_a_200_is_classified_by_its_code() -> None:
+@pytest.mark.parametrize("code", [429, "429"])
+def test_an_error_inside_a_200_is_classified_by_its_code(code: int | str) -> None:
     with pytest.raises(ProviderRateLimitError):
-        exchange(Reply(body={"error": {"code": 429, "message": "slow down"}}))
+        exchange(Reply(body={"error": {"code": code, "message": "slow down"}}))
     with pytest.raises(ProviderResponseError, match="error instead of an answer"):
         exchange(Reply(body={"error": {"message": "hm"}}))
 

@@ -229,12 +229,36 @@ def test_a_web_page_is_not_quoted_in_the_message() -> None:
         (429, {"error": {"message": "Insufficient balance"}}, ProviderAuthError),
         (422, {"error": {"message": "You wrote: insufficient balance"}}, ProviderRequestError),
         (500, {"error": {"message": "insufficient balance"}}, ProviderUnavailableError),
+        (400, {"__type": "com.amazon.coral#ThrottlingException", "message": "slow"}, ProviderRateLimitError),
+        (400, {"error": {"code": "Throttling.RateQuota", "message": "slow"}}, ProviderRateLimitError),
+        (400, {"error": {"type": "rate_limit_error", "message": "slow"}}, ProviderRateLimitError),
+        (403, {"error": {"code": 403, "status": "RESOURCE_EXHAUSTED"}}, ProviderRateLimitError),
+        (403, {"code": "TooManyRequests", "message": "no access for now"}, ProviderRateLimitError),
+        (404, {"error": {"code": "RequestLimitExceeded", "message": "slow"}}, ProviderRateLimitError),
+        (422, {"error": {"type": "engine_overloaded_error", "message": "slow"}}, ProviderRateLimitError),
+        (503, {"error": {"type": "overloaded_error", "message": "slow"}}, ProviderUnavailableError),
+        (401, {"error": {"type": "rate_limit_error", "message": "no"}}, ProviderAuthError),
+        (413, {"error": {"code": "rate_limit_exceeded", "message": "long"}}, ProviderRequestError),
+        (
+            400,
+            {"error": {"code": "rate_limit_exceeded", "message": "Request too large"}},
+            ProviderRequestError,
+        ),
+        (400, {"error": {"message": "what is a rate_limit_error?"}}, ProviderRequestError),
+        (403, {"error": {"code": "insufficient_quota", "type": "rate_limit_error"}}, ProviderAuthError),
     ],
 )
 def test_each_status_is_the_kind_of_error_that_decides_what_is_done(
     status: int, body: object, kind: type[Exception]
 ) -> None:
     assert type(error_of(status, body)) is kind
+
+
+def test_a_limit_under_another_status_is_waited_for_as_long_as_it_says() -> None:
+    body = {"error": {"code": "rate_limit_exceeded", "message": "try again in 2.5s", "param": "temperature"}}
+    error = error_of(400, body)
+    assert isinstance(error, ProviderRateLimitError)
+    assert (error.retry_after_s, error.status) == (2.5, 400)
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 399])

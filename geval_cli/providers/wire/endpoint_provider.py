@@ -3,6 +3,7 @@
 A provider of an API says what is sent (`payload`) and how the answer is read (`choices`, `tokens`); the rest is here.
 """
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -30,6 +31,8 @@ _ERROR_CHARS = 300
 
 MAX_TOP_LOGPROBS = 20
 """The most alternatives per token that OpenAI and Google give; a server that gives fewer says how many."""
+
+_HTTP_ERROR = re.compile(r"[45]\d\d", re.ASCII)
 
 
 class Received(NamedTuple):
@@ -326,9 +329,11 @@ class EndpointProvider:
         if filtered is not None:
             return filtered
         error = body.get("error")
-        code = (error if isinstance(error, dict) else body).get("code")
-        if isinstance(code, int) and 400 <= code < 600:  # noqa: PLR2004 - the range of HTTP error statuses
-            raise refusal_error(HttpResponse(code, reply.headers, reply.body), context, now_s=time.time())
+        code = str((error if isinstance(error, dict) else body).get("code"))
+        if _HTTP_ERROR.fullmatch(code):
+            raise refusal_error(
+                HttpResponse(int(code), reply.headers, reply.body), context, now_s=time.time()
+            )
         _, words = error_words(reply.text)
         raise received.refuse(
             "an error instead of an answer" + (f": {words[:_ERROR_CHARS]}" if words else "")

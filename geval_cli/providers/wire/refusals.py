@@ -160,6 +160,12 @@ _KEY_REFUSED = compile_later(
 KEY_REASON = compile_later(r'"reason"\s*:\s*"API_KEY_(?:INVALID|SERVICE_BLOCKED)"')
 """Google's code for a key that it refuses, with a status 400."""
 
+_THROTTLED_CODE = compile_later(
+    r"throttl|too_?many_?requests|rate_?limit|request_?limit_?exceeded|resource_?exhausted|slow_?down|overloaded",
+    re.IGNORECASE,
+)
+# Whatever their codes say: a key that is refused, a request above the limit per minute.
+_NEVER_THROTTLED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
 _TOO_LARGE = compile_later(r"request too large", re.IGNORECASE)
 _CONTEXT_TOO_LONG = compile_later(
     r"context[ _](?:length|size|window)|prompt is too long|too many tokens", re.IGNORECASE
@@ -224,6 +230,10 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
     # The order matters: an empty account often answers 429, which would else be retried for long.
     if reply.status == HTTPStatus.PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
         return _auth_error(reply, context, is_out_of_money=True)
+    # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
+    may_be_limited = not _TOO_LARGE.search(words)
+    if may_be_limited and _is_throttled(reply.status, codes):
+        return _rate_limit_error(reply, context, now_s)
     if reply.status in _MAY_REFUSE_PARAMETERS:
         parameter = find_unsupported_parameter(text, context.sent_parameters, added=context.added)
         if parameter and (parameter not in context.written or _is_renamed(parameter, words, context)):
@@ -256,15 +266,8 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
             body=context.secrets.excerpt(reply.text),
             hint=f"{guess}check the model's name and `base_url`; no further request was sent to it",
         )
-    # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
-    if reply.status == HTTPStatus.TOO_MANY_REQUESTS and not _TOO_LARGE.search(words):
-        return ProviderRateLimitError(
-            _message(reply, context),
-            provider_id=context.provider_id,
-            retry_after_s=retry_after_s(reply, now_s=now_s),
-            status=reply.status,
-            body=context.secrets.excerpt(text),
-        )
+    if may_be_limited and reply.status == HTTPStatus.TOO_MANY_REQUESTS:
+        return _rate_limit_error(reply, context, now_s)
     if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _PASSING_STATUSES:
         error = ProviderUnavailableError(
             _message(reply, context),
@@ -308,6 +311,23 @@ def _is_out_of_money(status: int, codes: str, words: str) -> bool:
         return False
     is_said = status in _MAY_SAY_OUT_OF_MONEY and _OUT_OF_MONEY.search(words)
     return bool(is_said or _OUT_OF_MONEY_CODE.search(codes))
+
+
+def _is_throttled(status: int, codes: str) -> bool:
+    """Return whether the code says "too many requests" under another status; Amazon also throttles with a 400."""
+    is_refusal = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    return bool(is_refusal and status not in _NEVER_THROTTLED and _THROTTLED_CODE.search(codes))
+
+
+def _rate_limit_error(reply: HttpResponse, context: CallContext, now_s: float) -> ProviderRateLimitError:
+    as_limit = HttpResponse(HTTPStatus.TOO_MANY_REQUESTS, reply.headers, reply.body)
+    return ProviderRateLimitError(
+        _message(reply, context),
+        provider_id=context.provider_id,
+        retry_after_s=retry_after_s(as_limit, now_s=now_s),
+        status=reply.status,
+        body=context.secrets.excerpt(reply.text),
+    )
 
 
 def _message(reply: HttpResponse, context: CallContext) -> str:
