@@ -135,8 +135,9 @@ class Screen:
 class RunDisplay(Struct, frozen=True):
     """Output of a run, besides the store: results files, a log of requests, how much is shown.
 
-    `note_written` is told of every file and folder that is written to. `home` is what --home said, and `is_one_of_many`
-    whether further runs follow, so that `latest` will be another one: what to do next is told with them.
+    `note_written` is told of every file and folder that is written to. `home` and `cache_folder` are what --home and
+    --cache-dir said, and `is_one_of_many` whether further runs follow, so that `latest` will be another one: what to do
+    next is told with them.
     """
 
     outputs: tuple[Path, ...] = ()
@@ -145,6 +146,7 @@ class RunDisplay(Struct, frozen=True):
     log_file: Path | None = None
     note_written: Callable[[Iterable[Path]], None] = lambda _: None
     home: Path | None = None
+    cache_folder: Path | None = None
     is_one_of_many: bool = False
 
 
@@ -173,7 +175,7 @@ def run_configs(
     if wall is not None:
         wall.put_up(requests, _made(state_folders(home, cache), is_offline=cache.is_offline), outputs)
     codes = []
-    display = structs.replace(display, home=home, is_one_of_many=len(requests) > 1)
+    display = structs.replace(display, home=home, cache_folder=cache.folder, is_one_of_many=len(requests) > 1)
     with ExitStack() as stack:
         traces = _open_traces(requests, stack)  # before the variables that it reads are taken away
         if traces is not None:
@@ -366,10 +368,13 @@ def _print_results(
             written=written,
             name=name,
             home=display.home,
+            cache_folder=display.cache_folder,
             before=_run_before(report, state),
         )
     except StoreError as error:
-        print_answer(report, console, written=written, name=name, home=display.home)
+        print_answer(
+            report, console, written=written, name=name, home=display.home, cache_folder=display.cache_folder
+        )
         return [Problem(error.message, None, error.hint)]
     return []
 

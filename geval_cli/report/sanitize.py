@@ -137,6 +137,17 @@ def home_option(home: Path | None) -> str:
     return "" if home is None else f" --home {quoted(str(home))}"
 
 
+def folder_options(home: Path | None, cache_folder: Path | None) -> str:
+    """Return the options that lead another command to the same runs, answers and batches; "" where none was given."""
+    cache = "" if cache_folder is None else f" --cache-dir {quoted(str(cache_folder))}"
+    return home_option(home) + cache
+
+
+def resume_command(config_path: str, options: str) -> str:
+    """Return what continues a run of a config; `options` are those of `folder_options`."""
+    return f"geval run {quoted(config_path)} --resume{options}"
+
+
 def value_text(value: JsonValue) -> str:
     """Return a var or an output as text: strings as they are, all else as compact JSON."""
     if isinstance(value, str):

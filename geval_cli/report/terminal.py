@@ -3,7 +3,6 @@
 Its matrix has one row a test and one column a prompt x provider pair, or a block a test where that does not fit.
 """
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,7 +36,15 @@ from geval_cli.report.columns import PASS_RATE, mean_text, print_columns, share_
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.failures import FailedTests, GroupBy
 from geval_cli.report.report import RunReport, run_title, telling_metrics, worst_case
-from geval_cli.report.sanitize import home_option, one_line, quoted, sanitize, value_text
+from geval_cli.report.sanitize import (
+    folder_options,
+    home_option,
+    one_line,
+    quoted,
+    resume_command,
+    sanitize,
+    value_text,
+)
 from geval_cli.report.verdict import (
     MANY_COLUMNS,
     STYLES,
@@ -238,12 +245,14 @@ def print_report(
     by: GroupBy = GroupBy.ASSERTION,
     name: str = "",
     home: Path | None = None,
+    cache_folder: Path | None = None,
     before: str = "",
 ) -> None:
     """Print what `geval run` and `geval show` show of a run: the answer, below all its evidence with `verbose`.
 
     `written` are the results files of this run; `by` is what its failures are grouped by; `name` is what `geval show`
-    knows it by, where that is not the latest; `home` is what --home said; `before` is the config's run before this one.
+    knows it by, where that is not the latest; `home` and `cache_folder` are what --home and --cache-dir said; `before`
+    is the config's run before this one.
     """
     rows, failed = TableRows(), FailedTests()
     is_detailed = verbose or by is not GroupBy.ASSERTION
@@ -263,6 +272,7 @@ def print_report(
         written=written,
         name=name,
         home=home,
+        cache_folder=cache_folder,
         is_detailed=is_detailed,
         before=before,
     )
@@ -277,6 +287,7 @@ def print_answer(
     written: Sequence[Path] = (),
     name: str = "",
     home: Path | None = None,
+    cache_folder: Path | None = None,
     is_detailed: bool = False,
     before: str = "",
 ) -> None:
@@ -305,7 +316,7 @@ def print_answer(
     config = Text(f"  {sanitize(report.run.config_path)}", style="dim")
     print_line("run", Text(_run_text(report)).append_text(config), console)
     console.print()
-    _print_counts(report, console, home)
+    _print_counts(report, console, folder_options(home, cache_folder))
     compare = f"geval compare {quoted(before)} {quoted(name or 'latest')}{home_option(home)}"
     rest = [compare if before else f"{show} -v", f"geval view{home_option(home)}"]
     # Print the commands that answer the next question, where the run is stored.
@@ -439,7 +450,7 @@ def _ranking_text(metric: str, entries: Sequence[RankedColumn], console: Console
     return f"{name}: {places}{f'; {more:,} more (-v)' if more else ''}"
 
 
-def _print_counts(report: RunReport, console: Console, home: Path | None) -> None:
+def _print_counts(report: RunReport, console: Console, options: str) -> None:
     summary, dot = report.summary, f" {signs_of(console).dot} "
     counts = (
         (Status.PASSED, summary.passed, "passed"),
@@ -463,7 +474,7 @@ def _print_counts(report: RunReport, console: Console, home: Path | None) -> Non
     word, like = run_outcome(report.run, summary)
     head = Text(f"{word.upper()}  ", style="bold yellow" if like is None else _HEADLINE_STYLES[like])
     print_hanging(head, line, console, indent=1)
-    remark = _remark(report, home)
+    remark = _remark(report, options)
     if remark:
         print_hanging(Text(), Text(remark, style="yellow"), console, indent=1)
 
@@ -484,10 +495,10 @@ def _decided_gates(report: RunReport) -> Sequence[GateResult]:
 _HEADLINE_STYLES = {**STYLES, Status.PASSED: "bold green", Status.NOT_EVALUATED: "bold yellow"}
 
 
-def _way_to_the_rest(report: RunReport, home: Path | None) -> str:
+def _way_to_the_rest(report: RunReport, options: str) -> str:
     if report.run.judged_from is not None:  # such a run cannot be resumed
         return f"; judge run {report.run.judged_from} again for the rest: answers so far are cached"
-    command = f"geval run {shlex.quote(report.run.config_path)} --resume{home_option(home)}"
+    command = resume_command(report.run.config_path, options)
     if _why_stopped(report):  # a budget of the same size does the next part
         return f"; continue: {command}"
     return f"; finish it with `{command}` and the same options"
@@ -501,7 +512,7 @@ def _why_stopped(report: RunReport) -> str:
     return next(reasons, "").removeprefix(STOPPED)
 
 
-def _remark(report: RunReport, home: Path | None) -> str:
+def _remark(report: RunReport, options: str) -> str:
     summary = report.summary
     finished = summary.passed + summary.failed + summary.errored + summary.not_evaluated
     planned = max(report.planned or 0, summary.total)
@@ -512,7 +523,7 @@ def _remark(report: RunReport, home: Path | None) -> str:
     )
     match report.run.status:
         case RunStatus.INTERRUPTED | RunStatus.ABORTED:
-            rest = _way_to_the_rest(report, home) if planned > finished and report.is_stored else ""
+            rest = _way_to_the_rest(report, options) if planned > finished and report.is_stored else ""
             why = _why_stopped(report).partition(" (finished cases")[0]
             return f"stopped: {why}; {kept}{rest}" if why else f"the run was stopped early: {kept}{rest}"
         case RunStatus.RUNNING:

@@ -114,6 +114,18 @@ def test_an_amount_that_is_none_is_refused(product: Product, amount: str) -> Non
     assert "--max-cost must be an amount in USD of at least 0" in finished.stderr
 
 
+def test_what_continues_a_run_names_the_folders_that_it_was_given(product: Product) -> None:
+    options = ("--home", "my state", "--cache-dir", "my answers")
+    with LoopbackServer(respond=respond) as server:
+        stopped = product.run(config(3), server, "--max-requests", "3", *options)
+        said = " ".join(stopped.stdout.split())
+        way_on = said.partition("; continue: geval run config.yaml ")[2].partition(" next:")[0]
+        assert way_on.startswith("--resume --home 'my state' --cache-dir 'my answers'")
+        before = len(server.requests)
+        product.run(config(3), server, *options, "--resume")
+        assert 0 < len(server.requests) - before < 6
+
+
 @pytest.mark.parametrize(("budget", "said"), [("1", ""), ("5", " · 1 of 1 gate met so far")])
 def test_gates_of_a_run_that_stopped_early_are_not_errors(product: Product, budget: str, said: str) -> None:
     whole = {**config(20), "gates": ["pass_rate >= 80%"]}

@@ -15,12 +15,11 @@ from geval_cli.cli.problems import print_note, print_warnings
 from geval_cli.errors import UsageError
 from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.extras.batches.driver import recorded_batch
-from geval_cli.extras.batches.layer import folder_options
 from geval_cli.extras.batches.store import Batch
 from geval_cli.numbers import format_time, plural
 from geval_cli.records import SCHEMA_VERSION, to_json
 from geval_cli.report.console import make_console, print_rows
-from geval_cli.report.sanitize import one_line
+from geval_cli.report.sanitize import folder_options, one_line
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import gather_env
 from geval_cli.store.cache import ResponseCache

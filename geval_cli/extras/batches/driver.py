@@ -64,7 +64,6 @@ from geval_cli.extras.batches.layer import (
     BatchPolicy,
     BatchQueue,
     ScoutLayer,
-    folder_options,
     server_text,
 )
 from geval_cli.extras.batches.store import Batch, BatchReply, BatchState, FreeRequest
@@ -75,6 +74,7 @@ from geval_cli.numbers import UNIT_S
 from geval_cli.providers.base import Provider, batch_api
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.records import STOPPED, Role, RunBatch, RunRecord
+from geval_cli.report.sanitize import folder_options
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.specs.base import DURATION, BatchSpec, ProviderSpec
 from geval_cli.store.cache import ResponseCache

@@ -7,10 +7,8 @@ for hours, and a process that is killed has lost nothing.
 
 import asyncio
 import hashlib
-import shlex
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import cast
 
 from msgspec import Struct, field
@@ -27,7 +25,7 @@ from geval_cli.providers.network.messages import json_bytes
 from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import ModelRequest, ModelResponse, Purpose, Role
-from geval_cli.report.sanitize import home_option, quoted
+from geval_cli.report.sanitize import resume_command
 
 LAST_PASS = 12
 """From this pass over a run's jobs on, new questions are sent directly: some judge asks on and on."""
@@ -55,7 +53,7 @@ class BatchPolicy(Struct, frozen=True):
             sent directly; else it is an error.
         waits: whether the process stays until all is answered.
         config_path: the config of the run; "" in a Python program.
-        folder_options: what `folder_options` returns.
+        folder_options: what `folder_options` of `report.sanitize` returns.
     """
 
     roles: frozenset[Role]
@@ -74,14 +72,7 @@ class BatchPolicy(Struct, frozen=True):
         """Return what fetches the answers of submitted batches, for messages."""
         if not self.config_path:
             return "the same call"
-        command = f"geval run {shlex.quote(self.config_path)} --resume{self.folder_options}"
-        return f"`{command}`"
-
-
-def folder_options(home: Path | None, cache_folder: Path | None) -> str:
-    """Return the options that lead another command to the same runs and batches; "" where none was given."""
-    cache = "" if cache_folder is None else f" --cache-dir {quoted(str(cache_folder))}"
-    return home_option(home) + cache
+        return f"`{resume_command(self.config_path, self.folder_options)}`"
 
 
 def server_text(server: ServerKey) -> str:
