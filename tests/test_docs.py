@@ -15,6 +15,7 @@ from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.cli.app import app, as_typed, names_of_commands
 from geval_cli.errors import UsageError
 from geval_cli.extras.json_schema import config_json_schema
+from geval_cli.judge.prompt import DIMENSIONS
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import spellings
@@ -226,9 +227,119 @@ def test_every_key_of_the_reference_is_accepted_by_the_schema() -> None:
 
 @pytest.mark.parametrize("kind", ASSERTION_TYPES)
 def test_each_type_of_assertion_may_have_the_keys_that_the_reference_gives_it(kind: str) -> None:
+    assert set(schema_of_type(kind)["properties"]) == set(spellings(ASSERTION_TYPES[kind]))
+
+
+def schema_of_type(kind: str) -> Any:
     branches = config_json_schema()["$defs"]["assertion"]["allOf"]
     (branch,) = [item["then"] for item in branches if kind in item["if"]["properties"]["type"]["enum"]]
-    assert set(branch["properties"]) == set(spellings(ASSERTION_TYPES[kind]))
+    return branch
+
+
+def choices_of_schema(schema: Any) -> set[str]:
+    """Every text that a schema lists as a possible value, at any depth."""
+    if isinstance(schema, list):
+        return set().union(*map(choices_of_schema, schema))
+    if not isinstance(schema, dict):
+        return set()
+    own = {item for item in schema.get("enum", ()) if isinstance(item, str)}
+    return own.union(*map(choices_of_schema, schema.values()))
+
+
+def rows_of_types(page: str) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The rows of a page that say what makes a type of assertion pass: the types, and the cells by heading."""
+    for table in re.findall(r"^\| type \|.*\n\| ---.*\n(?:\|.*\n)+", page, re.MULTILINE):
+        heading, _, *rows = [
+            [cell.strip() for cell in re.split(r" \|(?: |$)", line.removeprefix("| "))][:-1]
+            for line in table.splitlines()
+        ]
+        if any(name.startswith("passes") or "threshold" in name for name in heading):
+            for row in rows:
+                yield re.findall(r"`([^`]+)`", row[0]), dict(zip(heading[1:], row[1:], strict=True))
+
+
+NOT_KEYS = {
+    "contains": {"i"},
+    "is-xml": {"root", "child"},
+    "contains-all": {"a", "b", "c"},
+    "finish-reason": {"stop", "length", "tool_calls", "content_filter"},
+    "context-precision": {"expected_output"},
+    "is-valid-openai-tools-call": {"tools"},
+    "is-valid-openai-function-call": {"functions"},
+    "trace-error-spans": {"error"},
+}
+"""Words between backticks that name something else: letters, examples, finish reasons, keys of tests and providers."""
+
+
+def keys_named(cells: dict[str, str]) -> set[str]:
+    """What the cells of a row name as keys: between backticks, in a heading, inside of braces."""
+    named = [
+        word
+        for cell in cells.values()
+        for word in re.findall(r"`([^`]+)`", cell)
+        if word not in ASSERTION_TYPES
+    ]
+    for heading, cell in cells.items():
+        if heading == "`value`" and cell not in {"none", "\u2013"}:
+            named.append("value")
+        if heading == "default `threshold`":
+            named.append("threshold")
+    return {key for word in named for key in re.findall(r"[A-Za-z_]\w*", word)}
+
+
+def keys_not_accepted(page: str) -> dict[str, set[str]]:
+    """By type of assertion, what its row names and its schema does not have."""
+    found: dict[str, set[str]] = {}
+    for types, cells in rows_of_types(page):
+        for kind in types:
+            schema = schema_of_type(kind)
+            known = keys_of_schema(schema) | choices_of_schema(schema)
+            found[kind] = keys_named(cells) - known
+            if cells.get("`value`") in {"none", "\u2013"} and "value" in known:
+                found[kind].add("value")
+    return found
+
+
+def test_an_assertion_accepts_every_key_that_its_row_names() -> None:
+    pages = [(DOCS / name).read_text(encoding="utf-8") for name in ("assertions.md", "reference/agents.md")]
+    found = keys_not_accepted("\n".join(pages))
+    assert len(found) > 50
+    of_first = {types[0]: set(types) for types, _ in rows_of_types("\n".join(pages))}
+    expected = {kind: words for first, words in NOT_KEYS.items() for kind in of_first[first]}
+    assert {kind: words for kind, words in found.items() if words} == expected
+
+
+def test_a_row_that_names_a_wrong_key_is_found() -> None:
+    page = "| type | passes if | `value` |\n| --- | --- | --- |\n| `word-count`, `is-html` | it has `{min, mx}` |"
+    assert keys_not_accepted(f"{page} a text |\n") == {
+        "word-count": {"mx"},
+        "is-html": {"min", "mx", "value"},
+    }
+    assert keys_not_accepted(f"{page} none |\n")["word-count"] == {"mx", "value"}
+
+
+def lists_of_dimensions(text: str) -> list[list[str]]:
+    """Every list of words that names all dimensions, or all but two; SummEval's four are a list of their own."""
+    word = r"`?[a-z]+`?"
+    lists = re.findall(rf"{word}(?:(?:, (?:or |and )?| or | and | # ){word})+", text)
+    named = [re.findall(r"[a-z]+", re.sub(r" (?:or|and) ", ", ", item)) for item in lists]
+    return [names for names in named if len(DIMENSIONS.keys() - set(names)) <= 2]
+
+
+def test_every_list_of_dimensions_names_all_of_them() -> None:
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "examples" / "configs").glob("*.yaml")]
+    found = {page.name: lists_of_dimensions(page.read_text(encoding="utf-8")) for page in pages}
+    lists = {name: lists for name, lists in found.items() if lists}
+    every = list(DIMENSIONS)
+    assert lists == {"README.md": [every] * 2, "config-keys.md": [every], "g-eval-assertion.yaml": [every]}
+
+
+def test_a_list_that_lacks_a_dimension_or_has_another_is_found() -> None:
+    first, *others = DIMENSIONS
+    assert lists_of_dimensions(f"dimension: {', '.join(others)}; or criteria") == [others]
+    assert lists_of_dimensions(f"`{first}` # {', '.join(others[:-1])}, grace or {others[-1]}.") == [
+        [first, *others[:-1], "grace", others[-1]]
+    ]
 
 
 def test_no_page_holds_the_marks_of_an_unfinished_merge() -> None:

@@ -38,6 +38,25 @@ def test_every_geval_command_of_the_readme_runs(tmp_path: Path) -> None:
     assert (tmp_path / "results.json").exists()
 
 
+def test_the_mistakes_of_the_readme_are_what_is_printed_for_their_config(tmp_path: Path) -> None:
+    (shown,) = [text for language, text in BLOCKS if language == "text" and text.startswith("error:")]
+    (prompts,) = re.findall(r"^  1 \| (.+)$", shown, re.MULTILINE)
+    (assertion,) = re.findall(r"^  6 \| (.+)$", shown, re.MULTILINE)
+    lines = [prompts, "providers: [echo]", "tests:", "  - vars: { name: Ada }", "    assert:", assertion]
+    (tmp_path / "config.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    finished = run_geval(
+        "validate", "config.yaml", cwd=tmp_path, env=clean_environment(OPENAI_API_KEY="sk-1")
+    )
+    assert finished.code == 2
+    assert finished.stderr.strip() == shown.strip()
+
+
+def test_the_files_of_geval_in_shown_output_exist() -> None:
+    named = re.findall(r"\.\.\./(geval_cli/\S+)", README)
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
 def test_every_make_target_of_the_readme_exists() -> None:
     targets = {words[1] for words in COMMANDS if words[0] == "make"}
     targets |= set(re.findall(r"`make (\w+)`", README))
