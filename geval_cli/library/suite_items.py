@@ -1,4 +1,4 @@
-"""`*.geval.yaml` files in pytest: each test of a config is an item, and all that are selected run at once."""
+"""`*.geval.yaml` files in pytest: each test of a config is an item, its gates are one; all run at once."""
 
 import os
 import time
@@ -23,8 +23,9 @@ from geval_cli.library.testing import (
     failed_lines,
     shared_runs,
 )
-from geval_cli.records import CaseResult, JsonValue, RunStatus, Status
+from geval_cli.records import CaseResult, GateResult, JsonValue, RunStatus, Status
 from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.report.verdict import gate_value
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest, open_config
 from geval_cli.source.problems import render_problems, sort_problems
@@ -63,8 +64,10 @@ class _RefusedCode:
         raise _CodeNeededError
 
 
-def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[ListedTest, ...] | None:
-    """Return the tests of a config in its order; None where only code of the config could tell. Nothing is run or sent.
+def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[tuple[ListedTest, ...], bool] | None:
+    """Return the tests of a config in its order, and whether it has gates. Nothing is run or sent.
+
+    None where only code of the config could tell.
 
     Raises:
         ConfigError: with every problem that reading the config finds.
@@ -82,7 +85,7 @@ def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[ListedTest, ..
         return None
     if problems:
         raise ConfigError(sort_problems(problems))
-    return tuple(found)
+    return tuple(found), bool(opened.suite.gates)
 
 
 class GevalFile(pytest.File):
@@ -91,20 +94,25 @@ class GevalFile(pytest.File):
     _results: "dict[int, list[CaseResult]] | None" = None
     # The cases of each test, where the run ended before all were done
     _planned: Mapping[int, int] | None = None
+    _gates: Sequence[GateResult] = ()
     _failure: GevalError | None = None
     _missing = "the run ended before this test"
 
     def collect(self) -> Iterable["SuiteItem"]:
-        """Yield an item for each test; one for all where only code of the config knows them."""
+        """Yield an item for each test and one for the gates; one for all where only code of the config knows them."""
         try:
-            tests = list_tests(self.path, os.environ)
+            listed = list_tests(self.path, os.environ)
         except ConfigError as error:
             raise self.CollectError(render_problems(error.problems)) from error
-        if tests is None:
+        if listed is None:
             yield SuiteItem.from_parent(self, name="all tests", test=None)
             return
-        for name, test in zip(_names(tests), tests, strict=True):
-            yield SuiteItem.from_parent(self, name=name, test=test)
+        tests, has_gates = listed
+        names = _names([*(test.description or f"test {test.index + 1}" for test in tests), "gates"])
+        for test in tests:
+            yield SuiteItem.from_parent(self, name=next(names), test=test)
+        if has_gates:
+            yield GatesItem.from_parent(self, name=next(names), test=None)
 
     def results_of(self, index: int | None) -> "list[CaseResult]":
         """Return the results of a test, or of all; the first to ask has all selected tests run.
@@ -129,12 +137,24 @@ class GevalFile(pytest.File):
             raise NotJudgedError(self._missing)
         return found
 
+    def gates(self) -> Sequence[GateResult]:
+        """Return the gates of the run of all tests.
+
+        Raises:
+            GevalError: the suite could not be run, or the run ended before all tests were done.
+        """
+        self.results_of(None)
+        if self._planned is not None:
+            raise NotJudgedError(self._missing)
+        return self._gates
+
     def _by_test(self, ran: "_Ran") -> "dict[int, list[CaseResult]]":
         found: dict[int, list[CaseResult]] = {}
         for result in ran.results:
             found.setdefault(result.test_index, []).append(result)
         if ran.warnings:
             self._missing = "; ".join(map(sanitize, ran.warnings))
+        self._gates = ran.gates
         if ran.status is not RunStatus.COMPLETED:
             plan = prepare(self._request()[0], is_going_to_run=False).plan
             self._planned = {test.index: plan.cases_of(test) * plan.repeats for test in plan.suite.tests}
@@ -149,8 +169,9 @@ class GevalFile(pytest.File):
             known = shared.find(name)
             if known is not None:
                 with open_runs(SessionOptions.of(self.config).folder, os.environ) as runs:
-                    run = runs.find(known).run
-                    return _Ran(known, tuple(runs.results(known)), run.warnings, run.status)
+                    run, summary = runs.find(known)
+                    gates = () if summary is None else summary.gates
+                    return _Ran(known, tuple(runs.results(known)), run.warnings, run.status, gates)
             if shared.acquire(name):
                 try:
                     if shared.find(name) is None:
@@ -166,7 +187,9 @@ class GevalFile(pytest.File):
         items = [
             item for item in self.session.items if isinstance(item, SuiteItem) and item.path == self.path
         ]
-        indexes = [item.test.index for item in items if item.test is not None]
+        # Gates are on the whole run, whichever tests are selected beside them.
+        is_whole = any(item.test is None for item in items)
+        indexes = [] if is_whole else [item.test.index for item in items if item.test is not None]
         options = SessionOptions.of(self.config)
         given = {"grader": options.grader, "offline": options.is_offline, "home": options.home}
         return make_request(
@@ -178,7 +201,8 @@ class GevalFile(pytest.File):
 
     def _run_here(self) -> "_Ran":
         result = run_blocking(*self._request(), progress=False)
-        return _Ran(result.run.id, result.results, result.run.warnings, result.run.status)
+        run, gates = result.run, result.summary.gates
+        return _Ran(run.id, result.results, run.warnings, run.status, gates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +213,7 @@ class _Ran:
     results: Sequence[CaseResult]
     warnings: Sequence[str]
     status: RunStatus
+    gates: Sequence[GateResult]
 
 
 class SuiteItem(pytest.Item):
@@ -211,6 +236,8 @@ class SuiteItem(pytest.Item):
         broken = [result for result in self._results if result.status is Status.ERROR]
         if broken:
             raise NotJudgedError("\n\n".join("\n".join(broken_lines(result)) for result in broken))
+        if self.test is None:
+            self._check_gates(is_setup=True)
 
     def runtest(self) -> None:
         """Raise what failed.
@@ -223,6 +250,19 @@ class SuiteItem(pytest.Item):
             raise FailedVerdictError("\n\n".join("\n".join(failed_lines(result)) for result in failed))
         if all(result.status is Status.NOT_EVALUATED for result in self._results):
             pytest.skip("nothing in it is evaluated")
+        if self.test is None:
+            self._check_gates()
+
+    def _check_gates(self, *, is_setup: bool = False) -> None:
+        """Raise the gates that do not hold; one without a value breaks the item only where no other one fails it."""
+        assert isinstance(self.parent, GevalFile)
+        unmet = [gate for gate in self.parent.gates() if gate.status is not Status.PASSED]
+        lines = "\n".join(map(_gate_line, unmet))
+        if any(gate.status is Status.FAILED for gate in unmet):
+            if not is_setup:
+                raise FailedVerdictError(lines)
+        elif unmet:
+            raise NotJudgedError(lines)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the report of a verdict without a traceback, which would lead into geval."""
@@ -239,10 +279,35 @@ class SuiteItem(pytest.Item):
         return self.path, None if location is None else max(location.line - 1, 0), self.name
 
 
-def _names(tests: Sequence[ListedTest]) -> Iterator[str]:
-    """Yield a name for each test that no other test of the file has: its description, or its number."""
+class GatesItem(SuiteItem):
+    """The gates of a config, on all of its tests."""
+
+    def setup(self) -> None:
+        """Have the suite run, if nobody did.
+
+        Raises:
+            NotJudgedError: there is nothing to count for a gate.
+        """
+        self._check_gates(is_setup=True)
+
+    def runtest(self) -> None:
+        """Raise the gates that do not hold.
+
+        Raises:
+            FailedVerdictError: one is not met.
+        """
+        self._check_gates()
+
+
+def _gate_line(gate: GateResult) -> str:
+    note = f" ({one_line(gate.note, 300)})" if gate.note else ""
+    return f"{one_line(gate.gate, _NAME_WIDTH)} not met: {gate_value(gate)}{note}"
+
+
+def _names(wanted: Iterable[str]) -> Iterator[str]:
+    """Yield a name for each of the `wanted` ones that no other item of the file has."""
     taken: dict[str, int] = {}
-    for test in tests:
-        name = one_line(test.description or f"test {test.index + 1}", _NAME_WIDTH).replace("::", ":")
+    for text in wanted:
+        name = one_line(text, _NAME_WIDTH).replace("::", ":")
         taken[name] = taken.get(name, 0) + 1
         yield name if taken[name] == 1 else f"{name} #{taken[name]}"

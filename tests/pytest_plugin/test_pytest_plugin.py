@@ -222,6 +222,90 @@ def test_selected_tests_are_run_and_answers_are_not_bought_twice(
     assert not asked or "unjudged" in expected or "-x" in words
 
 
+GATED = """\
+prompts: ["{{ input }}"]
+providers: [echo]
+gates: GATES
+tests:
+  - { description: right, input: fine, assert: [{ type: contains, value: fine, metric: nice }] }
+  - { description: wrong, input: rude, assert: [{ type: contains, value: fine, metric: nice }] }
+  - { description: gates, input: fine, assert: [{ type: contains, value: fine }] }
+"""
+GATES = "gates #2"  # beside the test of this name
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["one process", "xdist"])
+@pytest.mark.parametrize(
+    ("gates", "outcome", "said"),
+    [
+        ("[pass_rate >= 60%, nice.mean >= 0.5]", "PASSED", ""),
+        ("[pass_rate >= 90%, nice.mean >= 0.5]", "FAILED", "\npass_rate >= 90% not met: 67 % (n=3"),
+        ("[pass_rate >= 60%, latency.p95 <= 1, cost <= 1]", "ERROR", "latency.p95 <= 1 not met: none"),
+        ("[pass_rate >= 90%, latency.p95 <= 1]", "FAILED", "latency.p95 <= 1 not met: none"),
+    ],
+)
+def test_the_gates_of_a_config_are_an_item(
+    project: Path, server: LoopbackServer, gates: str, outcome: str, said: str, options: tuple[str, ...]
+) -> None:
+    (project / "gated.geval.yaml").write_text(GATED.replace("GATES", gates), encoding="utf-8")
+    session = Session(project, server)
+    printed = session.run("gated.geval.yaml", *options).stdout
+    tests = {"right": "PASSED", "wrong": "FAILED", "gates": "PASSED", GATES: outcome}
+    assert outcomes(printed) == {f"gated.geval.yaml::{name}": found for name, found in tests.items()}
+    assert said in printed
+    assert len(session.stored()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("--lf", "gated.geval.yaml"), {"wrong": "FAILED", GATES: "FAILED"}),
+        ((f"gated.geval.yaml::{GATES}",), {GATES: "FAILED"}),
+        (("-k", "right", "gated.geval.yaml"), {"right": "PASSED"}),
+    ],
+)
+def test_gates_are_those_of_the_whole_run_whatever_is_selected(
+    project: Path, server: LoopbackServer, words: tuple[str, ...], found: dict[str, str]
+) -> None:
+    (project / "gated.geval.yaml").write_text(GATED.replace("GATES", "[failures <= 0]"), encoding="utf-8")
+    session = Session(project, server)
+    session.run("gated.geval.yaml")
+    printed = session.run(*words).stdout
+    assert outcomes(printed) == {f"gated.geval.yaml::{name}": outcome for name, outcome in found.items()}
+    sizes = [item.summary.total for item in session.stored() if item.summary is not None]
+    assert sizes == ([3, 3] if GATES in found else [1, 3])
+
+
+def test_tests_that_only_a_program_knows_are_held_to_their_gates(
+    project: Path, server: LoopbackServer
+) -> None:
+    (project / "program.geval.yaml").write_text(f"{PROGRAM}gates: [failures >= 1]\n", encoding="utf-8")
+    (project / "make.py").write_text(MAKE, encoding="utf-8")
+    printed = Session(project, server).run("program.geval.yaml").stdout
+    assert outcomes(printed) == {"program.geval.yaml::all tests": "FAILED"}
+    assert "\nfailures >= 1 not met: 0" in printed
+
+
+def test_gates_are_not_decided_by_the_part_that_a_budget_paid_for(
+    project: Path, server: LoopbackServer
+) -> None:
+    (project / "paid.geval.yaml").write_text(
+        f"""\
+prompts: ["{{{{ input }}}}"]
+providers:
+  - id: openai:m
+    config: {{ base_url: "{server.base_url}", price: {{ input: 100000, output: 100000 }} }}
+gates: [pass_rate >= 50%]
+defaultTest: {{ assert: [{{ type: contains, value: "4" }}] }}
+tests: [{{ description: first, input: one }}, {{ description: second, input: two }}]
+""",
+        encoding="utf-8",
+    )
+    printed = Session(project, server).run("--geval-max-cost", "0.5", "paid.geval.yaml").stdout
+    assert outcomes(printed)["paid.geval.yaml::gates"] == "ERROR"
+    assert "the budget of $0.50 is used up" in printed
+
+
 def test_collecting_sends_nothing_and_runs_no_code(project: Path, server: LoopbackServer) -> None:
     (project / "program.geval.yaml").write_text(PROGRAM, encoding="utf-8")
     (project / "make.py").write_text(MAKE, encoding="utf-8")
