@@ -276,6 +276,24 @@ def test_the_spans_of_a_trace_are_joined_to_its_last_answer_in_their_order(tmp_p
     ]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_span_that_was_sent_again_counts_once(tmp_path: Path, order: int) -> None:
+    begun = {**span(1, "chat"), "endTimeUnixNano": None}  # sent when it began, without its answer
+    spans = [begun, chat(1, "Let me see."), TOOL_SPAN, TOOL_SPAN, chat(5, "14 days."), chat(5, "14 days.")]
+    lines = [otlp(item) for item in spans][::order]
+    [joined] = written(tmp_path, lines)
+    assert joined["output"] == "14 days."
+    assert [(step["type"], step.get("ms")) for step in joined["trace"]] == [
+        ("llm", 250.0),
+        ("tool", 250.0),
+        ("llm", 250.0),
+    ]
+    apart = written(tmp_path, lines, joins=False)
+    assert [row["output"] for row in apart] == ["Let me see.", "14 days."][::order]
+    others = [otlp({**chat(1, "A.", name), "spanId": "s1"}) for name in ("t1", "t2")]
+    assert len(written(tmp_path, others, joins=False)) == 2
+
+
 def test_each_call_may_be_a_test_of_its_own(tmp_path: Path) -> None:
     lines = [otlp(chat(1, "Let me see."), TOOL_SPAN), otlp(chat(5, "14 days."))]
     found = written(tmp_path, lines, joins=False)

@@ -265,7 +265,7 @@ class TraceSpan(Struct, frozen=True):
     """A span of a trace: a call of a model or of a tool, or another step.
 
     Attributes:
-        trace_id: of the trace; empty where it has none.
+        trace_id, span_id: of the trace and of the span in it; empty where it has none.
         start: when it began, in nanoseconds; 0 where that is not known.
         step: as the `trace` of a test has it.
         is_call: whether a model was called; `answer` is what came back, None where that was not recorded.
@@ -276,6 +276,7 @@ class TraceSpan(Struct, frozen=True):
     step: Fields
     is_call: bool = False
     answer: ModelAnswer | None = None
+    span_id: str = ""
 
 
 def otlp_spans(value: Fields) -> Iterator[TraceSpan]:
@@ -300,21 +301,21 @@ def spans_of(span: Fields, about: Fields) -> list[TraceSpan]:
     kind = _kind_of(known)
     if kind is None:
         return []
-    trace_id = _id(span, "traceId", "trace_id")
+    trace_id, span_id = _id(span, "traceId", "trace_id"), _id(span, "spanId", "span_id")
     start = _nanoseconds(first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"))
     step = _step(kind, span, known, start)
     if kind != "llm":
-        return [TraceSpan(trace_id, start, step)]
+        return [TraceSpan(trace_id, start, step, span_id=span_id)]
     events = [(str(item.get("name")), _attributes(item.get("attributes"))) for item in dicts(span, "events")]
     asked, given = _asked(known, events), _given(known, events)
     metadata = {
         "trace_id": trace_id,
-        "span_id": _id(span, "spanId", "span_id"),
+        "span_id": span_id,
         "response_id": known.get("gen_ai.response.id"),
         "model": first(known, *_MODEL_NAMES),
     }
     answer = answer_of(asked, given, metadata, {**known, "name": span.get("name")})
-    return [TraceSpan(trace_id, start, step, is_call=True, answer=answer)]
+    return [TraceSpan(trace_id, start, step, is_call=True, answer=answer, span_id=span_id)]
 
 
 def _kind_of(known: Fields) -> str | None:
@@ -505,6 +506,7 @@ def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Ite
     else:
         counts = Counter[str]()
     begun: dict[str, list[TraceSpan]] = {}
+    given: set[tuple[str, str]] = set()  # the calls whose answers were yielded, where none are joined
     for item in _items_of(path, reading):
         if not isinstance(item, TraceSpan):
             yield from _noted([item], reading)
@@ -513,7 +515,9 @@ def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Ite
             spans.append(item)
             if len(spans) == counts[item.trace_id]:
                 yield from _joined(begun.pop(item.trace_id), reading)
-        elif item.is_call:
+        elif item.is_call and (call := (item.trace_id, item.span_id)) not in given:
+            if not joins and item.span_id and item.answer is not None:
+                given.add(call)
             yield from _noted([item.answer], reading)
     for spans in begun.values():  # of a file that has changed meanwhile
         yield from _joined(spans, reading)
@@ -530,7 +534,13 @@ def _noted(answers: Sequence[ModelAnswer | None], reading: TraceReading) -> Iter
 
 def _joined(spans: Sequence[TraceSpan], reading: TraceReading) -> Iterator[ModelAnswer]:
     """Yield the last answer of a trace with the steps of all its spans, in the order in which they began."""
-    ordered = sorted(spans, key=lambda span: span.start)
+    # An exporter that got no reply sends a span again, and some send one at its begin and at its end.
+    once: dict[str, TraceSpan] = {}
+    for number, span in enumerate(spans):
+        name = span.span_id or f"without id {number}"
+        if name not in once or once[name].answer is None or span.answer is not None:
+            once[name] = span
+    ordered = sorted(once.values(), key=lambda span: span.start)
     answers = list(_noted([span.answer for span in ordered if span.is_call], reading))
     if not answers:
         return
