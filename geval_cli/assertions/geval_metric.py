@@ -760,6 +760,8 @@ def check_threshold_on_rating(spec: GEvalFields, levels: Sequence[ScoringChoice]
     is_mean = scoring in ("samples", "logprobs") or (scoring == "auto" and spec.dimension is not None)
     if not is_mean or _combines_scores(spec) or _averaged(spec):
         return []
+    if spec.dimension is not None and spec.dimension not in DIMENSIONS:
+        return []  # its scale is unknown
     low, high = range_of(spec)
     if not low < high:
         return []

@@ -173,7 +173,15 @@ class LikelyMistakes(Struct):
             elif name in self._unused:
                 self._unused[name].tests += 1
             elif len(self._unused) < _NAMES_MAX:
-                self._unused[name] = _Unused(test.place, _is_in_config(test, name), frozenset(test.vars))
+                place = self._home(test, ("vars", name))
+                self._unused[name] = _Unused(place, _is_in_config(place, name), frozenset(test.vars))
+
+    def _home(self, test: MergedTest, keys: tuple[str, ...]) -> SourcePath | Location:
+        """Return where a key of a test is written: in the test, else in `defaultTest`."""
+        default = self._all_tests.default if self._all_tests is not None else None
+        if not isinstance(test.place, SourcePath) or default is None or test.place.has(*keys):
+            return test.place
+        return default.place if default.place.has(*keys) else test.place
 
     @property
     def _all_tests(self) -> SuiteTests | None:
@@ -285,7 +293,7 @@ class LikelyMistakes(Struct):
                 word = _WORD.match((match[1] or "").strip())
                 if word is not None and word[0] in test.variables:
                     key = ".".join(keys), match[0]
-                    place, at, count = self._unrendered.get(key, (test.place, keys, 0))
+                    place, at, count = self._unrendered.get(key) or (self._home(test, keys), keys, 0)
                     if count or len(self._unrendered) < _NAMES_MAX:
                         self._unrendered[key] = place, at, count + 1
 
@@ -356,9 +364,9 @@ def _place_of(prompt: PromptSpec) -> Location | None:
     return place.value("raw") or place.value("system") or place.value("messages") or place.value()
 
 
-def _is_in_config(test: MergedTest, name: str) -> bool:
+def _is_in_config(place: SourcePath | Location, name: str) -> bool:
     """Return whether a YAML file has the variable, and not a table of tests."""
-    location = _location(test.place, ("vars", name))
+    location = _location(place, ("vars", name))
     return location is not None and location.file.endswith((".yaml", ".yml"))
 
 

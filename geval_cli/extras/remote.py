@@ -248,7 +248,8 @@ async def _ask_rows(
         )
     headers = {"authorization": f"Bearer {token}"} if token else {}
     call = HttpCall(url=f"{endpoint}/rows?{query}", headers=headers, method="GET", timeout_s=60.0)
-    context = CallContext("huggingface://datasets", Secrets([token]))
+    address = ENDPOINT_VARIABLE if environ.get(ENDPOINT_VARIABLE) else "HTTPS_PROXY"
+    context = CallContext("huggingface://datasets", Secrets([token]), address=address)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return await transport.send(call, context)

@@ -361,6 +361,9 @@ def _judge_lacks_key(problem: MissingKey, judge: ProviderSpec, place: Location |
         needs = f"the default, {judge.public_id}, needs {problem.variable}"
         hint = "set `defaultTest.options.provider`" + (", for example local:smollm2" if is_text else "")
         return Problem(f"no {'judge' if is_text else f'{kind} provider'} is set, and {needs}", place, hint)
+    written = "" if problem.location is None else problem.location.key_path
+    if written.startswith("tests") or ".assert" in written:
+        return problem  # `--grader` does not replace the judge of a test or an assertion
     return dataclasses.replace(problem, notes=("choose another judge with --grader PROVIDER", *problem.notes))
 
 

@@ -37,6 +37,10 @@ class SourcePath(Struct, frozen=True):
     def child(self, *keys: str | int) -> "SourcePath":
         return SourcePath(self.positions, (*self.path, *keys))
 
+    def has(self, *keys: str | int) -> bool:
+        """Return whether the file has this part (or the one below it)."""
+        return (*self.path, *keys) in self.positions.values
+
     def key(self, *keys: str | int) -> Location | None:
         """Where the key of this part (or of one below it) begins; for a list item, the item. None outside files."""
         path = (*self.path, *keys)

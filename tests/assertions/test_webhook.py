@@ -68,3 +68,22 @@ def test_what_is_no_url_is_a_problem(url: str) -> None:
 def test_a_secret_in_the_url_is_not_shown() -> None:
     [problem] = problems("webhook", value="ftp://user:hunter2hunter2@example.com/")
     assert "hunter2" not in problem.message
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(status=404),
+        Reply(status=302),
+        Reply(status=302, headers={"location": "https://checks.example.com/v2"}),
+        Reply(body="<html>Sign in</html>"),
+    ],
+    ids=["no such page", "a redirect without a target", "a redirect", "a web page"],
+)
+def test_a_hint_about_the_address_names_the_webhooks_url(reply: Reply) -> None:
+    with pytest.raises(ProviderError) as caught:
+        asked(reply)
+    said = f"{caught.value.message} {caught.value.hint}"
+    assert "the webhook's URL" in said
+    assert "base_url" not in said
+    assert "model" not in said

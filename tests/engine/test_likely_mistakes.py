@@ -100,6 +100,27 @@ def test_each_likely_mistake_is_one_warning(tmp_path: Path, keys: dict[str, obje
 
 
 @pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("default_test: {vars: {q: x,\n  note: b}}\ntests:\n  - vars: {}\n  - vars: {q: y}\n", "`note` of 2 tests is"),
+        ("defaultTest: {vars: {q: x,\n  quote: b}}\nenv: {QUOTES: z}\ntests: [{}]\n", "`quote` is not used"),
+        ("defaultTest: {vars: {q: x},\n  expected_output: '{{ q }}'}\ntests: [{}]\n", "`{{ q }}` in `expected_output`"),
+        ("defaultTest: {vars: {n: x,\n  q: '{{ n }}'}}\nprompts: ['{{ q }}{{ n }}']\ntests: [{}]\n", "in `vars.q`"),
+        ("tests: [{vars: {q: x,\n  note: b}}]\ndefaultTest: {vars: {note: x}}\n", "`note` is not used"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_default_test_is_shown_there(tmp_path: Path, config: str, said: str) -> None:
+    path = tmp_path / "gevalconfig.yaml"
+    rest = "" if "prompts" in config else "prompts: ['{{ q }}']\n"
+    path.write_text(f"{config}{rest}providers: [echo]\n", encoding="utf-8")
+    found = prepare(RunRequest(path, {}), is_going_to_run=False).warnings
+    [problem] = [problem for problem in found if "no test has an assertion" not in problem.message]
+    assert said in problem.message
+    assert problem.location is not None
+    assert (problem.location.line, problem.location.column) == (2, 3)
+
+
+@pytest.mark.parametrize(
     "keys",
     [
         {},

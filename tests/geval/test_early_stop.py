@@ -245,6 +245,7 @@ WARNED = [
 NOT_WARNED: list[dict[str, Any]] = [
     {"dimension": "coherence", "threshold": 0.7},
     {"dimension": "coherence"},
+    {"dimension": "coherance", "threshold": 0.7},
     {"dimension": "coherence", "threshold": 0.75, "scoring": "single"},
     {"dimension": "coherence", "threshold": 1, "strict_mode": True},
     {"dimension": "coherence", "threshold": 0},

@@ -133,6 +133,13 @@ def test_a_path_that_leads_nowhere_names_the_step_and_is_not_asked_for_again() -
     assert not caught.value.is_retryable
 
 
+@pytest.mark.parametrize("status", [302, 404])
+def test_a_hint_about_the_address_names_no_key_that_this_provider_lacks(status: int) -> None:
+    with LoopbackServer(Reply(status=status)) as server, pytest.raises(ProviderRequestError) as caught:
+        run(answer(provider(f"{server.url}/ask", {}, base_dir=Path()), ask("p")))
+    assert "check the provider's URL" in caught.value.hint
+
+
 def identity_key(url: str, **headers: str) -> tuple[str, ...]:
     return choice_keys(provider(url, {"headers": headers}).identity, ask("p"))
 

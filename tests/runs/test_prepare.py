@@ -57,10 +57,7 @@ tests:
             "no key for mistral:m: the environment variable MISTRAL_API_KEY is not set",
             6,
             "set MISTRAL_API_KEY, or use another provider",
-            (
-                "choose another judge with --grader PROVIDER",
-                "local:smollm2 runs on this machine and needs no key",
-            ),
+            ("local:smollm2 runs on this machine and needs no key",),
         ),
         (
             "'mistral:m'",
@@ -82,6 +79,29 @@ def test_a_missing_key_is_named_with_who_needs_it(
     [found] = [problem for problem in caught.value.problems if "API_KEY" in problem.message]
     assert found.location is not None
     assert (found.message, found.location.line, found.hint, found.notes) == (message, line, hint, notes)
+
+
+@pytest.mark.parametrize(
+    ("keys", "grader", "is_offered"),
+    [
+        ("defaultTest: {options: {provider: 'mistral:m'}}\ntests: [{output: x, assert: [A]}]", None, True),
+        ("tests: [{output: x, assert: [A]}]", "mistral:m", True),
+        ("tests: [{output: x, options: {provider: 'mistral:m'}, assert: [A]}]", None, False),
+        ("default_test: {assert: [B]}\ntests: [{output: x}]", None, False),
+        ("tests: [{output: x, assert: [{type: assert-set, assert: [B]}]}]", None, False),
+    ],
+)
+def test_grader_is_offered_where_it_replaces_the_judge_that_lacks_a_key(
+    tmp_path: Path, keys: str, grader: str | None, is_offered: bool
+) -> None:
+    judged = "{type: g-eval, criteria: polite}"
+    own = "{type: g-eval, criteria: polite, provider: 'mistral:m'}"
+    path = tmp_path / "suite.yaml"
+    path.write_text(keys.replace("[A]", f"[{judged}]").replace("[B]", f"[{own}]"), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunRequest(path, {}, grader=grader))
+    [found] = caught.value.problems
+    assert ("choose another judge with --grader PROVIDER" in found.notes) == is_offered
 
 
 MISSPELT = """\

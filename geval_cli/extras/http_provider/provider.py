@@ -378,6 +378,7 @@ class HttpProvider:
             settings.secrets,
             key_source=_key_source(settings),
             key_hint="set `headers` to what the server wants",
+            address="the provider's URL",
         )
 
     def __repr__(self) -> str:

@@ -45,6 +45,7 @@ async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> J
         Secrets(secrets),
         key_source="its URL" if secrets else "",
         key_hint="put it into the URL",
+        address="the webhook's URL",
     )
     transport = Transport()
     try:

@@ -49,7 +49,9 @@ class _Api:
 
     def __init__(self, name: str, base: str, headers: Mapping[str, str], token: str, source: str) -> None:
         self._base, self._headers = base.rstrip("/"), headers
-        self._context = CallContext(provider_id=name, secrets=Secrets([token]), key_source=source)
+        self._context = CallContext(
+            provider_id=name, secrets=Secrets([token]), key_source=source, address="the address of its API"
+        )
         self._transport = Transport()
 
     async def __aenter__(self) -> "_Api":

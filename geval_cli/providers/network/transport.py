@@ -57,7 +57,7 @@ from geval_cli.version import __version__, install_hint
 
 _PROXY_HINT = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or add the host to NO_PROXY"
 _CERTIFICATES_HINT = "behind a company proxy, point SSL_CERT_FILE at the company's certificates"
-_UNSENDABLE_HINT = "check `base_url`, `headers` and the key for line breaks, and the proxy's address"
+_UNSENDABLE_HINT = "check %s, `headers` and the key for line breaks, and the proxy's address"
 
 _WHAT_BROKE: dict[type[HttpFailure], str] = {
     NoAnswerError: "closed the connection without an answer",
@@ -74,7 +74,7 @@ def connection_error(
     """The ProviderError for an exchange that brought no answer. What it says shows neither keys nor passwords."""
     if isinstance(error, InvalidAddressError):
         message = f"not a valid URL{_shown(call.url)}: {error}"
-        return ProviderRequestError(message, provider_id=context.provider_id, hint="check `base_url`")
+        return ProviderRequestError(message, provider_id=context.provider_id, hint=f"check {context.address}")
     origin = public_origin(call.url)
     if isinstance(error, TimeoutError):
         message = f"{context.provider_id} sent no complete answer within {call.timeout_s:g} s"
@@ -83,11 +83,11 @@ def connection_error(
     if isinstance(error, SlowConnectionError):
         message = f"{origin} did not accept a connection {_reason(error, context)}"
         return ProviderTimeoutError(
-            message, provider_id=context.provider_id, hint="check the network and `base_url`"
+            message, provider_id=context.provider_id, hint=f"check the network and {context.address}"
         )
     if isinstance(error, UnsendableRequestError):
         message = f"the request to {origin} cannot be sent: {_reason(error, context)}"
-        hint = _UNSENDABLE_HINT if "extra" not in str(error) else "or use an HTTP proxy"
+        hint = _UNSENDABLE_HINT % context.address if "extra" not in str(error) else "or use an HTTP proxy"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, UnknownCompressionError):
         message = f"{origin} compressed its answer with {_reason(error, context)}, which was not requested"
@@ -115,9 +115,11 @@ def connection_error(
             return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
         if isinstance(error, TlsError):
             message = f"TLS handshake with {origin} failed: {reason}"
-            hint = "check `base_url`: the port may speak http://, or a proxy may be in between"
+            hint = f"check {context.address}: the port may speak http://, or a proxy may be in between"
             return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
-        hint = "is the server running?" if is_loopback(call.url) else "check the network and `base_url`"
+        hint = (
+            "is the server running?" if is_loopback(call.url) else f"check the network and {context.address}"
+        )
         if os.strerror(errno.EMFILE) in reason:
             hint = "run with a lower -j, or raise the limit of open files (`ulimit -n`)"
         return _unavailable(f"{origin} cannot be reached: {reason}", context, hint)
@@ -342,7 +344,7 @@ def response_error(what: str, reply: HttpResponse, context: CallContext) -> Prov
     """Return the error for a 2xx `reply` that holds `what` instead of an answer."""
     message = f"{context.provider_id} sent {what}"
     if reply.body.lstrip()[:1] == b"<":
-        message += " (it looks like a web page: check `base_url`)"
+        message += f" (it looks like a web page: check {context.address})"
     elif reply.body.startswith((b"data:", b"event:")):
         message += " (it is an event stream, which was not requested: check what the server adds to requests)"
     error = ProviderResponseError(

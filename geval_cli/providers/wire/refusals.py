@@ -195,6 +195,7 @@ class CallContext(Struct, frozen=True):
         key_hint: how a key is given, where none was sent.
         model: that is asked, where each request goes to the same one at the same address; else empty.
         place: of the provider in the config.
+        address: what says where the server is, as a hint names it.
     """
 
     provider_id: str
@@ -206,6 +207,7 @@ class CallContext(Struct, frozen=True):
     key_hint: str = "set `api_key_env` to the variable that holds it"
     model: str = ""
     place: Location | None = None
+    address: str = "`base_url`"
 
 
 def refusal_error(reply: HttpResponse, context: CallContext, *, now_s: float) -> ProviderError:
@@ -431,13 +433,15 @@ def _written_error(reply: HttpResponse, context: CallContext, parameter: str) ->
 def _request_error(reply: HttpResponse, context: CallContext) -> ProviderRequestError:
     hint = ""
     if reply.status == HTTPStatus.NOT_FOUND:
-        hint = "check the model's name and `base_url`"
+        hint = (
+            f"check the model's name and {context.address}" if context.model else f"check {context.address}"
+        )
     elif reply.status < HTTPStatus.BAD_REQUEST:
         target = context.secrets.redact(reply.headers.get("location", ""))[:_MESSAGE_CHARS]
         hint = (
-            f"the server redirects to {target}; redirects are not followed, so set `base_url` to that URL"
+            f"the server redirects to {target}; redirects are not followed, so set {context.address} to that URL"
             if target
-            else "the server redirects without a target, and redirects are not followed: check `base_url`"
+            else f"the server redirects without a target, and redirects are not followed: check {context.address}"
         )
     elif reply.status == HTTPStatus.FORBIDDEN:
         hint = "the server refuses this request; others may still be answered"
