@@ -28,6 +28,7 @@ from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.providers.wire.refusals import CallContext
+from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import hash_file
 from geval_cli.store.home import make_folder
@@ -212,6 +213,7 @@ class _Page(Struct, frozen=True):
     version: str
     total: int
     rows: list[dict[str, Any]]
+    first: JsonValue = None
 
 
 async def _pages(name: DatasetName, transport: Transport, environ: Mapping[str, str]) -> AsyncIterator[_Page]:
@@ -227,6 +229,9 @@ async def _pages(name: DatasetName, transport: Transport, environ: Mapping[str, 
                     "through the API"
                 )
                 raise DownloadError(message, hint=f"write &limit={MOST_ROWS}, or {name.parquet_hint}")
+        if page.first not in (None, offset):  # else a server that ignores `offset` gives the same rows again
+            message = f"{name.dataset} returned row {page.first} where row {offset} was requested"
+            raise DownloadError(message, hint=name.parquet_hint)
         if not page.rows and offset < end:
             raise DownloadError(
                 f"{name.dataset} returned only {offset:,} of {end:,} rows", hint=name.parquet_hint
@@ -287,7 +292,8 @@ def _read_page(reply: HttpResponse, name: DatasetName) -> _Page:
     if found.get("partial") and name.limit is None:
         message = f"the API has only a part of {name.dataset}"
         raise DownloadError(message, hint=f"take its first rows with &limit=N, or {name.parquet_hint}")
-    return _Page(reply.headers.get("x-revision", ""), total, rows)
+    first = entries[0].get("row_idx") if entries else None
+    return _Page(reply.headers.get("x-revision", ""), total, rows, first)
 
 
 _FOLDER = "sources"

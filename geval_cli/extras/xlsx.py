@@ -65,7 +65,12 @@ def sheet_rows(
         if sheet and sheet not in book.sheetnames:
             hint = f"it has: {', '.join(book.sheetnames)}"
             raise ConfigError([Problem(f"`{path.name}` has no sheet `{sheet}`", asked_at, hint)])
-        name = sheet or book.sheetnames[0]
+        of_cells = [item.title for item in book.worksheets]  # others hold a chart
+        if not of_cells or (sheet and sheet not in of_cells):
+            message = f"the sheet `{sheet}` of `{path.name}` holds a chart and no cells"
+            hint = f"name one of: {', '.join(of_cells)}" if of_cells else ""
+            raise ConfigError([Problem(message if sheet else f"`{path.name}` has no cells", asked_at, hint)])
+        name = sheet or of_cells[0]
         sheet_size = (book[name].max_row or 0, book[name].max_column or 0)
         if sheet_size[1] > MAX_COLUMNS:
             raise ConfigError([too_wide(sheet_size[1], asked_at)])

@@ -321,6 +321,23 @@ def test_a_mistake_in_a_sheet_is_shown_at_its_cell(tmp_path: Path) -> None:
     assert (missing.message, missing.hint) == ("`t.xlsx` has no sheet `None`", "it has: My tests")
 
 
+def test_a_sheet_that_holds_a_chart_is_passed_over(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["q", "n"], ["x", 1]):
+        book.active.append(row)
+    chart = openpyxl.chart.BarChart()
+    chart.add_data(openpyxl.chart.Reference(book.active, min_col=2, min_row=1, max_row=2))
+    book.create_chartsheet("Chart", 0).add_chart(chart)
+    book.save(tmp_path / "t.xlsx")
+    for name in ("t.xlsx", "t.xlsx#Sheet", "t.xlsx#2"):
+        assert problems_of(tmp_path, {**ECHO, "tests": f"file://{name}"}) == []
+    for name in ("t.xlsx#Chart", "t.xlsx#1"):
+        (problem,) = problems_of(tmp_path, {**ECHO, "tests": f"file://{name}"})
+        assert problem.message == "the sheet `Chart` of `t.xlsx` holds a chart and no cells"
+        assert problem.hint == "name one of: Sheet"
+
+
 def test_a_formula_without_a_saved_value_is_no_empty_cell(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

@@ -290,6 +290,9 @@ def test_a_data_set_is_read_whole_or_not_at_all(tmp_path: Path, server: DataServ
         assert "does not contain rows" in told()
     server.answers = [(200, {"rows": [{"row": {"q": "a"}}], "num_rows_total": 1, "partial": True})]
     assert "has only a part of o/n" in told()
+    rows = [{"row_idx": index, "row": {"q": str(index)}} for index in range(100)]
+    server.answers = [(200, {"rows": rows, "num_rows_total": 150})] * 2  # whatever the offset
+    assert "o/n returned row 0 where row 100 was requested" in told()
     server.answers = [(401, {"error": "no"})]
     assert "is denied | set HF_TOKEN" in told()
     server.answers = [(503, {"error": "busy"})]
