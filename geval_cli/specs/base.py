@@ -489,6 +489,13 @@ def annotation_at(info: FieldInfo, path: tuple[str | int, ...]) -> Any:
     return annotation
 
 
+def spec_in(info: FieldInfo) -> "type[Spec] | None":
+    """Return the spec that a mapping in this field is; None where it is anything else."""
+    bases = [_unwrap(option)[0] for option in _options(info)]
+    specs = [base for base in bases if isinstance(base, type) and issubclass(base, Spec)]
+    return specs[0] if len(specs) == 1 else None
+
+
 @cache
 def tuple_fields(model: type[Spec]) -> frozenset[str]:
     """Return the fields that take a tuple, which YAML can only write as a list."""

@@ -43,6 +43,7 @@ from geval_cli.specs.base import (
     RubricPromptSpec,
     TestOptionsSpec,
     describe_value,
+    spec_in,
 )
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
@@ -421,6 +422,8 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
         return None
     _read_members(fields, reading)
     read_value(model, fields, reading)
+    if not _read_parts(model, fields, reading):
+        return None
     is_calibrated = reading.calibrations is not None and fields.values.get("threshold") == CALIBRATED
     if is_calibrated:
         fields.drop("threshold")
@@ -443,6 +446,16 @@ def read_test_options(value: JsonValue, place: SourcePath, reading: LoadContext)
     _write_out(fields, reading)
     _refuse_jury(fields, "the options of a test take", reading)
     return build_spec(TestOptionsSpec, fields, reading)
+
+
+def _read_parts(model: type[Assertion], fields: Fields, reading: LoadContext) -> bool:
+    """Read what is still a mapping as the part that it is; return whether all of them are right."""
+    written = [name for name, entry in fields.values.items() if isinstance(entry, dict)]
+    parts = {name: part for name in written if (part := spec_in(model.model_fields[name])) is not None}
+    for name, part in parts.items():
+        what = f"`{fields.written.get(name, name)}`"
+        fields.values[name] = read_spec(part, fields.values[name], fields.child(name), what, reading)
+    return all(fields.values[name] is not None for name in parts)
 
 
 def _read_members(fields: Fields, reading: LoadContext) -> None:

@@ -7,11 +7,13 @@ import pytest
 from support.suites import load_suite
 
 from geval_cli.assertions.geval import GEvalAssertion
+from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError
 from geval_cli.extras.starter import starter_config
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import SourceFiles, suite_parts
 from geval_cli.source.secrets import mask_config
+from geval_cli.specs.base import spec_in
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import LoadedSuite
 
@@ -31,6 +33,46 @@ def test_a_missing_config_is_one_problem(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path / "gevalconfg.yaml")
     assert [problem.hint for problem in caught.value.problems] == ["did you mean `gevalconfig.yaml`?"]
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ("{windowsize: 3}", "4:45: unknown key `windowsize` in `config`; did you mean `windowSize`?"),
+        (
+            "{windowSize: few}",
+            '4:40: `windowSize` must be a whole number from 1 to 1,000, found the text "few"; ',
+        ),
+        ("3", "4:44: `config` must be a mapping, found the number 3; "),
+    ],
+)
+def test_a_mapping_inside_of_an_assertion_has_its_keys_checked(
+    tmp_path: Path, config: str, line: str
+) -> None:
+    path = write(
+        tmp_path, f"tests:\n- output: x\n  assert:\n  - {{type: conversation-relevance, config: {config}}}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        list(load(path).tests)
+    [problem] = caught.value.problems
+    place = problem.location
+    assert place is not None
+    assert f"{place.line}:{place.column}: {problem.message}; {problem.hint}" == line
+
+
+NOT_READ = {"provider", "rubric_prompt", "assertions"}
+
+
+@pytest.mark.parametrize("kind", ASSERTION_TYPES)
+def test_an_unknown_key_inside_of_an_assertion_is_called_one(tmp_path: Path, kind: str) -> None:
+    for name, info in ASSERTION_TYPES[kind].model_fields.items():
+        if spec_in(info) is None or name in NOT_READ:
+            continue
+        written = {"type": kind, "criteria": "x", name: {"nosuch": {}}}
+        path = write(tmp_path, json.dumps({"tests": [{"output": "x", "assert": [written]}]}), "c.json")
+        with pytest.raises(ConfigError) as caught:
+            list(load(path).tests)
+        assert "unknown key `nosuch`" in " ".join(problem.message for problem in caught.value.problems), name
 
 
 def test_problems_of_the_tests_alone_come_with_the_first_pass(tmp_path: Path) -> None:
