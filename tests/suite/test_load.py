@@ -41,7 +41,7 @@ def test_a_missing_config_is_one_problem(tmp_path: Path) -> None:
         ("{windowsize: 3}", "4:45: unknown key `windowsize` in `config`; did you mean `windowSize`?"),
         (
             "{windowSize: few}",
-            '4:40: `windowSize` must be a whole number from 1 to 1,000, found the text "few"; ',
+            '4:57: `windowSize` must be a whole number from 1 to 1000, found the text "few"; ',
         ),
         ("3", "4:44: `config` must be a mapping, found the number 3; "),
     ],
