@@ -138,23 +138,17 @@ def as_one(responses: Sequence[ModelResponse]) -> ModelResponse:
     return replace(
         responses[-1],
         usage=sum((item.usage for item in responses), Usage()),
-        latency_ms=_sum_of_latencies(responses),
-        bought_usd=_sum_of_costs(responses),
+        latency_ms=_sum_of_all([item.latency_ms for item in responses]),
+        bought_usd=_sum_of_all([item.cost_usd_generated for item in responses]),
         cached=all(item.cached for item in responses),
         shared=all(item.shared for item in responses),
     )
 
 
-def _sum_of_costs(responses: Sequence[ModelResponse]) -> float | None:
-    """Return the cost of all answers together when they were generated; None where one is unknown."""
-    known = [item.cost_usd_generated for item in responses if item.cost_usd_generated is not None]
-    return sum(known) if len(known) == len(responses) else None
-
-
-def _sum_of_latencies(responses: Sequence[ModelResponse]) -> float | None:
-    """Return the milliseconds of all answers together; None where one came in a batch."""
-    known = [item.latency_ms for item in responses if item.latency_ms is not None]
-    return sum(known) if len(known) == len(responses) else None
+def _sum_of_all(values: Sequence[float | None]) -> float | None:
+    """Return the sum; None where one of them is unknown, as is how long an answer of a batch took."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def script_of(test: MergedTest) -> NextTurns:

@@ -258,8 +258,8 @@ class Selection(Struct, frozen=True):
             return suite
         return replace(
             suite,
-            providers=tuple(spec for spec in suite.providers if self._takes_provider(spec)),
-            prompts=tuple(spec for spec in suite.prompts if self._takes_prompt(spec)),
+            providers=tuple(spec for spec in suite.providers if _is_wanted(self.providers, spec)),
+            prompts=tuple(spec for spec in suite.prompts if _is_wanted(self.prompts, spec)),
             tests=SelectedTests(suite.tests, self),
         )
 
@@ -271,14 +271,6 @@ class Selection(Struct, frozen=True):
             and (self.failing is None or not self.failing.isdisjoint(names_of(test)))
             and (self.only is None or test.index in self.only)
         )
-
-    def _takes_provider(self, spec: ProviderSpec) -> bool:
-        return self.providers is None or any(
-            _is_found(self.providers, name) for name in (spec.id, spec.label)
-        )
-
-    def _takes_prompt(self, spec: PromptSpec) -> bool:
-        return self.prompts is None or any(_is_found(self.prompts, name) for name in (spec.id, spec.label))
 
 
 class SelectedTests(Struct):
@@ -379,6 +371,10 @@ def _is_found(pattern: str, text: str) -> bool:
     import regex  # noqa: PLC0415 - few runs have patterns, and its own take a while to compile
 
     return regex.search(pattern, text, timeout=_PATTERN_TIMEOUT_S) is not None
+
+
+def _is_wanted(pattern: str | None, spec: ProviderSpec | PromptSpec) -> bool:
+    return pattern is None or any(_is_found(pattern, name) for name in (spec.id, spec.label))
 
 
 def _fits(found: JsonValue, value: str) -> bool:

@@ -17,6 +17,7 @@ from geval_cli.numbers import (
 )
 from geval_cli.plugins import extra
 from geval_cli.records import (
+    AssertionResult,
     CaseResult,
     Column,
     ColumnSummary,
@@ -34,8 +35,9 @@ from geval_cli.report.case_view import (
     assertion_name,
     case_number,
     case_title,
+    errors_of,
     failed_assertions,
-    failures_text,
+    failure_text,
     has_fallback,
     is_split,
     margin_below,
@@ -63,7 +65,6 @@ from geval_cli.report.terminal import (
     fit_table,
     print_line,
     print_matrix,
-    what_is_hidden,
 )
 from geval_cli.report.verdict import (
     DIFFERENCE_STYLES,
@@ -182,7 +183,7 @@ class CasePrinter:
             self._console.print()
         for result in problems[len(in_full) :][:_CASE_LINES_MAX]:
             width = max(self._console.width - 50, 24)
-            self._print_column(result, ordered, failures_text([result]), width)
+            self._print_column(result, ordered, _failures_text([result]), width)
         more = len(problems) - len(in_full) - _CASE_LINES_MAX
         if more > 0:
             self._console.print(Text(f"  ... and {more:,} more", style="dim"))
@@ -736,7 +737,7 @@ def _print_notes(selection: TableRows, report: RunReport, console: Console) -> N
         notes.append("#3.2 is the second repeat of test 3")
     if not selection.is_whole:
         notes += [
-            what_is_hidden(selection),
+            _what_is_hidden(selection),
             f"everything: {report.way_to_everything}",
         ]
     if notes and rows:
@@ -908,7 +909,7 @@ def case_sentence(results: Sequence[CaseResult]) -> str:
             said = f"passed in {_of_all(counts[Status.PASSED], of)}"
         else:
             said = "was not evaluated"
-    why = failures_text(results)
+    why = _failures_text(results)
     return f"{name} {said}: {why}" if why else f"{name} {said}"
 
 
@@ -918,3 +919,34 @@ def _of_all(count: int, of: str) -> str:
     if f"{count:,}" != whole:
         return f"{count:,} of {of}"
     return f"both {noun}" if count == 2 else f"all {of}"  # noqa: PLR2004 - the number that the word means
+
+
+_WHY_NAMED = 3
+
+
+def _failures_text(results: Sequence[CaseResult]) -> str:
+    """Return what failed, what failed most often first, each where it is furthest below its threshold."""
+    worst: dict[str, tuple[int, AssertionResult]] = {}
+    for result in results:
+        for item in failed_assertions(result) if result.status is Status.FAILED else ():
+            name = one_line(item.metric or item.type, 40)
+            count, known = worst.get(name, (0, item))
+            worst[name] = count + 1, max(known, item, key=margin_below)
+    named = sorted(worst.items(), key=lambda pair: -pair[1][0])
+    parts = [f"{name} {failure_text(item)}".rstrip() for name, (_, item) in named[:_WHY_NAMED]]
+    if len(named) > _WHY_NAMED:
+        parts.append(f"{len(named) - _WHY_NAMED:,} more")
+    if not parts:
+        errors = (error for result in results for error in errors_of(result))
+        parts = [one_line(error.message, 120) for error in errors][:1]
+    return ", ".join(parts) or next(filter(None, map(whole_reason, results)), "")
+
+
+def _what_is_hidden(selection: TableRows) -> str:
+    """Return which of the rows are shown."""
+    of_all = f"of {plural(selection.total, 'row')}"
+    if not selection.problems:
+        return f"none {of_all} has a failure or an error, so none is shown"
+    if len(selection.rows) == selection.problems:
+        return f"shown {of_all}: the {selection.problems} with a failure or an error"
+    return f"shown {of_all}: the first {len(selection.rows)} of {selection.problems:,} with a failure or an error"

@@ -661,7 +661,7 @@ async def estimate_rating(question: RatingQuestion, metric: Metric, calls: Judge
         ProviderError: the judge could not answer.
     """
     if metric.scoring == "single":
-        return await _by_single_reply(question, calls)
+        return await _rated(question, question.request(calls), calls)
     if metric.scoring == "samples":
         return await _by_samples(question, metric, calls, Purpose.SAMPLES)
     if metric.scoring == "logprobs":
@@ -669,10 +669,6 @@ async def estimate_rating(question: RatingQuestion, metric: Metric, calls: Judge
     if question.criterion.is_form:
         return await _by_logprobs_or_samples(question, metric, calls)
     return await _by_logprobs_or_single_reply(question, calls)
-
-
-async def _by_single_reply(question: RatingQuestion, calls: JudgeCalls) -> RatingEstimate:
-    return await _rated(question, question.request(calls), calls)
 
 
 async def _rated(

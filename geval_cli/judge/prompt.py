@@ -476,7 +476,9 @@ def criterion_facts(metric: Metric) -> list[JsonValue]:
     is_sampled = metric.scoring == "samples" or (metric.scoring == "auto" and metric.dimension is not None)
     facts: list[JsonValue] = [
         metric.dimension,
-        _checklist_facts(metric) or [criterion.strip() for criterion in metric.criteria],
+        ["checklist", metric.checklist, checklist_prompt_version()]
+        if metric.checklist
+        else [criterion.strip() for criterion in metric.criteria],
         metric.evaluation_steps,
         metric.evaluation_params,
         metric.rubric,
@@ -499,10 +501,3 @@ def criterion_facts(metric: Metric) -> list[JsonValue]:
     if metric.examples:
         facts.append(["examples", metric.examples, examples_prompt_version()])
     return facts
-
-
-def _checklist_facts(metric: Metric) -> list[JsonValue]:
-    """Return what of a checklist decides its score; empty without one."""
-    if not metric.checklist:
-        return []
-    return ["checklist", metric.checklist, checklist_prompt_version()]

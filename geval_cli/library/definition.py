@@ -18,7 +18,7 @@ from geval_cli.assertions.geval_metric import (
 from geval_cli.assertions.judges import DEFAULT_JUDGE, check_writer
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
-from geval_cli.providers.base import HINT, ClientModel, client_problem, is_openai_client
+from geval_cli.providers.base import HINT, ClientModel, is_openai_client
 from geval_cli.records import JsonValue, TraceStep, Turn
 from geval_cli.runs.session import judge_problems
 from geval_cli.source.access import TRUSTED
@@ -233,6 +233,8 @@ def client_model(model: Any, problems: list[Problem]) -> ClientModel | None:
     if not is_pair or not isinstance(model[1], str) or not model[1].strip():
         problems.append(Problem("`model` is a client without a model name", hint=HINT))
         return None
+    from geval_cli.extras.programs.providers.openai_client import client_problem
+
     problem = client_problem(model[0])
     if problem is not None:
         problems.append(Problem(problem[0], hint=problem[1]))

@@ -40,24 +40,6 @@ def is_async_client(client: object) -> bool:
     return isinstance(client, library.AsyncOpenAI)
 
 
-def client_problem(client: Any) -> tuple[str, str] | None:
-    """Return the problem of a client, and a hint.
-
-    Judges live in an event loop of their own, so an asynchronous client is copied with its own connections. That
-    cannot be done with an `http_client` of the user's: its connections belong to the user's loop.
-    """
-    if not is_async_client(client) or type(client._client).__name__ == "AsyncHttpxClientWrapper":
-        return None
-    message = (
-        f"`model` is an {type(client).__name__} with its own `http_client`, which belongs to another "
-        "event loop"
-    )
-    return (
-        message,
-        f"give an {type(client).__name__.removeprefix('Async')} client, which is called in threads",
-    )
-
-
 TEXT = "text"
 EMBEDDING = "embedding"
 CLASSIFICATION = "classification"
@@ -86,8 +68,6 @@ _OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file
 """Kinds of providers whose ids name no model."""
 
 _PROGRAMS = frozenset({"exec", "python", "javascript", "file"})
-_NEVER_DATA = _OTHER_NAMES | {"echo", "local", "mistral", "cohere", "ollama", "google", "gemini", "vertex"}
-"""Whose answers promptfoo leaves as texts, whatever format was asked for."""
 
 _SEARCHING_VENDORS = frozenset({"perplexity"})
 _SEARCHING_MODELS = ("search-preview", "search-api", ":online", "perplexity/sonar")
@@ -131,20 +111,6 @@ def is_program(provider: ProviderSpec) -> bool:
 def takes_text(provider: ProviderSpec) -> bool:
     """Return whether a provider gets a prompt as the text that it is, be it a chat or not."""
     return provider.id.partition(":")[0].lower() in _OTHER_NAMES | {"echo"}
-
-
-def structured_output_key(provider_id: str) -> str | None:
-    """The parameter in which promptfoo looks whether a JSON Schema was asked for; None where it does not look."""
-    vendor = provider_id.partition(":")[0].lower()
-    if vendor in _NEVER_DATA:
-        return None
-    return "output_format" if vendor == "anthropic" else "response_format"
-
-
-def overlooks_schema_files(provider_id: str) -> bool:
-    """Return whether promptfoo leaves an answer as text when its format is in a file: so with chat APIs."""
-    vendor, _, rest = provider_id.partition(":")
-    return vendor.lower() != "anthropic" and not rest.startswith("responses:")
 
 
 def can_search(provider: ProviderSpec) -> bool:

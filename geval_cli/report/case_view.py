@@ -33,7 +33,7 @@ from geval_cli.report.sanitize import one_line, sanitize, value_text
 from geval_cli.source.media import markers_in, named_and_hashed, named_kind
 
 PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
-_CRITERIA_WIDTH, _ITEM_WIDTH, _WHY_NAMED = 300, 300, 3
+_CRITERIA_WIDTH, _ITEM_WIDTH = 300, 300
 _SHARES_MAX, _LEAST_SHARE = 6, 0.01
 _DETAIL_DIGITS = 4
 _TOLD = frozenset(
@@ -673,24 +673,6 @@ class CaseView(Struct, frozen=True):
             found += [("image", *item) for item in result.asked.images]
             found += [("audio", *item) for item in result.asked.audio]
         return [ShownMedia(*item) for item in dict.fromkeys(found)]
-
-
-def failures_text(results: Sequence[CaseResult]) -> str:
-    """Return what failed, what failed most often first, each where it is furthest below its threshold."""
-    worst: dict[str, tuple[int, AssertionResult]] = {}
-    for result in results:
-        for item in failed_assertions(result) if result.status is Status.FAILED else ():
-            name = one_line(item.metric or item.type, 40)
-            count, known = worst.get(name, (0, item))
-            worst[name] = count + 1, max(known, item, key=margin_below)
-    named = sorted(worst.items(), key=lambda pair: -pair[1][0])
-    parts = [f"{name} {failure_text(item)}".rstrip() for name, (_, item) in named[:_WHY_NAMED]]
-    if len(named) > _WHY_NAMED:
-        parts.append(f"{len(named) - _WHY_NAMED:,} more")
-    if not parts:
-        errors = (error for result in results for error in errors_of(result))
-        parts = [one_line(error.message, 120) for error in errors][:1]
-    return ", ".join(parts) or next(filter(None, map(whole_reason, results)), "")
 
 
 def errors_of(result: CaseResult) -> Iterator[ErrorInfo]:

@@ -219,16 +219,6 @@ def excerpt_of(result: CaseResult, width: int) -> str:
     return "" if result.output is None else one_line(value_text(result.output), width)
 
 
-def what_is_hidden(selection: TableRows) -> str:
-    """Return which of the rows are shown."""
-    of_all = f"of {plural(selection.total, 'row')}"
-    if not selection.problems:
-        return f"none {of_all} has a failure or an error, so none is shown"
-    if len(selection.rows) == selection.problems:
-        return f"shown {of_all}: the {selection.problems} with a failure or an error"
-    return f"shown {of_all}: the first {len(selection.rows)} of {selection.problems:,} with a failure or an error"
-
-
 _LABEL_WIDTH = len("warning  ")
 _METRICS_ON_A_LINE, _WARNINGS_SHOWN, _GATES_SHOWN = 6, 5, 5
 _RANKINGS_SHOWN, _PLACES_SHOWN, _PLACE_WIDTH = 3, 3, 40

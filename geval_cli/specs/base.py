@@ -20,7 +20,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from geval_cli.json_codec import encode_json
-from geval_cli.numbers import percent_hint, share_of_percentage
+from geval_cli.numbers import percent_hint, plural, share_of_percentage
 from geval_cli.records import JsonValue, ToolDefinition
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.secrets import mask_text
@@ -436,11 +436,7 @@ def describe_value(value: JsonValue) -> str:
         return "a mapping"
     if not isinstance(value, Collection):  # of a program's
         return f"an object of the class {type(value).__name__}"
-    return f"a list with {_entries(len(value))}" if value else "an empty list"
-
-
-def _entries(count: int) -> str:
-    return "1 entry" if count == 1 else f"{count} entries"
+    return f"a list with {plural(len(value), 'entry', 'entries')}" if value else "an empty list"
 
 
 def mismatch_hint(annotation: Any, value: JsonValue) -> str:

@@ -10,8 +10,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -80,19 +79,6 @@ else:
     def unlock_byte(descriptor: int, place: int) -> None:
         """Unlock a byte."""
         fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, place)
-
-
-@contextmanager
-def hold_lock(path: Path, *, wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock at `path` inside the block, calling `wait` again and again while another process has it.
-
-    Raises:
-        OSError: the file cannot be made, or the file system knows no locks.
-    """
-    with path.open("ab") as file:
-        while not try_lock(file):
-            wait()
-        yield
 
 
 _HELD = ".held-by-"

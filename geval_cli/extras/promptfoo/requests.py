@@ -21,8 +21,6 @@ from geval_cli.providers.base import (
     TEXT,
     is_program,
     kind_of,
-    overlooks_schema_files,
-    structured_output_key,
     takes_text,
 )
 from geval_cli.providers.options import ENDPOINT_KEYS, SET_BY_GEVAL
@@ -513,13 +511,13 @@ def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: MergedTest)
     The test's parameters override the prompt's, and those the provider's. A schema in a file is found for the
     Responses API and Anthropic's, and overlooked for chat APIs.
     """
-    key = structured_output_key(provider.id)
+    key = _structured_output_key(provider)
     if key is None:
         return False
     for params, file_params in param_levels(provider, prompt, test):
         if key in params:
             asked = params[key]
-            is_seen = key not in file_params or not overlooks_schema_files(provider.id)
+            is_seen = key not in file_params or not _overlooks_schema_files(provider.id)
             return is_seen and isinstance(asked, Mapping) and asked.get("type") == "json_schema"
     return False
 
@@ -801,3 +799,21 @@ def param_levels(
         yield prompt.params, prompt.file_params
     files = provider.file_params if isinstance(provider, FilteredProviderSpec) else frozenset[str]()
     yield provider.config, files
+
+
+_NEVER_DATA = frozenset({"local", "mistral", "cohere", "ollama", "google", "gemini", "vertex"})
+"""Whose answers promptfoo leaves as texts, whatever format was asked for; and so of all who take texts."""
+
+
+def _structured_output_key(provider: ProviderSpec) -> str | None:
+    """The parameter in which promptfoo looks whether a JSON Schema was asked for; None where it does not look."""
+    vendor = provider.id.partition(":")[0].lower()
+    if vendor in _NEVER_DATA or takes_text(provider):
+        return None
+    return "output_format" if vendor == "anthropic" else "response_format"
+
+
+def _overlooks_schema_files(provider_id: str) -> bool:
+    """Return whether promptfoo leaves an answer as text when its format is in a file: so with chat APIs."""
+    vendor, _, rest = provider_id.partition(":")
+    return vendor.lower() != "anthropic" and not rest.startswith("responses:")

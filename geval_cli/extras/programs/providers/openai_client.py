@@ -155,3 +155,21 @@ def _reply_of(response: Any, started: float) -> HttpResponse:
     headers = {name.lower(): value for name, value in response.headers.items()}
     latency_ms = (time.perf_counter() - started) * 1000
     return HttpResponse(response.status_code, headers, response.content, latency_ms)
+
+
+def client_problem(client: Any) -> tuple[str, str] | None:
+    """Return the problem of a client, and a hint.
+
+    Judges live in an event loop of their own, so an asynchronous client is copied with its own connections. That
+    cannot be done with an `http_client` of the user's: its connections belong to the user's loop.
+    """
+    if not is_async_client(client) or type(client._client).__name__ == "AsyncHttpxClientWrapper":
+        return None
+    message = (
+        f"`model` is an {type(client).__name__} with its own `http_client`, which belongs to another "
+        "event loop"
+    )
+    return (
+        message,
+        f"give an {type(client).__name__.removeprefix('Async')} client, which is called in threads",
+    )
