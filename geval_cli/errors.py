@@ -99,17 +99,6 @@ class MissingKey(Problem):
     variable: str = ""
 
 
-class ProblemFormat(StrEnum):
-    """The formats that problems are written in: for people in full or in a line each, and for programs."""
-
-    FULL = "full"
-    CONCISE = "concise"
-    GITHUB = "github"
-    GITLAB = "gitlab"
-    SARIF = "sarif"
-    JSON = "json"
-
-
 class GevalError(Exception):
     """Base of all errors that geval raises on purpose. `hint` says what to do next.
 

@@ -274,17 +274,12 @@ async def evaluate_text(text: str, schema: WrittenSchema | None, parsing: Evalua
     if written is None:
         return Outcome.not_evaluated("the test has no `evaluation_schema`")
     try:
-        found = _parse(text, parsing)
+        is_tolerant = parsing == "tolerant"
+        found = find_json(text) if is_tolerant else FoundJson(parse_strict_json(text), "whole output")
     except ValueError as error:
         hint = _hint(text, parsing)
         return Outcome.of(False, f"the output is not JSON: {error}{hint}", parsing=parsing)
     return await schema_verdict(found.value, parse_schema(written), parsing=parsing, found_in=found.found_in)
-
-
-def _parse(text: str, parsing: EvaluationParsing) -> FoundJson:
-    if parsing == "tolerant":
-        return find_json(text)
-    return FoundJson(parse_strict_json(text), "whole output")
 
 
 def _hint(text: str, parsing: EvaluationParsing) -> str:

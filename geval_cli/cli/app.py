@@ -17,6 +17,7 @@ from geval_cli.cli.options import (
     EXIT_CODES,
     CommandTable,
     CompareOptions,
+    ProblemFormat,
     RemoveOptions,
     ShowOptions,
     TracesOptions,
@@ -24,7 +25,7 @@ from geval_cli.cli.options import (
     declared,
     exit_with,
 )
-from geval_cli.errors import ExitCode, GevalError, ProblemFormat, UsageError
+from geval_cli.errors import ExitCode, GevalError, UsageError
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import COMMANDS, find_plugin, plugin_names
 from geval_cli.runs.options import RunOptions, options_of_command, values_of

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from geval_cli.cli.arguments import check_idle
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.problems import print_warnings
 from geval_cli.engine.columns import margins_of
@@ -24,7 +25,7 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.report import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import quoted
-from geval_cli.runs.options import check_idle, declared_options
+from geval_cli.runs.options import declared_options
 from geval_cli.runs.stored import open_reports
 from geval_cli.statistics.paired import ADJUSTMENTS
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from geval_cli.cli.options import ProblemFormat
 from geval_cli.cli.problems import print_annotations, print_problems
 from geval_cli.cli.run import check_all
-from geval_cli.errors import ConfigError, ExitCode, OutputError, ProblemFormat, UsageError
+from geval_cli.errors import ConfigError, ExitCode, OutputError, UsageError
 from geval_cli.extras.export import PortableSuite, read_portable_suite
 from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.extras.promptfoo.differences import ConfigDifference, differences

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_cli.cli.problems import print_note, print_warnings
-from geval_cli.cli.run import prepare_all, state_folders
+from geval_cli.cli.problems import print_warnings
+from geval_cli.cli.run import prepare_all, run_stoppable, state_folders
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.lock import LockedSuites, lock_path, lock_suites, read_lock, write_lock
 from geval_cli.gateway.call import Wire
 from geval_cli.numbers import plural
 from geval_cli.report.sanitize import one_line
-from geval_cli.runs.event_loop import run_stoppable
 from geval_cli.runs.requests import RunRequest
 from geval_cli.store.state import CacheChoice, open_state
 
@@ -55,7 +54,7 @@ def lock_configs(
         wire = Wire()
         before = read_lock(requests[0].config, requests[0].access)
         locking = lock_suites(prepared, before, state.cache, removes_unused=updates, wire=wire)
-        locked = run_stoppable(locking, wire, print_note)
+        locked = run_stoppable(locking, wire)
     if not before.is_there or before.entries != locked.entries:
         write_lock(requests[0].config, locked.entries)
     sys.stdout.write(_described(path, locked, removes_unused=updates))

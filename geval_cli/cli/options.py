@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, dataclass
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -16,7 +17,6 @@ from typing import Annotated, Any, TypeVar, get_args
 import typer
 from typer.core import TyperCommand
 
-from geval_cli.errors import ProblemFormat
 from geval_cli.patterns import compile_later
 from geval_cli.runs.options import (
     RESULTS_ENDINGS,
@@ -33,6 +33,18 @@ from geval_cli.runs.options import (
     declared_options,
     default_of,
 )
+
+
+class ProblemFormat(StrEnum):
+    """The formats that problems are written in: for people in full or in a line each, and for programs."""
+
+    FULL = "full"
+    CONCISE = "concise"
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    SARIF = "sarif"
+    JSON = "json"
+
 
 Record = TypeVar("Record")
 

@@ -5,20 +5,31 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec import Struct, structs
 
 from geval_cli.cli.main import raise_again
-from geval_cli.cli.problems import print_problems, print_warnings
+from geval_cli.cli.problems import print_note, print_problems, print_warnings
 from geval_cli.engine.runner import StopReason, StopSignal
-from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
+from geval_cli.errors import (
+    ConfigError,
+    ExitCode,
+    OutputError,
+    Problem,
+    Severity,
+    StoppedError,
+    StoreError,
+    TerminatedError,
+    UsageError,
+)
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.extras.run_pages import RunPages
+from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.numbers import plural
 from geval_cli.report.report import (
@@ -29,7 +40,7 @@ from geval_cli.report.report import (
     open_results_file,
 )
 from geval_cli.runs.evaluate import exit_code, run_evaluation
-from geval_cli.runs.event_loop import TERM_GRACE_S, run_async
+from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
@@ -52,6 +63,10 @@ if TYPE_CHECKING:
     from geval_cli.extras.traces.otel import OtelTraces
     from geval_cli.report.progress import Progress
 
+T = TypeVar("T")
+
+TERM_GRACE_S = 6.0
+"""How long requests under way are waited for after SIGTERM: service managers kill a process 10 s after it or later."""
 _RANK = (
     ExitCode.OK,
     ExitCode.PENDING,
@@ -507,3 +522,60 @@ def _end_when_stuck(loop: asyncio.AbstractEventLoop, has_ended: threading.Event,
             )
             os._exit(code)
         has_ended.wait(1.0)
+
+
+def run_stoppable(main: Coroutine[Any, Any, T], wire: Wire) -> T:
+    """Run as `run_async` does, and keep what is paid for on Ctrl-C: what is under way on `wire` is still answered.
+
+    So it is on SIGTERM, for `TERM_GRACE_S` seconds. A second signal drops it.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+        TerminatedError: SIGTERM came.
+    """
+    stopped_by: signal.Signals | None = None
+
+    async def supervised() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(main)
+
+        def stop(number: signal.Signals) -> None:
+            nonlocal stopped_by
+            if stopped_by is not None:
+                task.cancel()
+                return
+            stopped_by = number
+            wire.close()
+            is_term = number is signal.SIGTERM
+            if is_term:
+                loop.call_later(TERM_GRACE_S, task.cancel)
+            if count := wire.under_way:
+                dropped = "it" if count == 1 else "them"
+                bound = f" at most {TERM_GRACE_S:g} s" if is_term else ""
+                again = "send a second signal" if is_term else "press Ctrl-C again"
+                said = f"waiting{bound} for {plural(count, 'request')} under way; {again} to drop {dropped}"
+                print_note(f"{'SIGTERM' if is_term else 'Ctrl-C'}: {said}")
+
+        heard = [
+            number
+            for number in (signal.SIGINT, signal.SIGTERM)
+            if signal.getsignal(number) is not signal.SIG_IGN
+        ]
+        # Windows, or a thread that hears no signals: there Ctrl-C drops what is under way.
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            for number in heard:
+                loop.add_signal_handler(number, stop, number)
+        try:
+            return await task
+        finally:
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                for number in heard:
+                    loop.remove_signal_handler(number)
+
+    try:
+        found = run_async(supervised())
+    except (StoppedError, asyncio.CancelledError):
+        if stopped_by is None:
+            raise
+    if stopped_by is not None:
+        raise TerminatedError if stopped_by is signal.SIGTERM else KeyboardInterrupt
+    return found

@@ -233,7 +233,8 @@ class Tally(Struct):
         members = [item for item, _ in with_members(result.assertions)]
         self.counts[result.status] += 1
         self.has_clusters = self.has_clusters or result.column > 0 or result.repeat_index > 0
-        self.bugs += _is_spoilt_by_bug(result, members)
+        errors = (result.error, *(item.error for item in members))
+        self.bugs += any(error is not None and error.is_bug for error in errors)
         for role, usage in result.usage.items():
             self.usage[role] = self.usage.get(role, Usage()) + usage
         for metric, (score, errored) in metric_scores(result, members).items():
@@ -283,11 +284,6 @@ def with_clustered_intervals(summary: RunSummary, results: Iterable[CaseResult])
         name: replace(metric, interval=metrics[name].interval()) for name, metric in summary.metrics.items()
     }
     return replace(summary, metrics=found, pass_interval=passed.interval())
-
-
-def _is_spoilt_by_bug(result: CaseResult, members: Sequence[AssertionResult]) -> bool:
-    errors = [result.error, *[item.error for item in members]]
-    return any(error is not None and error.is_bug for error in errors)
 
 
 def metric_scores(

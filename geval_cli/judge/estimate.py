@@ -719,9 +719,10 @@ async def _by_logprobs_or_samples(
     question: RatingQuestion, metric: Metric, calls: JudgeCalls
 ) -> RatingEstimate:
     request = question.request(calls, want_logprobs=True)
+    first = tuple(range(next(iter(_sample_ends(metric)))))
     try:
         response = await calls.ask_with_logprobs(
-            request, lambda: _first_samples(question, metric, calls, Purpose.FALLBACK_SAMPLES)
+            request, lambda: question.samples_request(calls, first, Purpose.FALLBACK_SAMPLES)
         )
     except OfflineError:
         # In the run that filled the cache another question found out first that the judge gives none.
@@ -772,26 +773,6 @@ async def _by_samples(
 def _sample_ends(metric: Metric) -> Iterable[int]:
     """Return how many samples there are after each request for some."""
     return (metric.samples,) if metric.stop_error is None else batch_ends(metric.samples)
-
-
-def _first_samples(
-    question: RatingQuestion, metric: Metric, calls: JudgeCalls, purpose: Purpose
-) -> ModelRequest:
-    first = next(iter(_sample_ends(metric)))
-    return question.samples_request(calls, tuple(range(first)), purpose)
-
-
-async def take_samples(question: SampledQuestion[Reply], metric: Metric, calls: JudgeCalls) -> "Taken[Reply]":
-    """Take all samples of `metric` in one request.
-
-    Raises:
-        JudgeError: too few can be read.
-    """
-    taken = Taken[Reply]()
-    request = question.samples_request(calls, tuple(range(metric.samples)), Purpose.SAMPLES)
-    await taken.add(request, question, metric, calls)
-    await taken.check(metric, calls)
-    return taken
 
 
 def _stop_rule(metric: Metric, stop_error: float) -> StopRule:

@@ -1,6 +1,7 @@
 """From the arguments of `GEval` to a metric and its judge, by the rules that a config file is checked by."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from geval_cli.assertions.geval_metric import (
 from geval_cli.assertions.judges import DEFAULT_JUDGE, check_writer
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
-from geval_cli.providers.base import HINT, ClientModel, is_openai_client
+from geval_cli.providers.base import HINT, ClientModel
 from geval_cli.records import JsonValue, TraceStep, Turn
 from geval_cli.runs.session import judge_problems
 from geval_cli.source.access import TRUSTED
@@ -225,6 +226,12 @@ def _read_judge(
         problems += judge_problems(spec, env=os.environ, base_dir=Path(), is_going_to_judge=False)
         problems += check_writer(spec, "judge")
     return spec
+
+
+def is_openai_client(value: object) -> bool:
+    """Return whether `value` is a client of the `openai` library, which whoever has one has imported."""
+    library: Any = sys.modules.get("openai")
+    return library is not None and isinstance(value, library.OpenAI | library.AsyncOpenAI)
 
 
 def client_model(model: Any, problems: list[Problem]) -> ClientModel | None:

@@ -156,8 +156,7 @@ class _SuiteWriter:
 
     def provider(self, value: Any, path: tuple[str | int, ...]) -> Any:
         """Return a provider as a config would have it; what is an object of the program is named by an id."""
-        from geval_cli.library.definition import client_model, is_judge
-        from geval_cli.providers.base import is_openai_client
+        from geval_cli.library.definition import client_model, is_judge, is_openai_client
 
         if isinstance(value, list) and path[-1] == "providers":
             return [self.provider(item, (*path, index)) for index, item in enumerate(value)]

@@ -51,7 +51,7 @@ from geval_cli.runs.record import ended_run
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import Session
 from geval_cli.store.home import current_folder, home_folder
-from geval_cli.store.locks import LOCKS_FOLDER, RunLocks
+from geval_cli.store.locks import SharedRuns
 from geval_cli.store.runs import RunOrigin, RunStore, new_run
 
 _MARKER = "geval"
@@ -449,50 +449,6 @@ def session_line(run: SessionRun, home: Path | None) -> str:
 def digest(text: str) -> str:
     """Return a name for a file that stands for a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-class SharedRuns:
-    """Runs that one process of a session makes and the others read: who has the lock of a name makes it.
-
-    Args:
-        home: the state folder.
-        session: a name that no other session has.
-    """
-
-    def __init__(self, home: Path, session: str) -> None:
-        self._folder = home / LOCKS_FOLDER
-        self._session = session
-        self._locks = RunLocks(home)
-
-    def acquire(self, name: str) -> bool:
-        """Lock a name, as `RunLocks.acquire` does."""
-        return self._locks.acquire(f"{self._session}-{name}")
-
-    def release(self, name: str) -> None:
-        """Release a name."""
-        self._locks.release(f"{self._session}-{name}")
-
-    def find(self, name: str) -> str | None:
-        """Return the id of the run of a name; None when nobody has made it yet."""
-        try:
-            return self._note(name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-
-    def note(self, name: str, run_id: str) -> None:
-        """Tell the other processes the id of the run of a name."""
-        unfinished = self._note(name).with_suffix(".new")
-        unfinished.write_text(run_id, encoding="utf-8")
-        unfinished.replace(self._note(name))  # whoever waits sees all of it or nothing
-
-    def forget(self) -> None:
-        """Remove what the session left here."""
-        for path in self._folder.glob(f"{self._session}-*"):
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-    def _note(self, name: str) -> Path:
-        return self._folder / f"{self._session}-{name}.run"
 
 
 def shared_runs(config: pytest.Config) -> SharedRuns | None:

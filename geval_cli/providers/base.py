@@ -28,12 +28,6 @@ class ClientModel(Struct, frozen=True, eq=False):
         return f"ClientModel({type(self.client).__name__}, {self.model!r})"  # a client shows its headers
 
 
-def is_openai_client(value: object) -> bool:
-    """Return whether `value` is a client of the `openai` library, which whoever has one has imported."""
-    library: Any = sys.modules.get("openai")
-    return library is not None and isinstance(value, library.OpenAI | library.AsyncOpenAI)
-
-
 def is_async_client(client: object) -> bool:
     """Return whether a client's calls are awaited, and its connections belong to an event loop."""
     library: Any = sys.modules["openai"]

@@ -187,7 +187,9 @@ def _mentioned(text: str, spellings: Mapping[str, tuple[str, ...]]) -> list[str]
     }
     for name in spellings.keys() - places.keys():
         found = [
-            match.start() for alias in _ALIASES.get(_snake(name), ()) if (match := _words(alias).search(text))
+            match.start()
+            for alias in _ALIASES.get(_snake(name), ())
+            if (match := re.search(rf"\b{alias.replace('_', '[_ -]?')}\b", text, re.IGNORECASE))
         ]
         if found:
             places[name] = min(found)
@@ -219,10 +221,6 @@ def _spelled(name: str) -> str:
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-def _words(alias: str) -> re.Pattern[str]:
-    return re.compile(rf"\b{alias.replace('_', '[_ -]?')}\b", re.IGNORECASE)
 
 
 def _complaints(body: str) -> Iterator[tuple[str | None, str | None, str]]:

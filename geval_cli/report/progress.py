@@ -189,12 +189,11 @@ class _LiveProgress:
 
     def __init__(self, console: Console, clock: Clock, stopping: Callable[[], str]) -> None:
         self._clock = clock
-        self._stopping = stopping
         self._state = RunState(clock())
         self._notices = _Notices(console)
         self._live = Live(
             console=console,
-            get_renderable=self._draw,
+            get_renderable=lambda: _Lines(self._state, clock(), stopping()),
             refresh_per_second=_REFRESHES_PER_S,
             transient=True,
             redirect_stdout=False,
@@ -215,9 +214,6 @@ class _LiveProgress:
             self._state = RunState(self._clock())
         self._state.add(event)
         self._notices.listen(event)
-
-    def _draw(self) -> "_Lines":
-        return _Lines(self._state, self._clock(), self._stopping())
 
 
 class _Lines:

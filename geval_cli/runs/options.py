@@ -5,13 +5,12 @@ A field of `RunOptions` is all there is to an option. From the fields the comman
 results. This module is loaded by `geval --help`, so it imports nothing that takes time.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from geval_cli.errors import UsageError
 from geval_cli.report import FORMATS
 
 if TYPE_CHECKING:
@@ -636,28 +635,6 @@ def declared_options(record: type) -> Iterator[tuple[Field[Any], Option]]:
         found = next((item for item in metadata_of(declared.type) if isinstance(item, Option)), None)
         if found is not None:
             yield declared, found
-
-
-def check_idle(
-    given: Any, names: Collection[str], *, beside: str | None = None, without: str | None = None
-) -> None:
-    """Check that no option was given that would do nothing; `names` are those of fields.
-
-    Args:
-        given: the options of a command.
-        names: those that do nothing here.
-        beside: the option that makes them so.
-        without: else, the option that they need.
-
-    Raises:
-        UsageError: one was given.
-    """
-    for declared, option in declared_options(type(given)):
-        if declared.name not in names or getattr(given, declared.name) == default_of(declared):
-            continue
-        if without is not None:
-            raise UsageError(f"{option.name} needs {without}", hint=f"add {without}, or remove {option.name}")
-        raise UsageError(f"{option.name} cannot be combined with {beside}", hint="remove one of the two")
 
 
 def options_of_command(command: str) -> list[str]:

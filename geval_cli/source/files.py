@@ -615,13 +615,9 @@ def _part_hash(key: str, value: JsonValue, masked: JsonValue) -> str:
         # Only of headers is more hidden there than here.
         if b"headers" not in canonical.lower():
             return hashlib.sha256(canonical).hexdigest()
-    return _hash(_masked(key, value))
-
-
-def _masked(key: str, value: JsonValue) -> JsonValue:
-    """Return a part of the config without keys. `env:` loses only what is a key by its name: programs see all of it."""
+    # `env:` loses only what is a key by its name: programs see all of it.
     part = value if key == "env" else {key: value}
-    return mask_config(part, hides_headers=False)
+    return _hash(mask_config(part, hides_headers=False))
 
 
 def _hash(value: JsonValue) -> str:

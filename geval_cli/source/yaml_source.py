@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import yaml
@@ -256,8 +257,8 @@ class _Composer:
         """Go through the parser's events, until the end or until the file turns out to be broken or hostile."""
         handlers: dict[type[yaml.Event], Callable[[Any], None]] = {
             yaml.ScalarEvent: self._add_scalar,
-            yaml.MappingStartEvent: self._open_mapping,
-            yaml.SequenceStartEvent: self._open_list,
+            yaml.MappingStartEvent: partial(self._open, is_mapping=True),
+            yaml.SequenceStartEvent: partial(self._open, is_mapping=False),
             yaml.MappingEndEvent: self._close,
             yaml.SequenceEndEvent: self._close,
             yaml.AliasEvent: self._follow_alias,
@@ -339,12 +340,6 @@ class _Composer:
         if earlier is not None:
             hint = self.tree.refer_back(earlier, start)
             self.report(f"the key `{event.value}` is given twice", start, end, hint=hint)
-
-    def _open_mapping(self, event: yaml.MappingStartEvent) -> None:
-        self._open(event, is_mapping=True)
-
-    def _open_list(self, event: yaml.SequenceStartEvent) -> None:
-        self._open(event, is_mapping=False)
 
     def _open(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent, *, is_mapping: bool) -> None:
         start, end = _span(event)

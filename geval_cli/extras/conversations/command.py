@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from geval_cli.cli.arguments import check_idle
 from geval_cli.cli.options import EXIT_CODES, CommandTable, complete_run, declared, exit_with
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.trust.options import BudgetOptions, ReportOptions, SeedOption
-from geval_cli.runs.options import OfflineOption, Option, OptionGroup, check_idle
+from geval_cli.runs.options import OfflineOption, Option, OptionGroup
 
 if TYPE_CHECKING:
     from geval_cli.extras.conversations.realism import PlannedPairs, TalkPair, ToldApart
@@ -108,10 +109,10 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
 def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "ToldApart | None":
     """Return what a judge makes of pairs; None where only the plan is wanted, which is printed."""
     from geval_cli.cli.problems import print_note, print_progress, print_warnings
+    from geval_cli.cli.run import run_stoppable
     from geval_cli.gateway.budget import Budget
     from geval_cli.gateway.call import Wire
     from geval_cli.numbers import plural
-    from geval_cli.runs.event_loop import run_stoppable
     from geval_cli.runs.session import judge_problems
     from geval_cli.source.access import TRUSTED
     from geval_cli.source.env import gather_env
@@ -163,7 +164,7 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
                 finally:
                     print_progress("")
 
-        return run_stoppable(ask(), wire, print_note)
+        return run_stoppable(ask(), wire)
 
 
 def _print_plan(plan: "PlannedPairs", given: RealismCommand) -> None:

@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
-from geval_cli.errors import Location, Problem, ProblemFormat, Severity
+from geval_cli.cli.options import ProblemFormat
+from geval_cli.errors import Location, Problem, Severity
 from geval_cli.events import RunEvent
 from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult, CaseResult, Column, Status

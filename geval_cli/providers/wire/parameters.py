@@ -192,8 +192,9 @@ def _translations(source: ProviderSource, config: Mapping[str, Any], wire: str) 
             what, _, hint = mistake.partition("; ")
             yield source.problem(f"`{name}`: {what}", key=name, hint=hint, severity=source.rules.odd_params)
     if wire == "anthropic":
-        budget, limit = thinking_budget(config), _limit_of(config)
-        if budget is not None and limit is not None and limit <= budget:
+        budget = thinking_budget(config)
+        limit = next((config[name] for name in LIMITS if config.get(name) is not None), None)
+        if budget is not None and isinstance(limit, int) and limit <= budget:
             yield source.problem(
                 f"`thinking.budget_tokens` ({budget}) must be less than `max_tokens` ({limit})",
                 key="thinking",
@@ -206,11 +207,6 @@ def _value_at(config: Mapping[str, Any], path: str) -> Any:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
-
-
-def _limit_of(config: Mapping[str, Any]) -> int | None:
-    found = next((config[name] for name in LIMITS if config.get(name) is not None), None)
-    return found if isinstance(found, int) else None
 
 
 def thinking_budget(settings: Mapping[str, Any]) -> int | None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.cli.problems import print_note, print_problems, print_progress, print_warnings
+from geval_cli.cli.run import run_stoppable
 from geval_cli.errors import ConfigError, ExitCode, GevalError, Problem, Severity, UsageError
 from geval_cli.extras.generation.documents import DocumentReading, read_documents
 from geval_cli.extras.generation.freezing import Frozen, freeze_run, freeze_traces
@@ -45,7 +46,7 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.report import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line, quoted, sanitize
-from geval_cli.runs.event_loop import run_async, run_stoppable
+from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import (
@@ -278,7 +279,7 @@ def _in_session(
     with open_answers(given.home, os.environ, choice) as (cache, warnings):
         print_warnings(warnings)
         try:
-            return run_stoppable(run(), wire, print_note)
+            return run_stoppable(run(), wire)
         except KeyboardInterrupt:
             print_note(
                 "nothing was written; the answers so far are cached, and the same command continues with them"

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from rich.text import Text
 
+from geval_cli.cli.arguments import check_idle
 from geval_cli.cli.problems import print_note, print_problems, print_warnings
+from geval_cli.cli.run import run_stoppable
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.extras.plan import plan_run
@@ -28,8 +30,7 @@ from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
-from geval_cli.runs.event_loop import run_async, run_stoppable
-from geval_cli.runs.options import check_idle
+from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import call_policy
@@ -87,7 +88,7 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
         wire = Wire()
         policy = call_policy(prepared, Budget(given.max_cost, given.max_requests), None, wire=wire)
         looking = look(prepared, read, state.cache, policy, _tell, margin=given.margin)
-        found = run_stoppable(looking, wire, print_note)
+        found = run_stoppable(looking, wire)
         home = state.runs.home
         if home is not None:
             found = with_looks(found, looks_before(home, read.digest))

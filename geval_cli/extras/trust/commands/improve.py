@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from geval_cli.cli.problems import print_note, print_problems, print_warnings
+from geval_cli.cli.run import run_stoppable
 from geval_cli.errors import ExitCode
 from geval_cli.extras.plan import plan_run
 from geval_cli.extras.trust.documents import check_document_paths, deliver
@@ -29,7 +30,7 @@ from geval_cli.records import SCHEMA_VERSION
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.runs.event_loop import run_async, run_stoppable
+from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import load_report
@@ -85,7 +86,6 @@ def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
                 wire=wire,
             ),
             wire,
-            print_note,
         )
     if found.is_accepted:
         for path in fragments:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.cli.arguments import check_idle
 from geval_cli.cli.keyboard import Keyboard, go_through, is_terminal, keyboard
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import UsageError
@@ -50,7 +51,6 @@ from geval_cli.report.sanitize import (
     sanitized_lines,
     value_text,
 )
-from geval_cli.runs.options import check_idle
 from geval_cli.runs.stored import is_results_file, load_report, open_reports
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.runs import RunLabels, RunStore, StoredLabel

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from rich.text import Text
 
+from geval_cli.cli.arguments import check_idle
 from geval_cli.cli.problems import print_note, print_problems, print_progress, print_warnings
+from geval_cli.cli.run import run_stoppable
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.trust.documents import check_document_paths, deliver
 from geval_cli.extras.trust.labelling import kept_labels
@@ -23,8 +25,7 @@ from geval_cli.records import SCHEMA_VERSION, to_json
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
 from geval_cli.report.sanitize import one_line
-from geval_cli.runs.event_loop import run_async, run_stoppable
-from geval_cli.runs.options import check_idle
+from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import load_report
@@ -60,7 +61,7 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
         wire = Wire()
         probing = run_probe(prepared, state.cache, options, _tell_progress, wire)
         try:
-            report = run_stoppable(probing, wire, print_note)
+            report = run_stoppable(probing, wire)
         finally:
             _tell_progress(0, 0)
     deliver(probe_document(report), given)

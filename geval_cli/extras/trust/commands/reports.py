@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from geval_cli.cli.arguments import check_idle
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.trust.documents import check_document_paths, deliver
@@ -17,7 +18,6 @@ from geval_cli.extras.trust.options import AgreeCommand, CalibrateCommand, Estim
 from geval_cli.numbers import plural
 from geval_cli.records import JsonValue
 from geval_cli.report.report import RunReport
-from geval_cli.runs.options import check_idle
 from geval_cli.runs.stored import is_results_file, open_report, open_reports
 from geval_cli.store.runs import LATEST
 
