@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sample_run import make_report
 
-from geval_cli.errors import Location, Problem, ProblemFormat, Severity
+from geval_cli.cli.options import ProblemFormat
+from geval_cli.errors import Location, Problem, Severity
 from geval_cli.extras.pull_requests.problem_formats import Origin, run_problems, write_problems
 from geval_cli.report.report import open_results_file
 
