@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -111,10 +112,25 @@ class TestThePackageOfThePage:
         [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
         assert code in (EXAMPLE / "geval_haiku" / "__init__.py").read_text()
 
-    def test_a_strangers_config_may_not_use_its_provider(self, tmp_path: Path, site: Path) -> None:
-        done = geval(tmp_path, "run", "--untrusted", "config.yaml", packages=site)
-        assert done.code == 2
-        assert "`haiku:basho` has its own URL" in done.stderr
+    def test_a_strangers_config_may_use_its_assertion_and_not_its_provider(
+        self, tmp_path: Path, site: Path
+    ) -> None:
+        # In an environment of its own: what is only on PYTHONPATH is not there in the process of a stranger's config.
+        venv.create(tmp_path / "env", symlinks=True)
+        [packages] = (tmp_path / "env").glob("lib/python*/site-packages")
+        shutil.copytree(site, packages, dirs_exist_ok=True)
+        (packages / "geval.pth").write_text("\n".join([str(ROOT), *sys.path[1:]]), encoding="utf-8")
+        done = subprocess.run(
+            [tmp_path / "env" / "bin" / "python", "-m", "geval_cli", "run", "--untrusted", "config.yaml"],
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert "`haiku:basho` is of an installed package and can reach any host" in done.stderr
+        assert "1 problem; nothing was sent" in done.stderr
 
 
 def test_without_the_package_each_name_is_unknown(tmp_path: Path) -> None:

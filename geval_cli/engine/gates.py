@@ -118,7 +118,9 @@ class _Sums(Struct):
                 nothing = "a price is unknown"
             else:
                 nothing = (
-                    "no answer was timed"
+                    "no answer was timed; those from the cache are not"
+                    if self.gate.statistic in _LATENCIES and self.cases
+                    else "no answer was timed"
                     if self.gate.statistic in _LATENCIES
                     else "there is nothing to count"
                 )

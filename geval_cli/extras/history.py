@@ -159,7 +159,7 @@ def _latest(runs: Sequence[RunListEntry], total: int) -> str:
         than = (
             f"{points} points {'more' if change.value > 0 else 'less'} than"
             if float(points)
-            else "as many as"
+            else "the same as"
         )
         verdict = "" if change.verdict is DifferenceVerdict.IDENTICAL else f" ({change.verdict.value})"
         said += f", {than} the run before{verdict}"

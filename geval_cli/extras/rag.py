@@ -192,7 +192,7 @@ class ContextFaithfulnessAssertion(ContextAssertion):
 
 
 class ContextPrecisionAssertion(ContextAssertion):
-    """context-precision: how far up the passages that help to answer stand among those retrieved."""
+    """context-precision: whether the passages that help to answer come first among those retrieved."""
 
     value_form = "text"
 

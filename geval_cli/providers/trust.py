@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from geval_cli.errors import Problem
-from geval_cli.plugins import extra
+from geval_cli.plugins import PROVIDERS, extra, plugin_names
 from geval_cli.providers.base import ProviderSource, local_name
 from geval_cli.providers.options import (
     CERTIFICATE_KEYS,
@@ -70,8 +70,12 @@ def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | 
 
 def _stranger_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | None:
     spec, kind = source.spec, _kind(source.spec)
-    if kind in _ADDRESSES or kind not in {*PRESETS, *kinds, "none", "echo"}:
+    if kind in _ADDRESSES:
         return _refused(f"`{spec.public_id}` has its own URL", spec)
+    if kind not in {*PRESETS, *kinds, "none", "echo"}:
+        if kind not in plugin_names(PROVIDERS):
+            return None  # it is an unknown provider, as the check of the config says
+        return _refused(f"`{spec.public_id}` is of an installed package and can reach any host", spec)
     if kind in _WITH_FILES and _is_outside(source):
         message = (
             f"`{spec.public_id}` refers to a file outside the config's folder, which --untrusted does "

@@ -860,6 +860,13 @@ def test_what_all_columns_show_together_is_the_headline_where_no_column_shows_it
     )
 
 
+def test_two_figures_are_both() -> None:
+    before = [case(test, {"tone": 0.8}, status=Status.PASSED) for test in range(20)]
+    after = [case(test, {"tone": 0.1 + test / 100}, status=Status.FAILED) for test in range(20)]
+    found = compared(before, after)
+    assert found.headline.startswith("B is worse than A in both figures, most in pass rate 100 % to 0 %")
+
+
 def test_the_headline_is_the_same_everywhere() -> None:
     found = headline_of(("tone", -0.2), ("right", 0.3))
     stream = io.StringIO()

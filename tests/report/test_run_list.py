@@ -71,6 +71,12 @@ def test_list_of_runs(width: int, check_expected: Callable[[str, str], None]) ->
     check_expected(f"runs.{width}.txt", printed(RUNS, width, total=57))
 
 
+def test_a_run_that_passes_as_much_as_the_one_before_is_called_the_same() -> None:
+    same = RunChange("20261120-101010-aaaa", 0.0, (-0.1, 0.1), 200, 100, DifferenceVerdict.UNDECIDED)
+    text = printed([replace(FULL, change=same)], 200)
+    assert text.split("\n")[0].endswith("passed 86 %, the same as the run before (undecided); 2 errors")
+
+
 @pytest.mark.parametrize("width", [80, 100, 128, 160, 200])
 def test_ids_are_never_cut(width: int) -> None:
     text = printed(RUNS, width)

@@ -110,6 +110,8 @@ def test_code_is_refused_with_its_line(tmp_path: Path, part: dict[str, Any]) -> 
     [
         ({"providers": ["http://127.0.0.1:1/"]}, "has its own URL"),
         ({"providers": [{"id": "https", "config": {"url": "https://x.example"}}]}, "has its own URL"),
+        ({"providers": ["opnai:m"]}, "unknown provider `opnai:m`"),
+        ({"providers": ["sagemaker:m"]}, "`sagemaker:m` is not supported"),
         ({"providers": [{"id": "openai:m", "config": {"apiBaseUrl": "https://x.example"}}]}, "another host"),
         ({"providers": [{"id": "openai:m", "config": {"apiHost": "x.example"}}]}, "another host"),
         (

@@ -188,6 +188,10 @@ def test_problems_of_lines(tmp_path: Path, text: str | bytes, expected: str) -> 
         ("id,metric,label\na,m\n", "2:1 this row has 2 cells, but the header has 3"),
         ('id,metric,label,scale\n"a, b\nc",m,"7",1-5\n', "3:6 the label 7 is not on the scale from 1 to 5"),
         ("id,metric,label,scale\na,m,3,wide\n", "2:7 `scale` must be"),
+        (
+            "id,metric,label\na,m,4\n",
+            "2:5 the label 4 is not on the scale from 0 to 1 | add a column `scale`",
+        ),
         ("id,metric,label\na,m,maybe\n", '2:5 a label must be a number, `pass` or `fail`, found "maybe"'),
         ("id,metric,label\na,m,nan\n", "2:5 a label must be a number, `pass` or `fail`, found null"),
         ('id,metric,label\n"a,m,1\n', "2:1 this line cannot be read"),

@@ -770,6 +770,18 @@ class TestJointIsAskedFor:
         assert [item.name for item in chosen_probes(("joint",))] == ["joint"]
 
 
+def test_the_first_sentence_tells_what_is_required_from_what_is_allowed(tmp_path: Path) -> None:
+    path = config(tmp_path, items=12, metrics=METRICS[:1])
+    said = {}
+    for only, rule in (("empty", lambda text, number: 1.0), ("injected", obedient)):
+        stream = io.StringIO()
+        report = probed(path, rule, items=12, only=(only,))
+        print_document(probe_document(report), console_of(stream, 200))
+        said[only] = stream.getvalue().splitlines()[0]
+    assert "empty (share fallen 0 %, 100 % is required)" in said["empty"]
+    assert "injected (flips 80 %, at most 10 % is allowed)" in said["injected"]
+
+
 @pytest.mark.parametrize("width", [80, 100, 120, 139, 140, 200])
 def test_no_figure_is_cut_at_any_width(width: int, tmp_path: Path) -> None:
     report = probed(config(tmp_path, items=12, metrics=METRICS[:1]), obedient, items=12)

@@ -992,7 +992,8 @@ def headline(
         shown, other = (worst, highest) if worst is not None else (best, lowest)
         assert shown is not None  # there are better or worse ones
         count = counts[shown.verdict]
-        among = f"{'all' if count == len(rows) else f'{count:,} of'} {len(rows):,} figures"
+        everywhere = {2: "both"}.get(count, f"all {count:,}")
+        among = f"{everywhere if count == len(rows) else f'{count:,} of {len(rows):,}'} figures"
         among += f"{':' if count == 1 else ', most in'} {said(shown)}"
         if together is not None:
             sentence = (
@@ -1150,8 +1151,8 @@ def _changes(
     pairs = {pair.after.index: pair for pair in match.pairs}
     prompts = dict.fromkeys(pairs[column].after.prompt_label for column in sorted(comparing.prompts))
     if prompts:
-        named = f" of {_listed(list(filter(None, prompts)))}" if len(match.pairs) > 1 and any(prompts) else ""
-        yield f"the text of the prompt{named}" if len(prompts) == 1 else f"the texts of the prompts{named}"
+        named = f" {_listed(list(filter(None, prompts)))}" if len(match.pairs) > 1 and any(prompts) else ""
+        yield f"the text of the prompt{named}" if len(prompts) == 1 else f"the text of the prompts{named}"
     models = dict.fromkeys(comparing.providers[column] for column in sorted(comparing.providers))
     for old, new in models:
         yield f"the model: {one_line(old, _NAME_WIDTH)} to {one_line(new, _NAME_WIDTH)}"

@@ -114,14 +114,18 @@ def _print_in_short(found: RunComparison, console: Console, arrow: str, more: st
         shown += len(rows[:_ROWS_IN_SHORT])
     if shown < len(found.rows):
         console.print(Text(f" {plural(len(found.rows) - shown, 'more figure')} with -v", style="dim"))
-    _print_power([row for row in rates if row.verdict is DifferenceVerdict.UNDECIDED], found, console)
+    has_power = _print_power(
+        [row for row in rates if row.verdict is DifferenceVerdict.UNDECIDED], found, console
+    )
     flipped = [(row, flip) for row in found.rows for flip in row.flipped]
     if not flipped:
         return
     flipped.sort(key=lambda pair: pair[1].became is not Status.FAILED)
     broken = sum(row.broken or 0 for row in found.rows)
     fixed = sum(row.fixed or 0 for row in found.rows)
-    console.print(Text(f"\n {broken:,} broken, {fixed:,} fixed"))
+    if has_power or shown < len(found.rows):
+        console.print()
+    console.print(Text(f" {broken:,} broken, {fixed:,} fixed"))
     for row, flip in flipped[:_FLIPS_IN_SHORT]:
         style = "red" if flip.became is Status.FAILED else "green"
         line = Text(f"  {'broken' if flip.became is Status.FAILED else 'fixed '}  ", style=style)
@@ -163,16 +167,20 @@ def _print_short_rows(
     console.print()
 
 
-def _print_power(undecided: Sequence[ComparedRow], found: RunComparison, console: Console) -> None:
-    """Print what the tests could have shown of undecided figures: a line for each, or one for all columns."""
+def _print_power(undecided: Sequence[ComparedRow], found: RunComparison, console: Console) -> bool:
+    """Print what the tests could have shown of undecided figures: a line for each, or one for all columns.
+
+    Returns whether there is anything.
+    """
     where = " in every column" if len(found.columns) > 1 else ""
     if where:
         undecided = sorted(undecided, key=lambda row: row.delta.mde or 0.0)[-1:]
-    for row in undecided[:_POWERS_IN_SHORT]:
-        if power := RowWords(row, found.detect).power:
-            print_hanging(
-                Text(), Text(f"{RowWords(row).name}{where}: {power}", style="dim"), console, indent=1
-            )
+    shown = [
+        (row, power) for row in undecided[:_POWERS_IN_SHORT] if (power := RowWords(row, found.detect).power)
+    ]
+    for row, power in shown:
+        print_hanging(Text(), Text(f"{RowWords(row).name}{where}: {power}", style="dim"), console, indent=1)
+    return bool(shown)
 
 
 def _print_rows(

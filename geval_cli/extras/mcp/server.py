@@ -686,7 +686,7 @@ class AssistantTools:
         self._judges.find(spec)
         built = build_provider(spec, env=os.environ, base_dir=self._options.root, access=TRUSTED)
         if known_price(built) is None:
-            hint = "the user can choose a judge with a listed price: `geval mcp --grader openai:gpt-4.1`"
+            hint = "the user can choose a judge with a listed price: `geval mcp --grader PROVIDER`"
             raise UsageError(
                 f"the price of {spec.public_id} is unknown, so the budget cannot be enforced", hint=hint
             )

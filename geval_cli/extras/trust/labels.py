@@ -634,9 +634,13 @@ class _Collector:
             )
             return None
         if not low <= number <= high:
-            hint = "write a label within it" if has_scale else 'add its scale: "scale": [1, 5]'
+            location = place.value()
+            is_table = location is not None and location.file.lower().endswith(COMMA_SEPARATED)
+            added = "a column `scale`, for example with 1-5" if is_table else 'its scale: "scale": [1, 5]'
             self._report(
-                f"the label {number:g} is not on the scale from {low:g} to {high:g}", place.value(), hint
+                f"the label {number:g} is not on the scale from {low:g} to {high:g}",
+                location,
+                "write a label within it" if has_scale else f"add {added}",
             )
             return None
         return (number - low) / (high - low)

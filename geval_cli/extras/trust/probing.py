@@ -773,7 +773,8 @@ def _answer(findings: Sequence[Finding]) -> str:
     )
     if failing:
         worst = ", ".join(
-            f"{item.probe} ({item.figure} {_level(item, item.estimate.value)}, {_bar(item)} is allowed)"
+            f"{item.probe} ({item.figure} {_level(item, item.estimate.value)}, {_bar(item)} is "
+            f"{'allowed' if item.bar.startswith(('<=', '+-')) else 'required'})"
             for item in failing[:_WORST_NAMED]
         )
         more = f" and {len(failing) - _WORST_NAMED:,} more" if len(failing) > _WORST_NAMED else ""
