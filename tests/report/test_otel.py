@@ -271,6 +271,7 @@ ECHO = "prompts: [hello]\nproviders: [echo]\ntests: [{ assert: [{ type: equals, 
     [
         ({"status": 404}, "answered 404"),
         ({"status": 401, "body": "no"}, "answered 401"),
+        ({"status": 307, "headers": {"location": "/elsewhere"}}, "answered 307"),
         ({"hang": True}, "cannot be reached"),
         ({"reset": True}, "cannot be reached"),
     ],
@@ -330,13 +331,24 @@ def test_signals_are_switched_off_by_their_variables(tmp_path: Path) -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:port"}, "not an http or https URL"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1"}, "not an http or https URL"),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "ftp://x"}, "not an http or https URL"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": f"authorization: {SECRET}"}, "OTLP_HEADERS has an entry that is no"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": f"x-key=1,{SECRET}"}, "OTLP_HEADERS has an entry that is no"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_HEADERS": f"x-key=\u201c{SECRET}"}, "TRACES_HEADERS has an entry"),
     ],
 )
 def test_variables_that_cannot_be_followed_are_told_before_anything_is_sent(
-    variables: Mapping[str, str], words: str
+    variables: Mapping[str, str], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=words) as refused:
         check_signal("TRACES", variables)
+    assert SECRET not in caplog.text + str(refused.value) + refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "headers", ["", "a=b", "authorization=Bearer key,b=", " a = b , c=d=e ,", "a=%20%C3"]
+)
+def test_headers_as_other_programs_write_them_are_taken(headers: str) -> None:
+    assert check_signal("TRACES", {"OTEL_EXPORTER_OTLP_HEADERS": headers})
 
 
 def test_without_the_extra_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.util.re import parse_env_headers
 
 from geval_cli.errors import UsageError
 from geval_cli.events import (
@@ -112,7 +114,9 @@ class _Link(requests.Session):
             raise
         if response.status_code in _MAY_PASS:
             self._fail(f"answered {response.status_code}")
-        elif not response.ok:
+        elif (
+            not HTTPStatus.OK <= response.status_code < HTTPStatus.MULTIPLE_CHOICES
+        ):  # nor is a redirect followed
             self._fail(f"answered {response.status_code}", is_final=True)
         else:
             self._has_worked, self._failures = True, 0
@@ -430,11 +434,32 @@ def check_signal(signal: str, environ: Mapping[str, str]) -> bool:
         protocol = environ.get(name, "").strip().lower()
         if protocol not in {"", "http/protobuf"}:
             raise UsageError(f"{name} is {protocol}", hint=_NO_HTTP)
+    for name in (f"OTEL_EXPORTER_OTLP_{signal}_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"):
+        if not _are_headers(environ.get(name, "")):
+            hint = "write name=value, separated by commas, URL-encoded: authorization=Bearer%20KEY"
+            raise UsageError(f"{name} has an entry that is no header", hint=hint)
     parts = split_url(endpoint_of(signal, environ))
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         hint = f"use a URL such as {DEFAULT_ENDPOINT}"
         raise UsageError("OTEL_EXPORTER_OTLP_ENDPOINT is not an http or https URL", hint=hint)
     return exporter != "none"
+
+
+def _are_headers(text: str) -> bool:
+    """Return whether the library reads all headers in a variable. It would write others into its log, keys included."""
+    refused: list[logging.LogRecord] = []
+
+    def take(record: logging.LogRecord) -> bool:
+        refused.append(record)
+        return False
+
+    logger = logging.getLogger(parse_env_headers.__module__)
+    logger.addFilter(take)
+    try:
+        parse_env_headers(text, liberal=True)
+    finally:
+        logger.removeFilter(take)
+    return not refused
 
 
 def endpoint_of(signal: str, environ: Mapping[str, str]) -> str:
