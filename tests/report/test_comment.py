@@ -140,6 +140,8 @@ def test_the_comment_names_the_decision_the_broken_case_and_its_diff(results: Pa
 
     assert done.code == 0, done.stderr
     assert text.startswith("<!-- geval: evals.yaml -->\n### ❌ geval: `evals.yaml` failed\n")
+    assert "**This pull request is worse than the baseline: " in text
+    assert "`the baseline`" not in text
     assert "100\u00a0% | 80\u00a0% | -20\u00a0pts" in text
     assert "16 passed · 4 failed" in text
     assert "Worst changes</summary>" in text
@@ -159,7 +161,7 @@ def test_without_a_baseline_or_with_another_suite_nothing_is_compared(results: P
     run_geval("run", "other.yaml", "-o", "other.json", cwd=tmp_path)
     done = run_geval("comment", "head.json", "--baseline", str(tmp_path / "other.json"), cwd=results)
     assert done.code == 0
-    assert "Not compared with `the baseline`: " in done.stdout
+    assert "Not compared with the baseline: " in done.stdout
 
 
 def test_a_comment_is_posted_once_and_then_updated(host: Host, results: Path, tmp_path: Path) -> None:

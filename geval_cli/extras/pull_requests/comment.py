@@ -83,15 +83,19 @@ def comment_text(
         leader = f"{said}\n" if said else ""
         parts.append(leader)
     else:
-        base = base or (baseline.run.git and baseline.run.git.branch) or "the baseline"
+        branch = base or (baseline.run.git.branch if baseline.run.git else None) or ""
+        base = code_span(one_line(branch, _NAME_WIDTH)) if branch else "the baseline"
         try:
-            found, pairs = compare_with_cases(NamedRun(base, baseline), NamedRun("this pull request", report))
+            found, pairs = compare_with_cases(
+                NamedRun(branch or base, baseline), NamedRun("this pull request", report)
+            )
         except UsageError as error:
             why = code_span(one_line(error.message, _REASON_WIDTH))
-            parts.append(f"Not compared with {code_span(one_line(base, _NAME_WIDTH))}: {why}\n")
+            parts.append(f"Not compared with {base}: {why}\n")
         else:
-            names = code_span(one_line(base, _NAME_WIDTH)), "this pull request"
-            _, sentence = headline(found.rows, found.paired, found.overall, names, code_span)
+            _, sentence = headline(
+                found.rows, found.paired, found.overall, (base, "this pull request"), code_span
+            )
             lines = [f"**{sentence}**", ""]
             lines += [f"- {code_span(one_line(text, _REASON_WIDTH))}" for text in found.warnings]
             decision = "\n".join(lines) + ("\n" if found.warnings else "")
@@ -138,7 +142,7 @@ def _changes(found: RunComparison, base: str) -> str:
         )
     if not cells:
         return ""
-    header = ("", *(("column",) if several else ()), code_span(one_line(base, _NAME_WIDTH)), "now")
+    header = ("", *(("column",) if several else ()), base, "now")
     table = markdown_table((*header, "change", "95 % CI", "verdict"), cells, names=1 + several)
     more = len(rows) - len(cells)
     return f"{table}\n" + (f"and {plural(more, 'more row')}\n" if more else "")
@@ -151,7 +155,7 @@ def _counts(report: RunReport, baseline: RunReport | None, base: str) -> str:
     told += [f"{summary.not_evaluated:,} not evaluated"] if summary.not_evaluated else []
     told.append(_cost(report))
     if baseline is not None:
-        told[-1] += f" ({code_span(one_line(base, _NAME_WIDTH))}: {_cost(baseline)})"
+        told[-1] += f" ({base}: {_cost(baseline)})"
     if report.run.duration_ms is not None:
         told.append(format_duration(report.run.duration_ms))
     if report.run.status is not RunStatus.COMPLETED:
