@@ -520,8 +520,10 @@ _NAMELESS = RunRecord(
 
 
 class _Place(Struct):
-    """The column of a result."""
+    """Which case a result is of, and its column."""
 
+    test_index: int
+    repeat_index: int
     column: int
     prompt: RenderedPrompt
     provider: ProviderRef
@@ -561,7 +563,14 @@ def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
             run, summary = run_record_from_json(file.head["run"]), run_summary_from_json(file.head["summary"])
     if not run.columns:
         found: dict[int, Column] = {}
+        seen: set[int] = set()
         for item in _read(file, lambda row: _PLACES.decode(row.text)):
+            case = (item.test_index << 32 | item.repeat_index) << 32 | item.column
+            if case in seen:
+                place = f"{item.test_index}.{item.repeat_index}.{item.column}"
+                hint = "a file holds one run: `geval compare A B` compares two files"
+                raise UsageError(f"{path} has case {place} twice", hint=hint)
+            seen.add(case)
             if item.column not in found:
                 found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
         columns_in = tuple(found[index] for index in sorted(found))

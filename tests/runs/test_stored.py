@@ -69,6 +69,15 @@ def test_lines_without_a_run_have_columns(tmp_path: Path, stored: str) -> None:
     assert len(shown(report)) == 3
 
 
+def test_lines_of_two_runs_are_not_counted_as_one(tmp_path: Path, stored: str) -> None:
+    lines = (tmp_path / "a.jsonl").read_text("utf-8")
+    (tmp_path / "both.jsonl").write_text(lines + lines, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"both\.jsonl has case 0\.0\.0 twice") as refused:
+        read_results_file(tmp_path / "both.jsonl")
+    assert stored
+    assert "geval compare A B" in refused.value.hint
+
+
 @pytest.mark.parametrize("ending", ["json", "jsonl"])
 def test_a_file_that_was_cut_is_refused(tmp_path: Path, stored: str, ending: str) -> None:
     text = (tmp_path / f"a.{ending}").read_text("utf-8")
