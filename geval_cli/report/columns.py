@@ -226,6 +226,10 @@ def verdict_word(column: ColumnSummary) -> str:
     return "one test" if verdicts else "no test in both"
 
 
+_SAID = {"undecided": "no clear difference", "identical": "same"}
+"""What tables say in the place of a verdict."""
+
+
 def verdict_text(column: ColumnSummary, quoted: Callable[[str], str] = str) -> str:
     """`better: pass rate, tone; worse: length`: the verdict on a column, and what it is about."""
     parts = []
@@ -237,7 +241,8 @@ def verdict_text(column: ColumnSummary, quoted: Callable[[str], str] = str) -> s
         ]
         if names:
             parts.append(f"{word}: {', '.join(names)}")
-    return "; ".join(parts) or verdict_word(column)
+    word = verdict_word(column)
+    return "; ".join(parts) or _SAID.get(word, word)
 
 
 def _missing_tests(delta: Delta) -> int:
@@ -657,7 +662,7 @@ def _against(column: ColumnSummary, baseline: ColumnSummary, shape: _Shape) -> s
         return f"{word} in {names[0] if len(names) == 1 else plural(len(names), 'metric')}"
     if word == "identical" and rate is not None and _is_of_fewer(rate.delta, column, baseline):
         return f"same in {plural(rate.delta.clusters, 'test')}"
-    return {"undecided": "no clear difference", "identical": "same"}.get(word, word)
+    return _SAID.get(word, word)
 
 
 def _chances(columns: Sequence[ColumnSummary]) -> Iterator[tuple[str, Callable[[ColumnSummary], str]]]:

@@ -127,7 +127,7 @@ def test_columns_side_by_side(tab: Any, tmp_path: Path) -> None:
         "worse: pass rate",
         "better: pass rate",
         "better: pass rate; worse: clarity",
-        "undecided",
+        "no clear difference",
         "baseline",
     ]
     means = "clarity 0.71 tone of voice 0.90"

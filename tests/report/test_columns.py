@@ -299,7 +299,7 @@ def test_shares_never_look_like_all_or_nothing(stat: Stat, text: str) -> None:
             replace(
                 FIGURES[1], vs_first=comparison(difference(0, "identical", 1), difference(0, "identical", 1))
             ),
-            "identical",
+            "same",
         ),
         (
             replace(FIGURES[1], vs_first=ColumnComparison("b", Difference(Delta(1.0, None, 1, 1), None))),

@@ -535,7 +535,11 @@ def run_values(report: RunReport) -> dict[str, Any]:
         "flaky_hidden": summary.flaky_count - len(summary.flaky[:_FLAKY_SHOWN]),
         "column_titles": titles,
         "table": (
-            [name if name in names else name[:1].upper() + name[1:] for name in heading],
+            # Terms with a number in them are written as everywhere: `pass@3`, `p50`.
+            [
+                name if name in names or re.match(r"[^\d\s]+\d", name) else name[:1].upper() + name[1:]
+                for name in heading
+            ],
             rows,
         ),
         "leader": re.sub(
