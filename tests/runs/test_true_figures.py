@@ -1,6 +1,7 @@
 """Gates of a config on what people would say of all outputs: `labels:` and `METRIC.true_pass_rate >= 80%`."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,9 @@ def test_the_figure_is_that_of_the_estimate(shop: Path) -> None:
     assert [found[0].actual, found[1].actual] == [item.pass_rate.value, item.mean.value]
     assert item.pass_rate.interval is not None
     low, high = item.pass_rate.interval
-    assert (
-        f"40 of 40 labels, 95 % interval {low:.2f} to {high:.2f}; the judge alone says 0.78" == found[0].note
-    )
+    between = f"{100 * low:.0f} to {100 * high:.0f} %"
+    assert found[0].note == f"40 of 40 labels, 95 % interval {between}; the judge alone says 78 %"
+    assert re.fullmatch(r"40 of 40 .* interval 0\.\d\d to 0\.\d\d; the judge alone says 0\.63", found[1].note)
     assert [gate.gate for gate in found] == [
         "helpful.true_pass_rate >= 1%", "helpful.true_mean >= 1%", "helpful.mean >= 1%"
     ]  # fmt: skip

@@ -83,6 +83,7 @@ def test_published_data() -> None:
     assert (item.weight_of_mean, item.weight_of_rate) == pytest.approx((0.400631, 0.407158), abs=1e-6)
     assert (item.labelled, item.outputs, item.errored) == (119, 1198, 2)
     assert [gate.status for gate in found.gates] == [Status.PASSED, Status.FAILED]
+    assert {gate.note for gate in found.gates} == {"it is 85 %, 95 % interval 79 to 90 %"}
 
 
 def test_a_kind_judge_is_set_right() -> None:

@@ -16,6 +16,7 @@ from geval_cli.extras.trust.labels import GOOD_AT, LabelFile
 from geval_cli.extras.trust.matching import JudgedItem, hint_of
 from geval_cli.extras.trust.statistics.estimate import MARGIN
 from geval_cli.extras.trust.statistics.plain import Estimate
+from geval_cli.numbers import format_share, format_share_interval
 from geval_cli.records import Status
 from geval_cli.runs.options import (
     ConcurrencyOption,
@@ -108,12 +109,15 @@ class Requirement(Condition):
     def _outcome(self, metric: str, estimate: Estimate | None) -> GateOutcome:
         if estimate is None or estimate.value is None:
             return GateOutcome(self.text, metric, Status.ERROR, None, "it is not defined for these labels")
+        is_share = self.statistic == "true_pass_rate"
+        value = format_share(estimate.value) if is_share else f"{estimate.value:.2f}"
         if estimate.interval is None:
-            note = f"it is {estimate.value:.2f}, but too few independent outputs are labelled for an interval"
+            note = f"it is {value}, but too few independent outputs are labelled for an interval"
             return GateOutcome(self.text, metric, Status.ERROR, None, note)
         low, high = estimate.interval
         bound, _ = self.worst_and_best(low, high)
-        note = f"it is {estimate.value:.2f}, 95 % interval {low:.2f} to {high:.2f}"
+        between = format_share_interval((low, high)) if is_share else f"{low:.2f} to {high:.2f}"
+        note = f"it is {value}, 95 % interval {between}"
         return GateOutcome(
             self.text, metric, Status.PASSED if self.holds(bound) else Status.FAILED, bound, note
         )

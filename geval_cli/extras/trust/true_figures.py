@@ -32,7 +32,7 @@ from geval_cli.extras.trust.statistics.estimate import (
 )
 from geval_cli.extras.trust.weighted_draw import infer_by_shares, shares_of_labels
 from geval_cli.judge.estimate import passes
-from geval_cli.numbers import plural
+from geval_cli.numbers import format_share, format_share_interval, plural
 from geval_cli.records import CaseResult, GateResult, Status
 from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
@@ -274,7 +274,10 @@ def _held(gate: Gate, found: Inference | None, counted: str) -> GateResult:
         return _unknown(gate, f"{counted}: too few for an interval")
     low, high = estimate.interval
     worst, best = gate.worst_and_best(low, high)
-    said = f"{counted}, 95 % interval {low:.2f} to {high:.2f}; the judge alone says {found.judge:.2f}"
+    is_share = gate.statistic is Statistic.TRUE_PASS_RATE
+    between = format_share_interval((low, high)) if is_share else f"{low:.2f} to {high:.2f}"
+    judge = format_share(found.judge) if is_share else f"{found.judge:.2f}"
+    said = f"{counted}, 95 % interval {between}; the judge alone says {judge}"
     if gate.holds(worst):
         return GateResult(gate.text, Status.PASSED, estimate.value, said)
     if gate.holds(best):
