@@ -211,15 +211,16 @@ def _columns(statements: Sequence[exp.Expr]) -> Iterator[str]:
     """Yield every column of a table that is used, as action::table::column; `*` is written (.*)."""
     for statement in statements:
         aliases = {table.alias: table.name for table in statement.find_all(exp.Table) if table.alias}
+        known: dict[int, set[str]] = {}
         for column in statement.find_all(exp.Column):
             name = _EVERYTHING if isinstance(column.this, exp.Star) else column.name
-            if not _is_output(column, column.name.lower(), column.table.lower()):
+            if not _is_output(column, column.name.lower(), column.table.lower(), known):
                 yield f"{_action_at(column)}::{aliases.get(column.table, column.table) or 'null'}::{name}"
         for star in statement.find_all(exp.Star):
-            if not isinstance(star.parent, exp.Column | exp.Count) and not _is_output(star, "", ""):
+            if not isinstance(star.parent, exp.Column | exp.Count) and not _is_output(star, "", "", known):
                 yield f"{_action_at(star)}::null::{_EVERYTHING}"
         for join in statement.find_all(exp.Join):
-            using = () if _is_output(join, "", "") else join.args.get("using") or ()
+            using = () if _is_output(join, "", "", known) else join.args.get("using") or ()
             yield from (f"{_action_at(join)}::null::{item.name}" for item in using)
         for insert in statement.find_all(exp.Insert):
             if isinstance(insert.this, exp.Schema):
@@ -228,27 +229,37 @@ def _columns(statements: Sequence[exp.Expr]) -> Iterator[str]:
                 )
 
 
-def _is_output(node: exp.Expr, name: str, of: str) -> bool:
+def _is_output(node: exp.Expr, name: str, of: str, known: dict[int, set[str]]) -> bool:
     """Return whether `name`, of what is called `of` or of anything, is what a query gives out: it counts in there.
 
-    Outputs are those of the query around it, where it may name them, and those of what stands in its FROM.
+    Outputs are those of the query around it, where it may name them, and those of what stands in its FROM. `known`
+    keeps the names that each of them gives.
     """
+
+    def gives(source: exp.Expr, wanted: str) -> bool:
+        if id(source) not in known:
+            known[id(source)] = _outputs(source)
+        return wanted in known[id(source)]
+
     query = node.parent
     while query is not None:
         if isinstance(query, exp.Pragma):
             return True  # the name of a table
         if isinstance(query, exp.SetOperation) and isinstance(node, exp.Order):
             return True
-        if isinstance(query, exp.Select) and isinstance(node, _SEES_OUTPUTS) and not of:
-            aliases = (item.alias for item in query.expressions if isinstance(item, exp.Alias))
-            if name in map(str.lower, aliases):
-                return True
+        if (
+            isinstance(query, exp.Select)
+            and isinstance(node, _SEES_OUTPUTS)
+            and not of
+            and gives(query, name)
+        ):
+            return True
         sources = list(_sources(query))
         called = [source for source in sources if of and of == source.alias_or_name.lower()]
         if called or (sources and not of):
             meant = called or sources
-            return all(map(_is_query, meant)) or any(name in _outputs(source) for source in meant)
-        if any(of in _outputs(source) for source in sources):
+            return all(map(_is_query, meant)) or any(gives(source, name) for source in meant)
+        if any(gives(source, of) for source in sources):
             return True  # a field of an output
         node, query = query, query.parent
     return False
@@ -277,7 +288,9 @@ def _is_query(source: exp.Expr) -> bool:
 
 
 def _outputs(source: exp.Expr) -> set[str]:
-    """Return the names that a part of a FROM gives its columns, as far as it names them."""
+    """Return the names that a part of a FROM gives its columns, as far as it names them; of a query, its new names."""
+    if isinstance(source, exp.Select):
+        return {item.alias.lower() for item in source.expressions if isinstance(item, exp.Alias)}
     common = _common_query(source) if isinstance(source, exp.Table) else None
     names = source.alias_column_names or (common.alias_column_names if common else [])
     query = common or source
