@@ -12,6 +12,7 @@ from support.model_server import ModelServer, verdict, weighed
 from support.product import Product
 
 from geval_cli.assertions.geval import GEvalAssertion
+from geval_cli.assertions.geval_metric import ChecklistItemSpec
 from geval_cli.judge.estimate import normalise_rating
 from geval_cli.judge.metric import DEFAULT_MIN_VALID, DEFAULT_SAMPLES, DEFAULT_THRESHOLD
 from geval_cli.judge.prompt import DIMENSIONS
@@ -115,6 +116,15 @@ def test_the_table_of_keys_has_every_key_and_its_default() -> None:
         "min_valid": str(DEFAULT_MIN_VALID),
         "explain": str(GEvalAssertion.model_fields["explain"].default),
         "weight": "1",
+    }
+
+
+def test_the_table_of_items_has_every_key_and_its_default() -> None:
+    documented = {name: cells[0] for name, cells in table("key of an item").items()}
+    assert documented == {
+        name: "" if info.is_required() else json.dumps(info.default).removesuffix(".0")
+        for name, info in ChecklistItemSpec.model_fields.items()
+        if name != "place"
     }
 
 

@@ -20,6 +20,7 @@ from geval_cli.assertions.geval_metric import (
     metric_from_spec,
 )
 from geval_cli.extras.web.api.geval import GEvalRequest, _metric
+from geval_cli.extras.web.api.runs import StartRequest
 from geval_cli.extras.web.settings import ServerSettings
 from geval_cli.specs.base import Scoring
 
@@ -356,6 +357,21 @@ class TestDocumentedCalls:
     COMMANDS = re.findall(
         r"^curl -X POST .*?^}'$", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
+
+    def test_their_fields_are_those_of_the_table(self) -> None:
+        table = self.DOCS.read_text(encoding="utf-8").partition("| field | |")[2].partition("\n\n")[0]
+        named = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE))
+        assert named == {
+            field.alias: "required" if field.is_required() else "optional"
+            for field in GEvalRequest.model_fields.values()
+        }
+
+    def test_the_options_of_a_run_are_those_that_the_page_names(self) -> None:
+        page = self.DOCS.read_text(encoding="utf-8")
+        [listed] = re.findall(r"It also takes (.*?), as in\s+`geval run`", page, re.DOTALL)
+        taken = StartRequest.model_fields.keys() - {"config", "unless_running"}
+        assert set(re.findall(r"`(\w+)`", listed)) == taken
+        assert '`"unless_running": true`' in page
 
     def test_there_are_two(self) -> None:
         assert len(self.COMMANDS) == 2
