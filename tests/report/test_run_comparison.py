@@ -368,8 +368,10 @@ def test_columns(
     ("chosen", "message"),
     [
         (["large"], "--column takes OLD=NEW: `large`"),
-        (["p=large"], "is not a pair of columns"),
-        (["large=nobody"], "is not a pair of columns"),
+        (["p=large"], "--column `p=large` is not a pair of columns: 2 columns of A have the label `p`\n"),
+        (["large=nobody"], "`large=nobody` is not a pair of columns: B has no column `nobody`\n"),
+        (["nobody=p"], "pair of columns: A has no column `nobody`, and 2 columns of B have the label `p`\n"),
+        (["large=a=b"], "--column `large=a=b` is not a pair of columns\n"),
         (["large=large", "3=2"], "names a column twice"),
     ],
 )

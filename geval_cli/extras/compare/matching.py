@@ -272,12 +272,26 @@ def _chosen(text: str, before: Sequence[Column], after: Sequence[Column]) -> tup
     ]
     if len(found) == 1:
         return found[0]
-    what = "takes OLD=NEW" if not places else "is not a pair of columns"
+    message = f"--column `{text}` is not a pair of columns" if places else f"--column takes OLD=NEW: `{text}`"
+    if len(places) == 1:
+        names = text.partition("=")[::2]
+        sides = zip(names, (before, after), "AB", strict=True)
+        message += ": " + ", and ".join(filter(None, (_ambiguity(*side) for side in sides)))
     known = "; ".join(
         f"{side}: {', '.join(f'{item.index + 1} ({column_name(item)[:60]})' for item in columns)}"
         for side, columns in (("A", before), ("B", after))
     )
-    raise UsageError(f"--column {what}: `{text}`", hint=f"use labels or numbers; {known}")
+    raise UsageError(message, hint=f"use labels or numbers; {known}")
+
+
+def _ambiguity(name: str, columns: Sequence[Column], side: str) -> str:
+    """Return why a name is not that of one column; "" where it is."""
+    count = len(_named(name, columns))
+    if count == 1:
+        return ""
+    return (
+        f"{count:,} columns of {side} have the label `{name}`" if count else f"{side} has no column `{name}`"
+    )
 
 
 def _named(name: str, columns: Sequence[Column]) -> list[Column]:
