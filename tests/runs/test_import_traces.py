@@ -300,6 +300,15 @@ def test_each_call_may_be_a_test_of_its_own(tmp_path: Path) -> None:
     assert [(row["output"], "trace" in row) for row in found] == [("Let me see.", False), ("14 days.", False)]
 
 
+@pytest.mark.parametrize(
+    "time", [10**400, -(10**400), -1, "9" * 400, 1e308, True, [], "9999-99-99T00:00:00Z"]
+)
+def test_a_span_may_name_any_time(tmp_path: Path, time: Any) -> None:
+    odd = {**TOOL_SPAN, "endTimeUnixNano": time}
+    [row] = written(tmp_path, [otlp(odd, chat(5, "14 days.")), otlp({**AGENT, "startTimeUnixNano": time})])
+    assert [(step["type"], step.get("ms")) for step in row["trace"]] == [("tool", None), ("llm", 250.0)]
+
+
 def test_traces_without_an_answer_and_spans_without_a_trace(tmp_path: Path) -> None:
     lone = {**chat(1, "Alone."), "traceId": ""}
     silent = span(1, "chat", "t7")

@@ -258,6 +258,7 @@ _TOOL_ARGUMENTS = (
     "traceloop.entity.input",
 )
 _TOOL_RESULTS = ("gen_ai.tool.call.result", "gen_ai.tool.result", "output.value", "traceloop.entity.output")
+_TOO_LATE = 10**19  # in nanoseconds: the year 2286
 _FAILED = frozenset({"2", "ERROR", "STATUS_CODE_ERROR"})
 
 
@@ -362,7 +363,7 @@ def _step(kind: str, span: Fields, known: Fields, start: int) -> Fields:
 def _nanoseconds(value: Any) -> int:
     """Return a time in nanoseconds since 1970, written as a number or as ISO 8601; 0 for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
+        return value if 0 <= value < _TOO_LATE else 0
     if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value):
         return int(value)
     try:
