@@ -58,6 +58,7 @@ from geval_cli.store.runs import (
 MAX_FILE_BYTES = 1 << 30
 _MOST_PROBLEMS = 20
 _MOST_INDEX = 1 << 31
+_MOST_SCORE = 1e100
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]+")
 _WHAT_IS_READ = "use what `-o results.json`, `.jsonl` or `.parquet` wrote, or promptfoo results of version 3"
@@ -463,14 +464,22 @@ def _why(error: Exception) -> str:
 
 def _checked(case: CaseResult, cases: dict[tuple[int, int, int], int], index: int) -> CaseResult:
     """Return a result that can be stored, its provider's id without keys; ValueError when its case is there already."""
+    _check_numbers(case)
     place = (case.test_index, case.repeat_index, case.column)
-    if not all(0 <= number < _MOST_INDEX for number in place):
-        raise ValueError("test_index, repeat_index and column must be whole numbers of at least 0")
     if place in cases:
         raise ValueError(f"case {'.'.join(map(str, place))} is result {cases[place] + 1} already")
     cases[place] = index
     provider = ProviderRef(mask_text(case.provider.id), mask_text(case.provider.label))
     return replace(case, id=".".join(map(str, place)), provider=provider)
+
+
+def _check_numbers(case: CaseResult) -> None:
+    """Raise ValueError for a number that no run writes, and that no figure can be made of."""
+    if not all(0 <= number < _MOST_INDEX for number in (case.test_index, case.repeat_index, case.column)):
+        raise ValueError("test_index, repeat_index and column must be whole numbers of at least 0")
+    scores = (case.score, *case.named_scores.values(), *(item.score for item in case.assertions))
+    if any(score is not None and abs(score) > _MOST_SCORE for score in scores):
+        raise ValueError("a score is too large")
 
 
 def _safe_run(run: RunRecord, cases: Sequence[CaseResult]) -> RunRecord:
@@ -580,6 +589,7 @@ def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
 
 def _with_test(row: ResultsRow) -> CaseResult:
     result = read_case_result(row.text)
+    _check_numbers(result)
     return replace(result, test=row.find_test(result.test_index) or result.test)
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.stored_runs import store_run, write_config
@@ -76,6 +77,22 @@ def test_lines_of_two_runs_are_not_counted_as_one(tmp_path: Path, stored: str) -
         read_results_file(tmp_path / "both.jsonl")
     assert stored
     assert "geval compare A B" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "odd", [{"test_index": 2**63}, {"column": -1}, {"score": 1e308}, {"named_scores": {"m": -1e200}}]
+)
+def test_a_result_of_which_no_figures_can_be_made_is_refused(
+    tmp_path: Path, stored: str, odd: dict[str, Any]
+) -> None:
+    whole = json.loads((tmp_path / "a.json").read_text("utf-8"))
+    whole["results"][0] |= odd
+    (tmp_path / "odd.json").write_text(json.dumps(whole), encoding="utf-8")
+    assert stored
+    with pytest.raises(UsageError, match="is not a geval results file"):
+        list(read_results_file(tmp_path / "odd.json").results())
+    with pytest.raises(ConfigError):
+        read_importable(tmp_path / "odd.json")
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl"])
