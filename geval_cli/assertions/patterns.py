@@ -16,6 +16,7 @@ from geval_cli.errors import CheckTimeoutError, UnjudgeableError
 
 CHECK_TIMEOUT_S = 10.0
 _PATIENCE_S = 0.05
+_LEAST_TRIES = 20
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,10 +36,12 @@ def within(seconds: float, what: str, work: Callable[P, T], *args: P.args, **wor
     """
     ended, returned, raised = allocate_lock(), list[T](), list[BaseException]()
     ended.acquire()
+    is_late = False
 
     def run() -> None:
         try:
-            returned.append(work(*args, **words))
+            if not is_late:  # on a busy machine the thread may begin after its time is up
+                returned.append(work(*args, **words))
         except _TimeUp:
             pass
         except BaseException as error:  # noqa: BLE001 - it is raised again where it was asked for
@@ -51,13 +54,16 @@ def within(seconds: float, what: str, work: Callable[P, T], *args: P.args, **wor
     try:
         is_over = ended.acquire(timeout=seconds)
     except BaseException:  # Ctrl-C
+        is_late = True
         _stop(thread)
         raise
     if not is_over:
+        is_late = True
         with _silent_about_it():
-            # Again and again: a handler within may have caught it.
-            for _ in range(int(seconds / _PATIENCE_S) + 1):
-                if not _stop(thread) or ended.acquire(timeout=_PATIENCE_S):
+            # Again and again: a handler within may have caught it, or the thread has not begun.
+            for _ in range(max(int(seconds / _PATIENCE_S), _LEAST_TRIES)):
+                _stop(thread)
+                if ended.acquire(timeout=_PATIENCE_S):
                     break
         hint = "make it smaller or simpler, or the output shorter"
         raise CheckTimeoutError(f"{what} took more than {seconds:g} s", hint=hint)
@@ -77,10 +83,9 @@ def _silent_about_it() -> Iterator[None]:
         sys.unraisablehook = before
 
 
-def _stop(thread: int) -> bool:
-    """Raise the exception in a thread; return whether there is such a thread."""
-    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    return bool(raise_in(ctypes.c_ulong(thread), ctypes.py_object(_TimeUp)))
+def _stop(thread: int) -> None:
+    """Raise the exception in a thread, if it has begun and has not ended."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TimeUp))
 
 
 REGEX_TIMEOUT_S = 2.0

@@ -185,5 +185,15 @@ class TestWithin:
             within(0.1, "it", stubborn)
         assert is_calm()
 
+    def test_a_thread_that_begins_after_its_time_does_not_work(self) -> None:
+        def endless() -> None:
+            while True:
+                pass
+
+        for _ in range(30):
+            with pytest.raises(CheckTimeoutError):
+                within(0, "it", endless)
+        assert is_calm()
+
     def test_the_limit_is_of_seconds(self) -> None:
         assert 1 <= patterns.CHECK_TIMEOUT_S <= 60
