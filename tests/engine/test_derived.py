@@ -121,6 +121,7 @@ def test_a_metric_may_have_any_word_for_its_name(name: str) -> None:
     assert list(check_formulas([metric])) == []
     assert derive([metric], summary)["m"] == pytest.approx(4 / 6)
     assert names_in_formula(metric.value) == {name, "__count"}
+    assert names_in_formula(f"{name} +") == set()
 
 
 def test_a_later_metric_may_use_an_earlier_one() -> None:

@@ -75,6 +75,7 @@ def test_an_empty_distribution_has_no_mean():
     with pytest.raises(ValueError, match="no mean"):
         Distribution().mean()
     assert Distribution().shares == {}
+    assert Distribution({3: 0.0}).shares == {}
     assert distribution_of([]).coverage == 0
 
 

@@ -108,3 +108,7 @@ def test_tokens_that_are_not_in_the_reply_say_nothing() -> None:
     text = '{"winner": "1"}'
     assert weigh_words([token("something else")], (12, 13), text=text, words=SPELLINGS) == {}
     assert weigh_words([], (12, 13), text=text, words=SPELLINGS) == {}
+
+
+def test_a_later_token_is_not_taken_for_the_answer() -> None:
+    assert weigh_words([token("?"), token(" 2")], (0, 3), text="tie 2", words=SPELLINGS) == {}
