@@ -79,6 +79,7 @@ def test_the_cases_that_are_done_are_those_that_were_added(
 
     assert len(whole) == len(places)
     assert part.marks_of(first, last) == whole.marks_of(first, last)
+    assert part.marks_of(first, first) == b""
     for place in itertools.product(range(6), range(2), range(3)):
         assert whole.has(done_case(*place)) == (place in places)
         if place[0] < last:

@@ -273,7 +273,7 @@ def test_names_of_secrets(name: str) -> None:
     "name",
     ["OPENAI_BASE_URL", "api_key_env", "apiKeyEnvar", "max_tokens", "x-author", "x-max-tokens", "token_url",
      "eos_token", "max_token", "minToken", "prompt_cache_key", "tokenizer", "authority",
-     "PWD", "monkey", "key", "code", "", "connection_timeout", "query_string"],
+     "PWD", "monkey", "key", "KEY", "key_default", "code", "", "connection_timeout", "query_string"],
 )  # fmt: skip
 def test_names_of_no_secrets(name: str) -> None:
     assert not is_secret_name(name)
