@@ -1,5 +1,6 @@
 import asyncio
 import math
+import operator
 
 import pytest
 from support.fake_provider import FakeProvider, ask
@@ -13,7 +14,15 @@ from geval_cli.errors import (
     ProviderUnavailableError,
     StoppedError,
 )
-from geval_cli.gateway.budget import MORE_HINT, RESUME_HINT, Budget, BudgetLayer, CostReservation, _Price
+from geval_cli.gateway.budget import (
+    MORE_HINT,
+    RESUME_HINT,
+    Budget,
+    BudgetLayer,
+    CostReservation,
+    _Price,
+    combined,
+)
 from geval_cli.gateway.call import OPEN_CASE, ModelCall, OpenCase, ServerKey, Wire
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.gateway.limits import OpenCases
@@ -131,6 +140,24 @@ def test_longer_questions_are_expected_to_cost_more(world):
     provider, budget = FakeProvider(slowly(world, server)), Budget(max_cost_usd=10.0)
     ask_many(world, provider, budget, [ask("x"), *(ask(f"{n:0100}") for n in range(99))], max_concurrency=100)
     assert budget.cost_usd <= 11.01
+
+
+def test_of_several_answers_together_each_is_expected_to_cost_its_part(world):
+    def server(_):
+        return ModelResponse((Choice("fine"),) * 5, Usage(1, 10, 5, cost_usd=1.0))
+
+    provider, budget = FakeProvider(slowly(world, server)), Budget(max_cost_usd=9.0)
+    requests = [ask(f"{n}", samples=5) for n in range(9)]
+    assert len(answered(ask_many(world, provider, budget, requests, max_concurrency=100))) == 9
+    assert provider.most_on_the_wire == 8  # all but the first, which told the price
+
+
+def test_the_usage_of_each_role_is_put_together_and_no_role_is_added():
+    one, two = Usage(1, 10, 1), Usage(2, 20, 2)
+    assert combined({Role.JUDGE: one}, {Role.JUDGE: two}, operator.add) == {
+        Role.GENERATION: Usage(),
+        Role.JUDGE: one + two,
+    }
 
 
 def test_of_several_answers_to_a_question_each_counts_as_one_of_its_length():
