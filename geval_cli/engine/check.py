@@ -202,9 +202,10 @@ class LikelyMistakes(Struct):
         braced: set[str] = set()
         for prompt, written, name in braces:
             braced.add(name)
+            at = prompt.place
             yield Problem(
                 f"the prompt `{_short(prompt.label or prompt.id)}` has `{written}`, which is sent as is",
-                _place_of(prompt),
+                at.value("raw") or at.value("system") or at.value("messages") or at.value(),
                 f"write {{{{ {name} }}}} for the variable `{name}` of the tests",
                 severity=Severity.WARNING,
             )
@@ -357,11 +358,6 @@ def _texts_of_prompt(prompt: PromptSpec) -> Iterator[str]:
     yield prompt.system or ""
     for message in prompt.messages or ():
         yield str(message.content)
-
-
-def _place_of(prompt: PromptSpec) -> Location | None:
-    place = prompt.place
-    return place.value("raw") or place.value("system") or place.value("messages") or place.value()
 
 
 def _is_in_config(place: SourcePath | Location, name: str) -> bool:

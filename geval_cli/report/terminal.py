@@ -166,7 +166,8 @@ def print_matrix(
     """Print a row for each test, with a cell for each column."""
     signs = signs_of(console)
     titles = [column_title(column, columns, signs) for column in columns]
-    is_numbered = not all(_fits_in_heading(title, layout.cell) for title in titles)
+    widths = [(cell_len(title), max(map(cell_len, title.split()), default=0)) for title in titles]
+    is_numbered = any(whole > 2 * layout.cell or word > layout.cell for whole, word in widths)
     has_excerpts = has_excerpts and layout.cell >= _EXCERPT_MIN
     line_count = 2 if has_excerpts else 1
     table = plain_table(console, has_blank_lines=has_excerpts)
@@ -186,10 +187,6 @@ def print_matrix(
     if is_numbered:
         print_legend(titles, console)
     print_trimmed(indented(table), console)
-
-
-def _fits_in_heading(title: str, width: int) -> bool:
-    return cell_len(title) <= 2 * width and all(cell_len(word) <= width for word in title.split())
 
 
 def _cell(result: CaseResult, width: int, console: Console, *, has_excerpt: bool, has_marks: bool) -> Text:

@@ -457,7 +457,8 @@ def mismatch_hint(annotation: Any, value: JsonValue) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if str in kinds:
             return "put quotes around it"
-        if value > 1 and any(_is_share(base, limits) for base, limits in bases):
+        ends = [(limits.get("minimum"), limits.get("maximum")) for base, limits in bases if base is float]
+        if value > 1 and (0, 1) in ends:
             if percent_hint(value):
                 return f"scores run from 0 to 1: {percent_hint(value)} for {value:g} %"
             return "scores run from 0 to 1; if you meant the rating scale: 7 of 10 is 0.7"
@@ -580,10 +581,6 @@ def _list_text(item: str) -> str:
         "true or false": "booleans",
     }
     return "a list of " + re.sub("|".join(plurals), lambda found: plurals[found[0]], item)
-
-
-def _is_share(base: Any, limits: dict[str, float]) -> bool:
-    return base is float and limits.get("minimum") == 0 and limits.get("maximum") == 1
 
 
 def _is_number(text: str) -> bool:
