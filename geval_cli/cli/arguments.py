@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -11,7 +11,7 @@ from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import MORE_HINT, RESUME_HINT, Budget
 from geval_cli.numbers import percent_hint, seconds_of_age, share_of_percentage
 from geval_cli.patterns import compile_later
-from geval_cli.runs.options import AUTO, DECIDED, Option, RunOptions, declared_options, default_of
+from geval_cli.runs.options import AUTO, DECIDED, Option, RunOptions
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import find_files, is_wildcard
 from geval_cli.specs.base import UPTO, Scoring
@@ -384,25 +384,3 @@ def failing_in(run: str | None, home: Path | None) -> frozenset[str] | None:
     with open_report(run, home, os.environ) as (report, warnings):
         print_warnings(warnings)
         return failing_tests(report.results())
-
-
-def check_idle(
-    given: Any, names: Collection[str], *, beside: str | None = None, without: str | None = None
-) -> None:
-    """Check that no option was given that would do nothing; `names` are those of fields.
-
-    Args:
-        given: the options of a command.
-        names: those that do nothing here.
-        beside: the option that makes them so.
-        without: else, the option that they need.
-
-    Raises:
-        UsageError: one was given.
-    """
-    for declared, option in declared_options(type(given)):
-        if declared.name not in names or getattr(given, declared.name) == default_of(declared):
-            continue
-        if without is not None:
-            raise UsageError(f"{option.name} needs {without}", hint=f"add {without}, or remove {option.name}")
-        raise UsageError(f"{option.name} cannot be combined with {beside}", hint="remove one of the two")

@@ -5,8 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from geval_cli.cli.arguments import check_idle
-from geval_cli.cli.options import CompareOptions
+from geval_cli.cli.options import CompareOptions, check_idle
 from geval_cli.cli.problems import print_warnings
 from geval_cli.engine.columns import margins_of
 from geval_cli.errors import ConfigError, Problem, UsageError

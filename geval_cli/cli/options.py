@@ -6,7 +6,7 @@
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, dataclass
 from enum import StrEnum
@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar, get_args
 import typer
 from typer.core import TyperCommand
 
+from geval_cli.errors import UsageError
 from geval_cli.patterns import compile_later
 from geval_cli.runs.options import (
     RESULTS_ENDINGS,
@@ -567,3 +568,25 @@ def _heading(param: Any) -> str:
 def exit_with(code: Any) -> None:
     """End a command with an exit code."""
     raise typer.Exit(int(code))
+
+
+def check_idle(
+    given: Any, names: Collection[str], *, beside: str | None = None, without: str | None = None
+) -> None:
+    """Check that no option was given that would do nothing; `names` are those of fields.
+
+    Args:
+        given: the options of a command.
+        names: those that do nothing here.
+        beside: the option that makes them so.
+        without: else, the option that they need.
+
+    Raises:
+        UsageError: one was given.
+    """
+    for declared, option in declared_options(type(given)):
+        if declared.name not in names or getattr(given, declared.name) == default_of(declared):
+            continue
+        if without is not None:
+            raise UsageError(f"{option.name} needs {without}", hint=f"add {without}, or remove {option.name}")
+        raise UsageError(f"{option.name} cannot be combined with {beside}", hint="remove one of the two")

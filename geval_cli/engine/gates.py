@@ -116,14 +116,10 @@ class _Sums(Struct):
                 nothing = "no case has these tags"
             elif self.gate.statistic is Statistic.COST:
                 nothing = "a price is unknown"
+            elif self.gate.statistic in _LATENCIES:
+                nothing = f"no answer was timed{'; those from the cache are not' if self.cases else ''}"
             else:
-                nothing = (
-                    "no answer was timed; those from the cache are not"
-                    if self.gate.statistic in _LATENCIES and self.cases
-                    else "no answer was timed"
-                    if self.gate.statistic in _LATENCIES
-                    else "there is nothing to count"
-                )
+                nothing = "there is nothing to count"
             return GateResult(self.gate.text, Status.ERROR, None, nothing)
         if self.gate.holds(actual):
             return GateResult(self.gate.text, Status.PASSED, actual, note)

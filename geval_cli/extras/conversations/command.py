@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from geval_cli.cli.arguments import check_idle
-from geval_cli.cli.options import EXIT_CODES, CommandTable, complete_run, declared, exit_with
+from geval_cli.cli.options import EXIT_CODES, CommandTable, check_idle, complete_run, declared, exit_with
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.trust.options import BudgetOptions, ReportOptions, SeedOption
 from geval_cli.runs.options import OfflineOption, Option, OptionGroup

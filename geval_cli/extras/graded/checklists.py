@@ -23,8 +23,6 @@ from geval_cli.judge.estimate import (
     Distribution,
     Grade,
     RatingEstimate,
-    Reply,
-    SampledQuestion,
     Taken,
     graded,
     weigh_words,
@@ -319,7 +317,11 @@ def checklist_score(items: Sequence[ChecklistItem], scores: Sequence[float]) -> 
 async def _answers(question: _Question, metric: Metric, output: str, calls: JudgeCalls) -> _Answers:
     """Return the answers by `metric.scoring`; `auto` takes token probabilities where they come."""
     if metric.scoring == "samples":
-        return _of_samples(await _take_samples(question, metric, calls), question.items, output)
+        samples = Taken[tuple[ItemReply, ...]]()
+        request = question.samples_request(calls, tuple(range(metric.samples)), Purpose.SAMPLES)
+        await samples.add(request, question, metric, calls)
+        await samples.check(metric, calls)
+        return _of_samples(samples, question.items, output)
     if metric.scoring == "single":
         replies = await calls.read(question.request(calls), question.read)
         return _Answers(_checked(question.items, replies, output), _found_by("single"))
@@ -471,18 +473,3 @@ def _are_in_order(pieces: Sequence[str], whole: str) -> bool:
 
 def _comparable(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).translate(_MARKS).casefold().split())
-
-
-async def _take_samples(
-    question: SampledQuestion[Reply], metric: Metric, calls: JudgeCalls
-) -> "Taken[Reply]":
-    """Take all samples of `metric` in one request.
-
-    Raises:
-        JudgeError: too few can be read.
-    """
-    taken = Taken[Reply]()
-    request = question.samples_request(calls, tuple(range(metric.samples)), Purpose.SAMPLES)
-    await taken.add(request, question, metric, calls)
-    await taken.check(metric, calls)
-    return taken

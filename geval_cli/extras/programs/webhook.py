@@ -99,13 +99,10 @@ class WebhookAssertion(Assertion):
             else f"the webhook says it {'passes' if passed else 'fails'}",
         )
         written = answer.get("score")
-        default = outcome.score
         if written is None:
-            score = default
-        else:
-            if isinstance(written, bool) or not isinstance(written, int | float) or not 0 <= written <= 1:
-                raise UnjudgeableError(
-                    f"the webhook's `score` is {str(written)[:60]}", hint="return a number from 0 to 1"
-                )
-            score = float(written)
-        return replace(outcome, score=score)
+            return outcome
+        if isinstance(written, bool) or not isinstance(written, int | float) or not 0 <= written <= 1:
+            raise UnjudgeableError(
+                f"the webhook's `score` is {str(written)[:60]}", hint="return a number from 0 to 1"
+            )
+        return replace(outcome, score=float(written))

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from geval_cli.cli.arguments import check_idle
-from geval_cli.cli.options import CommandTable, declared
+from geval_cli.cli.options import CommandTable, check_idle, declared
 from geval_cli.runs.options import HomeOption, Option, OptionGroup
 
 commands = CommandTable()

@@ -114,9 +114,7 @@ class _Link(requests.Session):
             raise
         if response.status_code in _MAY_PASS:
             self._fail(f"answered {response.status_code}")
-        elif (
-            not HTTPStatus.OK <= response.status_code < HTTPStatus.MULTIPLE_CHOICES
-        ):  # nor is a redirect followed
+        elif response.status_code >= HTTPStatus.MULTIPLE_CHOICES:  # a redirect is not followed
             self._fail(f"answered {response.status_code}", is_final=True)
         else:
             self._has_worked, self._failures = True, 0

@@ -3,7 +3,6 @@
 A provider of an API says what is sent (`payload`) and how the answer is read (`choices`, `tokens`); the rest is here.
 """
 
-import re
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -12,6 +11,7 @@ from msgspec import structs
 
 from geval_cli.errors import ProviderRequestError, ProviderResponseError, UnsupportedParameterError
 from geval_cli.json_codec import encode_json
+from geval_cli.patterns import compile_later
 from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
@@ -32,7 +32,7 @@ _ERROR_CHARS = 300
 MAX_TOP_LOGPROBS = 20
 """The most alternatives per token that OpenAI and Google give; a server that gives fewer says how many."""
 
-_HTTP_ERROR = re.compile(r"[45]\d\d", re.ASCII)
+_HTTP_ERROR = compile_later(r"[45][0-9]{2}")
 
 
 class Received(NamedTuple):

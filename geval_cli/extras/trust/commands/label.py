@@ -11,8 +11,8 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.cli.arguments import check_idle
 from geval_cli.cli.keyboard import Keyboard, go_through, is_terminal, keyboard
+from geval_cli.cli.options import check_idle
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import UsageError
 from geval_cli.extras.run_pages import RunPages

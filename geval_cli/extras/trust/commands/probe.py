@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from geval_cli.cli.arguments import check_idle
+from geval_cli.cli.options import check_idle
 from geval_cli.cli.problems import print_note, print_problems, print_progress, print_warnings
 from geval_cli.cli.run import run_stoppable
 from geval_cli.errors import ExitCode, UsageError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from geval_cli.cli.arguments import check_idle
+from geval_cli.cli.options import check_idle
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.trust.documents import check_document_paths, deliver

@@ -227,18 +227,17 @@ def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, RunProgress]:
 def show_case(request: Request, run_id: str, test: str, repeat: str, column: str) -> HTMLResponse:
     """Return the case of a run in one cell of its matrix; all three numbers count from 0."""
     runs = runs_of(request)
-    run = runs.find(run_id).run
+    run, pages = runs.find(run_id).run, RunPages(runs)
     # The results of one test and repeat by column; empty for what is no number.
     if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
         row = []
     else:
-        row = RunPages(runs_of(request)).row(run.id, int(test), int(repeat))
+        row = pages.row(run.id, int(test), int(repeat))
     result = next((item for item in row if str(item.column) == column), None)
     if result is None:
         hint = "it may not be finished yet; see the run's page"
         raise UsageError(f"the run {run.id} has no result here", hint=hint)
     place = (result.test_index, result.repeat_index)
-    pages = RunPages(runs)
     steps = [
         None if found is None else place_link(run.id, *found, result.column)
         for is_failed in (False, True)
