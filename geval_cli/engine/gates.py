@@ -11,7 +11,7 @@ from geval_cli.engine.columns import PASS_RATE
 from geval_cli.engine.plan import evaluation_of
 from geval_cli.errors import Problem
 from geval_cli.metrics import metric_status, with_members
-from geval_cli.numbers import errors_failed, format_interval, format_share, format_share_interval
+from geval_cli.numbers import errors_failed, format_interval, format_share, format_share_interval, plural
 from geval_cli.records import NO_ERRORS_NOTE, CaseResult, GateResult, JsonValue, Status, Usage
 from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import SourcePath
@@ -61,6 +61,10 @@ class _Sums(Struct):
     cases: int = 0
     failed: int = 0
     errored: int = 0
+    unscored: int = 0
+    unjudged: int = 0
+    unmarked: int = 0
+    """Cases with errors that have no score of the metric, no verdict on it, and no calibrated score."""
     scores: ClusteredMean = field(default_factory=ClusteredMean)
     judged: ClusteredMean = field(default_factory=ClusteredMean)
     finished: ClusteredMean = field(default_factory=ClusteredMean)
@@ -76,17 +80,21 @@ class _Sums(Struct):
             self._count(result.status, result)
             if result.score is not None:
                 self.scores.add(result.test_index, result.score)
+            self.unscored += result.status is Status.ERROR and result.score is None
         else:
             # Count the assertions of the metric as one: it is as bad as the worst of them.
             metric = self.gate.metric
             if metric in result.named_scores:
                 self.scores.add(result.test_index, result.named_scores[metric])
             status = metric_status(result.assertions, metric)
+            self.unscored += result.status is Status.ERROR and metric not in result.named_scores
+            self.unjudged += result.status is Status.ERROR and status is None
             if status not in {None, Status.NOT_EVALUATED}:
                 self._count(status, result)
         marks = list(_borderline_marks(result, self.gate.metric))
         if marks:
             self.borderline.add(result.test_index, float(any(marks)))
+        self.unmarked += result.status is Status.ERROR and not marks
         for usage in result.usage.values():
             self.usage += usage
         # What the cache answers, or a call that failed, says nothing about the model's pace.
@@ -133,21 +141,24 @@ class _Sums(Struct):
             case Statistic.MEAN:
                 interval = self.scores.interval()
                 note = "" if interval is None else f", 95 % CI {format_interval(interval)}"
-                return self.scores.mean, f"n={self.scores.n:,}{note}"
+                return self.scores.mean, f"n={self.scores.n:,}{note}{_left_out(self.unscored)}"
             case Statistic.PASS_RATE:
                 share, note = _share(self.judged)
-                if share is None or not self.errored:
-                    return share, note
-                least = share * self.judged.n / (self.judged.n + self.errored)
-                return share, f"{note}; {format_share(least)} {errors_failed(self.errored)}"
+                if share is not None and self.errored:
+                    least = share * self.judged.n / (self.judged.n + self.errored)
+                    note = f"{note}; {format_share(least)} {errors_failed(self.errored)}"
+                return share, note + _left_out(self.unjudged)
             case Statistic.PASSED:
                 return _share(self.finished)
             case Statistic.BORDERLINE:
-                return _share(self.borderline)
+                share, note = _share(self.borderline)
+                return share, note + _left_out(self.unmarked)
             case Statistic.FAILURES:
-                return self._counted(self.failed)
+                failed, note = self._counted(self.failed)
+                return failed, f"{note}, {plural(self.errored, 'error')} among them" if self.errored else note
             case Statistic.ERRORS:
-                return self._counted(self.errored)
+                errors, note = self._counted(self.errored)
+                return errors, note + _left_out(self.unjudged)
             case Statistic.COST:
                 return self.usage.cost_usd, ""
             case Statistic.LATENCY_MEAN:
@@ -308,3 +319,7 @@ def _share(cases: ClusteredMean) -> tuple[float | None, str]:
     interval = cases.interval()
     note = "" if interval is None else f", 95 % CI {format_share_interval(interval)}"
     return cases.mean, f"n={cases.n:,}{note}"
+
+
+def _left_out(errors: int) -> str:
+    return f"; {plural(errors, 'error')} not counted" if errors else ""

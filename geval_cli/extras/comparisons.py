@@ -42,7 +42,7 @@ from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.prompt import Block, prompt_digest
 from geval_cli.judge.source import resolve_input
 from geval_cli.metrics import named_scores
-from geval_cli.numbers import format_score, format_score_beside, format_threshold
+from geval_cli.numbers import format_score, format_score_beside, format_threshold, plural
 from geval_cli.records import AssertionResult, CaseResult, Choice, JsonValue, Purpose, Role, Status, Usage
 from geval_cli.specs.base import Score
 
@@ -631,7 +631,7 @@ async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[
     answered = [member for member in row if member.subject is not None]
     verdicts: dict[int, list[AssertionResult]] = {member.job.column: [] for member in answered}
     for spec in specs:
-        for column, result in await _compared(spec, answered, context):
+        for column, result in await _compared(spec, row, context):
             verdicts[column].append(result)
     return [
         _finished(member, verdicts[member.job.column]) if member.job.column in verdicts else member.result
@@ -640,12 +640,16 @@ async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[
 
 
 async def _compared(
-    spec: Assertion, answered: Sequence[PendingResult], context: JobContext
+    spec: Assertion, row: Sequence[PendingResult], context: JobContext
 ) -> list[tuple[int, AssertionResult]]:
     """Return the result of one comparison for each case that takes part; what it cost is in the first."""
     # Where scores are compared, a case whose assertions could not be judged has none.
     needs_scores = spec.base_type == "max-score"
-    part = [item for item in answered if not (needs_scores and item.result.status is Status.ERROR)]
+    part = [
+        item
+        for item in row
+        if item.subject is not None and not (needs_scores and item.result.status is Status.ERROR)
+    ]
     members = [
         RowMember(in_column(item.subject, item.job, context.columns), item.result.assertions)
         for item in part
@@ -658,10 +662,28 @@ async def _compared(
         earlier=tuple(result for item in part for result in item.earlier),
     )
     results = await compare_outputs(spec, members, tools)
+    is_among_all = not isinstance(spec, PairwiseAssertion) or spec.against == ALL
+    left_out = len(row) - len(part) if is_among_all else 0
     return [
-        (item.job.column, replace(meter.read(result), usage=Usage() if place else meter.usage))
+        (
+            item.job.column,
+            replace(
+                meter.read(result),
+                usage=Usage() if place else meter.usage,
+                reason=_with_left_out(result.reason, left_out),
+            ),
+        )
         for place, (item, result) in enumerate(zip(part, results, strict=True))
     ]
+
+
+def _with_left_out(reason: str | None, count: int) -> str | None:
+    """Return a reason whose first line says how many outputs of the row had no part in the comparison."""
+    note = f" ({plural(count, 'output')} with an error not compared)"
+    if reason is None or not count or note in reason:  # taken over from an earlier run
+        return reason
+    first, line, rest = reason.partition("\n")
+    return f"{first}{note}{line}{rest}"
 
 
 def in_column(subject: Subject, job: Job, columns: Sequence[RowColumn]) -> Subject:

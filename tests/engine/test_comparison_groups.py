@@ -92,6 +92,48 @@ def test_an_output_that_never_came_is_not_compared() -> None:
     assert "Output 3" not in judge.prompts[0]
 
 
+PAIRS_OF_TWO = ['{"winner": "1"}', '{"winner": "2"}']
+
+
+@pytest.mark.parametrize(
+    ("spec", "replies"),
+    [
+        (assertion("select-best", value="the best"), ['{"reason": "it is funny", "best": 2}']),
+        (assertion("pairwise", criteria="the better one"), PAIRS_OF_TWO),
+        (assertion("max-score"), []),
+    ],
+    ids=["select-best", "pairwise", "max-score"],
+)
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_comparison_says_how_many_outputs_it_leaves_out(
+    spec: Assertion, replies: list[str], is_broken: bool
+) -> None:
+    broken = ProviderTimeoutError("too slow", provider_id="openai:a")
+    answers = {**ANSWERS, "a": broken} if is_broken else ANSWERS
+    judge = SpeakingJudge(replies * (1 if is_broken else 3))
+    results = done(plan_of(assertion("contains", value="t"), spec), answers, graded_tools(judge=judge))
+    reasons = [item.assertions[-1].reason or "" for item in results if item.provider.label != "a"]
+    said = "(1 output with an error not compared)"
+    assert [said in reason for reason in reasons] == [is_broken] * 2, reasons
+
+
+def test_a_score_that_could_not_be_had_is_left_out_with_a_word() -> None:
+    judge = SpeakingJudge([ProviderTimeoutError("too slow", provider_id="openai:j"), "Score: 4", "Score: 5"])
+    graded = assertion("g-eval", value="funny", evaluation_steps=["Is it funny?"])
+    results = done(plan_of(graded, MAX), ANSWERS, graded_tools(judge=judge))
+    assert [item.status for item in results] == [Status.ERROR, Status.FAILED, Status.PASSED]
+    assert results[2].assertions[-1].reason == (
+        "the highest score in the row: 0.50 (1 output with an error not compared)"
+    )
+
+
+def test_pairs_with_one_text_leave_no_column_out() -> None:
+    broken = ProviderTimeoutError("too slow", provider_id="openai:a")
+    spec = assertion("pairwise", criteria="the better one", against="b")
+    results = done(plan_of(spec), {**ANSWERS, "a": broken}, graded_tools(judge=SpeakingJudge(PAIRS_OF_TWO)))
+    assert all("not compared" not in (a.reason or "") for item in results for a in item.assertions)
+
+
 def test_fewer_than_two_outputs_and_a_broken_judge_are_errors() -> None:
     broken = ProviderTimeoutError("too slow", provider_id="openai:a")
     alone = done(plan_of(SELECT), {**ANSWERS, "a": broken, "b": broken}, graded_tools('{"best": 1}'))

@@ -101,6 +101,41 @@ def test_a_pass_rate_beside_errors_says_what_it_is_at_least(
     assert result_of(text, results).note == note
 
 
+NO_ANSWER = make_case(10, status=Status.ERROR, score=None, named_scores={}, assertions=())
+CALIBRATED = replace(
+    PASSED[0], assertions=(make_judged(Status.PASSED, 0.9, metric="coherence", detail={"borderline": True}),)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "results", "note"),
+    [
+        ("score.mean >= 0", [*PASSED, *BROKEN], "; 2 errors not counted"),
+        ("coherence.mean >= 0", [*PASSED, *BROKEN], "; 2 errors not counted"),
+        ("coherence.mean >= 0", [*PASSED, BROKEN[0], NO_ANSWER], "; 2 errors not counted"),
+        ("coherence.mean >= 0", PASSED, ""),
+        ("coherence.pass_rate >= 0", [*PASSED, NO_ANSWER], "; 1 error not counted"),
+        (
+            "coherence.pass_rate >= 0",
+            [*PASSED, BROKEN[0], NO_ANSWER],
+            "if the error failed; 1 error not counted",
+        ),
+        ("coherence.errors <= 9", [*PASSED, BROKEN[0], NO_ANSWER], "of 7; 1 error not counted"),
+        ("failures <= 9", ALL, "of 10, 2 errors among them"),
+        ("failures <= 90%", ALL, "2 of 10, 2 errors among them"),
+        ("borderline <= 1", [CALIBRATED, *BROKEN], "n=1; 2 errors not counted"),
+        ("passed >= 0", ALL, ""),
+        ("errors <= 9", ALL, "of 10"),
+    ],
+)
+def test_a_gate_says_how_many_cases_it_could_not_count(
+    text: str, results: list[CaseResult], note: str
+) -> None:
+    found = result_of(text, results).note
+    assert found.endswith(note)
+    assert ("error" in found) == ("error" in note)
+
+
 @pytest.mark.parametrize(
     "text", ["tone.mean >= 0.1", "pass_rate[area=x] >= 0", "tone.pass_rate >= 0", "latency.p95 < 9"]
 )
