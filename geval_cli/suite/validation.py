@@ -373,5 +373,8 @@ def _explain(model: type[Spec], fields: Fields, path: tuple[str | int, ...]) -> 
     shown = fields.written[name] + "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in path[1:]
     )
+    if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+        hint = "write the character itself, or both halves of the pair"
+        return Problem(f"`{shown}` is not valid text: it contains half of a surrogate pair", location, hint)
     message = f"`{shown}` must be {expected_text(annotation)}, found {describe_value(value)}"
     return Problem(message, location, mismatch_hint(annotation, value))

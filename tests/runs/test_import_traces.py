@@ -404,6 +404,37 @@ def test_what_was_logged_stays_a_text_in_the_file_of_tests(tmp_path: Path, optio
     assert [result["output"] for result in results] == expected
 
 
+def test_half_of_a_surrogate_pair_keeps_no_imported_test_from_running(tmp_path: Path) -> None:
+    half = "x\ud83d"
+    call = {"id": "1", "type": "function", "function": {"name": half, "arguments": json.dumps({half: half})}}
+    message = {"role": "assistant", "content": half, "tool_calls": [call]}
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": half,
+        "gen_ai.conversation.id": half,
+        "error.type": half,
+        "gen_ai.input.messages": json.dumps(
+            [
+                {"role": "user", "content": half},
+                message,
+                {"role": "tool", "tool_call_id": "1", "content": half},
+            ]
+        ),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "content": half}]),
+    }
+    (tmp_path / "log.jsonl").write_text(
+        json.dumps({"name": half, "attributes": attributes}), encoding="utf-8"
+    )
+    assert run_geval("import", "traces", "log.jsonl", "-o", "t.jsonl", cwd=tmp_path).code == 0
+    written = (tmp_path / "t.jsonl").read_text("utf-8")
+    assert '"name": "x\ufffd"' in written
+    assert "\\ud83d" not in written
+    check = "{tests: 'file://t.jsonl', defaultTest: {assert: [{type: contains, value: x}]}}"
+    (tmp_path / "c.yaml").write_text(check, encoding="utf-8")
+    ended = run_geval("run", "c.yaml", cwd=tmp_path)
+    assert ended.code == 0, ended.stderr
+
+
 def answers(count: int) -> list[ModelAnswer]:
     return [
         ModelAnswer((), TracedTurn("assistant", str(index)), {}, {"n": index % 2}) for index in range(count)

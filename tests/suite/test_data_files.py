@@ -387,6 +387,14 @@ def test_mistakes_in_flat_rows_of_json_lines_are_shown_where_they_stand(tmp_path
     assert "`vars.treshold`" in second.notes[0]
 
 
+def test_half_of_a_surrogate_pair_is_named_where_a_text_has_to_be(tmp_path: Path) -> None:
+    row = json.dumps({"trace": [{"name": "a\ud83d"}]})
+    (tmp_path / "t.jsonl").write_text(row, encoding="utf-8")
+    (problem,) = problems_of(tmp_path, {**ECHO, "tests": "file://t.jsonl"})
+    assert problem.message == "`name` is not valid text: it contains half of a surrogate pair"
+    assert str(problem.location).endswith("t.jsonl:1:21")
+
+
 def test_rows_with_vars_are_as_strict_as_tests_in_the_config(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"vars": {"question": "a"}, "topic": "b"}\n', encoding="utf-8")
     (problem,) = problems_of(tmp_path, {**ECHO, "tests": "file://t.jsonl"})

@@ -607,12 +607,10 @@ def line_of(row: Mapping[str, JsonValue]) -> str:
 
     In a file of tests, `{{ env.KEY }}` stands for a value of the environment. Whatever was logged must stay a text, so
     the dot behind `env` is written as JSON's escape of it, by which the reader of tests does not know the expression.
+    Half of a surrogate pair becomes U+FFFD, as in results: names and tags of tests have to be text.
     """
     text = json.dumps(row, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        text = json.dumps(row)
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text.replace(ENV_MARK, ENV_MARK.replace(".", r"\u002e")) + "\n"
 
 

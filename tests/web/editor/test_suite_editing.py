@@ -311,7 +311,9 @@ class TestSave:
 
     @pytest.mark.parametrize("text", ["prompts: [", "- a\n", "services: {}\n", ""])
     def test_what_is_no_suite_is_never_saved(self, editor: Editor, text: str) -> None:
-        assert editor.save(asked={**editor.asked(text), "anyway": True}).status in {404, 422}
+        answer = editor.save(asked={**editor.asked(text), "anyway": True})
+        assert answer.status == 422
+        assert answer.json["detail"].startswith("nothing was saved: this ")
         assert editor.text == SUITE
 
     def test_what_is_no_suite_is_never_overwritten(self, editor: Editor) -> None:

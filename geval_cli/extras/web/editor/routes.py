@@ -428,7 +428,11 @@ def _saved(settings: ServerSettings, asked: SaveRequest) -> tuple[int, dict[str,
     listed = problems_json(path, problems)
     has_errors = any(problem.severity is Severity.ERROR for problem in problems)
     try:
-        check_text(path, asked.path, asked.text)
+        check_text(path, "this", asked.text)
+    except RefusedError as error:  # the file is there: what was sent is wrong
+        raise RefusedError(
+            f"nothing was saved: {error.message}", status=_UNPROCESSABLE, hint=error.hint
+        ) from error
     except ConfigError:
         detail = "nothing was saved: this is not YAML"
         return _UNPROCESSABLE, {"detail": detail, "problems": listed, "is_readable": False}
