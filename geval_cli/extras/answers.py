@@ -19,12 +19,13 @@ from geval_cli.assertions.base import (
     Tools,
     shortened,
 )
-from geval_cli.errors import Problem, UnjudgeableError
+from geval_cli.errors import Problem, Severity, UnjudgeableError
 from geval_cli.judge.source import ENDS
 from geval_cli.numbers import fixed, format_score, format_score_beside, format_threshold, trimmed
 from geval_cli.patterns import compile_later
-from geval_cli.providers.wire.finish_reasons import known_end, withheld
+from geval_cli.providers.wire.finish_reasons import KNOWN_REASONS, known_end, withheld
 from geval_cli.records import ModelResponse, Status
+from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.base import Score
 
 _LARGEST_EXPONENT = 700  # beyond it a float overflows; a perplexity like that is no more than very large
@@ -117,9 +118,18 @@ class FinishReasonAssertion(Assertion):
     value: str = Field(description="The passing finish reason (case-insensitive); a template.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the template in `value`."""
+        """Return problems of the template in `value`, and a warning about a word that no API ends an answer with."""
         problems: list[Problem] = []
-        context.render(self.value, self.place.value("value"), problems)
+        word = context.render(self.value, self.place.value("value"), problems)
+        if word is not None and word.strip() and known_end(word) is None:
+            message = f"`{shortened(word.strip())}` is not a finish reason that geval knows"
+            near = did_you_mean(word.strip(), KNOWN_REASONS)
+            hint = (
+                f"did you mean `{near}`?"
+                if near
+                else "use `stop`, `length`, `tool_calls` or `content_filter`"
+            )
+            problems.append(Problem(message, self.place.value("value"), hint, severity=Severity.WARNING))
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

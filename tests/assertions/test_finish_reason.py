@@ -3,6 +3,8 @@ from support.specs import case
 from support.verdicts import judged, problems
 
 from geval_cli.assertions.base import Subject
+from geval_cli.errors import Severity
+from geval_cli.providers.wire.finish_reasons import VOCABULARIES, Vocabulary
 from geval_cli.records import Choice, ModelResponse, Status
 
 
@@ -32,3 +34,27 @@ def test_the_reason_names_both() -> None:
 
 def test_an_undefined_name_is_a_problem() -> None:
     assert problems("finish-reason", value="{{x}}")[0].message.startswith("undefined variable `x`")
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("stopp", "did you mean `stop`?"),
+        ("lenght", "did you mean `length`?"),
+        ("tool-cals", "did you mean `tool_calls`?"),
+        ("max_token", "did you mean `max_tokens`?"),
+        ("{{misspelt}}", "did you mean `content_filter`?"),
+        ("enough", "use `stop`, `length`, `tool_calls` or `content_filter`"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["finish-reason", "not-finish-reason"])
+def test_a_word_that_no_answer_ends_with_is_warned_of(kind: str, value: str, hint: str) -> None:
+    (problem,) = problems(kind, value=value, vars={"misspelt": "content_fliter"})
+    assert (problem.severity, problem.hint) == (Severity.WARNING, hint)
+    assert problem.message.endswith("is not a finish reason that geval knows")
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=lambda words: words.vendor)
+def test_what_vendors_call_it_brings_no_warning(vocabulary: Vocabulary) -> None:
+    for reason in (*vocabulary.reasons, *map(str.upper, vocabulary.reasons), "maxTokens", "{{r}}"):
+        assert not problems("finish-reason", value=reason, vars={"r": " STOP "}), reason

@@ -255,6 +255,9 @@ _ENDS_BY_WIRE = {
     GEMINI: _of_wire(GEMINI),
     CONVERSE: {**_EVERY, **_of_wire(CONVERSE)},
 }
+KNOWN_REASONS = ("stop", "length", "tool_calls", "content_filter", *_ENDS_BY_WIRE[CHAT])
+"""Finish reasons that a config may name, the words of results first."""
+
 _SAYS_NOTHING = frozenset({"", "null", "none"})
 _HUMP = compile_later(r"(?<=[a-z0-9])(?=[A-Z])")
 
