@@ -129,7 +129,6 @@ KEY_COMMAND = OwnKey(
     ("api_key_command", "apiKeyCommand"), "a list of strings, a program and its arguments", is_words, _as_list
 )
 """The program that prints the key."""
-KEY_COMMAND_SOURCE = "the program of `api_key_command`"
 CLOUD_LOGIN = "cloud_login"
 """The setting that asks for a cloud's own credentials beside a key, or at an address that is not the cloud's own; false
 forbids them."""
@@ -193,8 +192,10 @@ def is_routing_header(name: str) -> bool:
     return name in _ROUTING_HEADERS or name.startswith(_ROUTING_BEGINNINGS)
 
 
-def header_problems(source: ProviderSource, settings: Mapping[str, Any]) -> list[Problem]:
+def header_problems(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Problem]:
     """Return a problem for each header that would end before its text does, or that only the HTTP client can write."""
+    config = source.spec.config
+    settings = own_settings(config, keys)
     headers = settings.get("headers")
     problems = []
     for name, value in (headers or {}).items() if is_text_mapping(headers) else ():
@@ -209,7 +210,9 @@ def header_problems(source: ProviderSource, settings: Mapping[str, Any]) -> list
             )
     for key in _HEADER_KEYS:
         if _is_cut(str(settings.get(key, ""))):
-            problems.append(source.problem(f"`{key}` has a line break in it", hint="write it on one line"))
+            written = spelling_in(config, key, keys)
+            message = f"`{written}` has a line break in it"
+            problems.append(source.problem(message, key=written, hint="write it on one line"))
     return problems
 
 
@@ -236,6 +239,11 @@ def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[st
 def has_key_command(config: Mapping[str, Any]) -> bool:
     """Return whether a provider's config names a program for its key."""
     return bool(own_settings(config, (KEY_COMMAND,)))
+
+
+def key_command_source(config: Mapping[str, Any]) -> str:
+    """Return in words where the key of a config with such a program comes from."""
+    return f"the program of `{spelling_in(config, KEY_COMMAND.spellings[0], (KEY_COMMAND,))}`"
 
 
 def wire_parameters(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
@@ -344,4 +352,4 @@ def _own_problems(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Prob
         if len(present) > 1:
             both = " and ".join(f"`{spelling}`" for spelling in present)
             problems.append(source.problem(f"{both} mean the same: keep one", key=present[1]))
-    return [*problems, *header_problems(source, own_settings(config, keys))]
+    return [*problems, *header_problems(source, keys)]

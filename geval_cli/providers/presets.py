@@ -30,11 +30,11 @@ from geval_cli.providers.network.messages import Signer
 from geval_cli.providers.options import (
     CLOUD_LOGIN,
     ENDPOINT_KEYS,
-    KEY_COMMAND_SOURCE,
     Others,
     check_settings,
     has_key_command,
     is_price,
+    key_command_source,
     limits_of,
     own_settings,
     spelling_in,
@@ -319,7 +319,9 @@ def check_ready(source: ProviderSource) -> list[Problem]:
         variable = settings.get("api_key_env") or preset_of(source).key_envs[0]
         found = source.problem(
             f"no key for {source.id}: the environment variable {variable} is not set",
-            key="api_key_env" if "api_key_env" in source.spec.config else None,
+            key=spelling_in(source.spec.config, "api_key_env", ENDPOINT_KEYS)
+            if "api_key_env" in settings
+            else None,
         )
         hint = f"set {variable}, or use another provider"
         notes = ("local:smollm2 runs on this machine and needs no key",)
@@ -457,7 +459,7 @@ def find_key(
 ) -> tuple[str | None, str]:
     """Return the key, and in words where it came from; `usual` are its variables where the config names none."""
     if has_key_command(settings):
-        return None, KEY_COMMAND_SOURCE
+        return None, key_command_source(source.spec.config)
     if settings.get(CLOUD_LOGIN):
         return None, ""
     if "api_key" in settings:

@@ -8,7 +8,10 @@ import trustme
 from support.calls import provider
 
 from geval_cli.errors import ConfigError, Location, Problem, Severity
+from geval_cli.extras.aws.bedrock import converse_endpoint
 from geval_cli.extras.local.provider import LocalProvider
+from geval_cli.providers.base import ProviderSource
+from geval_cli.providers.presets import endpoint_of
 from geval_cli.providers.redaction import public_url
 from geval_cli.providers.registry import (
     begin_loading,
@@ -123,6 +126,26 @@ def test_a_wrong_config_is_one_problem_that_says_what(
 def test_a_key_that_geval_sets_itself_gets_a_warning() -> None:
     [problem] = problems("openai:m", {"n": 3})
     assert problem.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize("key", ["api_key_env", "apiKeyEnvar"])
+@pytest.mark.parametrize("provider", ["openai:m", "bedrock:amazon.nova-lite-v1:0"])
+def test_a_missing_key_is_shown_where_its_variable_is_named(provider: str, key: str) -> None:
+    here = Location("c.yaml", 4, 7)
+    positions = Positions("c.yaml", values={(): Location("c.yaml", 1, 1), ("config", key): here})
+    config = {key: "NOWHERE", "region": "us-east-1"} if "bedrock" in provider else {key: "NOWHERE"}
+    spec = ProviderSpec(id=provider, config=config, place=SourcePath(positions))
+    found = [item for item in check_ready(spec, env={}, base_dir=Path()) if "NOWHERE" in item.message]
+    assert [item.location for item in found] == [here]
+
+
+@pytest.mark.parametrize("key", ["api_key_command", "apiKeyCommand"])
+@pytest.mark.parametrize("provider", ["openai:m", "bedrock:amazon.nova-lite-v1:0"])
+def test_a_program_for_a_key_is_named_as_the_config_spells_it(provider: str, key: str) -> None:
+    spec = ProviderSpec(id=provider, config={key: ["true"], "region": "us-east-1"})
+    source = ProviderSource(spec, {}, Path())
+    endpoint = converse_endpoint(source) if "bedrock" in provider else endpoint_of(source)
+    assert endpoint.key_source == f"the program of `{key}`"
 
 
 def test_a_problem_points_at_its_key() -> None:

@@ -26,11 +26,11 @@ from geval_cli.providers.network.addresses import certificate_of, check_certific
 from geval_cli.providers.network.messages import Signer
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
-    KEY_COMMAND_SOURCE,
     Others,
     OwnKey,
     check_settings,
     has_key_command,
+    key_command_source,
     limits_of,
     own_settings,
     spelling_in,
@@ -121,7 +121,8 @@ def check_ready(source: ProviderSource) -> list[Problem]:
         if _bearer_key(source, settings) is None and not has_key_command(settings):
             variable = settings["api_key_env"]
             found = source.problem(
-                f"no key for {source.id}: the environment variable {variable} is not set", key="api_key_env"
+                f"no key for {source.id}: the environment variable {variable} is not set",
+                key=spelling_in(source.spec.config, "api_key_env", BEDROCK_KEYS),
             )
             hint = f"set {variable}"
             problems.append(MissingKey(found.message, found.location, hint, variable=str(variable)))
@@ -187,7 +188,11 @@ def converse_endpoint(source: ProviderSource) -> Endpoint:
     secrets = Secrets([key, *secret_values([headers, url]), *source.secret_values])
     signer: Signer | None
     if has_bearer_key(source):
-        key_source = KEY_COMMAND_SOURCE if has_key_command(settings) else _key_name(source, settings)
+        key_source = (
+            key_command_source(source.spec.config)
+            if has_key_command(settings)
+            else _key_name(source, settings)
+        )
         signer = key_command_of(source, key_header="authorization", secrets=secrets)
     else:
         key_source = "AWS credentials"
