@@ -231,7 +231,7 @@ def demo(given: RunOptions) -> None:
 
 def _run(named: Sequence[Path], given: RunOptions) -> None:
     """Run configs and end with the exit code."""
-    from geval_cli.cli.arguments import cache_choice, check_options, config_groups
+    from geval_cli.cli.arguments import cache_choice, check_options, config_groups, repeated_options
     from geval_cli.cli.run import RunDisplay, run_configs
 
     wall, home = _against_strangers(named, given)
@@ -254,6 +254,7 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
         is_verbose=given.is_verbose,
         log_file=given.log_file,
         note_written=written.update,
+        repeated=repeated_options(given),
     )
 
     def run_all() -> ExitCode:

@@ -11,7 +11,16 @@ from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import MORE_HINT, RESUME_HINT, Budget
 from geval_cli.numbers import percent_hint, seconds_of_age, share_of_percentage
 from geval_cli.patterns import compile_later
-from geval_cli.runs.options import AUTO, DECIDED, Option, RunOptions
+from geval_cli.report.sanitize import quoted
+from geval_cli.runs.options import (
+    AUTO,
+    DECIDED,
+    Option,
+    OptionGroup,
+    RunOptions,
+    declared_options,
+    default_of,
+)
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import find_files, is_wildcard
 from geval_cli.specs.base import UPTO, Scoring
@@ -260,6 +269,31 @@ def _files_of(config: Path) -> tuple[Path, ...]:
     if not files:
         raise UsageError(f"no file matches `{config}`", hint="put the wildcard in quotes, or list the files")
     return files
+
+
+_NOT_AGAIN = {"plan", "watch", "home", "cache_folder"}
+"""Options that a resumed run does not need, or that are told by themselves."""
+
+
+def repeated_options(options: RunOptions) -> str | None:
+    """Return what to write behind `--resume` to resume a run of these options: a budget is kept, and a wall.
+
+    None where they are not as easily written: values by name may be secret, and what `latest` names is another run now.
+    """
+    words = []
+    for declared, option in declared_options(RunOptions):
+        value = getattr(options, declared.name)
+        in_other_groups = option.group not in (OptionGroup.RESULTS, OptionGroup.RESUMING)
+        if value == default_of(declared) or not in_other_groups or declared.name in _NOT_AGAIN:
+            continue
+        if isinstance(value, Mapping | tuple) or declared.name in ("filter_failing", "merge"):
+            return None
+        words.append(option.name if isinstance(value, bool) else f"{option.name} {quoted(_plain(value))}")
+    return "".join(f" {word}" for word in words)
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def budget_of(options: RunOptions, *, can_resume: bool) -> Budget | None:

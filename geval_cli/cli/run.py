@@ -152,7 +152,7 @@ class RunDisplay(Struct, frozen=True):
 
     `note_written` is told of every file and folder that is written to. `home` and `cache_folder` are what --home and
     --cache-dir said, and `is_one_of_many` whether further runs follow, so that `latest` will be another one: what to do
-    next is told with them.
+    next is told with them, and with what `repeated_options` returns.
     """
 
     outputs: tuple[Path, ...] = ()
@@ -163,6 +163,7 @@ class RunDisplay(Struct, frozen=True):
     home: Path | None = None
     cache_folder: Path | None = None
     is_one_of_many: bool = False
+    repeated: str | None = None
 
 
 def run_configs(
@@ -384,11 +385,18 @@ def _print_results(
             name=name,
             home=display.home,
             cache_folder=display.cache_folder,
+            repeated=display.repeated,
             before=_run_before(report, state),
         )
     except StoreError as error:
         print_answer(
-            report, console, written=written, name=name, home=display.home, cache_folder=display.cache_folder
+            report,
+            console,
+            written=written,
+            name=name,
+            home=display.home,
+            cache_folder=display.cache_folder,
+            repeated=display.repeated,
         )
         return [Problem(error.message, None, error.hint)]
     return []

@@ -233,13 +233,14 @@ def print_report(
     name: str = "",
     home: Path | None = None,
     cache_folder: Path | None = None,
+    repeated: str | None = None,
     before: str = "",
 ) -> None:
     """Print what `geval run` and `geval show` show of a run: the answer, below all its evidence with `verbose`.
 
     `written` are the results files of this run; `by` is what its failures are grouped by; `name` is what `geval show`
-    knows it by, where that is not the latest; `home` and `cache_folder` are what --home and --cache-dir said; `before`
-    is the config's run before this one.
+    knows it by, where that is not the latest; `home` and `cache_folder` are what --home and --cache-dir said;
+    `repeated` is what else resumes it, None where that is not known; `before` is the config's run before this one.
     """
     rows, failed = TableRows(), FailedTests()
     is_detailed = verbose or by is not GroupBy.ASSERTION
@@ -260,6 +261,7 @@ def print_report(
         name=name,
         home=home,
         cache_folder=cache_folder,
+        repeated=repeated,
         is_detailed=is_detailed,
         before=before,
     )
@@ -275,6 +277,7 @@ def print_answer(
     name: str = "",
     home: Path | None = None,
     cache_folder: Path | None = None,
+    repeated: str | None = None,
     is_detailed: bool = False,
     before: str = "",
 ) -> None:
@@ -303,7 +306,7 @@ def print_answer(
     config = Text(f"  {sanitize(report.run.config_path)}", style="dim")
     print_line("run", Text(_run_text(report)).append_text(config), console)
     console.print()
-    _print_counts(report, console, folder_options(home, cache_folder))
+    _print_counts(report, console, _way_to_the_rest(report, folder_options(home, cache_folder), repeated))
     compare = f"geval compare {quoted(before)} {quoted(name or 'latest')}{home_option(home)}"
     rest = [compare if before else f"{show} -v", f"geval view{home_option(home)}"]
     # Print the commands that answer the next question, where the run is stored.
@@ -437,7 +440,7 @@ def _ranking_text(metric: str, entries: Sequence[RankedColumn], console: Console
     return f"{name}: {places}{f'; {more:,} more (-v)' if more else ''}"
 
 
-def _print_counts(report: RunReport, console: Console, options: str) -> None:
+def _print_counts(report: RunReport, console: Console, way_on: str) -> None:
     summary, dot = report.summary, f" {signs_of(console).dot} "
     counts = (
         (Status.PASSED, summary.passed, "passed"),
@@ -461,7 +464,7 @@ def _print_counts(report: RunReport, console: Console, options: str) -> None:
     word, like = run_outcome(report.run, summary)
     head = Text(f"{word.upper()}  ", style="bold yellow" if like is None else _HEADLINE_STYLES[like])
     print_hanging(head, line, console, indent=1)
-    remark = _remark(report, options)
+    remark = _remark(report, way_on)
     if remark:
         print_hanging(Text(), Text(remark, style="yellow"), console, indent=1)
 
@@ -482,13 +485,13 @@ def _decided_gates(report: RunReport) -> Sequence[GateResult]:
 _HEADLINE_STYLES = {**STYLES, Status.PASSED: "bold green", Status.NOT_EVALUATED: "bold yellow"}
 
 
-def _way_to_the_rest(report: RunReport, options: str) -> str:
+def _way_to_the_rest(report: RunReport, folders: str, repeated: str | None) -> str:
     if report.run.judged_from is not None:  # such a run cannot be resumed
         return f"; judge run {report.run.judged_from} again for the rest: answers so far are cached"
-    command = resume_command(report.run.config_path, options)
-    if _why_stopped(report):  # a budget of the same size does the next part
-        return f"; continue: {command}"
-    return f"; finish it with `{command}` and the same options"
+    command = resume_command(report.run.config_path, (repeated or "") + folders)
+    if repeated is None:
+        return f"; finish it with `{command}` and the same options"
+    return f"; continue: {command}"  # a budget of the same size does the next part
 
 
 def _why_stopped(report: RunReport) -> str:
@@ -499,7 +502,7 @@ def _why_stopped(report: RunReport) -> str:
     return next(reasons, "").removeprefix(STOPPED)
 
 
-def _remark(report: RunReport, options: str) -> str:
+def _remark(report: RunReport, way_on: str) -> str:
     summary = report.summary
     finished = summary.passed + summary.failed + summary.errored + summary.not_evaluated
     planned = max(report.planned or 0, summary.total)
@@ -510,7 +513,7 @@ def _remark(report: RunReport, options: str) -> str:
     )
     match report.run.status:
         case RunStatus.INTERRUPTED | RunStatus.ABORTED:
-            rest = _way_to_the_rest(report, options) if planned > finished and report.is_stored else ""
+            rest = way_on if planned > finished and report.is_stored else ""
             why = _why_stopped(report).partition(" (finished cases")[0]
             return f"stopped: {why}; {kept}{rest}" if why else f"the run was stopped early: {kept}{rest}"
         case RunStatus.RUNNING:

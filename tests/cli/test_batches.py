@@ -34,7 +34,7 @@ def test_batches_are_listed_cancelled_and_gone_on_with(tmp_path, server):
     assert handed_in.code == 75
     said = " ".join(handed_in.stderr.split())
     assert "1 batch with 29 requests continues at the provider" in said
-    assert "config.json --resume --home home` fetches the answers" in said
+    assert "config.json --resume --home home` with the same options fetches the answers" in said
     document = json.loads(geval(suite, "batches", "--json").stdout)
     assert document["kind"] == "batches"
     (batch,) = document["batches"]

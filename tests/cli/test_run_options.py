@@ -14,6 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from geval_cli.cli.app import app
+from geval_cli.cli.arguments import repeated_options
 from geval_cli.cli.options import GroupedCommand, declared
 from geval_cli.errors import UsageError
 from geval_cli.extras.web.api.runs import start_request
@@ -296,3 +297,19 @@ def test_an_option_that_would_do_nothing_is_refused_before_anything_is_read(
     )
     assert done.exception.message.startswith((f"{flag} cannot be combined with ", f"{flag} needs "))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, ""),
+        ({"max_cost": 0.25, "outputs": (Path("r.json"),), "is_verbose": True}, " --max-cost 0.25"),
+        ({"untrusted": True}, " --untrusted"),
+        ({"reads_cache": False, "filter_pattern": "a b"}, " --filter-pattern 'a b' --no-cache"),
+        ({"home": Path("h"), "resume_latest": True, "retry_errors": True}, ""),
+        ({"variables": {"pin": "1234"}}, None),
+        ({"filter_failing": "latest"}, None),
+    ],
+)
+def test_a_resumed_run_is_told_the_options_that_it_needs(given: dict[str, Any], said: str | None) -> None:
+    assert repeated_options(RunOptions(**given)) == said

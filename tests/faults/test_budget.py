@@ -1,5 +1,6 @@
 """Budgets as users have them: `--max-requests`, `--max-cost`, and going on afterwards."""
 
+import shlex
 from typing import Any
 
 import pytest
@@ -120,10 +121,41 @@ def test_what_continues_a_run_names_the_folders_that_it_was_given(product: Produ
         stopped = product.run(config(3), server, "--max-requests", "3", *options)
         said = " ".join(stopped.stdout.split())
         way_on = said.partition("; continue: geval run config.yaml ")[2].partition(" next:")[0]
-        assert way_on.startswith("--resume --home 'my state' --cache-dir 'my answers'")
+        assert way_on.endswith("--max-requests 3 --home 'my state' --cache-dir 'my answers'")
         before = len(server.requests)
         product.run(config(3), server, *options, "--resume")
         assert 0 < len(server.requests) - before < 6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--max-requests", "3"),
+        ("--max-requests", "3", "--repeat", "2", "--filter-first-n", "2"),
+        ("--max-requests", "3", "--filter-providers", "openai|x y", "--no-cache"),
+    ],
+)
+def test_what_continues_a_run_keeps_its_budget_and_its_other_options(
+    product: Product, options: tuple[str, ...]
+) -> None:
+    with LoopbackServer(respond=respond) as server:
+        stopped = product.run(config(3), server, *options)
+        said = " ".join(stopped.stdout.split())
+        way_on = shlex.split(said.partition("; continue: geval run config.yaml ")[2].partition(" next:")[0])
+        home = way_on.index("--home")
+        assert sorted([*way_on[:home], *way_on[home + 2 :]]) == sorted(["--resume", *options])
+        before = len(server.requests)
+        resumed = product.run(config(3), server, *way_on)
+        assert (stopped.code, resumed.code) == (3, 3), resumed.stderr
+        assert len(server.requests) - before <= 3
+
+
+def test_options_with_values_by_name_are_not_written_out_again(product: Product) -> None:
+    with LoopbackServer(respond=respond) as server:
+        stopped = product.run(config(3), server, "--max-requests", "3", "--var", "pin=1234")
+    said = " ".join(stopped.stdout.split())
+    assert "finish it with `geval run config.yaml --resume --home " in said
+    assert said.count("and the same options") == 1
 
 
 @pytest.mark.parametrize(("budget", "said"), [("1", ""), ("5", " · 1 of 1 gate met so far")])
@@ -134,6 +166,5 @@ def test_gates_of_a_run_that_stopped_early_are_not_errors(product: Product, budg
     assert "nothing to count" not in finished.stdout
     cases = (int(budget) - 1) // 2
     assert f"ABORTED  {cases} passed, 0 failed{said}" in finished.stdout
-    assert f"{cases} of 20 cases finished; continue: geval run config.yaml --resume" in " ".join(
-        finished.stdout.split()
-    )
+    way_on = f"continue: geval run config.yaml --resume --max-requests {budget}"
+    assert f"{cases} of 20 cases finished; {way_on}" in " ".join(finished.stdout.split())

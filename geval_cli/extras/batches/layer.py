@@ -72,7 +72,7 @@ class BatchPolicy(Struct, frozen=True):
         """Return what fetches the answers of submitted batches, for messages."""
         if not self.config_path:
             return "the same call"
-        return f"`{resume_command(self.config_path, self.folder_options)}`"
+        return f"`{resume_command(self.config_path, self.folder_options)}` with the same options"
 
 
 def server_text(server: ServerKey) -> str:
