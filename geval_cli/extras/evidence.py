@@ -599,11 +599,17 @@ def _grouped_by(result: CaseResult, by: GroupBy) -> Iterator[tuple[str, Status, 
         if by is GroupBy.ASSERTION:
             yield item.metric or item.type, item.status, item.score, decides
         elif item.status in PROBLEMS:
-            why = item.error.message if item.error is not None else item.reason
+            why = item.error.message if item.error is not None else _own_reason(item)
             name = f"{item.metric or item.type}: {normalised(why or 'no reason given')}"
             yield name, item.status, item.score, decides
     if is_problem and not has_decided:
         yield WHOLE, result.status, result.score, True  # its own threshold decides, or what is compared
+
+
+def _own_reason(item: AssertionResult) -> str:
+    """Return why an assertion failed; of a jury, the reason without its last line, the scores of the judges."""
+    reason = item.reason or ""
+    return reason.rpartition("\n")[0] if "judges" in item.detail else reason
 
 
 def print_failures(failures: Failures, report: RunReport, console: Console) -> None:

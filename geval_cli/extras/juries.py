@@ -269,7 +269,7 @@ def _reason(votes: Sequence[Vote], score: float) -> str:
         for vote in votes
     )
     judge, nearest = min(judged, key=lambda pair: round(abs(pair[1].score - score), _DIGITS))
-    return "\n".join(filter(None, (nearest.reason and f"{judge.title}: {nearest.reason}", shown)))
+    return f"{judge.title}: {nearest.reason}\n({shown})" if nearest.reason else shown
 
 
 def _detail(

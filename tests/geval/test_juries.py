@@ -246,3 +246,13 @@ def test_a_stranger_may_name_no_program_in_a_jury(product: Product) -> None:
         finished = product.run(config, server, "--untrusted")
     assert (finished.code, server.requests) == (2, [])
     assert not (product.folder / "ran").exists()
+
+
+def test_failures_of_a_jury_are_grouped_by_the_reason_of_its_judge(product: Product) -> None:
+    with jury_of(2, 6, 9) as server:
+        whole = a_config(3, threshold=0.7, metric="kind")
+        product.run({"tests": whole["tests"] * 2}, server)
+        shown = product.command(server, "show", "--failed", "--by", "reason", writes_results=False)
+    told = [line.strip() for line in shown.stdout.splitlines()]
+    assert "kind: openai:mN: as mN sees it: 2 cases" in told, shown.stdout
+    assert "(openai:m0 0.20, openai:m1 0.60, openai:m2 0.90)" in told
