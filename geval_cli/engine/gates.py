@@ -141,7 +141,7 @@ class _Sums(Struct):
             case Statistic.MEAN:
                 interval = self.scores.interval()
                 note = "" if interval is None else f", 95 % CI {format_interval(interval)}"
-                return self.scores.mean, f"n={self.scores.n:,}{note}{_left_out(self.unscored)}"
+                return self.scores.mean, f"{_counted(self.scores.n, self.unscored)}{note}"
             case Statistic.PASS_RATE:
                 share, note = _share(self.judged)
                 if share is not None and self.errored:
@@ -151,8 +151,7 @@ class _Sums(Struct):
             case Statistic.PASSED:
                 return _share(self.finished)
             case Statistic.BORDERLINE:
-                share, note = _share(self.borderline)
-                return share, note + _left_out(self.unmarked)
+                return _share(self.borderline, self.unmarked)
             case Statistic.FAILURES:
                 failed, note = self._counted(self.failed)
                 return failed, f"{note}, {plural(self.errored, 'error')} among them" if self.errored else note
@@ -315,10 +314,15 @@ def _tag_texts(found: JsonValue) -> list[str]:
     return [as_text(item) for item in found] if isinstance(found, list | tuple) else [as_text(found)]
 
 
-def _share(cases: ClusteredMean) -> tuple[float | None, str]:
+def _share(cases: ClusteredMean, errors: int = 0) -> tuple[float | None, str]:
     interval = cases.interval()
     note = "" if interval is None else f", 95 % CI {format_share_interval(interval)}"
-    return cases.mean, f"n={cases.n:,}{note}"
+    return cases.mean, f"{_counted(cases.n, errors)}{note}"
+
+
+def _counted(count: int, errors: int) -> str:
+    """`n=8`, or `n=8 of 10` where errors have nothing to count."""
+    return f"n={count:,} of {count + errors:,}" if errors else f"n={count:,}"
 
 
 def _left_out(errors: int) -> str:

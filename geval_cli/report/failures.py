@@ -17,7 +17,6 @@ from geval_cli.report.case_view import (
     case_title,
     errors_of,
     failed_assertions,
-    failure_figure,
     failure_text,
     margin_below,
     output_text,
@@ -64,7 +63,6 @@ class FailedAssertion(Struct, frozen=True):
 
     name: str
     scored: str
-    figure: str
     reason: str
     location: str | None
 
@@ -308,8 +306,10 @@ class FailedTests(Struct):
                 continue
             told = [("output", test.output)]
             for item in test.failed:
-                whose = f"{item.name}: " if len(test.failed) > 1 and item.reason else ""
-                told += [("reason", f"{whose}{item.reason}"), ("at", item.location or "")]
+                scored = "" if item.scored in failed else f" {item.scored}"
+                whose = f"{item.name}{scored}" if len(test.failed) > 1 else ""
+                why = ": ".join(filter(None, (whose, item.reason))) if item.reason or scored else ""
+                told += [("reason", why), ("at", item.location or "")]
             for label, text in told:
                 if text:
                     is_one = label == "output" and len(groups) > _OUTPUTS_ON_TWO_LINES
@@ -329,7 +329,6 @@ def _failed_test(result: CaseResult) -> FailedTest:
         FailedAssertion(
             one_line(item.metric or item.type, 40),
             failure_text(item),
-            failure_figure(item),
             one_line((item.reason or "")[:_REASON_COMPARED], 400),
             item.location,
         )
@@ -337,7 +336,7 @@ def _failed_test(result: CaseResult) -> FailedTest:
     ]
     if not failed:  # its own threshold decides, or what is compared
         scored = "" if result.score is None else format_score(result.score)
-        items = [FailedAssertion(WHOLE, scored, scored, whole_reason(result), None)]
+        items = [FailedAssertion(WHOLE, scored, whole_reason(result), None)]
     return FailedTest(
         index=result.test_index,
         number=f"#{result.test_index + 1}",
@@ -351,27 +350,27 @@ def _failed_test(result: CaseResult) -> FailedTest:
 
 
 def _what(test: FailedTest, width: int) -> str:
-    """`icontains, helpful 0.25 < 0.60`: all that failed, with as much of the figures as has room."""
+    """`icontains, helpful 0.25 < 0.60`: what failed, with the scores that have room; none without its threshold."""
     times = Counter(test.names)
     by_name = {item.name: item for item in reversed(test.failed)}  # of several of one name the worst
     first = [by_name[name] for name in dict.fromkeys(item.name for item in test.failed)]
 
-    def text(item: FailedAssertion, figure: str) -> str:
-        return f"{item.name} {figure}".rstrip() + (f" ({times[item.name]})" if times[item.name] > 1 else "")
+    def text(item: FailedAssertion, *, is_scored: bool) -> str:
+        return f"{item.name} {item.scored if is_scored else ''}".rstrip() + (
+            f" ({times[item.name]})" if times[item.name] > 1 else ""
+        )
 
     hidden = len(times) - len(first)
-    forms = [
-        [text(item, item.scored) for item in first],
-        [text(item, item.figure) for item in first],
-        [text(item, "") for item in first],
-    ]
-    for count in range(len(first), 0, -1):
-        more = hidden + len(first) - count
-        for form in forms if count == len(first) else forms[1:]:
-            line = ", ".join(form[:count]) + (f" and {more} more" if more else "")
+    for is_scored in (True, False):
+        parts = [text(item, is_scored=is_scored) for item in first]
+        for count in range(len(first), 0, -1):
+            if is_scored and not any(item.scored for item in first[:count]):
+                continue
+            more = hidden + len(first) - count
+            line = ", ".join(parts[:count]) + (f" and {more} more" if more else "")
             if cell_len(line) <= width:
                 return line
-    return one_line(forms[0][0], width)
+    return one_line(text(first[0], is_scored=True), width)
 
 
 def _where(group: SameReason, report: RunReport, titles: list[str], *, is_wide: bool) -> str:
