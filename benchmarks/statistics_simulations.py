@@ -40,10 +40,10 @@ from geval_cli.extras.trust import labels as label_files
 from geval_cli.extras.trust import weighted_draw
 from geval_cli.extras.trust.improving import (
     AgreementMeasure,
+    CandidateRatings,
     ComparedLabels,
     JudgeCandidate,
     LabelledCase,
-    Rated,
     agreement_on,
     choose,
     held_out_gain,
@@ -977,7 +977,7 @@ def _is_accepted(random: Generator, labels: int, measure: AgreementMeasure, kind
             scores = np.clip(truth + random.normal(0, 0.15, labels), 0, 1)
         if place and kind == "by heart":
             scores[select] = human[select]
-        drawn.append(Rated(JudgeCandidate(str(place)), scores, ("",) * labels, Usage()))
+        drawn.append(CandidateRatings(JudgeCandidate(str(place)), scores, ("",) * labels, Usage()))
     seen = []
     for item in drawn:
         value, _, _ = with_error(agreement_on(measure, item.scores[select], shown, 0.5), shown.documents)

@@ -47,7 +47,7 @@ _MESSAGE_SHOWN = 300  # characters; jsonschema repeats the offending value, whic
 _REFERENCES = ("$ref", "$dynamicRef")
 
 
-class _Flaw(Struct, frozen=True):
+class _SchemaProblem(Struct, frozen=True):
     """A problem of a schema; `path` leads to the place within it."""
 
     message: str
@@ -123,12 +123,12 @@ def _is_too_deep(error: BaseException) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _flaws(schema_text: str) -> tuple[_Flaw, ...]:
+def _flaws(schema_text: str) -> tuple[_SchemaProblem, ...]:
     """Return the schema as text: many tests have the same one, and looking through it takes milliseconds."""
     schema: Schema = json.loads(schema_text)
     if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
         message = "broken JSON Schema: `$schema` must be text"
-        return (_Flaw(message, "name a draft, or leave it out", ("$schema",)),)
+        return (_SchemaProblem(message, "name a draft, or leave it out", ("$schema",)),)
     try:
         _validator_class(schema).check_schema(schema)
         flaws = tuple(_reference_flaws(schema))
@@ -138,16 +138,16 @@ def _flaws(schema_text: str) -> tuple[_Flaw, ...]:
     except SchemaError as error:
         where = f" (at {error.json_path})" if error.json_path != "$" else ""
         message = f"broken JSON Schema: {error.message}{where}"
-        return (_Flaw(message, "fix the schema", tuple(error.absolute_path)),)
+        return (_SchemaProblem(message, "fix the schema", tuple(error.absolute_path)),)
     except BaseException as error:
         if not _is_too_deep(error):
             raise
         message = "broken JSON Schema: it refers to itself endlessly, or is nested too deeply"
-        return (_Flaw(message, "fix the schema"),)
+        return (_SchemaProblem(message, "fix the schema"),)
     return flaws
 
 
-def _reference_flaws(schema: Schema) -> Iterator[_Flaw]:
+def _reference_flaws(schema: Schema) -> Iterator[_SchemaProblem]:
     specification = specification_with(_validator_class(schema).META_SCHEMA["$schema"])
     resource: Resource[Any] = specification.create_resource(schema)
     resolver = REGISTRY.resolver_with_root(resource)
@@ -167,7 +167,7 @@ def _reference_flaws(schema: Schema) -> Iterator[_Flaw]:
             pending.append((inner, scope.in_subresource(inner)))
 
 
-def _pattern_flaws(contents: JsonValue) -> Iterator[_Flaw]:
+def _pattern_flaws(contents: JsonValue) -> Iterator[_SchemaProblem]:
     if not isinstance(contents, dict):
         return
     named = contents.get("patternProperties")
@@ -176,7 +176,9 @@ def _pattern_flaws(contents: JsonValue) -> Iterator[_Flaw]:
             if isinstance(pattern, str):
                 compiled(pattern)
         except regex.error as error:
-            yield _Flaw(f"broken pattern `{shortened(pattern)}` in the schema: {error}", "fix the pattern")
+            yield _SchemaProblem(
+                f"broken pattern `{shortened(pattern)}` in the schema: {error}", "fix the pattern"
+            )
 
 
 def _references(contents: JsonValue) -> list[str]:
@@ -185,11 +187,13 @@ def _references(contents: JsonValue) -> list[str]:
     return [contents[name] for name in _REFERENCES if isinstance(contents.get(name), str)]
 
 
-def _unresolved(reference: str) -> _Flaw:
+def _unresolved(reference: str) -> _SchemaProblem:
     if reference.startswith("#"):
-        return _Flaw(f"the schema refers to `{reference}`, which it does not contain", "add it under $defs")
+        return _SchemaProblem(
+            f"the schema refers to `{reference}`, which it does not contain", "add it under $defs"
+        )
     hint = "put the schema it names into this one, under $defs"
-    return _Flaw(f"the schema refers to `{reference}`, which is not fetched", hint)
+    return _SchemaProblem(f"the schema refers to `{reference}`, which is not fetched", hint)
 
 
 @lru_cache(maxsize=256)

@@ -32,7 +32,7 @@ from geval_cli.runs.options import RunOptions, options_of_command, values_of
 from geval_cli.version import __version__
 
 if TYPE_CHECKING:
-    from geval_cli.cli.stranger import Wall
+    from geval_cli.cli.untrusted import KernelSandbox
     from geval_cli.runs.requests import RunRequest
 
 _TRUST = "geval_cli.extras.trust.commands"
@@ -234,19 +234,19 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
     from geval_cli.cli.arguments import cache_choice, check_options, config_groups, repeated_options
     from geval_cli.cli.run import RunDisplay, run_configs
 
-    wall, home = _against_strangers(named, given)
-    if wall is not None and given.watch:
-        hint = "run it once, and look at any change in a stranger's folder before you run it again"
+    sandbox, home = _sandbox_for(named, given)
+    if sandbox is not None and given.watch:
+        hint = "run it once, and look at any change in an untrusted folder before you run it again"
         raise UsageError("--watch cannot be combined with --untrusted", hint=hint)
     cache = cache_choice(given)
     groups = config_groups(named, merge=given.merge)
     check_options(given)
-    given = replace(given, home=home, untrusted=wall is not None)
+    given = replace(given, home=home, untrusted=sandbox is not None)
     requests = _requests(groups, given, can_resume=True)
     if given.plan:
         from geval_cli.cli.plan import show_plans
 
-        exit_with(show_plans(requests, given.outputs, home=home, cache=cache, wall=wall))
+        exit_with(show_plans(requests, given.outputs, home=home, cache=cache, sandbox=sandbox))
     written: set[Path] = set()
     display = RunDisplay(
         given.outputs,
@@ -258,7 +258,7 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
     )
 
     def run_all() -> ExitCode:
-        return run_configs(requests, display, home=home, cache=cache, wall=wall)
+        return run_configs(requests, display, home=home, cache=cache, sandbox=sandbox)
 
     if not given.watch:
         exit_with(run_all())
@@ -286,9 +286,9 @@ def judge(
 
     check_options(given)
     changes = JudgedMetrics(tuple(only or ()), dict(map(parse_threshold, threshold or ())))
-    # Without a config, that of the run is judged by, and the current folder may be a stranger's, too.
-    wall, home = _against_strangers([config or Path("gevalconfig.yaml")], given)
-    given = replace(given, home=home, untrusted=wall is not None)
+    # Without a config, that of the run is judged by, and the current folder may be untrusted, too.
+    sandbox, home = _sandbox_for([config or Path("gevalconfig.yaml")], given)
+    given = replace(given, home=home, untrusted=sandbox is not None)
     exit_with(
         judge_again(
             source,
@@ -296,7 +296,7 @@ def judge(
             given,
             changes=changes,
             cache=cache_choice(given),
-            wall=wall,
+            sandbox=sandbox,
         )
     )
 
@@ -312,13 +312,13 @@ def lock(given: RunOptions, configs: options.Configs = None, update: options.Upd
     from geval_cli.cli.lock import lock_configs
 
     named = named_or_found(configs)
-    wall, home = _against_strangers(named, given)
-    given = replace(given, home=home, untrusted=wall is not None)
+    sandbox, home = _sandbox_for(named, given)
+    given = replace(given, home=home, untrusted=sandbox is not None)
     requests = [
         replace(request, asks_judges_only=True)
         for request in _requests(config_groups(named, merge=False), given)
     ]
-    exit_with(lock_configs(requests, home=home, cache=cache_choice(given), updates=update, wall=wall))
+    exit_with(lock_configs(requests, home=home, cache=cache_choice(given), updates=update, sandbox=sandbox))
 
 
 def _requests(
@@ -337,23 +337,23 @@ def _requests(
     ]
 
 
-def _against_strangers(
+def _sandbox_for(
     named: Iterable[Path], given: RunOptions, *, keeps_state: bool = True
-) -> "tuple[Wall | None, Path | None]":
-    """Return the wall around a stranger's configs, None for the user's own, and where state goes."""
+) -> "tuple[KernelSandbox | None, Path | None]":
+    """Return the sandbox around untrusted configs, None for the user's own, and where state goes."""
     from geval_cli.runs.requests import UNTRUSTED_VARIABLE, is_untrusted
 
     if not (given.untrusted or given.untrusted_strict or is_untrusted(os.environ)):
         return None, given.home
-    from geval_cli.cli.stranger import STRICT, Wall, refuse_links_in
+    from geval_cli.cli.untrusted import STRICT, KernelSandbox, refuse_links_in
     from geval_cli.report.safe_file import distrust_links
 
     asks_strictness = os.environ.get(UNTRUSTED_VARIABLE, "").strip().lower() == STRICT
-    wall = Wall(is_strict=given.untrusted_strict or asks_strictness)
+    sandbox = KernelSandbox(is_strict=given.untrusted_strict or asks_strictness)
     distrust_links(config.parent for config in named)
     if given.cache_folder is not None:
         refuse_links_in(given.cache_folder)
-    return wall, wall.state_folder(given.home, named, os.environ) if keeps_state else given.home
+    return sandbox, sandbox.state_folder(given.home, named, os.environ) if keeps_state else given.home
 
 
 @app.command()
@@ -370,14 +370,14 @@ def validate(
     from geval_cli.cli.configs import validate_configs
 
     named = named_or_found(configs)
-    wall, _ = _against_strangers(named, given, keeps_state=False)
+    sandbox, _ = _sandbox_for(named, given, keeps_state=False)
     given = replace(
         given,
-        untrusted=wall is not None,
+        untrusted=sandbox is not None,
         dialect=asked_dialect(given.dialect, as_promptfoo=promptfoo),
     )
     requests = _requests(config_groups(named, merge=given.merge), given)
-    exit_with(validate_configs(requests, wall, lists_differences=promptfoo, form=form, output=output))
+    exit_with(validate_configs(requests, sandbox, lists_differences=promptfoo, form=form, output=output))
 
 
 @app.command()

@@ -20,16 +20,16 @@ from geval_cli.numbers import plural
 from geval_cli.report.safe_file import SafeFile, open_in_place, output_error
 from geval_cli.report.sanitize import quoted
 from geval_cli.runs.requests import PreparedRun, RunRequest, is_untrusted
-from geval_cli.source.access import TRUSTED, Access, access_of_stranger
+from geval_cli.source.access import TRUSTED, Access, untrusted_access
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
-    from geval_cli.cli.stranger import Wall
+    from geval_cli.cli.untrusted import KernelSandbox
 
 
 def validate_configs(
     requests: Sequence[RunRequest],
-    wall: "Wall | None" = None,
+    sandbox: "KernelSandbox | None" = None,
     *,
     lists_differences: bool = False,
     form: ProblemFormat = ProblemFormat.FULL,
@@ -45,8 +45,8 @@ def validate_configs(
         UsageError: `output` has another ending, or cannot be written.
     """
     file_format = None if output is None else _format_of(output)
-    if wall is not None:
-        wall.put_up(requests, outputs=[] if output is None else [output])
+    if sandbox is not None:
+        sandbox.confine(requests, outputs=[] if output is None else [output])
     prepared, problems = check_all(requests, is_going_to_run=False)
     if output is not None and file_format is not None:
         text = write_problems(problems, file_format, origin=Origin.CONFIG, workspace=Path())
@@ -160,7 +160,7 @@ def import_suite(source: Path, output: Path | None, *, env_file: Path | None, ma
 
 def _access_of(config: Path) -> Access:
     """Return the access of a config; these commands have no --untrusted, so only GEVAL_UNTRUSTED restricts it."""
-    return access_of_stranger([config.parent]) if is_untrusted(os.environ) else TRUSTED
+    return untrusted_access([config.parent]) if is_untrusted(os.environ) else TRUSTED
 
 
 def _write_portable(

@@ -17,7 +17,7 @@ from geval_cli.runs.requests import JudgedMetrics
 from geval_cli.store.state import CacheChoice
 
 if TYPE_CHECKING:
-    from geval_cli.cli.stranger import Wall
+    from geval_cli.cli.untrusted import KernelSandbox
 
 
 def judge_again(
@@ -27,7 +27,7 @@ def judge_again(
     *,
     changes: JudgedMetrics,
     cache: CacheChoice,
-    wall: "Wall | None" = None,
+    sandbox: "KernelSandbox | None" = None,
 ) -> ExitCode:
     """Judge the outputs of the run that `source` names, and show what came out.
 
@@ -43,7 +43,7 @@ def judge_again(
         if given.plan:
             from geval_cli.cli.plan import show_plans
 
-            return show_plans([request], given.outputs, home=given.home, cache=cache, wall=wall)
+            return show_plans([request], given.outputs, home=given.home, cache=cache, sandbox=sandbox)
         # Ratings that are taken over need no cache, offline either.
         cache = replace(cache, may_be_absent=True)
         display = RunDisplay(
@@ -52,7 +52,7 @@ def judge_again(
             is_verbose=given.is_verbose,
             log_file=given.log_file,
         )
-        return run_configs([request], display, home=given.home, cache=cache, wall=wall)
+        return run_configs([request], display, home=given.home, cache=cache, sandbox=sandbox)
 
 
 def parse_threshold(written: str) -> tuple[str, float]:

@@ -1,6 +1,6 @@
 """Linux's Landlock: this process takes rights from itself, and nothing gives them back.
 
-Three system calls and two records, called through ctypes: a wall that is there to distrust code is no place for one
+Three system calls and two records, called through ctypes: a sandbox that distrusts code is no place for one
 more dependency, and Python has no binding of its own. What is not known to an older kernel is left out, rights by
 rights; what Landlock itself cannot tell apart is said in docs/reference/security.md.
 """
@@ -44,7 +44,7 @@ _NETWORK_SINCE, _SCOPES_SINCE = 4, 6
 _SIGNALS_AND_SOCKETS = 3
 
 
-class Allowed(Struct, frozen=True):
+class AllowedPaths(Struct, frozen=True):
     """Which files are left to the process: each of these, and all below them.
 
     Attributes:
@@ -71,7 +71,7 @@ def landlock_version() -> int:
     return max(0, _call(_CREATE_RULESET, None, 0, _ASK_VERSION))
 
 
-def restrict_files(allowed: Allowed) -> None:
+def restrict_files(allowed: AllowedPaths) -> None:
     """Let this thread, and all that it starts, open only these files from here on, and execute none.
 
     Raises:

@@ -18,7 +18,7 @@ from geval_cli.runs.requests import RunRequest
 from geval_cli.store.state import CacheChoice, open_state
 
 if TYPE_CHECKING:
-    from geval_cli.cli.stranger import Wall
+    from geval_cli.cli.untrusted import KernelSandbox
 
 _SHOWN = 60
 
@@ -29,7 +29,7 @@ def lock_configs(
     home: Path | None,
     cache: CacheChoice,
     updates: bool,
-    wall: "Wall | None" = None,
+    sandbox: "KernelSandbox | None" = None,
 ) -> ExitCode:
     """Write the lock file of configs that are in one folder, and say what became of it.
 
@@ -44,11 +44,11 @@ def lock_configs(
         raise UsageError(
             "the configs are in different folders", hint="run `geval lock` separately for each folder"
         )
-    if wall is not None:
-        wall.put_up(requests, state_folders(home, cache), [path])
+    if sandbox is not None:
+        sandbox.confine(requests, state_folders(home, cache), [path])
     prepared = prepare_all(requests)
-    if wall is not None:
-        wall.narrow(prepared)
+    if sandbox is not None:
+        sandbox.narrow(prepared)
     with open_state(home, os.environ, cache) as state:
         print_warnings(state.warnings)
         wire = Wire()

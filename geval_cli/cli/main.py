@@ -22,7 +22,7 @@ def stop_at_once() -> None:
         signal.signal(signal.SIGINT, _stop)
 
 
-def raise_again() -> None:
+def restore_keyboard_interrupt() -> None:
     """Make Ctrl-C raise KeyboardInterrupt again, once there is work to finish cleanly."""
     if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -120,8 +120,7 @@ def _run_command() -> int:
 
             current_folder()
         if os.environ.get("GEVAL_UNTRUSTED"):
-            # Write through no link of this folder's, whatever the command, where every config is a
-            # stranger's.
+            # Where every config is untrusted, write through no link in this folder, whatever the command.
             from geval_cli.report.safe_file import distrust_links
             from geval_cli.runs.requests import is_untrusted
             from geval_cli.store.home import current_folder
@@ -130,7 +129,7 @@ def _run_command() -> int:
                 distrust_links([current_folder()])
         sys.argv[1:] = as_typed(sys.argv[1:], names_of_commands())
         if sys.argv[1:2] != ["run"]:  # which has more to load
-            raise_again()
+            restore_keyboard_interrupt()
         app(prog_name="geval")
     except GevalError as error:
         from geval_cli.cli.problems import print_error

@@ -24,7 +24,7 @@ from geval_cli.runs.resume import find_run
 from geval_cli.store.state import CacheChoice, open_cache, open_runs
 
 if TYPE_CHECKING:
-    from geval_cli.cli.stranger import Wall
+    from geval_cli.cli.untrusted import KernelSandbox
 
 
 def show_plans(
@@ -33,7 +33,7 @@ def show_plans(
     *,
     home: Path | None,
     cache: CacheChoice,
-    wall: "Wall | None" = None,
+    sandbox: "KernelSandbox | None" = None,
 ) -> ExitCode:
     """Print the requests and the cost of running each config, and write them to `outputs` as JSON. Needs no keys.
 
@@ -54,11 +54,11 @@ def show_plans(
             hint = "use a name that ends in .json"
             raise ConfigError([Problem(f"cannot write a plan to {path}: it is written as JSON", hint=hint)])
     console = make_console(sys.stdout, environ=os.environ)
-    if wall is not None:
-        wall.put_up(requests, state_folders(home, cache), outputs)
+    if sandbox is not None:
+        sandbox.confine(requests, state_folders(home, cache), outputs)
     runs = prepare_all(requests, is_going_to_run=False)
-    if wall is not None:
-        wall.tell()
+    if sandbox is not None:
+        sandbox.tell()
     for prepared in runs:
         plan = _plan(prepared, home, cache)
         print_plan(plan, str(prepared.suite.path), console)

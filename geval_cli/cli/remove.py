@@ -72,14 +72,14 @@ _LISTED = 20
 _MOST_RUNS = 1_000_000
 
 
-class _Left(Struct, frozen=True):
+class _KeptRun(Struct, frozen=True):
     """A run that was to go and is still there, or was gone before; `why` in words."""
 
     run: str
     why: str
 
 
-class _Told(Struct):
+class _RemovalResult(Struct):
     """The outcome: ids of runs that are gone, and those that are left.
 
     `orphans` are ids of runs that were gone before, of which only labels remain. `answers` is the number of
@@ -87,7 +87,7 @@ class _Told(Struct):
     """
 
     gone: list[str] = field(default_factory=list)
-    left: list[_Left] = field(default_factory=list)
+    left: list[_KeptRun] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     labels_kept: int = 0
     labels_removed: int = 0
@@ -107,7 +107,7 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
         hint = "geval rm RUN..., geval rm --older-than 30d, or geval rm --keep 20"
         what = "run ids cannot be combined with --older-than or --keep" if names else "no run given"
         raise UsageError(what, hint=hint)
-    told = _Told()
+    told = _RemovalResult()
     with open_runs(given.home, os.environ) as runs:
         print_warnings(runs.warnings)
         if given.removes_labels:  # also of runs that are gone
@@ -129,7 +129,7 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
             hint = "stop it first, then remove it"
             raise UsageError(f"run {run.id} is in progress in {who}", hint=hint)
         chosen = [item for item in outlines if item.run.status is not RunStatus.RUNNING]
-        told.left = [_Left(run.id, "it is in progress") for run in going_on]
+        told.left = [_KeptRun(run.id, "it is in progress") for run in going_on]
         if (chosen or told.orphans or damaged) and _may_remove(chosen, damaged, told, given):
             for run_id in (*(item.run.id for item in chosen), *damaged):
                 _remove_one(runs, run_id, told, removes_labels=given.removes_labels)
@@ -159,7 +159,7 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
 
 
 def _may_remove(
-    chosen: Sequence[RunOutline], damaged: Sequence[str], told: _Told, given: RemoveOptions
+    chosen: Sequence[RunOutline], damaged: Sequence[str], told: _RemovalResult, given: RemoveOptions
 ) -> bool:
     """List what would go and ask, unless the user is sure; what is not confirmed is left."""
     if not given.as_json and not given.is_sure and chosen:
@@ -173,17 +173,17 @@ def _may_remove(
     if given.is_sure or _confirmed(len(chosen) + len(damaged), len(told.orphans), as_json=given.as_json):
         return True
     run_ids = (*(item.run.id for item in chosen), *damaged)
-    told.left = [_Left(run_id, "nothing was confirmed") for run_id in run_ids]
+    told.left = [_KeptRun(run_id, "nothing was confirmed") for run_id in run_ids]
     return False
 
 
-def _remove_one(runs: RunStore, run_id: str, told: _Told, *, removes_labels: bool) -> None:
+def _remove_one(runs: RunStore, run_id: str, told: _RemovalResult, *, removes_labels: bool) -> None:
     try:
         why = "" if runs.remove(run_id) else "it was already gone"
     except UsageError as error:  # it was taken up again since it was listed, or another process removes it
         why = error.message
     if why:
-        told.left.append(_Left(run_id, why))
+        told.left.append(_KeptRun(run_id, why))
         return
     told.gone.append(run_id)
     if removes_labels:

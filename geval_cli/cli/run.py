@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec import Struct, structs
 
-from geval_cli.cli.main import raise_again
+from geval_cli.cli.main import restore_keyboard_interrupt
 from geval_cli.cli.problems import print_note, print_problems, print_warnings
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import (
@@ -58,7 +58,7 @@ from geval_cli.store.state import CacheChoice, State, open_state
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
-    from geval_cli.cli.stranger import Wall
+    from geval_cli.cli.untrusted import KernelSandbox
     from geval_cli.extras.request_log import RequestLines
     from geval_cli.extras.traces.otel import OtelTraces
     from geval_cli.report.progress import Progress
@@ -172,7 +172,7 @@ def run_configs(
     *,
     home: Path | None,
     cache: CacheChoice,
-    wall: "Wall | None" = None,
+    sandbox: "KernelSandbox | None" = None,
 ) -> ExitCode:
     """Run every config and show what came out; nothing is sent unless all of them are valid.
 
@@ -188,8 +188,8 @@ def run_configs(
             hint = "choose another file, or the config would be overwritten"
             raise ConfigError([Problem(f"cannot write to {path}: it is the config", hint=hint)])
     is_new_home = named_home(home, os.environ) is None and not _home(None).exists()
-    if wall is not None:
-        wall.put_up(requests, _made(state_folders(home, cache), is_offline=cache.is_offline), outputs)
+    if sandbox is not None:
+        sandbox.confine(requests, _made(state_folders(home, cache), is_offline=cache.is_offline), outputs)
     codes = []
     display = structs.replace(display, home=home, cache_folder=cache.folder, is_one_of_many=len(requests) > 1)
     with ExitStack() as stack:
@@ -197,9 +197,9 @@ def run_configs(
         if traces is not None:
             requests = [replace(request, has_collector=traces.is_heard) for request in requests]
         prepared = prepare_all(requests)
-        if wall is not None:
-            wall.narrow(prepared, frozenset() if traces is None else traces.ports)
-        raise_again()
+        if sandbox is not None:
+            sandbox.narrow(prepared, frozenset() if traces is None else traces.ports)
+        restore_keyboard_interrupt()
         log = _open_log(display.log_file, stack)
         log += [] if traces is None else [traces]
         state = stack.enter_context(open_state(home, os.environ, cache))
@@ -471,7 +471,7 @@ def _stop_on_signals(stop: StopSignal, screen: Screen, *, is_shared: bool) -> It
         if reason is StopReason.SIGTERM:
             loop.call_later(TERM_GRACE_S, stop.hurry)
 
-    def hear(number: int, _: object) -> None:
+    def on_signal(number: int, _: object) -> None:
         # The loop may be busy, and then a thread sees to it that the process ends all the same.
         reason = StopReason(signal.Signals(number).name)
         if not is_watched.is_set():
@@ -492,7 +492,7 @@ def _stop_on_signals(stop: StopSignal, screen: Screen, *, is_shared: bool) -> It
         and signal.getsignal(signal.Signals[reason]) is not signal.SIG_IGN
     ]
     # Not the loop's own handlers, which wait until the loop has time.
-    before = {signal.Signals[reason]: signal.signal(signal.Signals[reason], hear) for reason in reasons}
+    before = {signal.Signals[reason]: signal.signal(signal.Signals[reason], on_signal) for reason in reasons}
     try:
         yield
     finally:

@@ -406,7 +406,7 @@ async def _judged(
             subject = await with_transformed_output(subject, job.provider, job.prompt, tools)
     except CodeFailedError as failed:  # the answer is paid for, and stays in the result
         return PendingResult(job, replace(answered, error=error_info(failed)))
-    context.carried.note(job, subject)
+    context.carried.record(job, subject)
     if subject.output is not answer:
         answered = replace(answered, output=subject.output, reported=subject.reported)
     specs = [spec for spec in assertions_of(job.prompt, job.test) if not spec.compares_outputs]

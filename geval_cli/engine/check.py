@@ -113,7 +113,7 @@ class BracedName(NamedTuple):
 
 
 class LikelyMistakes(Struct):
-    """Gathers what tests, prompts and assertions name, and tells what does not fit; see `note` and `problems`.
+    """Gathers what tests, prompts and assertions name, and tells what does not fit; see `record` and `problems`.
 
     Where code or a program is given all variables, nothing is said about any that seem unused.
     """
@@ -144,7 +144,7 @@ class LikelyMistakes(Struct):
         for gate in suite.gates:
             self._used.update(_WORD.findall(gate.text))
 
-    def note(self, test: MergedTest) -> None:
+    def record(self, test: MergedTest) -> None:
         """Note the next test."""
         self._note_unrendered(test)
         for spec in each_assertion(test.assertions):
@@ -548,7 +548,7 @@ class _Totals(Struct):
     with_answers: int = 0
     tools: MergedTest | None = None
 
-    def note(self, test: MergedTest, plan: Plan) -> None:
+    def record(self, test: MergedTest, plan: Plan) -> None:
         self.tests += 1
         self.without_turns += not test.is_conversation
         self.with_answers += test.ends_with_answer
@@ -587,11 +587,11 @@ class _Judges(Struct):
     users: dict[bytes, ProviderSpec] = field(default_factory=dict)
     _seen: dict[int, ProviderSpec] = field(default_factory=dict)
 
-    def note(self, spec: Assertion, context: CheckContext) -> None:
+    def record(self, spec: Assertion, context: CheckContext) -> None:
         if not spec.applies_to(context.test, context.templates):
             return
         for member in spec.members:
-            self.note(member, context)
+            self.record(member, context)
         if isinstance(spec, ModelGradedAssertion):
             judges = list(judges_of(spec, context.test, self.defaults))
             for judge in judges:
@@ -618,8 +618,8 @@ class _Judges(Struct):
             self._seen[id(judge)] = judge
 
 
-MOST_OF_A_STRANGER = 50_000
-"""Tests of a stranger's suite: they take a few bytes each in a file, and a millisecond each in a run."""
+MOST_UNTRUSTED_TESTS = 50_000
+"""Tests of an untrusted suite: they take a few bytes each in a file, and a millisecond each in a run."""
 
 
 class _Findings(Struct):
@@ -685,7 +685,7 @@ def check_plan(
     totals, lenient = _Totals(is_serial=any(map(uses_conversation, plan.suite.prompts))), templates.lenient()
     suite = plan.suite
     subjects = GateSubjects(suite.gates, suite.margins, suite.margin_place, suite.derived_metrics)
-    asked, likely = _AskedTheSame(suite.prompts), LikelyMistakes(plan)
+    asked, likely = _IdenticalRequests(suite.prompts), LikelyMistakes(plan)
     stores_answers = False
     try:
         # One pass for everything: tests may come from a large file, and are never held together.
@@ -693,18 +693,16 @@ def check_plan(
             # What its code adds to the variables is not known before the run.
             seen_by = templates if written.transform_vars is None else lenient
             test = seen_by_templates(written, seen_by)
-            totals.note(test, plan)
-            if plan.suite.access.is_strangers and totals.tests > MOST_OF_A_STRANGER:
+            totals.record(test, plan)
+            if plan.suite.access.is_untrusted and totals.tests > MOST_UNTRUSTED_TESTS:
                 hint = "use fewer, or run the config without --untrusted once you trust it"
-                message = (
-                    f"the suite has more than {MOST_OF_A_STRANGER:,} tests, which --untrusted does not allow"
-                )
+                message = f"the suite has more than {MOST_UNTRUSTED_TESTS:,} tests, which --untrusted does not allow"
                 findings.add(Problem(message, hint=hint), "")
                 break
             judges.note_answerer(test, plan)
-            subjects.note(test, plan.suite.prompts, templates)
-            asked.note(test)
-            likely.note(written)
+            subjects.record(test, plan.suite.prompts, templates)
+            asked.record(test)
+            likely.record(written)
             where = describe_test(test)
             knows_variables = not (
                 stores_answers or written.transform_vars is not None or written.promptfoo.made_vars
@@ -825,7 +823,7 @@ def _check_test(
     if test.user is not None:
         yield from extra("simulated users").check_user(test, context)
         for spec in test.user.assertions:
-            judges.note(spec, context)
+            judges.record(spec, context)
             yield from check_assertion(spec, context)
     for prompt in plan.suite.prompts:
         try:
@@ -837,10 +835,10 @@ def _check_test(
             yield _prompt_problem(error, prompt, test, plan.suite)
         evaluation = evaluation_of(prompt, test)
         if evaluation is not None:
-            judges.note(evaluation, context)
+            judges.record(evaluation, context)
             yield from check_assertion(evaluation, context)
     for spec in test.assertions:
-        judges.note(spec, context)
+        judges.record(spec, context)
         yield from check_assertion(spec, context)
         if spec.needs_other_outputs:
             yield from _check_comparison(spec, test, plan)
@@ -864,7 +862,7 @@ def _check_comparison(spec: Assertion, test: MergedTest, plan: Plan) -> Iterator
         yield Problem(message, place, "compare with `all`, or with a column that answers the test")
 
 
-class _AskedTheSame:
+class _IdenticalRequests:
     """Prompts without variables, for tests that differ in nothing but variables: then all send the same request."""
 
     def __init__(self, prompts: Iterable[PromptSpec]) -> None:
@@ -873,7 +871,7 @@ class _AskedTheSame:
         self._tests = 0
         self._is_shown = False
 
-    def note(self, test: MergedTest) -> None:
+    def record(self, test: MergedTest) -> None:
         """Note the next test; a few are enough to decide."""
         if test.is_conversation or not self._fixed or self._is_shown or self._tests >= _TESTS_COMPARED:
             return

@@ -51,7 +51,7 @@ class ConversationState(Struct):
             found[CONVERSATION] = list(self._turns.get(_conversation_of(job), ()))
         return found
 
-    def note(self, job: Job, subject: Subject) -> None:
+    def record(self, job: Job, subject: Subject) -> None:
         """Keep the request and the answer of a job for those after it."""
         output = subject.output
         name = job.test.promptfoo.store_output_as
@@ -102,7 +102,7 @@ class Conversation(Struct):
     usage: dict[Role, Usage] = field(default_factory=dict)
     ended_by: str | None = None
 
-    def note(self, turns: Iterable[Turn]) -> None:
+    def record(self, turns: Iterable[Turn]) -> None:
         """Add what somebody else than the model said."""
         for turn in turns:
             self.turns.append(turn)
@@ -203,7 +203,7 @@ async def hold_conversation(
         shown = [*opening, *(message for message, _ in held.said), *added]
         messages = (*opening, *(message for _, message in held.said), *added)
         rendered = Rendered(messages, json.dumps(message_list(shown), ensure_ascii=False))
-        held.note(new)
+        held.record(new)
         held.sent = rendered.text
         try:
             response = await ask(asked, rendered)

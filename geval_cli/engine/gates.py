@@ -189,7 +189,7 @@ class GateSubjects(Struct):
     """Metrics of an output by itself; the others come from comparing the outputs of the run."""
     names_may_come: bool = False
 
-    def note(self, test: MergedTest, prompts: Iterable[PromptSpec], templates: Templates) -> None:
+    def record(self, test: MergedTest, prompts: Iterable[PromptSpec], templates: Templates) -> None:
         """Take in what one test has, and what the modes of `prompts` add to it."""
         if not self.gates and not self.margins.by_name and not self.derived:
             return

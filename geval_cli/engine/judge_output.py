@@ -31,7 +31,7 @@ from geval_cli.errors import (
 )
 from geval_cli.gateway.call import OPEN_CASE, AheadRequest, OpenCase, ahead_key
 from geval_cli.judge.calls import all_of
-from geval_cli.judge.metric import Judge, KeepingJudge, identity_of, public_id_of
+from geval_cli.judge.metric import CachingJudge, Judge, identity_of, public_id_of
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import (
     INTERNAL_ERROR,
@@ -203,11 +203,11 @@ class _WrappedJudge(Struct, frozen=True, eq=False):
         return public_id_of(self.judge)
 
     async def forget(self, request: ModelRequest) -> None:
-        if isinstance(self.judge, KeepingJudge):
+        if isinstance(self.judge, CachingJudge):
             await self.judge.forget(request)
 
     async def has_kept(self, request: ModelRequest) -> bool:
-        return isinstance(self.judge, KeepingJudge) and await self.judge.has_kept(request)
+        return isinstance(self.judge, CachingJudge) and await self.judge.has_kept(request)
 
     def __eq__(self, other: object) -> bool:
         return self.judge == (other.judge if isinstance(other, type(self)) else other)

@@ -301,7 +301,7 @@ class SelectedTests(Struct):
                 yield test
 
 
-class DrawnTests:
+class SampledTests:
     """All `count` tests of a source in a random order, which is the same for the same seed.
 
     They are held in blocks that grow: a run that stops early has read few of them, and one that goes through all reads
@@ -472,7 +472,7 @@ class Plan(Struct, frozen=True, dict=True):
     repeats: int = 1
     is_serial: bool = False
     is_in_rows: bool = False
-    drawn: DrawnTests | None = None
+    drawn: SampledTests | None = None
     has_output: Callable[[Job], bool] | None = None
 
     @property

@@ -351,7 +351,7 @@ class RefusalAssertion(Assertion):
         if withheld(reason):
             return Outcome.of(True, f'the provider says so (finish reason "{reason}")')
         match = _OWN.search(" ".join(subject.text[:_LOOKED_AT].translate(_QUOTES).split()))
-        return _told(match)
+        return _refusal_outcome(match)
 
     def _by_list(self, subject: Subject) -> Outcome:
         """Return promptfoo's verdict: what is no text, or empty, passes with score 0, and fails so under `not-`."""
@@ -361,10 +361,10 @@ class RefusalAssertion(Assertion):
             what = "empty" if isinstance(output, str) or output is None else "data"
             reason = f"the output is {what}, which counts as a refusal"
             return Outcome(Status.PASSED, 1.0 if self.is_negated else 0.0, reason)
-        return _told(_listed().search(text.lower().translate(_PROMPTFOO_QUOTES)))
+        return _refusal_outcome(_listed().search(text.lower().translate(_PROMPTFOO_QUOTES)))
 
 
-def _told(match: re.Match[str] | None) -> Outcome:
+def _refusal_outcome(match: re.Match[str] | None) -> Outcome:
     if match is None:
         return Outcome.of(False, "the output reads as an answer, not as a refusal")
     return Outcome.of(True, f'the output reads as a refusal: "{match.group()[:80]}"')

@@ -1,7 +1,7 @@
 """Models in Google Cloud and Azure, by the clouds' own credentials; Vertex AI, which serves Gemini and Claude.
 
 A token of a login opens far more than a model. So it is sent to the cloud's own hosts alone, unless a config that may
-run code says `cloud_login: true` beside another address, and it is never used for a stranger's config.
+run code says `cloud_login: true` beside another address, and it is never used for an untrusted config.
 
 Vertex AI is asked in a project of Google's cloud (`project_id`, or a variable) with an access token, else by an API
 key.
@@ -39,7 +39,7 @@ from geval_cli.providers.network.messages import HttpCall, Signer
 from geval_cli.providers.options import (
     CLOUD_LOGIN,
     ENDPOINT_KEYS,
-    Others,
+    OtherKeys,
     OwnKey,
     check_settings,
     has_key_command,
@@ -389,7 +389,7 @@ def cloud_login(
     source: ProviderSource, cloud: Literal["google", "azure"], url: str, settings: Mapping[str, Any]
 ) -> CloudLogin | None:
     """Return the credentials that a provider, for which no key is there, is called with; None for none."""
-    if source.access.is_strangers or has_key_command(settings) or secret_values(settings.get("headers", {})):
+    if source.access.is_untrusted or has_key_command(settings) or secret_values(settings.get("headers", {})):
         return None
     if settings.get(CLOUD_LOGIN, "api_key_env" not in settings) is False:
         return None
@@ -469,7 +469,7 @@ def _refused(
     source: ProviderSource, cloud: Cloud, url: str, settings: Mapping[str, Any]
 ) -> tuple[str, str] | None:
     access = source.access
-    if access.is_strangers:
+    if access.is_untrusted:
         return f"--untrusted does not use the credentials of {cloud.title} on this machine", TRUST_HINT
     leads_elsewhere = any(map(is_routing_header, map(str, settings.get("headers", {}))))
     if _is_own_host(cloud, url) and not leads_elsewhere:
@@ -521,7 +521,7 @@ VERTEX_KEYS = (
 
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the model and the config."""
-    problems = check_settings(source, VERTEX_KEYS, Others.SENT) + check_certificate(source)
+    problems = check_settings(source, VERTEX_KEYS, OtherKeys.SENT) + check_certificate(source)
     problems += [*check_key_command(source), *check_cloud_login(source, is_cloud=True)]
     publisher = publisher_of(source)
     problems += check_parameters(source, publisher or "google")

@@ -98,7 +98,7 @@ class Limit(NamedTuple):
     character_count: int
 
 
-class Shown(Struct, frozen=True):
+class DetailLevel(Struct, frozen=True):
     """How much of a case is shown.
 
     Attributes:
@@ -117,9 +117,9 @@ class Shown(Struct, frozen=True):
 
 
 _ALL = Limit(sys.maxsize, sys.maxsize)
-IN_SHORT = Shown()
-VERBOSE = Shown(is_verbose=True)
-UNCUT = Shown(_ALL, _ALL, _ALL, sys.maxsize, 2_000, is_verbose=True, is_whole=True)
+IN_SHORT = DetailLevel()
+VERBOSE = DetailLevel(is_verbose=True)
+UNCUT = DetailLevel(_ALL, _ALL, _ALL, sys.maxsize, 2_000, is_verbose=True, is_whole=True)
 
 
 class ShownCase(Struct):
@@ -138,7 +138,7 @@ class ShownCase(Struct):
 class CasePrinter:
     """Prints cases one after another, remembering which evaluation steps the reader has seen already."""
 
-    def __init__(self, report: RunReport, console: Console, shown: Shown) -> None:
+    def __init__(self, report: RunReport, console: Console, shown: DetailLevel) -> None:
         self._console = console
         self._shown = shown
         self._signs = signs_of(console)
@@ -418,7 +418,7 @@ def print_test(
             printer.print_entry(ShownCase(result))
         return
     is_alone = len(results) == 1
-    shown = Shown(
+    shown = DetailLevel(
         Limit(12, 900) if is_alone else Limit(5, 360), Limit(4, 500), step_width=160, is_verbose=is_alone
     )
     CasePrinter(report, console, shown).print_answers(results)

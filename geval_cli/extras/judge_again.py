@@ -68,7 +68,7 @@ def open_source(
             yield JudgedSource(run, runs, {}, metrics)
         return
     with open_runs(given.home, environ) as runs:
-        # Nothing is written to it, and its thread would keep the kernel from confining a stranger's config.
+        # Nothing is written to it, and its thread would keep the kernel from confining an untrusted config.
         runs.close()
         stored = runs.find(name)
         origin = runs.origin(stored.run.id)
@@ -358,7 +358,7 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
         known.append((case.test_index, case.repeat_index, case.column))
         repeats = max(repeats, case.repeat_index + 1)
         if is_same:
-            steps.note(case.assertions)
+            steps.record(case.assertions)
         if not is_same and case.repeat_index == 0:
             asked: tuple[str | None, ...] = (None if plan.is_serial else case.prompt.rendered,)
             if case.turns:
@@ -387,10 +387,10 @@ class _StepsOfRun(Struct):
 
     _found: dict[tuple[str, tuple[str, ...], str], set[tuple[str, ...]]] = field(default_factory=dict)
 
-    def note(self, results: Iterable[AssertionResult]) -> None:
+    def record(self, results: Iterable[AssertionResult]) -> None:
         """Note the steps of all ratings among `results`."""
         for result in results:
-            self.note(result.assertions)
+            self.record(result.assertions)
             for part in result.detail.get("parts") or [result.detail]:
                 steps = tuple(part.get("evaluation_steps") or ())
                 if steps and part.get("prompt_version") == prompt_version():

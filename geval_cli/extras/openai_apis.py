@@ -27,8 +27,8 @@ from geval_cli.providers.wire.chat import (
     tool_call,
     whole_end,
 )
-from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
-from geval_cli.providers.wire.finish_reasons import RESPONSES, End
+from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAnswer
+from geval_cli.providers.wire.finish_reasons import RESPONSES, FinishReason
 from geval_cli.providers.wire.openai import function_of, is_strict_safe
 from geval_cli.providers.wire.parameters import LIMITS, RESPONSES_API
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage
@@ -67,7 +67,7 @@ class ResponsesProvider(EndpointProvider):
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request, self.caps["top_logprobs"])
 
-    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         choice = _choice(received)
         if request.tools:  # all items go back, thoughts included
             back = Message("assistant", "", {"tool_calls": received.body["output"]})
@@ -194,7 +194,7 @@ def _input_part(part: Any) -> Any:
     return part
 
 
-def _choice(received: Received) -> Choice:
+def _choice(received: JsonAnswer) -> Choice:
     body = received.body
     items = body.get("output") if isinstance(body, dict) else None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -226,17 +226,17 @@ def _choice(received: Received) -> Choice:
         and (item.get("blocked") is True or is_filtered(item.get("content_filter_results")))
         for item in (of_filters if isinstance(of_filters, list) else ())
     ):
-        end = End.FILTERED
-    elif refusal and end in (End.STOP, None):
-        end = End.REFUSED
-    elif end in (End.STOP, None) and any(
+        end = FinishReason.FILTERED
+    elif refusal and end in (FinishReason.STOP, None):
+        end = FinishReason.REFUSED
+    elif end in (FinishReason.STOP, None) and any(
         item.get("status") not in (None, "completed")
         for item in items
         if item.get("type") == "message" or item in open_calls
     ):
         raise received.refuse("no whole answer (an item of its output is not completed)")
-    elif open_calls and end in (End.STOP, None):
-        end = End.TOOL_CALLS
+    elif open_calls and end in (FinishReason.STOP, None):
+        end = FinishReason.TOOL_CALLS
     if not texts and refusal:
         texts = [refusal]
     elif not texts:
@@ -309,7 +309,7 @@ class EmbeddingProvider(EndpointProvider):
         text = last_user_text(request.messages)
         return {"model": self._endpoint.model, "input": text, **self._endpoint.wire}
 
-    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         body = received.body
         entries = body.get("data") if isinstance(body, dict) else None
         found = [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
@@ -318,7 +318,7 @@ class EmbeddingProvider(EndpointProvider):
         return (Choice(json.dumps(vector, separators=(",", ":"))),)
 
 
-def _numbers(vector: Any, received: Received) -> list[float]:
+def _numbers(vector: Any, received: JsonAnswer) -> list[float]:
     numbers = [finite_number(item) for item in vector] if isinstance(vector, list) else []
     if not any(numbers) or None in numbers:
         raise received.refuse("an answer without an embedding")
@@ -342,7 +342,7 @@ class CohereEmbeddingProvider(EmbeddingProvider):
             **settings,
         }
 
-    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         body = received.body
         by_type = body.get("embeddings") if isinstance(body, dict) else None
         vectors = by_type.get("float") if isinstance(by_type, dict) else None
@@ -369,11 +369,11 @@ class ModerationProvider(EndpointProvider):
         text = last_user_text(request.messages)
         return {"model": self._endpoint.model, "input": text, **self._endpoint.wire}
 
-    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         return (Choice(json.dumps(_flagged(received))),)
 
 
-def _flagged(received: Received) -> dict[str, float | None]:
+def _flagged(received: JsonAnswer) -> dict[str, float | None]:
     body = received.body
     results = body.get("results") if isinstance(body, dict) else None
     first = results[0] if isinstance(results, list) and results else None
@@ -402,7 +402,7 @@ class ClassificationProvider(EndpointProvider):
             payload["parameters"] = dict(self._endpoint.wire)
         return payload
 
-    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         # The scores by label; servers send a list of them, or a list for each text.
         entries = received.body
         if isinstance(entries, list) and entries and isinstance(entries[0], list):

@@ -93,7 +93,7 @@ class ParquetRow(Struct, frozen=True):
 
 
 def refuse_parquet(path: Path, asked_at: Location | None) -> Problem:
-    """Return the problem of a stranger's config that names a Parquet file."""
+    """Return the problem of an untrusted config that names a Parquet file."""
     message = f"`{path.name}` is a Parquet file, which --untrusted does not allow"
     notes = ("use .csv or .jsonl: a small Parquet file can be built to fill the memory",)
     return Problem(message, asked_at, TRUST_HINT, notes)
@@ -524,9 +524,9 @@ def open_tests(
         reading: takes the problems.
 
     Raises:
-        ConfigError: the file cannot be read, or the config is a stranger's.
+        ConfigError: the file cannot be read, or the config is untrusted.
     """
-    if reading.files.access.is_strangers:
+    if reading.files.access.is_untrusted:
         raise ConfigError([refuse_parquet(path, asked_at)])
     shape = read_shape(path, reading.files.access, asked_at)
     left_out = tuple(column.name for column in shape.columns if names.get(column.name, "") is None)

@@ -196,7 +196,7 @@ class ResultsReader:
     def _opened(self) -> BinaryIO:
         """Return the file to be read from its first letter: other programs put a mark of the encoding before it."""
         file = open_regular(self.path, self._access)
-        if self._access.is_strangers and os.fstat(file.fileno()).st_size > MAX_CONFIG_BYTES:
+        if self._access.is_untrusted and os.fstat(file.fileno()).st_size > MAX_CONFIG_BYTES:
             file.close()
             raise OSError(errno.EFBIG, f"it is larger than {MAX_CONFIG_BYTES >> 20} MB")
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:

@@ -25,7 +25,7 @@ _MAX_CELLS = 50_000_000
 _MAX_SHEET_ROWS = 1_048_576  # of the format
 _MAX_ELEMENTS, _MAX_DEPTH = 4_000_000, 100
 _MAX_TAG_BYTES = 4 << 20
-"""Of the XML in a stranger's sheet, attributes counted, too: each takes a hundred bytes where it takes five here."""
+"""Of the XML in an untrusted sheet, attributes counted, too: each takes a hundred bytes where it takes five here."""
 
 _BROKEN_SHEET = (
     ValueError,
@@ -148,7 +148,7 @@ def _package(asked_at: Location | None) -> Any:
 
 
 def _check_size(content: bytes, path: Path, access: Access, asked_at: Location | None) -> None:
-    """Refuse a file that takes far more memory than it has bytes; of a stranger's, its elements are counted first."""
+    """Refuse a file that takes far more memory than it has bytes; elements of an untrusted one are counted first."""
     too_large = Problem(
         f"`{path}` is too large for a sheet", asked_at, "save it as .csv, which is read row by row"
     )
@@ -158,7 +158,7 @@ def _check_size(content: bytes, path: Path, access: Access, asked_at: Location |
         members = archive.infolist()
         if sum(member.file_size for member in members) > _MAX_UNPACKED_BYTES:
             raise ConfigError([too_large])
-        if access.is_strangers:
+        if access.is_untrusted:
             left = _MAX_ELEMENTS
             for member in members:
                 with archive.open(member) as stream:

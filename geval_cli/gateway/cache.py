@@ -259,7 +259,7 @@ class Memory:
                 self._weight -= _weight(stored)
 
 
-class Answers:
+class CachedAnswers:
     """The answers of a run and, unless `since` forbids it, of runs before it.
 
     Answers that are not to outlive the run are in memory only. So are those of the run that were asked for last, as
@@ -382,7 +382,7 @@ class Answers:
 class CacheRead:
     """A layer that recalls known samples and passes on only the missing ones."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: CachedAnswers) -> None:
         self._answers = answers
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
@@ -426,7 +426,7 @@ class Offline:
 class CacheWrite:
     """A layer that commits an answer before anybody uses it, so that a crash loses none that was paid for."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: CachedAnswers) -> None:
         self._answers = answers
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:

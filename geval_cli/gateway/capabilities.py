@@ -231,7 +231,7 @@ _FEATURE = "n"
 _NAMES_N = re.compile(r"(?<![\\\w])(n|n_cmpl|n_choices|n_parallel)(?!\w)|completion choices?", re.IGNORECASE)
 
 
-class _Width(Struct):
+class _ChoiceLimit(Struct):
     """The choices that a server gives at a time: `most` so far, a limit once it gave fewer than asked."""
 
     discovery: Discovery = field(default_factory=Discovery)
@@ -278,7 +278,7 @@ class FanOut:
         """Build the layer; calls wait `patience_s` seconds at most for what the first one finds out about `n`."""
         self._notice = notice
         self._patience_s = patience_s
-        self._widths: defaultdict[ServerKey, _Width] = defaultdict(_Width)
+        self._widths: defaultdict[ServerKey, _ChoiceLimit] = defaultdict(_ChoiceLimit)
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         wanted = call.request.sample_indexes
@@ -319,7 +319,7 @@ class FanOut:
             elif isinstance(answer, BaseException):
                 raise answer
 
-    async def _send(self, call: ModelCall, width: _Width, send_next: Handler) -> ModelResponse | None:
+    async def _send(self, call: ModelCall, width: _ChoiceLimit, send_next: Handler) -> ModelResponse | None:
         """Return the answer, or None when the server refuses to give several choices at once."""
         asked = len(call.request.sample_indexes)
         try:

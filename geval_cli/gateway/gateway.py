@@ -13,7 +13,7 @@ from geval_cli.errors import ProviderError, UnjudgeableError
 from geval_cli.events import ModelCalled, Noticed, RequestDetail, RequestEnded, RunEvent
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation, Ledger
 from geval_cli.gateway.cache import (
-    Answers,
+    CachedAnswers,
     CacheRead,
     CacheWrite,
     Claimed,
@@ -133,7 +133,7 @@ class StackParts(Struct, frozen=True):
     """
 
     single_flight: SingleFlight
-    answers: Answers
+    answers: CachedAnswers
     circuit: Circuit
     cases: OpenCases
     ledger: Ledger
@@ -250,7 +250,7 @@ class Gateway:
         self._repeated: dict[int, ModelCall] = {}
         runtime, policy = runtime or Runtime(), policy or CallPolicy()
         self.wire = policy.wire
-        self._answers = Answers(
+        self._answers = CachedAnswers(
             None if cache is None else cache.used_by(policy.run_id),
             since=reads_since,
             notice=_notice_of(on_event),

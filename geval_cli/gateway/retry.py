@@ -149,7 +149,7 @@ class Retry:
         self._runtime = runtime
         self._notice = notice
         self._wire = wire
-        self._told: defaultdict[ServerKey, _NoticesGiven] = defaultdict(_NoticesGiven)
+        self._given: defaultdict[ServerKey, _NoticesGiven] = defaultdict(_NoticesGiven)
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         state = _RetryState()
@@ -205,7 +205,7 @@ class Retry:
             return pause_s
         state.patience_s = patience_s
         since = self._pauses.limited_since(call.server)
-        told = self._told[call.server]
+        told = self._given[call.server]
         if told.given_up_since != since:
             told.given_up_since = since
             at = self._runtime.time_of_day(self._runtime.clock())
@@ -218,7 +218,7 @@ class Retry:
 
     def _tell_of_pause(self, call: ModelCall, state: _RetryState) -> None:
         """Tell the user once that a server is waited for, and again when it gives no answer for long."""
-        told, limited_s = self._told[call.server], self._pauses.limited_for_s(call.server)
+        told, limited_s = self._given[call.server], self._pauses.limited_for_s(call.server)
         since = self._pauses.limited_since(call.server)
         until = self._runtime.time_of_day(state.gives_up_at)
         if not told.is_named:

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from geval_cli.errors import JudgeError, JudgeParseError
 from geval_cli.gateway.capabilities import Discovery
 from geval_cli.judge.lenient_json import find_begun_objects
-from geval_cli.judge.metric import Judge, KeepingJudge, Metric, public_id_of
+from geval_cli.judge.metric import CachingJudge, Judge, Metric, public_id_of
 from geval_cli.judge.prompt import reread_text, user_message
 from geval_cli.judge.replies import without_thoughts
-from geval_cli.providers.wire.finish_reasons import End, known_end
+from geval_cli.providers.wire.finish_reasons import FinishReason, known_end
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role, Usage
 
 LOGPROBS = "logprobs"
@@ -232,7 +232,7 @@ class JudgeCalls:
         """
 
         async def was_sampled() -> bool:
-            if not isinstance(self.judge, KeepingJudge) or await self.judge.has_kept(_of_judge(request)):
+            if not isinstance(self.judge, CachingJudge) or await self.judge.has_kept(_of_judge(request)):
                 return False
             return await self.judge.has_kept(await self._as_kept(_of_judge(samples())))
 
@@ -244,7 +244,7 @@ class JudgeCalls:
         """Return `request` without our token limit if the cache has it only so: an earlier run knew of the need."""
         if "max_tokens" not in request.params or self.memory.needs_room(self.judge):
             return request
-        if not isinstance(self.judge, KeepingJudge) or await self.judge.has_kept(request):
+        if not isinstance(self.judge, CachingJudge) or await self.judge.has_kept(request):
             return request
         roomier = replace(request, params=_without(request.params, "max_tokens"))
         if not await self.judge.has_kept(roomier):
@@ -297,7 +297,7 @@ class JudgeCalls:
 
     async def forget(self, *requests: ModelRequest) -> None:
         """Have `requests` answered anew the next time; else a cache would give what nobody can read for weeks."""
-        if isinstance(self.judge, KeepingJudge):
+        if isinstance(self.judge, CachingJudge):
             for request in requests:
                 await self.judge.forget(_of_judge(request))
 
@@ -315,7 +315,7 @@ def _of_judge(request: ModelRequest) -> ModelRequest:
 
 def is_cut_off(choice: Choice) -> bool:
     """Return whether a reply ends because a token limit was reached."""
-    return known_end(choice.finish_reason or "") is End.LENGTH
+    return known_end(choice.finish_reason or "") is FinishReason.LENGTH
 
 
 def whole_text(choice: Choice) -> str:

@@ -742,7 +742,7 @@ async def _by_samples(
 ) -> RatingEstimate:
     """Take all samples in one request, or, with a `stop_error`, in batches until the verdict is settled."""
     rule = None if metric.stop_error is None else _stop_rule(metric, metric.stop_error)
-    taken = Taken[ParsedReply]()
+    taken = SampledReplies[ParsedReply]()
     decision: StopDecision | None = None
     for end in _sample_ends(metric):
         indexes = tuple(range(taken.requested, end))
@@ -786,7 +786,9 @@ def _stop_rule(metric: Metric, stop_error: float) -> StopRule:
     return StopRule(ratings, least_mean, stop_error) if ratings else StopRule((low, high), least_mean, 0)
 
 
-def _stopped(taken: "Taken[ParsedReply]", metric: Metric, decision: StopDecision) -> Mapping[str, JsonValue]:
+def _stopped(
+    taken: "SampledReplies[ParsedReply]", metric: Metric, decision: StopDecision
+) -> Mapping[str, JsonValue]:
     """Return the account of an early stop for the detail: how many were taken of how many, and why no more."""
     left = metric.samples - taken.requested
     if not left:
@@ -802,7 +804,7 @@ def _least_valid(metric: Metric, requested: int) -> int:
     return max(1, math.ceil(round(metric.min_valid * requested, 9)))
 
 
-class Taken(Struct, Generic[Reply]):
+class SampledReplies(Struct, Generic[Reply]):
     """The samples that were taken so far: how many, those that can be read, and what is wrong with the others."""
 
     requested: int = 0

@@ -215,7 +215,7 @@ class Judge(Protocol):
 
 
 @runtime_checkable
-class KeepingJudge(Protocol):
+class CachingJudge(Protocol):
     """A judge that caches its answers."""
 
     async def forget(self, request: ModelRequest) -> None:

@@ -350,8 +350,8 @@ async def run_request(request: "RunRequest", cache: "CacheChoice", progress: boo
         stop = StopSignal()
 
         def listen(event: "RunEvent") -> None:
-            for hear in listeners:
-                hear(event)
+            for listen in listeners:
+                listen(event)
 
         report = await run_evaluation(
             prepared,

@@ -42,10 +42,10 @@ def check_is_own(environ: Mapping[str, str]) -> None:
     """Check that suites are the program's own.
 
     Raises:
-        UsageError: GEVAL_UNTRUSTED says that every config is a stranger's, and nothing confines this process.
+        UsageError: GEVAL_UNTRUSTED says that every config is untrusted, and nothing confines this process.
     """
     if is_untrusted(environ):
-        hint = "`geval run --untrusted` runs a stranger's config; unset the variable for your own"
+        hint = "`geval run --untrusted` runs an untrusted config; unset the variable for your own"
         raise UsageError(f"{UNTRUSTED_VARIABLE} is set, and a Python program cannot be confined", hint=hint)
 
 

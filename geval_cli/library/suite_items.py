@@ -148,7 +148,7 @@ class GevalFile(pytest.File):
             raise NotJudgedError(self._missing)
         return self._gates
 
-    def _by_test(self, ran: "_Ran") -> "dict[int, list[CaseResult]]":
+    def _by_test(self, ran: "_SelectedRun") -> "dict[int, list[CaseResult]]":
         found: dict[int, list[CaseResult]] = {}
         for result in ran.results:
             found.setdefault(result.test_index, []).append(result)
@@ -160,7 +160,7 @@ class GevalFile(pytest.File):
             self._planned = {test.index: plan.cases_of(test) * plan.repeats for test in plan.suite.tests}
         return found
 
-    def _run(self) -> "_Ran":
+    def _run(self) -> "_SelectedRun":
         """Return the run of the selected tests: with xdist one process runs, and the others read what it stored."""
         shared, name = shared_runs(self.config), digest(self.nodeid)
         if shared is None:
@@ -171,12 +171,12 @@ class GevalFile(pytest.File):
                 with open_runs(SessionOptions.of(self.config).folder, os.environ) as runs:
                     run, summary = runs.find(known)
                     gates = () if summary is None else summary.gates
-                    return _Ran(known, tuple(runs.results(known)), run.warnings, run.status, gates)
+                    return _SelectedRun(known, tuple(runs.results(known)), run.warnings, run.status, gates)
             if shared.acquire(name):
                 try:
                     if shared.find(name) is None:
                         ran = self._run_here()
-                        shared.note(name, ran.run_id)
+                        shared.record(name, ran.run_id)
                         return ran
                 finally:
                     shared.release(name)
@@ -199,14 +199,14 @@ class GevalFile(pytest.File):
             budget=budget_of(self.config),
         )
 
-    def _run_here(self) -> "_Ran":
+    def _run_here(self) -> "_SelectedRun":
         result = run_blocking(*self._request(), progress=False)
         run, gates = result.run, result.summary.gates
-        return _Ran(run.id, result.results, run.warnings, run.status, gates)
+        return _SelectedRun(run.id, result.results, run.warnings, run.status, gates)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
+class _SelectedRun:
     """A run of a suite's selected tests."""
 
     run_id: str

@@ -63,7 +63,7 @@ POLL_S = 0.05
 _budget_key: pytest.StashKey[Budget] = pytest.StashKey()
 
 
-class Notes(Protocol):
+class JudgementRecorder(Protocol):
     """Takes down what is judged in the test that runs, which is `item`."""
 
     @property
@@ -136,7 +136,7 @@ class GevalFixture:
     score: a `GevalError` is raised.
     """
 
-    def __init__(self, config: pytest.Config, notes: "Notes") -> None:
+    def __init__(self, config: pytest.Config, notes: "JudgementRecorder") -> None:
         self._notes = notes
         self._options = options = SessionOptions.of(config)
         self._session = LibrarySession(

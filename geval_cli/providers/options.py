@@ -176,7 +176,7 @@ SET_BY_GEVAL = {
 _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "te", "trailer", "upgrade"})
 """How much of a connection is one message: the HTTP client alone can say so."""
 
-# A stranger's config could lead the request, and the key in it, to another server behind the same proxy.
+# An untrusted config could lead the request, and the key in it, to another server behind the same proxy.
 _ROUTING_HEADERS = frozenset(
     {"host", "forwarded", "via", "connection", "x-host", "x-real-ip", "x-rewrite-url"}
 )
@@ -259,7 +259,7 @@ def limits_of(settings: Mapping[str, Any], **defaults: Any) -> ProviderLimits:
     return ProviderLimits(**{**defaults, **named})
 
 
-class Others(Enum):
+class OtherKeys(Enum):
     """The treatment of keys that are not geval's own."""
 
     SENT = "sent"
@@ -270,7 +270,7 @@ class Others(Enum):
 def check_settings(
     source: ProviderSource,
     keys: tuple[OwnKey, ...],
-    others: Others = Others.UNUSED,
+    others: OtherKeys = OtherKeys.UNUSED,
     *,
     further: Collection[str] = (),
 ) -> list[Problem]:
@@ -283,13 +283,13 @@ def check_settings(
         further: names of such that someone else checks.
     """
     problems = [*_own_problems(source, keys), *_other_problems(source, keys, others, further)]
-    if others is not Others.HANDED_OVER:
+    if others is not OtherKeys.HANDED_OVER:
         problems += [
             source.problem(f"`{name}` is ignored: {why}", key=name, severity=Severity.WARNING)
             for name, why in SET_BY_GEVAL.items()
             if source.spec.config.get(name) is not None
         ]
-    if others is Others.SENT:
+    if others is OtherKeys.SENT:
         # A problem for each model parameter of the wrong type; with a warning it is sent all the same.
         for name, value in source.spec.config.items():
             kind = WIRE_SETTINGS.get(name)
@@ -302,11 +302,11 @@ def check_settings(
 
 
 def _other_problems(
-    source: ProviderSource, keys: tuple[OwnKey, ...], others: Others, further: Collection[str]
+    source: ProviderSource, keys: tuple[OwnKey, ...], others: OtherKeys, further: Collection[str]
 ) -> Iterator[Problem]:
     own = {spelling for key in keys for spelling in key.spellings}
-    known = {*own, *further, *(WIRE_SETTINGS if others is Others.SENT else ())}
-    known |= SET_BY_GEVAL.keys() if others is not Others.HANDED_OVER else set()
+    known = {*own, *further, *(WIRE_SETTINGS if others is OtherKeys.SENT else ())}
+    known |= SET_BY_GEVAL.keys() if others is not OtherKeys.HANDED_OVER else set()
     unknown = []
     for name in source.spec.config:
         if name in known:
@@ -317,24 +317,24 @@ def _other_problems(
             unknown.append(name)
             continue
         hint = f"did you mean `{near}`?"
-        if others is Others.SENT:
+        if others is OtherKeys.SENT:
             hint = f"{hint} {_AS_IT_IS}"
         # A program may well have settings of its own that look like ours.
-        severity = Severity.WARNING if others is Others.HANDED_OVER else source.rules.odd_params
+        severity = Severity.WARNING if others is OtherKeys.HANDED_OVER else source.rules.odd_params
         yield source.key_problem(f"unknown key `{name}` in `config`", key=name, hint=hint, severity=severity)
-    if unknown and others is not Others.HANDED_OVER:
+    if unknown and others is not OtherKeys.HANDED_OVER:
         names = ", ".join(f"`{name}`" for name in unknown)
         message = f"geval does not know {names} of `config` ({source.id}): {_FATES[others]}"
         hint = (
             "put it under `passthrough` to send it without this warning"
-            if others is Others.SENT
+            if others is OtherKeys.SENT
             else "leave it out"
         )
         yield source.key_problem(message, key=unknown[0], hint=hint, severity=Severity.WARNING)
 
 
 _AS_IT_IS = "put parameters to send unchanged under `passthrough`"
-_FATES = {Others.SENT: "sent as it is", Others.UNUSED: "it has no effect"}
+_FATES = {OtherKeys.SENT: "sent as it is", OtherKeys.UNUSED: "it has no effect"}
 
 
 def _own_problems(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Problem]:

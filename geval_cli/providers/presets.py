@@ -30,7 +30,7 @@ from geval_cli.providers.network.messages import Signer
 from geval_cli.providers.options import (
     CLOUD_LOGIN,
     ENDPOINT_KEYS,
-    Others,
+    OtherKeys,
     check_settings,
     has_key_command,
     is_price,
@@ -201,7 +201,7 @@ def check(source: ProviderSource) -> list[Problem]:
     changed = {name: value for name, value in changed.items() if config.get(name) is not None}
     is_azure = preset_of(source).wire_format == "azure"
     further = {*changed, *(_PRINCIPAL_KEYS if is_azure else ())}
-    problems = check_settings(source, ENDPOINT_KEYS, Others.SENT, further=further)
+    problems = check_settings(source, ENDPOINT_KEYS, OtherKeys.SENT, further=further)
     # A warning for each parameter of the config that promptfoo does not send, or changes.
     for name, value in changed.items():
         if name in _SENT_OTHERWISE:

@@ -1,4 +1,4 @@
-"""Which providers a stranger's config may use: models of known vendors at their own addresses, with their own keys."""
+"""Which providers an untrusted config may use: models of known vendors at their own addresses, with their own keys."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -62,13 +62,13 @@ def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | 
         and (what := extra(_AWS).misused_credentials(source))
     ):
         message = f"`{spec.public_id}` uses {what} of this machine, which {access.refuser} not allow"
-        return Problem(message, spec.place.value("id"), TRUST_HINT if access.is_strangers else _SERVER_HINT)
+        return Problem(message, spec.place.value("id"), TRUST_HINT if access.is_untrusted else _SERVER_HINT)
     if not access.runs_code and runs_program(spec):
         return _refused(f"`{spec.public_id}` runs code", spec)
-    return None if access.reaches_any_host else _stranger_problem(source, kinds)
+    return None if access.reaches_any_host else _untrusted_problem(source, kinds)
 
 
-def _stranger_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | None:
+def _untrusted_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | None:
     spec, kind = source.spec, _kind(source.spec)
     if kind in _ADDRESSES:
         return _refused(f"`{spec.public_id}` has its own URL", spec)

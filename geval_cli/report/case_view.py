@@ -27,7 +27,7 @@ from geval_cli.numbers import (
     format_score,
     format_share,
 )
-from geval_cli.providers.wire.finish_reasons import End, known_end
+from geval_cli.providers.wire.finish_reasons import FinishReason, known_end
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status, Turn
 from geval_cli.report.sanitize import one_line, sanitize, value_text
 from geval_cli.source.media import markers_in, named_and_hashed, named_kind
@@ -46,9 +46,9 @@ _TOLD = frozenset(
 """The keys of `detail` that have words of their own, and those that only programs compare."""
 
 _UNUSUAL_ENDS = {
-    End.LENGTH: "a token limit cut the answer off",
-    End.FILTERED: "a content filter cut the answer off or replaced it",
-    End.REFUSED: "the model refused",
+    FinishReason.LENGTH: "a token limit cut the answer off",
+    FinishReason.FILTERED: "a content filter cut the answer off or replaced it",
+    FinishReason.REFUSED: "the model refused",
 }
 
 
@@ -631,8 +631,8 @@ class CaseView(Struct, frozen=True):
         result, found = self.result, []
         if result.ended_by:
             found.append(ENDS.get(result.ended_by, f"ended by {one_line(result.ended_by, 60)}"))
-        end = known_end(result.finish_reason or End.STOP)
-        if end not in (End.STOP, End.TOOL_CALLS):
+        end = known_end(result.finish_reason or FinishReason.STOP)
+        if end not in (FinishReason.STOP, FinishReason.TOOL_CALLS):
             meaning = (
                 "the model ended its answer in an unusual way" if end is None else _UNUSUAL_ENDS.get(end)
             )

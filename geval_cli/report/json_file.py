@@ -20,7 +20,7 @@ from geval_cli.report.safe_file import SafeFile, open_in_place
 def json_text(value: object, *, indent: int | None = None) -> str:
     """Return a record or plain value as JSON text that encodes as UTF-8.
 
-    Numbers that JSON lacks become null; bytes become text; other strangers their `repr`; a surrogate without its
+    Numbers that JSON lacks become null; bytes become text; other objects their `repr`; a surrogate without its
     partner becomes U+FFFD, the replacement character.
     """
     separators = (",", ":") if indent is None else None
@@ -99,7 +99,7 @@ class JsonlFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: TextIO | None = None
-        self._told = bytearray()  # of each test, whether it was written
+        self._written = bytearray()  # of each test, whether it was written
 
     def listen(self, event: RunEvent) -> None:
         try:
@@ -117,16 +117,16 @@ class JsonlFile:
     def finish(self, report: RunReport) -> None:
         self._close()
         with SafeFile(self._path) as file:
-            self._told = bytearray()
+            self._written = bytearray()
             for result in report.results():
                 file.write(self._lines(result))
 
     def _lines(self, result: CaseResult) -> str:
         index, test = result.test_index, ""
         if result.asked is not None:
-            self._told.extend(bytes(max(0, index + 1 - len(self._told))))
-            if not self._told[index]:
-                self._told[index] = True
+            self._written.extend(bytes(max(0, index + 1 - len(self._written))))
+            if not self._written[index]:
+                self._written[index] = True
                 test = f'{{"test":{json_text(result.asked)}}}\n'
         return f"{test}{result_text(result)}\n"
 

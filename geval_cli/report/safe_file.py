@@ -1,4 +1,4 @@
-"""Write a file so that no reader ever sees half of it, and through no link of a stranger's; errors say what to do."""
+"""Write a file so that no reader sees half of it, and through no link in an untrusted folder; errors say what to do."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ _HINTS = {
 }
 
 _distrusted: set[Path] = set()
-"""Folders of strangers. Like the kernel's wall and the variables that are taken away, it holds for the process."""
+"""Untrusted folders. Like the kernel's sandbox and the variables that are taken away, it holds for the process."""
 
 
 def distrust_links(folders: Iterable[Path]) -> None:
@@ -63,7 +63,7 @@ def real_path(path: Path) -> Path:
     """Return `path` with its links followed, also where it leads nowhere yet.
 
     Raises:
-        LinkedError: a link is in a folder of a stranger's, or someone else's in a folder that all may write to.
+        LinkedError: a link is in an untrusted folder, or someone else's in a folder that all may write to.
         OSError: the links go in circles.
     """
     absolute = Path.cwd() / path
@@ -101,7 +101,7 @@ def real_path(path: Path) -> Path:
     return real
 
 
-class Place(Struct, frozen=True):
+class FolderEntry(Struct, frozen=True):
     """A name in a folder that is open: whatever becomes of the folder's own name, the folder is the same.
 
     Attributes:
@@ -138,7 +138,7 @@ class Place(Struct, frozen=True):
 
 
 @contextmanager
-def opened_place(path: Path) -> Iterator[Place]:
+def opened_place(path: Path) -> Iterator[FolderEntry]:
     """Open the folder of `path`, its links followed, until the end of the block.
 
     Raises:
@@ -146,7 +146,7 @@ def opened_place(path: Path) -> Iterator[Place]:
     """
     real = real_path(path)
     if not _HAS_FOLDERS:
-        yield Place(real, None)
+        yield FolderEntry(real, None)
         return
     # No part of it is a link, and none that becomes one meanwhile is followed.
     descriptor = os.open(real.parent if _NO_LINKS else real.anchor, _FOLDER | _NO_LINKS)
@@ -155,7 +155,7 @@ def opened_place(path: Path) -> Iterator[Place]:
             inner = os.open(part, _FOLDER | _NO_LINK, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = inner
-        yield Place(real, descriptor)
+        yield FolderEntry(real, descriptor)
     finally:
         os.close(descriptor)
 
@@ -164,7 +164,7 @@ def open_in_place(path: Path, flags: int, *, mode: int = _BY_UMASK) -> int:
     """Return a descriptor for writing into the file at `path` itself, under the rules of `SafeFile` about links.
 
     Raises:
-        OSError: it cannot be opened, or is a stranger's link, pipe, device, or second name of another file.
+        OSError: it cannot be opened, or is untrusted link, pipe, device, or second name of another file.
     """
     if not _distrusted:
         return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), mode)
@@ -214,7 +214,7 @@ def output_error(path: Path, error: OSError, *, advice: str = _ADVICE) -> Output
     return OutputError(f"cannot write {path}: {reason}", path=str(path), hint=hint)
 
 
-def _remove_left_over(place: Place) -> None:
+def _remove_left_over(place: FolderEntry) -> None:
     """Remove the unfinished files for this name whose writers were killed, as far as they are the user's own.
 
     A writer holds the lock of its file. One that is empty may be about to be locked, so it has to be some time old.

@@ -106,7 +106,7 @@ _OF_BASELINE = ("baseline", "proven")
 _ROWS_MAX = 60
 
 
-class Signs(Struct, frozen=True):
+class Symbols(Struct, frozen=True):
     """The characters beyond ASCII that reports use, or their stand-ins where the stream has none."""
 
     marks: Mapping[Status, str]
@@ -114,21 +114,21 @@ class Signs(Struct, frozen=True):
     times: str
 
 
-UNICODE_SIGNS = Signs(
+UNICODE_SIGNS = Symbols(
     MappingProxyType(
         {Status.PASSED: "✓", Status.FAILED: "✗", Status.ERROR: "!", Status.NOT_EVALUATED: "–"}  # noqa: RUF001
     ),
     dot="·",
     times="×",  # noqa: RUF001
 )
-_ASCII_SIGNS = Signs(
+_ASCII_SIGNS = Symbols(
     MappingProxyType({Status.PASSED: "+", Status.FAILED: "x", Status.ERROR: "!", Status.NOT_EVALUATED: "-"}),
     dot="|",
     times="x",
 )
 
 
-def signs_of(console: Console) -> Signs:
+def signs_of(console: Console) -> Symbols:
     """Return the signs that the console's stream can show."""
     return UNICODE_SIGNS if is_unicode(console) else _ASCII_SIGNS
 
@@ -150,13 +150,13 @@ def run_outcome(run: RunRecord, summary: RunSummary) -> tuple[str, Status | None
     return "ranked" if summary.rankings else "nothing evaluated", Status.NOT_EVALUATED
 
 
-def with_signs(text: str, signs: Signs) -> str:
+def with_signs(text: str, signs: Symbols) -> str:
     """Return a text with names of columns in it as the stream can show them."""
     return text.replace(UNICODE_SIGNS.times, signs.times)
 
 
 def verdict(
-    status: Status, score: str | None, signs: Signs, *, has_fallback: bool = False, is_split: bool = False
+    status: Status, score: str | None, signs: Symbols, *, has_fallback: bool = False, is_split: bool = False
 ) -> Text:
     """`✓ PASS 0.87`, with a trailing `~` for another estimator than was wanted, and `/` for judges that are split."""
     words = f"{signs.marks[status]} {WORDS[status]}"
@@ -167,7 +167,7 @@ def verdict(
     return text.append(f" {marks}", style="yellow") if marks else text
 
 
-def case_verdict(result: CaseResult, signs: Signs, *, has_marks: bool = True) -> Text:
+def case_verdict(result: CaseResult, signs: Symbols, *, has_marks: bool = True) -> Text:
     """Return the verdict on one case with its score, precise enough not to look equal to a threshold that it missed.
 
     With `has_marks`, it is marked where a judge fell back to another estimator, or several judges disagree.
@@ -177,7 +177,7 @@ def case_verdict(result: CaseResult, signs: Signs, *, has_marks: bool = True) ->
     return verdict(result.status, case_score(result), signs, **marks)
 
 
-def cell_verdict(result: CaseResult, signs: Signs, width: int, *, has_marks: bool = True) -> Text:
+def cell_verdict(result: CaseResult, signs: Symbols, width: int, *, has_marks: bool = True) -> Text:
     """Return the verdict on a case for a cell of a table: `✗ FAIL helpful 0.75` names what failed it, with its score.
 
     The score of the whole case stands beside a failure only where it decided: next to a name it would be read as that
@@ -198,7 +198,7 @@ def cell_verdict(result: CaseResult, signs: Signs, width: int, *, has_marks: boo
     return verdict(result.status, what, signs, **marks)
 
 
-def column_title(column: Column, columns: tuple[Column, ...], signs: Signs) -> str:
+def column_title(column: Column, columns: tuple[Column, ...], signs: Symbols) -> str:
     """`prompt × provider`, or only the one of the two in which the columns differ; `[2]` behind it where none does."""  # noqa: RUF002
     title = _title(column, columns, signs)
     names = column.prompt_label, column.provider_label
@@ -218,7 +218,7 @@ def whole_titles(columns: Iterable[Column]) -> dict[int, str]:
     }
 
 
-def fitted_title(title: str, width: int, signs: Signs) -> str:
+def fitted_title(title: str, width: int, signs: Symbols) -> str:
     """Return a column's title in so many cells; of `prompt × provider`, each keeps its beginning."""  # noqa: RUF002
     prompt, times, provider = title.partition(f" {signs.times} ")
     if cell_len(title) <= width or not times:
@@ -228,7 +228,7 @@ def fitted_title(title: str, width: int, signs: Signs) -> str:
     return f"{one_line(prompt, room - second)}{times}{one_line(provider, second)}"
 
 
-def _title(column: Column, columns: tuple[Column, ...], signs: Signs) -> str:
+def _title(column: Column, columns: tuple[Column, ...], signs: Symbols) -> str:
     prompt, provider = (one_line(label, _LABEL_MAX) for label in (column.prompt_label, column.provider_label))
     if not prompt or (len({item.prompt_label for item in columns}) == 1 and provider):
         return provider

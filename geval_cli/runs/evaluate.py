@@ -308,7 +308,7 @@ class _Evaluation(Struct):
 
             async def run_pass() -> bool:
                 runner.begin_pass()
-                work = _Pass(runner, stop, None if driver is None else done)
+                work = _JobPass(runner, stop, None if driver is None else done)
                 queues = prepared.plan.queues
                 if done is not None:
                     queues = tuple(map(done.missing, queues))
@@ -471,7 +471,7 @@ async def open_jobs(
         yield JobRunner(prepared, events, session, groups)
 
 
-class _Pass(Struct):
+class _JobPass(Struct):
     """One pass over the jobs of a run. `done` takes note of each case that has its result, for the next pass."""
 
     runner: JobRunner

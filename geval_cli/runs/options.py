@@ -611,7 +611,7 @@ class RunOptions:
         bool,
         Option(
             "--untrusted",
-            "For a stranger's config: no code, no environment values, no files elsewhere, known vendors "
+            "For an untrusted config: no code, no environment values, no files elsewhere, known vendors "
             "only. =strict: also refuse to run if the kernel cannot confine it.",
             OptionGroup.SAFETY,
             also_in=("judge", "lock", "validate"),

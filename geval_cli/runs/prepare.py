@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.assertions.judges import check_writer, kind_by_default
 from geval_cli.engine.check import Checked, check_plan, is_of_gates
-from geval_cli.engine.plan import NO_PROVIDER, DrawnTests, Plan, SelectedTests
+from geval_cli.engine.plan import NO_PROVIDER, Plan, SampledTests, SelectedTests
 from geval_cli.errors import ConfigError, Location, MissingKey, Problem, Severity
 from geval_cli.plugins import extra
 from geval_cli.providers.base import TEXT, batch_api
@@ -69,8 +69,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     )
     suite = suite if judged is None else dataclasses.replace(suite, tests=judged)
     asks_models = judged is None and not request.asks_judges_only
-    if is_going_to_run and asks_models and not opened.problems and not suite.access.is_strangers:
-        # Slow parts (a local model) load during the check; a stranger's config may not start anything.
+    if is_going_to_run and asks_models and not opened.problems and not suite.access.is_untrusted:
+        # Slow parts (a local model) load during the check; an untrusted config may not start anything.
         begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
     plan = Plan(suite, request.repeats or _repeats_of(suite))
     templates = templates_for(suite)
@@ -118,7 +118,9 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     notes = tuple(_judge_notes(suite, checked, defaults))
     suite, ports = _with_needs(suite, checked, request)
     drawn = (
-        DrawnTests(suite.tests, checked.tests, request.seed) if _stops_when_decided(request, suite) else None
+        SampledTests(suite.tests, checked.tests, request.seed)
+        if _stops_when_decided(request, suite)
+        else None
     )
     plan = replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows, drawn=drawn)
     stored = (
@@ -255,8 +257,8 @@ def _opened(request: RunRequest) -> OpenedSuite:
 def _with_needs(
     suite: LoadedSuite, checked: Checked, request: RunRequest
 ) -> tuple[LoadedSuite, frozenset[int] | None]:
-    """Return the suite with the ports of its providers; a stranger's keeps only the environment its providers read."""
-    if not suite.access.is_strangers:
+    """Return the suite with the ports of its providers; an untrusted one keeps only what its providers read."""
+    if not suite.access.is_untrusted:
         return suite, None
     grader = [] if request.grader is None else [ProviderSpec(id=request.grader)]
     asked = (*suite.providers, *checked.answerers, *checked.users, *checked.judges, *grader)
@@ -283,7 +285,7 @@ def _nothing_to_run(suite: LoadedSuite, request: RunRequest) -> Problem:
 def templates_for(suite: LoadedSuite) -> Templates:
     """Return templates that behave as the suite's dialect has them.
 
-    Those of a stranger's suite see no environment values, and run no filters of its own.
+    Those of an untrusted suite see no environment values, and run no filters of its own.
     """
     env = suite.env if suite.access.reads_environment else {}
     filters = extra(_CODE_WHILE_READING).template_filters(suite) if suite.filters else {}
@@ -369,7 +371,7 @@ def _judge_lacks_key(problem: MissingKey, judge: ProviderSpec, place: Location |
 
 def _access_problem(spec: ProviderSpec, suite: LoadedSuite) -> Problem | None:
     """Why a config may not use a provider; one that the command line names is the user's own word."""
-    if suite.access.runs_code or (runs_program(spec) and not suite.access.is_strangers):
+    if suite.access.runs_code or (runs_program(spec) and not suite.access.is_untrusted):
         return None  # a server refuses a config with code as a whole, and lets it be edited
     return provider_access_problem(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
 

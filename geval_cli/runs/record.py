@@ -1,8 +1,8 @@
 """The record of a run: its id, the commit that it is made from, what is kept so that it can be resumed.
 
 The commit is read out of `.git` without starting a program; only `is_dirty` asks git itself. A config of the user's own
-is checked out anywhere: in a linked worktree, in a submodule, or in no repository at all. A repository may be a
-stranger's, so its files are read through the access of the config, as files and up to a size, and nothing of them is
+is checked out anywhere: in a linked worktree, in a submodule, or in no repository at all. A repository may be
+untrusted, so its files are read through the access of the config, as files and up to a size, and nothing of them is
 kept but a hash and the name of a branch.
 """
 

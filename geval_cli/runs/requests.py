@@ -16,7 +16,7 @@ from geval_cli.judge.calls import LockedSteps
 from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord
 from geval_cli.runs.options import RunOptions
-from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
+from geval_cli.source.access import TRUSTED, Access, access_in, untrusted_access
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.store.home import current_folder, home_folder
@@ -37,7 +37,7 @@ def _always() -> bool:
 
 
 def is_untrusted(environ: Mapping[str, str]) -> bool:
-    """Return whether the environment says that every config is a stranger's."""
+    """Return whether the environment says that every config is untrusted."""
     return environ.get(UNTRUSTED_VARIABLE, "").strip().lower() not in _NO
 
 
@@ -166,7 +166,7 @@ class RunRequest(RunOptions):
 
     @property
     def is_untrusted(self) -> bool:
-        """Return whether the config is a stranger's: by request, or because GEVAL_UNTRUSTED is set."""
+        """Return whether the config is untrusted: by request, or because GEVAL_UNTRUSTED is set."""
         return self.untrusted or self.untrusted_strict or is_untrusted(self.environ)
 
     @property
@@ -176,7 +176,7 @@ class RunRequest(RunOptions):
         if self.is_own_grader and self.grader is not None and ":" in self.grader:
             vouched = frozenset({ProviderSpec(id=self.grader).fingerprint})
         if self.is_untrusted:
-            return access_of_stranger([config.parent for config in (self.config, *self.joined)], vouched)
+            return untrusted_access([config.parent for config in (self.config, *self.joined)], vouched)
         return TRUSTED if self.served is None else access_in(self.served, vouched)
 
 
@@ -188,7 +188,7 @@ class PreparedRun(Struct, frozen=True):
         warnings: problems that do not stop it.
         notes: what its record says from the beginning.
         asked: all providers that may be asked.
-        ports: where those of a stranger's suite are asked, over TCP; None for any.
+        ports: where those of an untrusted suite are asked, over TCP; None for any.
         judges: those of `asked` that judge.
         stored: finds the case of a job in the run that is judged again.
         lock_digest: of the lock file; None without one.

@@ -349,11 +349,11 @@ def unasked_tools(
     suite: LoadedSuite, templates: Templates, defaults: JudgeDefaults, locked_steps: LockedSteps | None = None
 ) -> Tools:
     """Return the tools to look at assertions before anything is sent: of judges they say who these are."""
-    session = Session(ProviderPool.of(suite), _Nobody(), suite=suite, locked_steps=locked_steps)
+    session = Session(ProviderPool.of(suite), _NoGateway(), suite=suite, locked_steps=locked_steps)
     return session.tools(suite, templates, defaults, runs_code=False)
 
 
-class _Nobody:
+class _NoGateway:
     """Stands in the place of a gateway, and asks nobody."""
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:

@@ -36,7 +36,7 @@ def named_report(name: str, runs: RunStore, access: Access = TRUSTED) -> RunRepo
     try:
         return load_report(runs, name)
     except UsageError as error:
-        if access.is_strangers or not os.path.isfile(name):  # noqa: PTH113 - a name that is too long is no file
+        if access.is_untrusted or not os.path.isfile(name):  # noqa: PTH113 - a name that is too long is no file
             raise
         hint = f"use a {_ENDINGS[0]}, {_ENDINGS[1]} or {_ENDINGS[2]} file that `geval run -o FILE` wrote"
         raise UsageError(f"{name} is not a file that a run can be read from", hint=hint) from error

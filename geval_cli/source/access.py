@@ -46,8 +46,8 @@ class Access(Struct, frozen=True):
     vouched: frozenset[bytes] = frozenset()
 
     @property
-    def is_strangers(self) -> bool:
-        """Return whether the config is a stranger's, as `--untrusted` says."""
+    def is_untrusted(self) -> bool:
+        """Return whether the config is untrusted, as `--untrusted` says."""
         return not self.reads_environment
 
     def vouches_for(self, spec: NamedProvider) -> bool:
@@ -68,7 +68,7 @@ class Access(Struct, frozen=True):
     @property
     def refuser(self) -> str:
         """Return who does not allow it, with the verb of the sentence."""
-        return "--untrusted does" if self.is_strangers else "this server does"
+        return "--untrusted does" if self.is_untrusted else "this server does"
 
     def is_outside(self, path: Path) -> bool:
         """Return whether `path`, with all its links followed, may not be read, or cannot be followed."""
@@ -101,7 +101,7 @@ class Access(Struct, frozen=True):
 
     def outside_problem(self, path: Path, asked_at: Location | None) -> Problem:
         """Return the problem of a file that may not be read. It says nothing of whether there is one."""
-        if not self.is_strangers:
+        if not self.is_untrusted:
             hint = "serve a folder that holds both, or start the server with --allow-code if you trust every config"
             return Problem(f"`{path}` is outside the served folder", asked_at, hint)
         message = f"`{path}` is outside the config's folder, which --untrusted does not allow"
@@ -125,8 +125,8 @@ class OutsideError(OSError):
         return self.access.outside_problem(self.path, asked_at)
 
 
-def access_of_stranger(folders: Iterable[Path], vouched: frozenset[bytes] = frozenset()) -> Access:
-    """Return the access of a stranger's config: to read in `folders` and below, and to call known vendors."""
+def untrusted_access(folders: Iterable[Path], vouched: frozenset[bytes] = frozenset()) -> Access:
+    """Return the access of an untrusted config: to read in `folders` and below, and to call known vendors."""
     return Access(
         _resolved(folders),
         runs_code=False,
@@ -142,7 +142,7 @@ def access_in(folder: Path, vouched: frozenset[bytes] = frozenset()) -> Access:
 
 
 def environment_problem(name: str, location: Location | None) -> Problem:
-    """Return the problem of a stranger's config that asks for an environment value."""
+    """Return the problem of an untrusted config that asks for an environment value."""
     message = f"the environment variable `{name}` is read, which --untrusted does not allow"
     return Problem(
         message, location, "write the value itself; providers read their keys from their own variables"

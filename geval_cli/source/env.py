@@ -110,15 +110,15 @@ def gather_env(
         process: never overridden by a file.
         base_dir: the config's folder, where a `.env` may be.
         env_file: from the command line; it must exist.
-        access: the config's; a stranger's folder is not looked into, and what files found set is `settable`.
+        access: the config's; an untrusted folder is not looked into, and what files found set is `settable`.
 
     Raises:
         ConfigError: `env_file` cannot be read, or one of the files has a line that is no assignment.
     """
     values: dict[str, str] = {}
     problems: list[Problem] = []
-    # A stranger's folder may hold a .env file that sends everything elsewhere.
-    found = () if access.is_strangers else (Path(ENV_FILE_NAME), base_dir / ENV_FILE_NAME)
+    # An untrusted folder may hold a .env file that sends everything elsewhere.
+    found = () if access.is_untrusted else (Path(ENV_FILE_NAME), base_dir / ENV_FILE_NAME)
     for path in (*found, env_file):
         if path is None or (path is not env_file and not path.is_file()):
             continue

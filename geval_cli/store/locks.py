@@ -269,7 +269,7 @@ class SharedRuns:
         except FileNotFoundError:
             return None
 
-    def note(self, name: str, run_id: str) -> None:
+    def record(self, name: str, run_id: str) -> None:
         """Tell the other processes the id of the run of a name."""
         unfinished = self._note(name).with_suffix(".new")
         unfinished.write_text(run_id, encoding="utf-8")

@@ -42,7 +42,7 @@ from geval_cli.suite.suite import (
     OpenedSuite,
     tag_texts,
 )
-from geval_cli.suite.test_files import HeldRows, RowSource, read_rows
+from geval_cli.suite.test_files import InMemoryRows, RowSource, read_rows
 from geval_cli.suite.tests import NO_DEFAULT, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
 from geval_cli.suite.validation import (
@@ -174,7 +174,7 @@ def open_suite(
         filler = EnvValues(values, needs_keys=needs_keys, access=access)
         reading = LoadContext(SourceFiles(path.parent, access), filler, scripts=scripts, fetch=fetch)
         opened = read_suite(path, document, reading, variables)
-    if not access.is_strangers:
+    if not access.is_untrusted:
         return opened
     refused = [problem for _, document in documents for problem in document_trust_problems(document)]
     refused += suite_trust_problems(opened.suite)
@@ -358,8 +358,8 @@ def _rows(fields: Fields, reading: LoadContext) -> RowSource:
     place = fields.child("tests")
     if "tests" not in fields.written:
         if "prompts" in fields.written or "default_test" in fields.written:
-            return HeldRows(({},), (fields.place.child("defaultTest"),), is_inline=True)
+            return InMemoryRows(({},), (fields.place.child("defaultTest"),), is_inline=True)
         hint = "add `tests`, or `prompts` and `providers`"
         reading.report("the config has nothing to run", fields.place.value(), hint)
-        return HeldRows((), ())
+        return InMemoryRows((), ())
     return read_rows(fields.values.get("tests"), place, reading)

@@ -120,7 +120,7 @@ def read_rows(value: JsonValue, place: SourcePath, reading: LoadContext) -> RowS
         if _is_bare(value, reading):
             hint = f"write file://{value}"
         reading.report(f"`tests` must be a list of tests, found {describe_value(value)}", place.value(), hint)
-    return HeldRows((), ())
+    return InMemoryRows((), ())
 
 
 def _is_bare(value: JsonValue, reading: LoadContext) -> bool:
@@ -131,7 +131,9 @@ def _is_bare(value: JsonValue, reading: LoadContext) -> bool:
 def _of_held(rows: list[tuple[JsonValue, SourcePath]]) -> list[RowSource]:
     if not rows:
         return []
-    return [HeldRows(tuple(value for value, _ in rows), tuple(place for _, place in rows), is_inline=True)]
+    return [
+        InMemoryRows(tuple(value for value, _ in rows), tuple(place for _, place in rows), is_inline=True)
+    ]
 
 
 def _joined(sources: list[RowSource]) -> RowSource:
@@ -204,7 +206,7 @@ def _fetched_sources(
 
 
 def _address_problem(reference: str, asked_at: Location | None, reading: LoadContext) -> Problem | None:
-    if reading.files.access.is_strangers:
+    if reading.files.access.is_untrusted:
         message = "tests at a URL have to be fetched, which --untrusted does not allow"
         return Problem(message, asked_at, TRUST_HINT)
     if reading.fetch is None:
@@ -284,7 +286,7 @@ def _file_rows(
                 items = reading.env.literal(items)
             if not items:
                 reading.report("`tests` has no entries", document.place.value(), "add a test")
-            document_rows = HeldRows.of_list(items, document.place)
+            document_rows = InMemoryRows.of_list(items, document.place)
         return _flat(document_rows, path, names)
     if suffix == PARQUET_SUFFIX:
         return _flat(extra("Parquet files").open_tests(path, asked_at, names.names, reading), path, names)
@@ -325,7 +327,7 @@ def _generated_rows(file: NamedFile, asked_at: Location | None, reading: LoadCon
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRows:
+class InMemoryRows:
     """Rows of a list that is in memory anyway. Env values are already in them. Inline ones are in the config itself."""
 
     items: tuple[JsonValue, ...] = field(repr=False)
@@ -333,7 +335,7 @@ class HeldRows:
     is_inline: bool = False
 
     @classmethod
-    def of_list(cls, items: list[JsonValue], place: SourcePath) -> "HeldRows":
+    def of_list(cls, items: list[JsonValue], place: SourcePath) -> "InMemoryRows":
         return cls(tuple(items), tuple(place.child(index) for index in range(len(items))))
 
     def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:

@@ -1,4 +1,4 @@
-"""Refuse strangers' configs that run code, read the environment, write files or call web hooks."""
+"""Refuse untrusted configs that run code, read the environment, write files or call web hooks."""
 
 import hashlib
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def suite_trust_problems(suite: LoadedSuite) -> Iterator[Problem]:
 
 
 class WatchedTests:
-    """A stranger's tests. What they may not do is found as they are read first; later they must be the same.
+    """An untrusted tests. What they may not do is found as they are read first; later they must be the same.
 
     Tests are read again and again while a run goes on, and the files that they come from may be changed meanwhile.
     """

@@ -11,7 +11,7 @@ from support.geval_command import clean_environment, with_ctrl_c
 HERE = Path(__file__).parents[2]
 WHERE_PYTHON_LOSES_IT = """\
 import os, signal
-from geval_cli.cli.main import raise_again, stop_at_once
+from geval_cli.cli.main import restore_keyboard_interrupt, stop_at_once
 
 class Dying:
     def __del__(self):
@@ -26,7 +26,7 @@ print("went on")
 """
 
 
-@pytest.mark.parametrize(("then", "code"), [("", 130), ("raise_again()", 0)])
+@pytest.mark.parametrize(("then", "code"), [("", 130), ("restore_keyboard_interrupt()", 0)])
 def test_it_ends_the_process_even_where_python_would_lose_it(then: str, code: int) -> None:
     finished = subprocess.run(
         [sys.executable, "-c", WHERE_PYTHON_LOSES_IT.format(then=then)],

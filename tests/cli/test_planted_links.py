@@ -346,7 +346,7 @@ def test_a_state_folder_that_leads_elsewhere(tmp_path: Path, link: str, option: 
 NO_WALL = """
 import sys
 from pathlib import Path
-from geval_cli.cli.stranger import Wall
+from geval_cli.cli.untrusted import KernelSandbox
 from geval_cli.errors import UsageError
 from geval_cli.report.safe_file import distrust_links
 from geval_cli.runs.requests import RunRequest
@@ -354,14 +354,14 @@ from geval_cli.runs.requests import RunRequest
 checkout = Path(sys.argv[1])
 distrust_links([checkout])
 try:
-    Wall().put_up([RunRequest(checkout / "c.json", {}, untrusted=True)], outputs=[checkout / "out" / "r.csv"])
+    KernelSandbox().confine([RunRequest(checkout / "c.json", {}, untrusted=True)], outputs=[checkout / "out" / "r.csv"])
 except UsageError as error:
     print(error)
 """
 
 
 def test_the_wall_is_not_opened_for_what_a_link_means(checkout: Path) -> None:
-    """In a process of its own: where threads run already, no wall is put up."""
+    """In a process of its own: where threads run already, there is no sandbox."""
     write_config(checkout, "c.json", [])
     (checkout / "out").symlink_to(checkout.parent / "outside")
     ended = run_geval(str(checkout), cwd=checkout, code=NO_WALL)

@@ -686,7 +686,7 @@ def test_a_stranger_s_state_is_not_used(planted: str, tmp_path: Path) -> None:
         (tmp_path / "sub" / ".geval").symlink_to(home)
     write_config(tmp_path / "sub", "config.json", rows_of("a"))
     done = run_geval("run", "config.json", "--untrusted", cwd=tmp_path / "sub")
-    assert "may be the stranger's and is not used" in done.stderr
+    assert "may have come with it and is not used" in done.stderr
     assert list(home.iterdir()) == []
 
 

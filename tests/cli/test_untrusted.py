@@ -11,9 +11,9 @@ import pytest
 from support.geval_command import Finished, clean_environment, run_geval
 from support.loopback import LoopbackServer, chat_reply
 
-from geval_cli.cli import stranger
+from geval_cli.cli import untrusted
 from geval_cli.cli.landlock import landlock_version
-from geval_cli.cli.stranger import Wall, drop_keys, is_harmless
+from geval_cli.cli.untrusted import KernelSandbox, drop_keys, is_harmless
 from geval_cli.errors import UsageError
 from geval_cli.runs.requests import RunRequest
 
@@ -59,7 +59,7 @@ def test_answers_that_a_stranger_left_beside_the_config_are_not_used(tmp_path: P
         ended = judge(tmp_path, server, "--untrusted", "c.json")
         assert ended.code == 1, ended.stderr
         assert len(server.requests) == 2
-        assert ended.stderr.count("next to the config may be the stranger's and is not used") == 1
+        assert ended.stderr.count("next to the config may have come with it and is not used") == 1
         assert (tmp_path / "state" / "geval" / "untrusted" / "cache.db").is_file()
         assert judge(tmp_path, server, "--untrusted", "--home", ".geval", "c.json").code == 0
         assert judge(tmp_path, server, "--untrusted", "c.json", GEVAL_HOME=".geval").code == 0
@@ -83,15 +83,15 @@ def test_where_the_state_of_a_strangers_run_lives(
     path = write(tmp_path / config, JUDGED)
     monkeypatch.chdir(tmp_path / state)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    wall = Wall()
-    found = wall.state_folder(None, [path], {})
+    sandbox = KernelSandbox()
+    found = sandbox.state_folder(None, [path], {})
     assert (found is None) is is_used
-    assert (wall.note == "") is is_used
+    assert (sandbox.note == "") is is_used
     if found is not None:
         assert found == tmp_path / "state" / "geval" / "untrusted"
         assert found.stat().st_mode & 0o077 == 0
-    assert wall.state_folder(Path("x"), [path], {}) == Path("x")
-    assert wall.state_folder(None, [path], {"GEVAL_HOME": "x"}) is None
+    assert sandbox.state_folder(Path("x"), [path], {}) == Path("x")
+    assert sandbox.state_folder(None, [path], {"GEVAL_HOME": "x"}) is None
 
 
 def test_a_users_state_folder_that_the_stranger_could_fill_is_not_used_either(
@@ -100,7 +100,7 @@ def test_a_users_state_folder_that_the_stranger_could_fill_is_not_used_either(
     path = write(tmp_path / "c.json", JUDGED)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    found = Wall().state_folder(None, [path], {})
+    found = KernelSandbox().state_folder(None, [path], {})
     assert found is not None
     assert not found.is_relative_to(tmp_path)
     shutil.rmtree(found)
@@ -152,9 +152,7 @@ def test_strictness_refuses_what_the_kernel_cannot_confine(tmp_path: Path, how: 
     assert ended.stderr.count("the kernel does not confine this untrusted run") == 1
 
 
-def test_a_wall_is_not_put_up_in_one_thread_of_several(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_thread_of_several_is_not_confined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import threading
 
     request = RunRequest(tmp_path / "c.json", {}, untrusted=True)
@@ -163,20 +161,20 @@ def test_a_wall_is_not_put_up_in_one_thread_of_several(
     thread.start()
     try:
         with pytest.raises(UsageError, match="does not confine"):
-            Wall(is_strict=True).put_up([request])
-        wall = Wall()
-        wall.put_up([request])
-        assert not wall.is_up
+            KernelSandbox(is_strict=True).confine([request])
+        sandbox = KernelSandbox()
+        sandbox.confine([request])
+        assert not sandbox.is_active
         assert "geval's own checks still apply" in capsys.readouterr().err
     finally:
         end.set()
         thread.join()
 
 
-def test_nothing_is_walled_for_the_users_own_configs(tmp_path: Path) -> None:
-    wall = Wall(is_strict=True)
-    wall.put_up([RunRequest(tmp_path / "c.json", {})])
-    assert not wall.is_up
+def test_the_users_own_configs_are_not_confined(tmp_path: Path) -> None:
+    sandbox = KernelSandbox(is_strict=True)
+    sandbox.confine([RunRequest(tmp_path / "c.json", {})])
+    assert not sandbox.is_active
 
 
 @pytest.mark.parametrize("option", ["--untrusted=yes", "--untrusted=strictly"])
@@ -285,5 +283,5 @@ def test_a_server_of_strangers_configs_keeps_its_state_elsewhere(
 def test_libraries_of_every_site_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("user/site-packages", "system/dist-packages", "project"):
         monkeypatch.syspath_prepend(str(tmp_path / name))
-    readable = {path for path in stranger._own_files() if path.is_relative_to(tmp_path)}
+    readable = {path for path in untrusted._own_files() if path.is_relative_to(tmp_path)}
     assert readable == {tmp_path / "user/site-packages", tmp_path / "system/dist-packages"}

@@ -20,7 +20,7 @@ from geval_cli.extras.clouds import CLOUDS, CloudCredentials
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.registry import build_provider, check_provider, check_ready, provider_access_problem
-from geval_cli.source.access import TRUSTED, access_in, access_of_stranger
+from geval_cli.source.access import TRUSTED, access_in, untrusted_access
 from geval_cli.specs.base import ProviderSpec
 
 GEMINI = {"candidates": [{"content": {"parts": [{"text": "hi"}]}, "finishReason": "STOP"}]}
@@ -384,7 +384,7 @@ def test_a_header_that_may_lead_elsewhere_keeps_the_token_back(
 
 def test_a_stranger_gets_no_token_of_this_machine(tmp_path: Path, tokens: Tokens, private_key: str) -> None:
     env = service_account(tmp_path, tokens, private_key)
-    stranger = access_of_stranger([tmp_path])
+    stranger = untrusted_access([tmp_path])
     plain = ProviderSpec(id="vertex:gemini-x", config={"project_id": "p"})
     [problem] = check_ready(plain, env=env, base_dir=tmp_path, access=stranger)
     assert (problem.message, problem.hint) == (

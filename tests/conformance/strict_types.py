@@ -31,11 +31,11 @@ def problems_of(body: Any, kind: Any) -> list[str]:
     try:
         _adapter(kind).validate_python(body)
     except ValidationError as error:
-        return _told(error, body)
+        return _problems(error, body)
     return []
 
 
-def _told(error: ValidationError, body: Any) -> list[str]:
+def _problems(error: ValidationError, body: Any) -> list[str]:
     """One line for each key of the body; of a union's complaints, of which there are many, the value alone."""
     by_key: dict[Any, list[Any]] = {}
     for item in error.errors():
@@ -53,7 +53,7 @@ def _model_problems(body: Any, model: type[BaseModel]) -> list[str]:
     try:
         read = model.model_validate_json(json.dumps(body))
     except ValidationError as error:
-        return _told(error, body)
+        return _problems(error, body)
     again = json.loads(read.model_dump_json(by_alias=True, exclude_unset=True))
     return list(_differences(body, again, ""))
 

@@ -10,7 +10,7 @@ from geval_cli.assertions.judges import DEFAULT_JUDGE
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import Severity
-from geval_cli.source.access import TRUSTED, Access, access_of_stranger
+from geval_cli.source.access import TRUSTED, Access, untrusted_access
 from geval_cli.specs.base import PromptSpec, ProviderSpec, TestOptionsSpec
 
 CRITERIA = assertion("g-eval", criteria="good")
@@ -69,12 +69,12 @@ class CountedTests:
             yield case(index, vars={"x": index})
 
 
-@pytest.mark.parametrize(("access", "count"), [(TRUSTED, 0), (access_of_stranger([Path()]), 1)])
+@pytest.mark.parametrize(("access", "count"), [(TRUSTED, 0), (untrusted_access([Path()]), 1)])
 def test_a_suite_of_a_stranger_has_a_bound(
     monkeypatch: pytest.MonkeyPatch, access: Access, count: int
 ) -> None:
     """A million tests take 58 kB in a packed sheet."""
-    monkeypatch.setattr("geval_cli.engine.check.MOST_OF_A_STRANGER", 3)
+    monkeypatch.setattr("geval_cli.engine.check.MOST_UNTRUSTED_TESTS", 3)
     tests = CountedTests()
     built = replace(suite([], providers=(ProviderSpec(id="echo", label="echo"),)), tests=tests, access=access)
     problems = check_plan(Plan(built), TEMPLATES, JudgeDefaults()).problems

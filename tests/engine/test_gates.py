@@ -377,7 +377,7 @@ def test_what_computes_the_score_of_a_test_may_name_metrics(
 ) -> None:
     subjects = GateSubjects([gate("tone.mean >= 0.5")])
     for test in tests:
-        subjects.note(test, (), TEMPLATES)
+        subjects.record(test, (), TEMPLATES)
 
     assert bool(list(subjects.problems())) is is_unknown
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support.sample_run import make_case
 from support.specs import case, suite
 
-from geval_cli.engine.plan import DoneCases, DrawnTests, Plan, _is_only_name, is_chosen
+from geval_cli.engine.plan import DoneCases, Plan, SampledTests, _is_only_name, is_chosen
 from geval_cli.records import CaseResult
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec
@@ -94,11 +94,11 @@ def test_the_cases_that_are_done_are_those_that_were_added(
 @settings(max_examples=20, deadline=None)
 def test_all_tests_are_drawn_once_in_an_order_of_their_seed(count: int, seed: int, left: int) -> None:
     tests = [case(index) for index in range(count)]
-    drawn = [test.index for test in DrawnTests(tests, count, seed)]
+    drawn = [test.index for test in SampledTests(tests, count, seed)]
     assert sorted(drawn) == list(range(count))
-    assert drawn == DrawnTests(tests, count, seed).positions
+    assert drawn == SampledTests(tests, count, seed).positions
     # Tests that are gone since they were counted are left out, and change the order of no other.
-    assert [test.index for test in DrawnTests(tests[:left], count, seed)] == [
+    assert [test.index for test in SampledTests(tests[:left], count, seed)] == [
         index for index in drawn if index < left
     ]
 

@@ -5,7 +5,7 @@ import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderAuthError, ProviderRequestError
-from geval_cli.gateway.cache import Answers, Memory, choice_keys
+from geval_cli.gateway.cache import CachedAnswers, Memory, choice_keys
 from geval_cli.gateway.call import KEYS_OF_CASE, ModelCall, ServerKey
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.records import Choice, ModelResponse, Role, TokenAlternative, TokenLogprob, Usage
@@ -402,7 +402,7 @@ class TestAnswersOfPasses:
     bought = Usage(1, 100, 10, cost_usd=0.25)
 
     def answers(self, **options):
-        return Answers(None, since=None, notice=lambda text: None, is_for_one_run=True, **options)
+        return CachedAnswers(None, since=None, notice=lambda text: None, is_for_one_run=True, **options)
 
     def call(self, *keys):
         request = ask(samples=len(keys))
@@ -490,7 +490,7 @@ class TestAnswersOfPasses:
         assert answers.at_hand(self.call(self.key, other)).usage == self.bought
 
     def test_beside_a_run_each_answer_counts_as_one_of_the_cache(self):
-        answers = Answers(None, since=None, notice=lambda text: None)
+        answers = CachedAnswers(None, since=None, notice=lambda text: None)
         self.keep(answers, self.key)
         for _ in range(2):
             assert answers.at_hand(self.call(self.key)).usage == Usage(1, cached_requests=1)

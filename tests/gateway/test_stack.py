@@ -6,7 +6,7 @@ import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.gateway.budget import Budget, Ledger
-from geval_cli.gateway.cache import Answers, SingleFlight
+from geval_cli.gateway.cache import CachedAnswers, SingleFlight
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey, compose
 from geval_cli.gateway.gateway import CallPolicy, StackParts, build_stack
 from geval_cli.gateway.limits import OpenCases
@@ -38,7 +38,7 @@ def test_the_layers_stand_in_one_list_outermost_first(policy, names):
     layers = build_stack(
         StackParts(
             SingleFlight(is_for_one_run=False),
-            Answers(None, since=None, notice=lambda _: None),
+            CachedAnswers(None, since=None, notice=lambda _: None),
             Circuit(Runtime().clock),
             OpenCases(Budget(), None),
             Ledger(),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.extras.generation.documents import FoldedText, FoundSpan, Unfound
+from geval_cli.extras.generation.documents import FoldedText, FoundSpan, QuotationFault
 
 TEXT = (
     "The  “total” cost was 1,250 euros—not 12½—and the exam-\nple of a well-known **bold** [link text](http://x.y/z)"
@@ -33,22 +33,25 @@ FOUND = {
     "soft hyphens": ("the ferry to Elm\u00adsund leaves at", "The ferry to"),
 }
 UNFOUND = {
-    "another number": ("the total cost was 1,260 euros", Unfound.ABSENT),
-    "another word": ("The ferry from Elmsund leaves at 7:45", Unfound.ABSENT),
-    "a number cut at its front": ("250 euros—not 12½—and the", Unfound.ABSENT),
-    "a number cut at its end": ("café. It rose to 5", Unfound.ABSENT),
-    "a time cut at its end": ("ferry to Elmsund leaves at 7", Unfound.ABSENT),
-    "a number without its sign": ("7 degrees outside from 2010–2020", Unfound.ABSENT),
-    "a power as a number": ("5.2 million, 102 times, at -7", Unfound.ABSENT),
-    "a word cut at its end": ("The ferry to Elmsund leaves at 7:45 from the ol", Unfound.ABSENT),
-    "a word cut before its negation": ("well-known bold link text isn", Unfound.ABSENT),
-    "a negation left out": ("bold link text is in the café", Unfound.ABSENT),
-    "two places, joined by an ellipsis": ("The total cost was ... the ferry to Elmsund", Unfound.JOINED),
-    "two places, joined by one character": ("the café. It rose […] the old pier", Unfound.JOINED),
-    "few words": ("the old pier", Unfound.SHORT),
-    "only marks": ("... — ...", Unfound.SHORT),
-    "nothing": ("", Unfound.SHORT),
-    "a whole page": ("the ferry leaves " * 60, Unfound.LONG),
+    "another number": ("the total cost was 1,260 euros", QuotationFault.ABSENT),
+    "another word": ("The ferry from Elmsund leaves at 7:45", QuotationFault.ABSENT),
+    "a number cut at its front": ("250 euros—not 12½—and the", QuotationFault.ABSENT),
+    "a number cut at its end": ("café. It rose to 5", QuotationFault.ABSENT),
+    "a time cut at its end": ("ferry to Elmsund leaves at 7", QuotationFault.ABSENT),
+    "a number without its sign": ("7 degrees outside from 2010–2020", QuotationFault.ABSENT),
+    "a power as a number": ("5.2 million, 102 times, at -7", QuotationFault.ABSENT),
+    "a word cut at its end": ("The ferry to Elmsund leaves at 7:45 from the ol", QuotationFault.ABSENT),
+    "a word cut before its negation": ("well-known bold link text isn", QuotationFault.ABSENT),
+    "a negation left out": ("bold link text is in the café", QuotationFault.ABSENT),
+    "two places, joined by an ellipsis": (
+        "The total cost was ... the ferry to Elmsund",
+        QuotationFault.JOINED,
+    ),
+    "two places, joined by one character": ("the café. It rose […] the old pier", QuotationFault.JOINED),
+    "few words": ("the old pier", QuotationFault.SHORT),
+    "only marks": ("... — ...", QuotationFault.SHORT),
+    "nothing": ("", QuotationFault.SHORT),
+    "a whole page": ("the ferry leaves " * 60, QuotationFault.LONG),
 }
 
 
@@ -60,7 +63,7 @@ def test_what_is_typeset_otherwise_is_found_where_it_stands(quotation: str, begi
 
 
 @pytest.mark.parametrize(("quotation", "why"), UNFOUND.values(), ids=UNFOUND)
-def test_what_the_document_does_not_say_is_not_found(quotation: str, why: Unfound) -> None:
+def test_what_the_document_does_not_say_is_not_found(quotation: str, why: QuotationFault) -> None:
     assert FoldedText(TEXT).find(quotation) is why
 
 
@@ -102,7 +105,7 @@ CUT = {
 
 @pytest.mark.parametrize(("text", "quotation"), CUT.values(), ids=CUT)
 def test_nothing_is_cut_off_a_word_or_number(text: str, quotation: str) -> None:
-    assert FoldedText(text).find(quotation, 3) is Unfound.ABSENT
+    assert FoldedText(text).find(quotation, 3) is QuotationFault.ABSENT
     assert isinstance(FoldedText(text).find(text, 3), FoundSpan)
 
 
@@ -112,7 +115,8 @@ def test_scripts_without_spaces_are_quoted_too() -> None:
     assert isinstance(span, FoundSpan)
     assert text[span.start : span.end] == "新しい図書館は来年の春に開館する"
     assert (
-        FoldedText("费用为二十二万元整,由市政府支付。").find("十二万元整,由市政府支付", 3) is Unfound.ABSENT
+        FoldedText("费用为二十二万元整,由市政府支付。").find("十二万元整,由市政府支付", 3)
+        is QuotationFault.ABSENT
     )
 
 
@@ -144,4 +148,4 @@ def test_every_true_quotation_of_real_documents_is_found_and_no_altered_one() ->
                 continue  # it would end inside a number
             assert isinstance(folded.find(" ".join(told), 3), FoundSpan), told
             place = draw.randrange(1, 9)
-            assert folded.find(" ".join([*told[:place], "zeppelin", *told[place:]])) is Unfound.ABSENT
+            assert folded.find(" ".join([*told[:place], "zeppelin", *told[place:]])) is QuotationFault.ABSENT

@@ -8,7 +8,7 @@ from geval_cli.judge.estimate import (
     Distribution,
     RatingEstimate,
     RatingQuestion,
-    Taken,
+    SampledReplies,
     describe,
     distribution_of,
 )
@@ -41,7 +41,7 @@ def test_how_many_samples_must_be_readable(
     samples: int, min_valid: float, requested: int, valid: int, is_lost: bool, is_enough: bool
 ) -> None:
     metric = Metric("fluency", samples=samples, min_valid=min_valid)
-    taken = Taken[int](requested, [4] * valid)
+    taken = SampledReplies[int](requested, [4] * valid)
 
     assert (taken.is_lost(metric), taken.is_enough(metric)) == (is_lost, is_enough)
 

@@ -42,7 +42,7 @@ from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.records import Message, ModelRequest, Role
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
+from geval_cli.source.access import TRUSTED, Access, access_in, untrusted_access
 from geval_cli.source.env import gather_env
 from geval_cli.specs.base import ProviderSpec
 
@@ -610,7 +610,7 @@ def test_id_and_credentials_decide_which_api_is_called(
 def test_a_config_that_is_not_trusted_gets_no_credentials_of_the_machine(
     name: str, config: dict[str, Any], env: dict[str, str], is_refused: bool
 ) -> None:
-    spec, access = ProviderSpec(id=name, config=config), access_of_stranger([Path()])
+    spec, access = ProviderSpec(id=name, config=config), untrusted_access([Path()])
     problem = provider_access_problem(spec, env={**REGION, **env}, base_dir=Path(), access=access)
     assert (problem is not None and "uses the AWS credentials" in problem.message) is is_refused
 

@@ -6,7 +6,7 @@ from geval_cli.providers.wire.finish_reasons import (
     MESSAGES,
     RESPONSES,
     VOCABULARIES,
-    End,
+    FinishReason,
     end_of,
     known_end,
     withheld,
@@ -22,22 +22,22 @@ def test_a_reason_means_on_its_wire_what_its_vendor_says(words, reason, end):
 
 
 def test_a_camel_is_read_too():
-    assert end_of(CHAT, "contextLengthReached") is End.LENGTH
-    assert end_of(CHAT, "toolCalls") is End.TOOL_CALLS
+    assert end_of(CHAT, "contextLengthReached") is FinishReason.LENGTH
+    assert end_of(CHAT, "toolCalls") is FinishReason.TOOL_CALLS
 
 
 @pytest.mark.parametrize("wire", [CHAT, MESSAGES, GEMINI, RESPONSES])
 def test_an_unknown_reason_is_no_end_and_an_absent_one_says_nothing(wire):
     for reason in ("never heard of", "STOP_IT", 7, True, [], {}, {"type": 7}, "odd: OTHER", "UNKNOWN"):
-        assert end_of(wire, reason) is End.BROKEN
+        assert end_of(wire, reason) is FinishReason.BROKEN
     for reason in (None, "", "null", "None"):
         assert end_of(wire, reason) is None
 
 
 def test_the_reason_behind_a_colon_decides_where_the_one_before_it_says_nothing():
-    assert end_of(CHAT, "content_filter: RECITATION") is End.FILTERED
-    assert end_of(CHAT, "function_call_filter: MALFORMED_FUNCTION_CALL") is End.BROKEN
-    assert end_of(CHAT, "stopped: MAX_TOKENS") is End.LENGTH
+    assert end_of(CHAT, "content_filter: RECITATION") is FinishReason.FILTERED
+    assert end_of(CHAT, "function_call_filter: MALFORMED_FUNCTION_CALL") is FinishReason.BROKEN
+    assert end_of(CHAT, "stopped: MAX_TOKENS") is FinishReason.LENGTH
 
 
 def test_every_word_of_a_filter_withholds_and_no_other_does():

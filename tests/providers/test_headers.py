@@ -7,7 +7,7 @@ import pytest
 
 from geval_cli.errors import ConfigError
 from geval_cli.providers.registry import build_provider, check_provider, provider_access_problem
-from geval_cli.source.access import access_of_stranger
+from geval_cli.source.access import untrusted_access
 from geval_cli.specs.base import ProviderSpec
 
 ROUTING = (
@@ -69,7 +69,7 @@ def test_headers_that_decide_where_a_request_goes_are_the_users_to_set(name: str
     headers = {name: "x.example"}
     assert messages("openai:m", headers=headers) == []
     spec = ProviderSpec(id="openai:m", config={"headers": headers})
-    access = access_of_stranger([Path()])
+    access = untrusted_access([Path()])
     problem = provider_access_problem(spec, env={}, base_dir=Path(), access=access)
     assert problem is not None
     assert "may send requests elsewhere" in problem.message
@@ -79,4 +79,4 @@ def test_headers_that_decide_where_a_request_goes_are_the_users_to_set(name: str
 
 def test_other_headers_are_a_strangers_too() -> None:
     spec = ProviderSpec(id="openai:m", config={"headers": {"X-Title": "mine", "OpenAI-Project": "p"}})
-    assert provider_access_problem(spec, env={}, base_dir=Path(), access=access_of_stranger([Path()])) is None
+    assert provider_access_problem(spec, env={}, base_dir=Path(), access=untrusted_access([Path()])) is None

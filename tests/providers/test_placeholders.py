@@ -3,10 +3,15 @@ from typing import Any
 import pytest
 from support.calls import ask
 
-from geval_cli.extras.http_provider.placeholders import Places, has_place, variables_in, without_spaces
+from geval_cli.extras.http_provider.placeholders import (
+    PlaceholderValues,
+    has_place,
+    variables_in,
+    without_spaces,
+)
 
 TRICKY = 'say "{{ vars.b }}" & \\n'
-PLACES = Places(
+PLACES = PlaceholderValues(
     ask(
         "the prompt",
         variables={"a": TRICKY, "b": 5, "user": {"id": "u-1", "tags": ["x"]}, "none": None},

@@ -21,7 +21,7 @@ from geval_cli.providers.registry import (
     provider_access_problem,
     provider_kinds,
 )
-from geval_cli.source.access import access_in, access_of_stranger
+from geval_cli.source.access import access_in, untrusted_access
 from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import EnvProviderSpec
@@ -395,7 +395,7 @@ class TestClientCertificates:
 
     def test_a_strangers_config_may_name_none(self, provider_id: str, folder: Path) -> None:
         spec = ProviderSpec(id=provider_id, config={"client_cert": "both.pem"})
-        stranger = access_of_stranger([folder])
+        stranger = untrusted_access([folder])
         assert provider_access_problem(spec, env={}, base_dir=folder, access=stranger) is not None
         served = access_in(folder / "elsewhere")
         [problem] = check_provider(spec, env={}, base_dir=folder, access=served)

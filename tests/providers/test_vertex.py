@@ -6,7 +6,7 @@ from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
 from geval_cli.providers.registry import check_provider, check_ready, provider_access_problem
-from geval_cli.source.access import access_of_stranger
+from geval_cli.source.access import untrusted_access
 from geval_cli.specs.base import ProviderSpec
 
 TOKEN = "ya29.secret-0123456789"
@@ -87,7 +87,7 @@ def test_what_is_missing_is_named(env: dict[str, str], words: str) -> None:
 def test_a_stranger_may_ask_google_and_nobody_else() -> None:
     def refused(**config: Any) -> bool:
         spec = ProviderSpec(id="vertex:gemini-x", config=config)
-        access = access_of_stranger([Path()])
+        access = untrusted_access([Path()])
         return provider_access_problem(spec, env={}, base_dir=Path(), access=access) is not None
 
     assert not refused(project_id="p", region="europe-west4")

@@ -10,7 +10,7 @@ import pytest
 
 from geval_cli.records import GitState
 from geval_cli.runs.record import is_dirty, read_git_state
-from geval_cli.source.access import TRUSTED, access_of_stranger
+from geval_cli.source.access import TRUSTED, untrusted_access
 
 HASH = "97608d379aa11be2c3d4e5f60718293a4b5c6d7e"
 HAS_GIT = shutil.which("git") is not None
@@ -99,7 +99,7 @@ def test_settings_of_a_repository_start_no_program(repository: Path) -> None:
 
 
 def test_git_is_not_asked_about_a_stranger_s_repository(tmp_path: Path) -> None:
-    access = access_of_stranger([tmp_path])
+    access = untrusted_access([tmp_path])
     written(tmp_path, HEAD=HASH)
     assert asyncio.run(is_dirty(tmp_path, access)) is None
     assert read_git_state(tmp_path, access) == GitState(HASH)
@@ -108,7 +108,7 @@ def test_git_is_not_asked_about_a_stranger_s_repository(tmp_path: Path) -> None:
 def test_a_stranger_s_config_looks_at_nothing_above_its_folder(tmp_path: Path) -> None:
     written(tmp_path, HEAD=HASH)
     (tmp_path / "below").mkdir()
-    assert read_git_state(tmp_path / "below", access_of_stranger([tmp_path / "below"])) is None
+    assert read_git_state(tmp_path / "below", untrusted_access([tmp_path / "below"])) is None
 
 
 def test_without_git_nothing_is_known_of_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

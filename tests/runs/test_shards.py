@@ -14,13 +14,13 @@ from geval_cli.errors import BudgetError
 from geval_cli.events import ModelCalled
 from geval_cli.extras.workers.shards import (
     SHARD_TESTS,
-    Lot,
+    EventBatch,
     Permit,
     Permits,
     ShardEnd,
+    batch_from_json,
+    batch_to_json,
     cut,
-    lot_from_json,
-    lot_to_json,
     shard_size,
 )
 from geval_cli.gateway.budget import Budget
@@ -117,5 +117,5 @@ def test_what_workers_tell_survives_the_way() -> None:
     odd = replace(make_case(3), output="half of a pair: \ud83d", vars={"big": 10**30, "text": "é\u2028"})
     called = ModelCalled(Role.JUDGE, "openai:m", Usage(requests=1, cost_usd=None))
     for result in (make_case(3), odd):
-        lot = Lot(results=[result], calls=[called], notices=["slow"], end=ShardEnd(requests=3))
-        assert lot_from_json(lot_to_json(lot)) == lot
+        batch = EventBatch(results=[result], calls=[called], notices=["slow"], end=ShardEnd(requests=3))
+        assert batch_from_json(batch_to_json(batch)) == batch

@@ -22,14 +22,14 @@ from geval_cli.runs.evaluate import run_evaluation
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import ProviderPool
-from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
+from geval_cli.source.access import TRUSTED, Access, access_in, untrusted_access
 from geval_cli.source.command import run_command
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import State
 
-BOTH = [access_of_stranger([Path("/nowhere")]), access_in(Path("/nowhere"))]
+BOTH = [untrusted_access([Path("/nowhere")]), access_in(Path("/nowhere"))]
 
 
 @pytest.mark.parametrize("access", BOTH)
@@ -78,13 +78,13 @@ def test_providers_that_are_programs_are_not_built(tmp_path: Path, access: Acces
     ],
 )
 def test_providers_elsewhere_are_not_built(tmp_path: Path, provider: str, config: dict[str, Any]) -> None:
-    access = access_of_stranger([tmp_path])
+    access = untrusted_access([tmp_path])
     with pytest.raises(ConfigError):
         build_provider(ProviderSpec(id=provider, config=config), env={}, base_dir=tmp_path, access=access)
 
 
 def test_vendors_are_built_also_where_the_users_environment_moves_them(tmp_path: Path) -> None:
-    access = access_of_stranger([tmp_path])
+    access = untrusted_access([tmp_path])
     for provider, env in (
         ("openai:m", {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}),
         ("vertex:gemini-x", {"VERTEX_PROJECT_ID": "p", "VERTEX_REGION": "europe-west4"}),
@@ -105,7 +105,7 @@ def test_webhooks_are_not_asked() -> None:
 def test_code_elsewhere_is_not_even_looked_at(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("broken (", encoding="utf-8")
     with pytest.raises(CodeError, match="outside the config's folder"):
-        find_code("file://../x.py", tmp_path / "in", Language.PYTHON, access_of_stranger([tmp_path / "in"]))
+        find_code("file://../x.py", tmp_path / "in", Language.PYTHON, untrusted_access([tmp_path / "in"]))
     assert find_code("file://../x.py", tmp_path / "in", Language.PYTHON, TRUSTED).path is not None
 
 

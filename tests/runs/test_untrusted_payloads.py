@@ -50,7 +50,7 @@ def test_no_payload_escapes(tmp_path: Path) -> None:
 def test_the_kernel_alone_lets_nothing_out(tmp_path: Path) -> None:
     with listening() as listener:
         world = build_world(tmp_path, listener.port)
-        assert run_unchecked(world, "walled") == {}
+        assert run_unchecked(world, "confined") == {}
         assert not world.marker.exists()
         assert listener.visits == 0
 

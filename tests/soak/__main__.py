@@ -107,7 +107,7 @@ def accessible(_: int) -> bool:
     return pages.run()
 
 
-def walled(_: int) -> bool:
+def confined(_: int) -> bool:
     """Every way out of a stranger's folder, held by the kernel alone."""
     return payloads.run()
 
@@ -130,7 +130,7 @@ PARTS: dict[str, Callable[[int], bool]] = {
     "processes": shared,
     "files": from_files,
     "pages": accessible,
-    "payloads": walled,
+    "payloads": confined,
     "vendors": vendors,
 }
 

@@ -16,6 +16,6 @@ def run() -> bool:
         return False
     with tempfile.TemporaryDirectory() as folder, listening() as listener:
         world = build_world(Path(folder), listener.port)
-        found = run_unchecked(world, "walled all")
+        found = run_unchecked(world, "confined all")
         print(f"{len(found)} got out, {listener.visits} visits to a server: {found}")
         return not found and not listener.visits and not world.marker.exists()

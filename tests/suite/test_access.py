@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from geval_cli.errors import CodeFailedError, ConfigError, Location, UnjudgeableError
-from geval_cli.source.access import TRUSTED, Access, OutsideError, access_in, access_of_stranger, open_regular
+from geval_cli.source.access import TRUSTED, Access, OutsideError, access_in, open_regular, untrusted_access
 from geval_cli.source.files import existing_files, find_files
 from geval_cli.specs.base import ProviderSpec
 
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 def test_links_and_dots_are_followed_and_what_cannot_be_counts_as_outside(
     folder: Path, name: str, is_outside: bool
 ) -> None:
-    access = access_of_stranger([folder])
+    access = untrusted_access([folder])
     assert access.is_outside(folder / name) is is_outside
     assert not TRUSTED.is_outside(folder / name)
 
@@ -68,7 +68,7 @@ class Unfollowed(type(Path())):  # type: ignore[misc]
 def test_a_path_that_cannot_be_resolved_is_outside(folder: Path, error: type[Exception]) -> None:
     path = Unfollowed(folder / "a.txt")
     path.__class__ = type("Path", (Unfollowed,), {"error": error, "__slots__": ()})
-    access = access_of_stranger([folder])
+    access = untrusted_access([folder])
     assert access.is_outside(path)
     with pytest.raises(OutsideError):
         access.require_inside(path)
@@ -78,7 +78,7 @@ def test_two_configs_may_read_in_both_of_their_folders_and_nowhere_else(tmp_path
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.txt").write_text(name, encoding="utf-8")
-    access = access_of_stranger([tmp_path / "one", tmp_path / "two"])
+    access = untrusted_access([tmp_path / "one", tmp_path / "two"])
     assert [access.is_outside(tmp_path / name / "x.txt") for name in ("one", "two", "three")] == [
         False,
         False,
@@ -90,11 +90,11 @@ def test_a_name_that_means_nothing_by_now_is_not_read(folder: Path) -> None:
     with (folder / "a.txt").open("rb") as stream:
         (folder / "a.txt").unlink()
         with pytest.raises(OutsideError):
-            access_of_stranger([folder]).require_same(stream, folder / "a.txt")
+            untrusted_access([folder]).require_same(stream, folder / "a.txt")
 
 
 def test_a_name_that_means_another_file_by_now_is_not_read(folder: Path) -> None:
-    access = access_of_stranger([folder])
+    access = untrusted_access([folder])
     with (folder / "a.txt").open("rb") as stream:
         access.require_same(stream, folder / "a.txt")
         (folder / "a.txt").unlink()
@@ -105,7 +105,7 @@ def test_a_name_that_means_another_file_by_now_is_not_read(folder: Path) -> None
         access.require_same(stream, folder / "b.txt")
     with pytest.raises(OutsideError):
         open_regular(folder / "link.txt", access)
-    with open_regular(folder / "own.txt", access_of_stranger([folder, folder.parent])) as stream:
+    with open_regular(folder / "own.txt", untrusted_access([folder, folder.parent])) as stream:
         assert stream.read() == b"secret"
 
 
@@ -126,7 +126,7 @@ def test_a_name_that_means_another_file_by_now_is_not_read(folder: Path) -> None
     ],
 )
 def test_a_match_outside_is_a_problem_with_its_place(folder: Path, reference: str) -> None:
-    access = access_of_stranger([folder])
+    access = untrusted_access([folder])
     with pytest.raises(ConfigError) as caught:
         existing_files(reference, folder, access, WHERE)
     assert all(problem.location == WHERE for problem in caught.value.problems)
@@ -162,7 +162,7 @@ PIECES = [
 def test_no_pattern_finds_a_file_outside(folder: Path, pieces: list[str], is_marked: bool) -> None:
     if not (folder / "door").is_symlink():
         (folder / "door").symlink_to(folder.parent, target_is_directory=True)
-    access = access_of_stranger([folder])
+    access = untrusted_access([folder])
     try:
         found = find_files(("file://" if is_marked else "") + "".join(pieces), folder, access, WHERE)
     except ConfigError:
@@ -174,7 +174,7 @@ def test_no_pattern_finds_a_file_outside(folder: Path, pieces: list[str], is_mar
 
 
 def test_what_lies_inside_is_found(folder: Path) -> None:
-    access = access_of_stranger([folder])
+    access = untrusted_access([folder])
     for reference, names in (
         ("file://{a,b}.txt", ["b.txt", "a.txt"]),
         ("file://sub", ["c.txt"]),
@@ -195,7 +195,7 @@ def test_a_served_config_may_read_in_the_folder_and_is_told_so(folder: Path) -> 
 
 
 def test_a_stranger_runs_and_asks_nothing() -> None:
-    access = access_of_stranger([Path()])
+    access = untrusted_access([Path()])
     with pytest.raises(CodeFailedError, match="--untrusted does not allow"):
         access.require_code("`x`")
     with pytest.raises(UnjudgeableError, match="--untrusted does not allow"):
@@ -206,7 +206,7 @@ def test_a_stranger_runs_and_asks_nothing() -> None:
 
 def test_the_users_word_counts_only_for_what_stands_in_no_config() -> None:
     named = ProviderSpec(id="python:judge.py")
-    access = access_of_stranger([Path()], frozenset({named.fingerprint}))
+    access = untrusted_access([Path()], frozenset({named.fingerprint}))
     assert access.vouches_for(named)
     assert not access.vouches_for(ProviderSpec(id="python:other.py"))
     assert not Access().vouches_for(named)

@@ -16,7 +16,7 @@ from geval_cli.extras.xlsx import sheet_rows
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source import files
-from geval_cli.source.access import TRUSTED, access_of_stranger
+from geval_cli.source.access import TRUSTED, untrusted_access
 from geval_cli.source.files import MAX_CONFIG_BYTES, MAX_LINE_BYTES, hash_file
 from geval_cli.source.problems import render_problems
 from geval_cli.suite import tables, test_files
@@ -128,7 +128,7 @@ def test_the_elements_of_a_stranger_s_sheet_are_counted(
 ) -> None:
     """Each takes a hundred bytes and more where it takes five in the file, packed far less."""
     path = tmp_path / "t.xlsx"
-    stranger = access_of_stranger([tmp_path])
+    stranger = untrusted_access([tmp_path])
     monkeypatch.setattr(xlsx, "_MAX_ELEMENTS", 10_000)
     write_sheet(path, "A2", 2)
     assert len(list(sheet_rows(path, "", stranger, None))) == 2

@@ -22,7 +22,7 @@ from geval_cli.errors import ConfigError, Problem
 from geval_cli.extras.export import read_portable_suite
 from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.extras.programs.loading import LoadScripts
-from geval_cli.source.access import TRUSTED, Access, access_of_stranger
+from geval_cli.source.access import TRUSTED, Access, untrusted_access
 from geval_cli.source.problems import sort_problems
 from geval_cli.specs.base import Spec
 from geval_cli.suite.load import open_suite
@@ -591,7 +591,7 @@ def test_a_strangers_tests_run_no_code_and_stay_in_their_folder(
         "import pathlib\npathlib.Path('ran').touch()\ndef load():\n    return []\n", "utf-8"
     )
 
-    found = problems_of(home, {**ECHO, "tests": tests}, access_of_stranger([home]))
+    found = problems_of(home, {**ECHO, "tests": tests}, untrusted_access([home]))
 
     assert message in found[0].message
     assert "secret" not in str(found)

@@ -16,7 +16,7 @@ import pytest
 
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.report.report import check_output_path
-from geval_cli.source.access import TRUSTED, Access, access_of_stranger
+from geval_cli.source.access import TRUSTED, Access, untrusted_access
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import OpenedSuite
 
@@ -176,7 +176,7 @@ def test_a_column_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) ->
 
 
 def test_a_stranger_s_config_reads_no_parquet(tmp_path: Path) -> None:
-    (problem,) = problems_of(tmp_path, write(tmp_path, {"q": ["x"]}), access_of_stranger([tmp_path]))
+    (problem,) = problems_of(tmp_path, write(tmp_path, {"q": ["x"]}), untrusted_access([tmp_path]))
     assert problem.message == "`t.parquet` is a Parquet file, which --untrusted does not allow"
 
 

@@ -17,7 +17,7 @@ from geval_cli.errors import ConfigError, Problem
 from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.extras.remote import SourceCopies
 from geval_cli.runs.requests import RunRequest, copies_for
-from geval_cli.source.access import TRUSTED, Access, access_of_stranger
+from geval_cli.source.access import TRUSTED, Access, untrusted_access
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.suite import OpenedSuite
 
@@ -238,7 +238,7 @@ def test_neither_strangers_nor_served_configs_have_anything_fetched(
 ) -> None:
     server.files["/t.csv"] = (CSV, "")
     for address in (f"{server.url}/t.csv", "s3://bucket/t.csv", "huggingface://datasets/o/n"):
-        (problem,) = problems_of(tmp_path, address, access=access_of_stranger([tmp_path]))
+        (problem,) = problems_of(tmp_path, address, access=untrusted_access([tmp_path]))
         assert "which --untrusted does not allow" in problem.message
     assert copies_for(RunRequest(tmp_path / "c.yaml", {}, served=tmp_path)) is None
     assert copies_for(RunRequest(tmp_path / "c.yaml", {}, untrusted=True)) is None

@@ -142,14 +142,14 @@ class BatchSuite:
         request = RunRequest(self.path, self.environ, **{"batch": is_batched, **options})
         prepared = prepare(request)
 
-        def hear(event: RunEvent) -> None:
+        def on_event(event: RunEvent) -> None:
             events.append(event)
             if listen is not None:
                 listen(event, stop)
 
         with open_state(self.folder / self.home, {}, CacheChoice()) as state:
             resumed = resume_run(prepared, state.runs) if request.resumes else None
-            report = await run_evaluation(prepared, state, listen=hear, stop=stop, resumed=resumed)
+            report = await run_evaluation(prepared, state, listen=on_event, stop=stop, resumed=resumed)
             results = [to_json(result) for result in report.results()]
         return Ended(report, stop.reason, events, results, report.run.warnings)
 

@@ -1,9 +1,9 @@
 """Runs the payloads as if they were trusted: with Landlock around this process, or with nothing at all.
 
-    python unchecked.py WORLD PORT walled|open [all]
+    python unchecked.py WORLD PORT confined|open [all]
 
-prints, as JSON, which of them showed a secret or made the marker. Behind the wall it takes each place and each form,
-with `all` each of their pairs; without a wall it takes one form for each place.
+prints, as JSON, which of them showed a secret or made the marker. In the sandbox it takes each place and each form,
+with `all` each of their pairs; without one it takes one form for each place.
 """
 
 import json
@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.payloads import ENV, FORMS, PLACES, World, attempt, escapes, payloads, sample, write
 
 from geval_cli.cli.landlock import restrict_ports
-from geval_cli.cli.stranger import Wall
+from geval_cli.cli.untrusted import KernelSandbox
 from geval_cli.runs.requests import RunRequest
 
 ONE_IN = 5
-"""Of the forms of a place, behind the wall."""
+"""Of the forms of a place, in the sandbox."""
 
 
 def main() -> None:
@@ -32,12 +32,12 @@ def main() -> None:
         table = sample(table, ONE_IN)
     for number, payload in table:
         write(world, number, payload)
-    if how == "walled":
+    if how == "confined":
         table = [(number, item) for number, item in table if item.files_alone and not item.is_patient]
         inside = world.root / "in"
-        wall = Wall(is_strict=True)
-        wall.put_up([RunRequest(inside / "config.json", ENV, untrusted=True)], [inside])
-        assert wall.is_up
+        sandbox = KernelSandbox(is_strict=True)
+        sandbox.confine([RunRequest(inside / "config.json", ENV, untrusted=True)], [inside])
+        assert sandbox.is_active
         assert restrict_ports({53})
     found = {}
     for number, payload in table:

@@ -47,7 +47,7 @@ def listening() -> Iterator[Listener]:
         listener.close()
 
 
-def run_unchecked(world: World, how: Literal["walled", "walled all", "open"]) -> dict[str, list[str]]:
+def run_unchecked(world: World, how: Literal["confined", "confined all", "open"]) -> dict[str, list[str]]:
     """Return what gets out of a process in which no check of geval's own is asked, by the names of payloads."""
     script = Path(__file__).with_name("unchecked.py")
     order = [sys.executable, str(script), str(world.root), str(world.port), *how.split()]

@@ -26,9 +26,9 @@ from geval_cli.extras.trust import improve
 from geval_cli.extras.trust.improving import (
     TODAY,
     AgreementMeasure,
+    CandidateRatings,
     JudgeCandidate,
     LabelledCase,
-    Rated,
     held_out_gain,
     pick_examples,
     split,
@@ -618,7 +618,7 @@ def test_a_gain_that_no_document_changes_is_no_surer_than_their_number(
         for number in range(48)
     ]
     human = np.array([case.human for case in cases])
-    before = Rated(JudgeCandidate(TODAY), np.ones(48), ("",) * 48, Usage())
+    before = CandidateRatings(JudgeCandidate(TODAY), np.ones(48), ("",) * 48, Usage())
     after = replace(before, scores=human)
     if documents == 2:  # one half each, with good and bad outputs
         cases = [replace(case, document=f"document {place // 24}") for place, case in enumerate(cases)]

@@ -28,8 +28,13 @@ from geval_cli.extras.trust.improving import (
     ComparedLabels,
     agreement_of,
 )
-from geval_cli.extras.trust.labelling import Given as GivenLabel
-from geval_cli.extras.trust.labelling import LabelChoice, label_row, outputs_to_label, stored_label
+from geval_cli.extras.trust.labelling import (
+    GivenLabel,
+    LabelChoice,
+    label_row,
+    outputs_to_label,
+    stored_label,
+)
 from geval_cli.extras.trust.labels import labels_from_rows
 from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.trust.options import CorrectOptions, EstimateOptions

@@ -39,10 +39,10 @@ from geval_cli.extras.trust.probe_findings import (
 from geval_cli.extras.trust.probes import (
     PROBES,
     Finding,
-    Material,
     ProbeKind,
     ProbeReport,
     ProbeVerdict,
+    RewriteMaterial,
     ScoreChange,
     chosen_probes,
     rewritten,
@@ -411,7 +411,7 @@ REWRITES = [
 class TestRewrites:
     @pytest.mark.parametrize(("name", "text", "expected"), REWRITES)
     def test_change_one_thing_or_nothing(self, name: str, text: str, expected: str | None) -> None:
-        assert rewritten(name, Material(text, "another", "the prompt", "5")) == expected
+        assert rewritten(name, RewriteMaterial(text, "another", "the prompt", "5")) == expected
 
     @pytest.mark.parametrize("name", REWRITES_BY_NAME)
     @pytest.mark.parametrize(
@@ -429,21 +429,21 @@ class TestRewrites:
         ],
     )
     def test_take_any_text_and_are_the_same_each_time(self, name: str, text: str) -> None:
-        material = Material(text, "another", "the prompt", "5", 7)
+        material = RewriteMaterial(text, "another", "the prompt", "5", 7)
         found = rewritten(name, material)
         assert found == rewritten(name, material)
         assert found != text
 
     def test_a_shuffle_keeps_every_word(self) -> None:
         text = "The old mill stands by the river. It was built in 1820."
-        found = rewritten("shuffle", Material(text))
+        found = rewritten("shuffle", RewriteMaterial(text))
         assert found is not None
         assert sorted(found.split()) == sorted(text.split())
-        assert found != rewritten("shuffle", Material(text, seed=1))
+        assert found != rewritten("shuffle", RewriteMaterial(text, seed=1))
 
     def test_one_typo_in_fifty_words(self) -> None:
         text = " ".join(["plain"] * 200)
-        found = rewritten("typo", Material(text))
+        found = rewritten("typo", RewriteMaterial(text))
         assert found is not None
         assert sum(word != "plain" for word in found.split()) == 4
 

@@ -26,7 +26,7 @@ from geval_cli.providers.network.addresses import certificate_of, check_certific
 from geval_cli.providers.network.messages import Signer
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
-    Others,
+    OtherKeys,
     OwnKey,
     check_settings,
     has_key_command,
@@ -90,7 +90,7 @@ def check(source: ProviderSource) -> list[Problem]:
             hint = "write `bedrock:converse:MODEL`, or leave it out and set AWS_BEARER_TOKEN_BEDROCK"
             return [source.key_problem(message, key=found[0], hint=hint)]
         return presets.check(source)
-    problems = check_settings(source, BEDROCK_KEYS, Others.SENT, further=WRITTEN_KEYS)
+    problems = check_settings(source, BEDROCK_KEYS, OtherKeys.SENT, further=WRITTEN_KEYS)
     problems += check_certificate(source)
     problems += [*check_keys(source), *check_key_command(source), *check_parameters(source, "converse")]
     settings = own_settings(source.spec.config, BEDROCK_KEYS)

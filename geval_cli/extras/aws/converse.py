@@ -29,8 +29,8 @@ from geval_cli.providers.wire.chat import (
     tool_call,
     whole_end,
 )
-from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
-from geval_cli.providers.wire.finish_reasons import CONVERSE, End
+from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAnswer
+from geval_cli.providers.wire.finish_reasons import CONVERSE, FinishReason
 from geval_cli.providers.wire.parameters import (
     CONVERSE_API,
     LIMITS,
@@ -86,7 +86,7 @@ class ConverseProvider(EndpointProvider):
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request)
 
-    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         choice = _choice(received)
         if request.tools:  # all blocks go back, thoughts with their signatures included
             content = received.body["output"]["message"]["content"]
@@ -364,7 +364,7 @@ def _tool_use(call: Any) -> dict[str, Any]:
     return {"toolUse": {"toolUseId": call.get("id"), "name": found[0], "input": found[1]}}
 
 
-def _choice(received: Received) -> Choice:
+def _choice(received: JsonAnswer) -> Choice:
     body = received.body
     output = body.get("output") if isinstance(body, dict) else None
     message = output.get("message") if isinstance(output, dict) else None
@@ -398,7 +398,7 @@ def _choice(received: Received) -> Choice:
         if isinstance(block.get("toolUse"), dict) and not block["toolUse"].get("type")
     ]
     text = "".join(said) or (json.dumps(to_run, ensure_ascii=False) if to_run else "")
-    is_silence = bool(said) and len(said) == len(blocks) and end is End.STOP
+    is_silence = bool(said) and len(said) == len(blocks) and end is FinishReason.STOP
     if not text and not is_silence and not may_be_empty(end):
         raise received.refuse("an answer without content")
     return Choice(text, end and end.value, tool_calls=calls)

@@ -378,7 +378,7 @@ def region_of(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     named = settings.get("region") or next(
         (source.env[name] for name in REGION_VARIABLES if source.env.get(name)), ""
     )
-    if named or source.access.is_strangers or not is_installed():
+    if named or source.access.is_untrusted or not is_installed():
         return str(named)
     try:
         return chain_of(str(settings.get("profile") or ""), source.env).region()
@@ -445,7 +445,7 @@ def misused_credentials(source: ProviderSource) -> str:
     if not uses_credentials(source):
         return ""
     config = source.spec.config
-    if not source.access.is_strangers and source.kind == "bedrock":
+    if not source.access.is_untrusted and source.kind == "bedrock":
         if "profile" in config:
             return "a profile"
         settings = own_settings(config, ENDPOINT_KEYS)

@@ -1,4 +1,4 @@
-"""Look after batches without a run: find out who has them, wait for them, cancel them, take up a stranger's results."""
+"""Look after batches without a run: find out who has them, wait, cancel, take up results of other programs."""
 
 import asyncio
 from collections import defaultdict

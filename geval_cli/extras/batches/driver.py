@@ -450,7 +450,7 @@ class BatchDriver:
         self._starved: BudgetError | None = None
         self._has_left = False
         self._notice = notice
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     @classmethod
     def begin(
@@ -579,8 +579,8 @@ class BatchDriver:
         """Have requests sent directly, since they are too few for a batch."""
         self._queue.direct.update(keys)
         fewest = _fewest(provider)
-        if FEWEST_IN_A_BATCH <= len(keys) < fewest and provider.id not in self._told:
-            self._told.add(provider.id)
+        if FEWEST_IN_A_BATCH <= len(keys) < fewest and provider.id not in self._warned:
+            self._warned.add(provider.id)
             self._notice(
                 f"{provider.id} takes batches of at least {fewest} requests; {len(keys)} are sent directly"
             )

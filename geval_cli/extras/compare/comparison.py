@@ -20,7 +20,7 @@ from geval_cli.engine.columns import column_name, margins_of, measured_things
 from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.compare.matching import (
-    Alike,
+    AmbiguousTests,
     ColumnMatch,
     MatchedBy,
     TestName,
@@ -172,7 +172,7 @@ class ComparedCase(Struct, frozen=True, gc=False):
     statuses: tuple[Status, ...] = ()
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
     measured: Mapping[str | None, int] = field(default_factory=dict)
-    setup: "Setup | None" = None
+    setup: "CaseSetup | None" = None
     verdict: Status | None = None
 
     @property
@@ -181,7 +181,7 @@ class ComparedCase(Struct, frozen=True, gc=False):
         return self if self.verdict is None else replace(self, status=self.verdict)
 
 
-class Setup(Struct, frozen=True, gc=False):
+class CaseSetup(Struct, frozen=True, gc=False):
     """How a case came about, apart from its test: what a change of the config changes."""
 
     prompt: int
@@ -492,7 +492,7 @@ def compared_case(result: CaseResult, shared: dict[object, object] | None = None
     thresholds = tuple([(item.metric or item.type, item.threshold) for item in assertions])
     if shared is not None:
         thresholds = shared.setdefault(thresholds, thresholds)  # type: ignore[assignment]
-    setup = Setup(hash(result.prompt.rendered), result.provider.id, thresholds)
+    setup = CaseSetup(hash(result.prompt.rendered), result.provider.id, thresholds)
     return ComparedCase(
         test_index=result.test_index,
         repeat_index=result.repeat_index,
@@ -1191,7 +1191,7 @@ def _providers_of(config: JsonValue) -> dict[str, JsonValue]:
     return found
 
 
-def _warnings(comparing: _Comparing, alike: Alike, a: RunRecord, b: RunRecord) -> Iterator[str]:
+def _warnings(comparing: _Comparing, alike: AmbiguousTests, a: RunRecord, b: RunRecord) -> Iterator[str]:
     for part, metrics in comparing.differing.items():
         yield f"not comparable: different {part} in {_listed(sorted(metrics))}"
     yield from _wrong_pairs(alike)
@@ -1200,7 +1200,7 @@ def _warnings(comparing: _Comparing, alike: Alike, a: RunRecord, b: RunRecord) -
         yield "not comparable: the judges' prompts are from another version"
 
 
-def _wrong_pairs(alike: Alike) -> Iterator[str]:
+def _wrong_pairs(alike: AmbiguousTests) -> Iterator[str]:
     """Yield why pairs may be wrong, and what to do about it."""
     if alike.miscounted:
         tests = plural(alike.miscounted, "test")
@@ -1215,7 +1215,7 @@ def _wrong_pairs(alike: Alike) -> Iterator[str]:
         )
 
 
-def _unknown(alike: Alike, count: int) -> str:
+def _unknown(alike: AmbiguousTests, count: int) -> str:
     return f"{plural(count, 'test')} that the results of {alike.without_keys} do not tell apart"
 
 
@@ -1302,7 +1302,7 @@ def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baselin
         return None
     if request.baseline is None and is_results_file(name) and suite.access.is_outside(Path(name)):
         raise ConfigError([suite.access.outside_problem(Path(name), None)])
-    if request.baseline is None and suite.access.is_strangers and Path(name).suffix.lower() == PARQUET_SUFFIX:
+    if request.baseline is None and suite.access.is_untrusted and Path(name).suffix.lower() == PARQUET_SUFFIX:
         raise ConfigError([extra("Parquet files").refuse_parquet(Path(name), None)])
     report = named_report(name, runs, TRUSTED if request.baseline is not None else suite.access)
     if report.run.id == run_id:

@@ -86,7 +86,7 @@ def _decoded(variables: Mapping[str, JsonValue] | str) -> JsonValue:
         return variables
 
 
-class Alike(Struct, frozen=True):
+class AmbiguousTests(Struct, frozen=True):
     """The tests of two runs that could be paired otherwise than they were.
 
     Attributes:
@@ -149,7 +149,7 @@ class TestPairs:
                 return index
         return None
 
-    def alike(self) -> Alike:
+    def alike(self) -> AmbiguousTests:
         """Return how many of the tests so far could be paired otherwise."""
         mine, theirs = _counts_of_keys(self.later), _counts_of_keys(self.earlier)
         miscounted = _most_of_uneven((mine[key], theirs[key]) for key in mine.keys() & theirs.keys())
@@ -159,7 +159,7 @@ class TestPairs:
             for name, names in (("A", self.earlier), ("B", self.later))
             if any(item.key is None for item in names.values())
         ]
-        return Alike(
+        return AmbiguousTests(
             miscounted,
             _most_of_uneven(groups),
             sum(before for before, after in groups if before == after > 1),

@@ -14,7 +14,7 @@ from geval_cli.extras.trust.options import BudgetOptions, ReportOptions, SeedOpt
 from geval_cli.runs.options import OfflineOption, Option, OptionGroup
 
 if TYPE_CHECKING:
-    from geval_cli.extras.conversations.realism import PlannedPairs, TalkPair, ToldApart
+    from geval_cli.extras.conversations.realism import DiscriminationResult, PlannedPairs, TalkPair
 
 SimulatedTalks = Annotated[
     str,
@@ -105,7 +105,7 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
     return ExitCode.OK if told is None or told.is_complete else ExitCode.NOT_JUDGED
 
 
-def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "ToldApart | None":
+def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "DiscriminationResult | None":
     """Return what a judge makes of pairs; None where only the plan is wanted, which is printed."""
     from geval_cli.cli.problems import print_note, print_progress, print_warnings
     from geval_cli.cli.run import run_stoppable
@@ -129,7 +129,7 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
     with open_answers(given.home, os.environ, choice) as (cache, warnings):
         print_warnings(warnings)
 
-        async def ask() -> "ToldApart | None":
+        async def ask() -> "DiscriminationResult | None":
             from geval_cli.extras.conversations.realism import plan_pairs, tell_apart
             from geval_cli.gateway.gateway import CallPolicy
             from geval_cli.providers.prices import known_price

@@ -26,7 +26,7 @@ from geval_cli.extras.graded.verdicts import WinnerReply, parse_winner
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.judge.calls import JudgeCalls, reply_schema
-from geval_cli.judge.metric import Judge, KeepingJudge
+from geval_cli.judge.metric import CachingJudge, Judge
 from geval_cli.judge.prompt import Block, question_text, user_message
 from geval_cli.judge.source import transcript
 from geval_cli.numbers import (
@@ -355,7 +355,7 @@ class TalkPair(Struct, frozen=True):
         return sum(self.shares) / len(self.shares) if self.shares else None
 
 
-class ToldApart(Struct, frozen=True):
+class DiscriminationResult(Struct, frozen=True):
     """The finding of a judge about pairs of a simulated and a real talk.
 
     Attributes:
@@ -396,7 +396,7 @@ class ToldApart(Struct, frozen=True):
         return not self.failed and not self.stopped
 
 
-class Way(Struct, frozen=True):
+class UserDifference(Struct, frozen=True):
     """A way in which simulated users differ from real ones, and a line for their profile that makes them more alike."""
 
     measure: str
@@ -412,8 +412,8 @@ class Realism(Struct, frozen=True):
     real: Talks
     measures: tuple[ComparedMeasure, ...]
     reveal: tuple[list[float], list[float]]
-    ways: tuple[Way, ...]
-    told_apart: ToldApart | None
+    ways: tuple[UserDifference, ...]
+    told_apart: DiscriminationResult | None
     notes: tuple[str, ...] = ()
 
     @property
@@ -425,7 +425,7 @@ class Realism(Struct, frozen=True):
 # -- what is counted ---------------------------------------------------------------------------------------------
 
 
-def compare_talks(simulated: Talks, real: Talks, told_apart: ToldApart | None = None) -> Realism:
+def compare_talks(simulated: Talks, real: Talks, told_apart: DiscriminationResult | None = None) -> Realism:
     """Return in which ways simulated users differ from real ones; pure, but for what a judge was asked before."""
     both = (simulated, real)
     misspelt = misspelt_words([*simulated.talks, *real.talks])
@@ -556,7 +556,7 @@ _WORDINGS: Mapping[str, _Wording] = {
 }
 
 
-def _way(found: ComparedMeasure) -> Way:
+def _way(found: ComparedMeasure) -> UserDifference:
     measure, words, real = found.measure, _WORDINGS[found.measure.name], found.difference.second.value or 0.0
     text = words.too_much if found.is_higher else words.too_little
     line = words.fewer if found.is_higher else words.more
@@ -569,7 +569,7 @@ def _way(found: ComparedMeasure) -> Way:
         line = line.replace("{often}", often)
     noun = "message" if measure is TURNS else "word"
     line = line.replace("{n}", plural(max(1, round(real)), noun))
-    return Way(measure.name, text, found.is_higher == words.is_easier_with_more, line)
+    return UserDifference(measure.name, text, found.is_higher == words.is_easier_with_more, line)
 
 
 # -- what a judge can tell ---------------------------------------------------------------------------------------
@@ -664,7 +664,7 @@ async def plan_pairs(
             continue
         for request in _requests(pair, calls, shows_answers=shows_answers):
             asked += 1
-            if isinstance(judge, KeepingJudge) and await judge.has_kept(request):
+            if isinstance(judge, CachingJudge) and await judge.has_kept(request):
                 cached += 1
                 continue
             tokens = TokenUsage(-(-request.characters // _CHARACTERS_PER_TOKEN), _ASSUMED_ANSWER_TOKENS)
@@ -680,7 +680,7 @@ async def tell_apart(
     *,
     shows_answers: bool = False,
     tell: Callable[[int], None] = lambda done: None,
-) -> ToldApart:
+) -> DiscriminationResult:
     """Have a judge say of each pair, in both orders, which talk is real; a pair without an answer is only counted.
 
     `tell` is told how many pairs are done.
@@ -724,7 +724,7 @@ async def tell_apart(
     reasons = (
         one_line(hide(pair.reason), 160) for pair in asked if pair.share == 1 and " " in pair.reason.strip()
     )
-    return ToldApart(
+    return DiscriminationResult(
         judge=judge.label,
         accuracy=crossed_share(
             [ComparedPair(pair.simulated.cluster, pair.real.cluster, pair.share or 0.0) for pair in judged]
@@ -875,7 +875,7 @@ def _difference(value: float, *, shares: bool) -> str:
     return text if text.startswith("-") or not float(text) else f"+{text}"
 
 
-def _judge_section(told: ToldApart) -> Section:
+def _judge_section(told: DiscriminationResult) -> Section:
     """Return what a judge made of the pairs, and what hides behind its accuracy."""
     judged, texts, notes = told.accuracy.n - told.equal, [], []
     if judged:
@@ -899,7 +899,7 @@ def _judge_section(told: ToldApart) -> Section:
     return Section(f"judge {told.judge}", partial(_judged_text, told), texts=texts, notes=notes)
 
 
-def _judged_text(told: ToldApart, quote: Quote) -> str:
+def _judged_text(told: DiscriminationResult, quote: Quote) -> str:
     """Return what was judged, with the words of the judge and of servers."""
     cost = "" if not told.usage.cost_usd else f" for {format_cost(told.usage.cost_usd)}"
     text = f"{plural(told.accuracy.n, 'pair')} in both orders{cost}"

@@ -17,7 +17,7 @@ from geval_cli.engine.conversation import Conversation
 from geval_cli.engine.plan import Job
 from geval_cli.errors import ConfigError, Location, Problem, ProviderShapeError, UnjudgeableError
 from geval_cli.judge.calls import is_cut_off
-from geval_cli.judge.metric import KeepingJudge
+from geval_cli.judge.metric import CachingJudge
 from geval_cli.judge.source import ASSISTANT, USER
 from geval_cli.records import (
     JsonValue,
@@ -196,7 +196,7 @@ class SimulatedTalk:
             if reply is not None and (reply.words or held.responses):
                 return reply
         model = self._context.tools.judge_for(provider)
-        if isinstance(model, KeepingJudge):  # so that a retry does not find them in the cache
+        if isinstance(model, CachingJudge):  # so that a retry does not find them in the cache
             for request in sent:
                 await model.forget(request)
         what = "was cut off by a token limit" if is_cut else "is no message of a user"

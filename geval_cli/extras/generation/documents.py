@@ -50,7 +50,7 @@ class FoundSpan(Struct, frozen=True):
     end: int
 
 
-class Unfound(StrEnum):
+class QuotationFault(StrEnum):
     """Why a quotation does not count."""
 
     ABSENT = "their quotation is not in the document"
@@ -70,7 +70,7 @@ class FoldedText:
         self.text = "".join(character for character, _, _ in characters)
         self._spans = [(start, end) for _, start, end in characters]
 
-    def find(self, quotation: str, least_words: int = LEAST_WORDS) -> FoundSpan | Unfound:
+    def find(self, quotation: str, least_words: int = LEAST_WORDS) -> FoundSpan | QuotationFault:
         """Return the first place of a quotation, or why it does not count."""
         sought = FoldedText(quotation).text.lstrip(" '")
         if not re.match(r"[-.]\d", sought):
@@ -78,16 +78,16 @@ class FoldedText:
         sought = sought.rstrip(f"-{_EDGES}")
         words = count_words(sought)
         if words < least_words:
-            return Unfound.SHORT
+            return QuotationFault.SHORT
         if words > MOST_WORDS:
-            return Unfound.LONG
+            return QuotationFault.LONG
         start = self.text.find(sought)
         while start >= 0:
             end = start + len(sought)
             if not (_begins_inside(self.text, start) or _ends_inside(self.text, end)):
                 return FoundSpan(self._spans[start][0], self._spans[end - 1][1])
             start = self.text.find(sought, start + 1)
-        return Unfound.JOINED if ".." in sought else Unfound.ABSENT
+        return QuotationFault.JOINED if ".." in sought else QuotationFault.ABSENT
 
 
 def count_words(text: str) -> int:
@@ -337,7 +337,7 @@ def read_documents(
             if output is not None and output.exists() and file.samefile(output):
                 continue
             if not file.resolve().is_relative_to(path.resolve()):
-                reading.outside += 1  # a document may be a stranger's, and what it links to goes to a model
+                reading.outside += 1  # a document may be untrusted, and what it links to goes to a model
                 continue
             ending = file.suffix.lower()
             if ending not in _TEXTS | _LINES:

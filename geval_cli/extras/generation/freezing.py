@@ -39,7 +39,7 @@ _GROUPS_SHOWN = 10
 _LEFT_TO_DECIDE = "is the expected output right, or the judge wrong, or was the answer bad?"
 
 
-class Frozen(Struct):
+class FrozenTests(Struct):
     """Rows of a tests file, a sentence about them, and lines and figures beside it."""
 
     rows: list[dict[str, JsonValue]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Frozen(Struct):
 
 def freeze_run(
     name: str, home: Path | None, *, failed: bool, most: int | None, known: Sequence[str]
-) -> Frozen:
+) -> FrozenTests:
     """Return a test for each test of a run with a case to freeze: its inputs, and what was said about the outputs.
 
     Raises:
@@ -67,7 +67,7 @@ def freeze_run(
             column.index: " / ".join((column.prompt_label, column.provider_label))
             for column in report.columns
         }
-    asked, frozen = KnownQuestions(known), Frozen()
+    asked, frozen = KnownQuestions(known), FrozenTests()
     in_suite = 0
     have_media: list[bool] = []
     for index in sorted(cases):
@@ -137,7 +137,7 @@ def _case_row(
 
 async def freeze_traces(
     path: Path, embedder: BoundModel | None, given: GenerateTestsOptions, known: Sequence[str]
-) -> Frozen:
+) -> FrozenTests:
     """Return typical questions of a file of traces, with the groups that they come from.
 
     Raises:
@@ -167,7 +167,7 @@ async def freeze_traces(
     least = GROUPED_AT[method]
     near = similar_pairs(tf_idf(texts), least) if embedder is None else await _near(texts, embedder, least)
     groups = grouped(texts, near, least)
-    asked, frozen, in_suite = KnownQuestions(known), Frozen(), 0
+    asked, frozen, in_suite = KnownQuestions(known), FrozenTests(), 0
     for number, group in enumerate(groups, start=1):
         taken = 0
         for place in group.members:

@@ -17,14 +17,14 @@ from geval_cli.extras.generation.documents import (
     PASSAGE_CHARACTERS,
     FoldedText,
     Passage,
+    QuotationFault,
     SourceDocument,
-    Unfound,
     count_words,
     passages_of,
 )
 from geval_cli.extras.generation.questions import KnownQuestions, repeats_answer, similar_pairs, tf_idf
 from geval_cli.judge.lenient_json import JsonObject, Value, find_objects
-from geval_cli.judge.metric import Judge, KeepingJudge
+from geval_cli.judge.metric import CachingJudge, Judge
 from geval_cli.judge.prompt import user_message
 from geval_cli.judge.replies import without_thoughts
 from geval_cli.judge.source import fence
@@ -33,7 +33,7 @@ from geval_cli.records import JsonValue, ModelRequest, Purpose, Role
 from geval_cli.runs.event_loop import all_or_first_error
 
 
-class Kind(StrEnum):
+class GenerationKind(StrEnum):
     """The kinds of tests, in the order of the file."""
 
     PLAIN = "plain"
@@ -48,29 +48,29 @@ _QUOTATION = (
     "the words of the passage that the answer rests on, copied character by character: one unbroken piece of "
     f"{{least_words}} to {MOST_WORDS} words, nothing left out, no ellipsis"
 )
-_TASKS: Mapping[Kind, str] = {
-    Kind.PLAIN: "Write {tests} that the passage answers.",
-    Kind.TWO_PLACES: (
+_TASKS: Mapping[GenerationKind, str] = {
+    GenerationKind.PLAIN: "Write {tests} that the passage answers.",
+    GenerationKind.TWO_PLACES: (
         "Write {tests} whose answer needs two places that are far apart: neither of them answers the question alone."
     ),
-    Kind.UNANSWERABLE: (
+    GenerationKind.UNANSWERABLE: (
         "Write {tests} about the subject of the passage that its readers would ask, and that the passage does not "
         "answer and does not hint at."
     ),
-    Kind.MISLEADING: (
+    GenerationKind.MISLEADING: (
         "Write {tests} with a false premise: each takes for granted something that the passage contradicts, as a user "
         "who remembers it wrongly would. The answer corrects the premise."
     ),
 }
-_FIELDS: Mapping[Kind, Mapping[str, str]] = {
-    Kind.PLAIN: {"answer": "short and complete, from the passage alone", "quotation": _QUOTATION},
-    Kind.TWO_PLACES: {
+_FIELDS: Mapping[GenerationKind, Mapping[str, str]] = {
+    GenerationKind.PLAIN: {"answer": "short and complete, from the passage alone", "quotation": _QUOTATION},
+    GenerationKind.TWO_PLACES: {
         "answer": "short and complete, from the two places alone",
         "quotation": _QUOTATION,
         "second_quotation": "the words of the other place, copied in the same way",
     },
-    Kind.UNANSWERABLE: {"missing": "in a few words, what the passage does not say"},
-    Kind.MISLEADING: {
+    GenerationKind.UNANSWERABLE: {"missing": "in a few words, what the passage does not say"},
+    GenerationKind.MISLEADING: {
         "premise": "the false premise, as a sentence",
         "answer": "short; says that the premise is wrong and what is right, from the passage alone",
         "quotation": f"{_QUOTATION}; it contradicts the premise",
@@ -126,7 +126,7 @@ class WrittenTest(Struct, frozen=True):
 
 
 def writing_request(
-    kind: Kind,
+    kind: GenerationKind,
     passages: Sequence[Passage],
     count: int,
     known: Sequence[str] = (),
@@ -266,11 +266,11 @@ ROUNDS, FRUITLESS_ROUNDS = 5, 2
 MOST_IN_ONE = 4
 WHOLE_CHARACTERS = 100_000
 """The longest document that is sent whole, to ask whether it answers a question."""
-DEFAULT_KINDS: Mapping[Kind, float] = {
-    Kind.PLAIN: 60,
-    Kind.TWO_PLACES: 15,
-    Kind.UNANSWERABLE: 15,
-    Kind.MISLEADING: 10,
+DEFAULT_KINDS: Mapping[GenerationKind, float] = {
+    GenerationKind.PLAIN: 60,
+    GenerationKind.TWO_PLACES: 15,
+    GenerationKind.UNANSWERABLE: 15,
+    GenerationKind.MISLEADING: 10,
 }
 _LEAST_APART = 10
 _EDGE = 40
@@ -285,7 +285,7 @@ ANSWERED = "the document answers their question, by the model's own account"
 UNCHECKED = "the model did not say whether the document answers their question"
 
 
-class Wanted(Struct, frozen=True):
+class GenerationRequest(Struct, frozen=True):
     """A wish for tests.
 
     Attributes:
@@ -295,24 +295,24 @@ class Wanted(Struct, frozen=True):
     """
 
     count: int
-    kinds: Mapping[Kind, float] = field(default_factory=lambda: dict(DEFAULT_KINDS))
+    kinds: Mapping[GenerationKind, float] = field(default_factory=lambda: dict(DEFAULT_KINDS))
     seed: int = 0
     passage_characters: int = PASSAGE_CHARACTERS
     least_words: int = LEAST_WORDS
     known: tuple[str, ...] = ()
 
-    def quotas(self) -> dict[Kind, int]:
+    def quotas(self) -> dict[GenerationKind, int]:
         """Return the number of tests of each kind: whole numbers, the largest remainders rounded up."""
         total = sum(self.kinds.values())
         exact = {kind: self.count * share / total for kind, share in self.kinds.items()}
         found = {kind: int(share) for kind, share in exact.items()}
-        order = sorted(exact, key=lambda kind: (found[kind] - exact[kind], [*Kind].index(kind)))
+        order = sorted(exact, key=lambda kind: (found[kind] - exact[kind], [*GenerationKind].index(kind)))
         for kind in order[: self.count - sum(found.values())]:
             found[kind] += 1
-        return {kind: found[kind] for kind in Kind if found.get(kind)}
+        return {kind: found[kind] for kind in GenerationKind if found.get(kind)}
 
 
-class Quoted(Struct, frozen=True):
+class Quotation(Struct, frozen=True):
     """A quotation as the document has it, and where."""
 
     source: str
@@ -323,12 +323,12 @@ class Quoted(Struct, frozen=True):
 class GeneratedTest(Struct, frozen=True):
     """A test that counts; `order` sorts it by its document, kind and place, `touched` are the documents it is about."""
 
-    kind: Kind
+    kind: GenerationKind
     question: str
     answer: str
     document: SourceDocument
     passage: Passage
-    quotations: tuple[Quoted, ...]
+    quotations: tuple[Quotation, ...]
     premise: str
     order: tuple[int, int, int]
     touched: tuple[str, ...]
@@ -392,7 +392,7 @@ class Generated(Struct):
 class _Task(Struct, frozen=True):
     """A request for so many tests of a kind; `place` is that of its first passage among all."""
 
-    kind: Kind
+    kind: GenerationKind
     passages: tuple[Passage, ...]
     count: int
     place: int
@@ -401,13 +401,15 @@ class _Task(Struct, frozen=True):
 class GenerationPlan(Struct, frozen=True):
     """Where tests of each kind may come from: passages by kind, in the order in which they are asked about."""
 
-    wanted: Wanted
+    wanted: GenerationRequest
     documents: Sequence[SourceDocument]
-    units: Mapping[Kind, Sequence[tuple[Passage, ...]]]
+    units: Mapping[GenerationKind, Sequence[tuple[Passage, ...]]]
     places: Mapping[int, int]
     notes: tuple[str, ...]
 
-    def tasks(self, missing: Mapping[Kind, int], begun: Mapping[Kind, int]) -> list[_Task]:
+    def tasks(
+        self, missing: Mapping[GenerationKind, int], begun: Mapping[GenerationKind, int]
+    ) -> list[_Task]:
         """Return the requests for what is missing, each kind from the unit on that is its next."""
         found = []
         for kind, count in missing.items():
@@ -427,15 +429,15 @@ class GenerationPlan(Struct, frozen=True):
         """Return what is sent first: the tests, and of those without an answer a question about the whole document."""
         quotas = self.wanted.quotas()
         found = []
-        for task in self.tasks(quotas, dict.fromkeys(Kind, 0)):
+        for task in self.tasks(quotas, dict.fromkeys(GenerationKind, 0)):
             least_words = self.wanted.least_words
             found.append(writing_request(task.kind, task.passages, task.count, least_words=least_words))
-            if task.kind is Kind.UNANSWERABLE:
+            if task.kind is GenerationKind.UNANSWERABLE:
                 found += [check_request("word " * 15, task.passages[0].document)] * task.count
         return found
 
 
-def plan_generation(documents: Sequence[SourceDocument], wanted: Wanted) -> GenerationPlan:
+def plan_generation(documents: Sequence[SourceDocument], wanted: GenerationRequest) -> GenerationPlan:
     """Return where the tests are to come from.
 
     Raises:
@@ -457,7 +459,7 @@ def plan_generation(documents: Sequence[SourceDocument], wanted: Wanted) -> Gene
     ]
     notes = []
     whole = [passage for passage in turns if len(passage.document.text) <= WHOLE_CHARACTERS]
-    if Kind.UNANSWERABLE in wanted.quotas():
+    if GenerationKind.UNANSWERABLE in wanted.quotas():
         too_long = sum(len(document.text) > WHOLE_CHARACTERS for document in documents)
         if not whole:
             raise UsageError(
@@ -471,9 +473,9 @@ def plan_generation(documents: Sequence[SourceDocument], wanted: Wanted) -> Gene
                 f" {WHOLE_CHARACTERS:,} characters, which cannot be checked as a whole"
             )
     singles = [(passage,) for passage in turns]
-    units: dict[Kind, Sequence[tuple[Passage, ...]]] = dict.fromkeys(Kind, singles)
-    units[Kind.UNANSWERABLE] = [(passage,) for passage in whole]
-    if Kind.TWO_PLACES in wanted.quotas():
+    units: dict[GenerationKind, Sequence[tuple[Passage, ...]]] = dict.fromkeys(GenerationKind, singles)
+    units[GenerationKind.UNANSWERABLE] = [(passage,) for passage in whole]
+    if GenerationKind.TWO_PLACES in wanted.quotas():
         compared = turns[:_MOST_COMPARED]
         near = similar_pairs(tf_idf([passage.text for passage in compared]), 0.05)
         paired: list[tuple[Passage, ...]] = []
@@ -486,7 +488,7 @@ def plan_generation(documents: Sequence[SourceDocument], wanted: Wanted) -> Gene
             others = own or near[place]
             best = max(others, key=lambda other: (others[other], -other), default=None)
             paired.append((passage,) if best is None else (passage, compared[best]))
-        units[Kind.TWO_PLACES] = paired
+        units[GenerationKind.TWO_PLACES] = paired
     # Each kind begins with other documents, so that few tests reach many of them.
     begin = 0
     for kind, count in wanted.quotas().items():
@@ -532,7 +534,7 @@ class Writer:
 
     async def forget(self, request: ModelRequest) -> None:
         """Forget a reply that cannot be read: it is asked for again the next time."""
-        if isinstance(self._model, KeepingJudge):
+        if isinstance(self._model, CachingJudge):
             await self._model.forget(request)
 
 
@@ -551,7 +553,7 @@ async def generate(
     writer = Writer(model, found, listen)
     asked, suite = KnownQuestions(), KnownQuestions(plan.wanted.known)
     folded: dict[tuple[int, int], FoldedText] = {}
-    quotas, begun = plan.wanted.quotas(), dict.fromkeys(Kind, 0)
+    quotas, begun = plan.wanted.quotas(), dict.fromkeys(GenerationKind, 0)
     told: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     fruitless = 0
     for _ in range(ROUNDS):
@@ -560,7 +562,7 @@ async def generate(
         tasks = plan.tasks(missing, begun)
         if not tasks or found.stopped or fruitless == FRUITLESS_ROUNDS:
             break
-        begun = {kind: begun[kind] + sum(task.kind is kind for task in tasks) for kind in Kind}
+        begun = {kind: begun[kind] + sum(task.kind is kind for task in tasks) for kind in GenerationKind}
         # Also those that do not count: the same request would get the same reply.
         known = [[text for passage in task.passages for text in told[passage.key]] for task in tasks]
         requests = [
@@ -605,7 +607,7 @@ async def _unanswered(
     candidates: Sequence[GeneratedTest], writer: Writer, found: Generated
 ) -> list[GeneratedTest]:
     """Return the candidates without those whose question is answered after all, or of which nobody says it is not."""
-    doubtful = [test for test in candidates if test.kind is Kind.UNANSWERABLE]
+    doubtful = [test for test in candidates if test.kind is GenerationKind.UNANSWERABLE]
     requests = [check_request(test.question, test.document) for test in doubtful]
     said: dict[int, bool | None] = {}
     for test, request, reply in zip(doubtful, requests, await writer.replies(requests), strict=True):
@@ -627,21 +629,21 @@ def _checked(
 ) -> GeneratedTest | str:
     """Return a test whose quotations are where they are said to be, else why it does not count."""
     kind, first = task.kind, task.passages[0]
-    needed = {Kind.TWO_PLACES: 2, Kind.UNANSWERABLE: 0}.get(kind, 1)
-    answer = NOT_ANSWERED if kind is Kind.UNANSWERABLE else written.answer
+    needed = {GenerationKind.TWO_PLACES: 2, GenerationKind.UNANSWERABLE: 0}.get(kind, 1)
+    answer = NOT_ANSWERED if kind is GenerationKind.UNANSWERABLE else written.answer
     is_whole = bool(written.question and answer) and len(written.quotations) >= needed
-    if not is_whole or (kind is Kind.MISLEADING and not written.premise):
+    if not is_whole or (kind is GenerationKind.MISLEADING and not written.premise):
         return INCOMPLETE
     places: list[tuple[Passage, int, int]] = []
     for quotation in written.quotations[:needed]:
-        why = Unfound.ABSENT
+        why = QuotationFault.ABSENT
         for passage in task.passages:
             begin = max(0, passage.start - _EDGE)
             if passage.key not in folded:
                 # A passage may begin or end inside a word or number.
                 folded[passage.key] = FoldedText(passage.document.text[begin : passage.end + _EDGE])
             span = folded[passage.key].find(quotation, least_words)
-            if not isinstance(span, Unfound):
+            if not isinstance(span, QuotationFault):
                 places.append((passage, begin + span.start, begin + span.end))
                 break
             why = span
@@ -652,11 +654,11 @@ def _checked(
     if repeats_answer(written.question, answer):
         return GIVEN_AWAY
     quotations = tuple(
-        Quoted(passage.document.source, passage.document.line_at(start), passage.document.text[start:end])
+        Quotation(passage.document.source, passage.document.line_at(start), passage.document.text[start:end])
         for passage, start, end in places
     )
     start = places[0][1] if places else first.start
-    order = (task.place, [*Kind].index(kind), start)
+    order = (task.place, [*GenerationKind].index(kind), start)
     home = places[0][0] if places else first
     touched = tuple(passage.document.name for passage, _, _ in places) or (first.document.name,)
     return GeneratedTest(
@@ -666,7 +668,7 @@ def _checked(
         document=home.document,
         passage=first,
         quotations=quotations,
-        premise=written.premise if kind is Kind.MISLEADING else "",
+        premise=written.premise if kind is GenerationKind.MISLEADING else "",
         order=order,
         touched=touched,
     )

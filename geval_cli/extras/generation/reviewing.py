@@ -26,7 +26,7 @@ class Decision(StrEnum):
     DROP = "drop"
 
 
-class Decided(Struct, frozen=True):
+class ReviewDecision(Struct, frozen=True):
     """A decision; `row` is the test as a person changed it, None for one that is as it was."""
 
     decision: Decision
@@ -42,7 +42,7 @@ class Review(Struct):
     path: Path
     rows: Sequence[Row]
     lines: Sequence[str]
-    decided: dict[str, Decided] = field(default_factory=dict)
+    decided: dict[str, ReviewDecision] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files that this review has written, by their names."""
 
@@ -51,11 +51,11 @@ class Review(Struct):
         """Return the file with the decisions."""
         return self.path.with_suffix(".review.jsonl")
 
-    def find(self, row: Row) -> Decided | None:
+    def find(self, row: Row) -> ReviewDecision | None:
         """Return the decision about a test."""
         return self.decided.get(key_of(row))
 
-    def keep(self, row: Row, decided: Decided) -> None:
+    def keep(self, row: Row, decided: ReviewDecision) -> None:
         """Store a decision. Returns when it is on disk."""
         self._read_state()  # the same file may be under review at another terminal
         self.decided[key_of(row)] = decided
@@ -104,7 +104,7 @@ class Review(Struct):
                 if "output" in item:
                     self.written[item["output"]] = item["sha256"]
                 else:
-                    self.decided[item["test"]] = Decided(Decision(item["decision"]), item.get("row"))
+                    self.decided[item["test"]] = ReviewDecision(Decision(item["decision"]), item.get("row"))
             except (KeyError, TypeError, ValueError) as error:
                 place = Location(str(self.state), number, 1, length=0)
                 hint = f"remove {self.state} to begin the review again"
@@ -166,7 +166,7 @@ def _digest_of(path: Path) -> str:
     return hashlib.sha256(read_text(path, TRUSTED, max_bytes=MAX_CONFIG_BYTES).encode()).hexdigest()
 
 
-class Surroundings(Struct, frozen=True):
+class QuotationContext(Struct, frozen=True):
     """A quotation, and what is around it in its document, if it is still found there."""
 
     before: str
@@ -181,7 +181,7 @@ class Sources:
     def __init__(self) -> None:
         self._texts: dict[str, list[SourceDocument]] = {}
 
-    def around(self, source: str, line: int, text: str, characters: int) -> Surroundings:
+    def around(self, source: str, line: int, text: str, characters: int) -> QuotationContext:
         """Return so many characters before and behind a quotation."""
         if source not in self._texts:
             try:
@@ -201,7 +201,7 @@ class Sources:
                     continue
                 start = span.start
             end = start + len(text)
-            return Surroundings(
+            return QuotationContext(
                 document.text[max(0, start - characters) : start], text, document.text[end : end + characters]
             )
-        return Surroundings("", text, "", is_found=False)
+        return QuotationContext("", text, "", is_found=False)

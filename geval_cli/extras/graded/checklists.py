@@ -23,7 +23,7 @@ from geval_cli.judge.estimate import (
     Distribution,
     Grade,
     RatingEstimate,
-    Taken,
+    SampledReplies,
     graded,
     weigh_words,
 )
@@ -317,7 +317,7 @@ def checklist_score(items: Sequence[ChecklistItem], scores: Sequence[float]) -> 
 async def _answers(question: _Question, metric: Metric, output: str, calls: JudgeCalls) -> _Answers:
     """Return the answers by `metric.scoring`; `auto` takes token probabilities where they come."""
     if metric.scoring == "samples":
-        samples = Taken[tuple[ItemReply, ...]]()
+        samples = SampledReplies[tuple[ItemReply, ...]]()
         request = question.samples_request(calls, tuple(range(metric.samples)), Purpose.SAMPLES)
         await samples.add(request, question, metric, calls)
         await samples.check(metric, calls)
@@ -393,7 +393,7 @@ def _checked_item(item: ChecklistItem, reply: ItemReply, whole: str, chance: flo
 
 
 def _of_samples(
-    taken: Taken[tuple[ItemReply, ...]], items: tuple[ChecklistItem, ...], output: str
+    taken: SampledReplies[tuple[ItemReply, ...]], items: tuple[ChecklistItem, ...], output: str
 ) -> _Answers:
     """Return the share of samples that each item is met in; reason and evidence are those of the first that agrees."""
     samples = [_checked(items, replies, output) for replies in taken.replies]

@@ -67,7 +67,7 @@ class CountedAssertion(Protocol):
     def assertions(self) -> Sequence["CountedAssertion"]: ...
 
 
-class DrawnCase(ScoredCase, Protocol):
+class ChartedCase(ScoredCase, Protocol):
     """The part of a case's result that is counted; a `CaseResult` has it."""
 
     @property
@@ -161,10 +161,10 @@ class RunFigures:
         self.left_out: set[str] = set()
         self._spreads: list[Spread] = []
         self._test: int | None = None
-        self._repeats: dict[int, list[DrawnCase]] = {}
+        self._repeats: dict[int, list[ChartedCase]] = {}
 
     @classmethod
-    def of(cls, results: Iterable[DrawnCase]) -> "RunFigures":
+    def of(cls, results: Iterable[ChartedCase]) -> "RunFigures":
         """Return the figures of results in the order of the store."""
         found = cls()
         for result in results:
@@ -172,7 +172,7 @@ class RunFigures:
         found.finish()
         return found
 
-    def add(self, result: DrawnCase) -> None:
+    def add(self, result: ChartedCase) -> None:
         """Take in the next result."""
         if result.test_index != self._test:
             self.finish()
@@ -211,7 +211,7 @@ class RunFigures:
         for member in assertion.assertions:
             self._note_thresholds(member)
 
-    def _note_repeats(self, column: int, cases: Sequence[DrawnCase]) -> None:
+    def _note_repeats(self, column: int, cases: Sequence[ChartedCase]) -> None:
         judged = [case.status is Status.PASSED for case in cases if case.status in _JUDGED]
         if len(judged) > 1:
             verdicts = self.verdicts.setdefault(column, Verdicts())

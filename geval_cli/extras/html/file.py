@@ -50,8 +50,8 @@ from geval_cli.extras.html.drawing import MarkFilter
 from geval_cli.extras.html.environment import asset, make_environment, short_text, source_hash
 from geval_cli.extras.html.run import (
     ROWS_PER_PAGE,
-    Chip,
     Matrix,
+    MetricChip,
     case_values,
     cell_of,
     chips_of,
@@ -154,7 +154,7 @@ class Packer(Struct):
     def add(
         self,
         result: CaseResult,
-        chips: Iterable[Chip],
+        chips: Iterable[MetricChip],
         labels: Mapping[str, float],
         *,
         cell: str,

@@ -250,7 +250,7 @@ _VARIABLES_MAX = 4
 _TITLE_WIDTH, _NAME_WIDTH = 160, 24
 
 
-class Chip(Struct, frozen=True):
+class MetricChip(Struct, frozen=True):
     """One metric of a case; its score is None where nothing was scored."""
 
     name: str
@@ -279,14 +279,14 @@ class Cell(Struct, frozen=True):
     figure: str
     matches: bool
     has_fallback: bool
-    chips: tuple[Chip, ...]
+    chips: tuple[MetricChip, ...]
     chips_hidden: int
     reason: str
     tally: str = ""
     is_flaky: bool = False
 
 
-class Head(Struct, frozen=True):
+class ColumnHead(Struct, frozen=True):
     """The head of a column; without figures while the run goes on.
 
     Attributes:
@@ -337,7 +337,7 @@ class Matrix(Struct, frozen=True):
         counts: of all results by their status on the chosen metric; None without one.
     """
 
-    heads: tuple[Head, ...]
+    heads: tuple[ColumnHead, ...]
     rows: tuple[Row, ...]
     rows_total: int
     wanted: ResultFilter
@@ -398,7 +398,7 @@ def heads_of(
     summary: RunSummary,
     metric: str | None = None,
     counts: Mapping[tuple[int, Status], int] | None = None,
-) -> tuple[Head, ...]:
+) -> tuple[ColumnHead, ...]:
     """Return the heads of the columns, with their figures where the summary has them.
 
     `counts` are those of `metric`.
@@ -412,11 +412,11 @@ def _head(
     figures: ColumnSummary | None,
     metric: str | None,
     counts: Mapping[tuple[int, Status], int] | None,
-) -> Head:
+) -> ColumnHead:
     own = None if counts is None else {status: counts.get((column.index, status), 0) for status in Status}
     names = (figures.metrics if figures else {}) if metric is None else (metric,)
     means = tuple((name, figures.metrics[name]) for name in names if figures and name in figures.metrics)
-    return Head(column, figures, own, means)
+    return ColumnHead(column, figures, own, means)
 
 
 def status_sums(counts: Mapping[tuple[int, Status], int]) -> Mapping[Status, int]:
@@ -493,9 +493,9 @@ def _verdict(result: CaseResult, metric: str | None) -> tuple[Status, str]:
     return status, "" if score is None else format_score(score)
 
 
-def chips_of(result: CaseResult) -> list[Chip]:
+def chips_of(result: CaseResult) -> list[MetricChip]:
     """Return the metrics of a case in the order of its assertions, each with the worst status of these."""
-    return [Chip(name, *verdict) for name, verdict in metric_verdicts(result).items()]
+    return [MetricChip(name, *verdict) for name, verdict in metric_verdicts(result).items()]
 
 
 def first_reason(result: CaseResult, metric: str | None = None) -> str:

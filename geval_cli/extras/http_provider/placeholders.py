@@ -21,7 +21,7 @@ _PLACEHOLDER = re.compile(
 _VARS = "vars."
 
 
-class Places(Struct, frozen=True):
+class PlaceholderValues(Struct, frozen=True):
     """The values for one request.
 
     Every method raises LookupError when a variable is named that the test does not have; its text says which.
@@ -182,7 +182,7 @@ class HttpTemplates(Struct, frozen=True):
             "messages": js_json(message_list(self.request.messages)),
             "vars": dict(own),
             **own,
-            "prompt": Places(self.request).prompt,
+            "prompt": PlaceholderValues(self.request).prompt,
         }
 
     def text(self, template: str) -> str:
@@ -208,7 +208,7 @@ class HttpTemplates(Struct, frozen=True):
             return template
         own = _OWN_PLACE.fullmatch(template)
         if own is not None and own[1].partition(".")[0] not in self.request.variables:
-            return Places(self.request).fill(template)
+            return PlaceholderValues(self.request).fill(template)
         text = self.text(template)
         if not text.lstrip().startswith(("{", "[")):
             return text

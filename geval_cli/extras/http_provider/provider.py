@@ -23,7 +23,7 @@ from geval_cli.extras.http_provider.placeholders import (
     RESPONSE_KEYS,
     HttpTemplates,
     PathStep,
-    Places,
+    PlaceholderValues,
     follow_path,
     has_place,
     is_path,
@@ -66,7 +66,7 @@ from geval_cli.providers.wire.chat import (
     reported_logprobs,
     reports_trouble,
 )
-from geval_cli.providers.wire.finish_reasons import End, known_end
+from geval_cli.providers.wire.finish_reasons import FinishReason, known_end
 from geval_cli.providers.wire.refusals import HEADERS_SOURCE, CallContext
 from geval_cli.providers.wire.token_usage import (
     Exchange,
@@ -222,7 +222,7 @@ def _refuse_wrong(part: Mapping[str, Any], reply: HttpResponse, context: CallCon
 
 def _end_beside(
     value: Mapping[str, Any], path: tuple[PathStep, ...], reply: HttpResponse, context: CallContext
-) -> End | None:
+) -> FinishReason | None:
     """Return why the answer at a path ended; None where nothing says so in a vendor's words.
 
     Raises:
@@ -454,7 +454,7 @@ class HttpProvider:
         try:
             if settings.templates is not None:
                 return _rendered_call(settings, HttpTemplates(settings.templates, request))
-            return _filled_call(settings, Places(request))
+            return _filled_call(settings, PlaceholderValues(request))
         except (LookupError, TemplateError, ValueError) as error:
             hint = "set the variable in every test that uses this provider"
             if not isinstance(error, LookupError):
@@ -559,7 +559,7 @@ def _has_no_body(source: ProviderSource) -> bool:
     return "body" not in source.spec.config and (has_expression or "queryParams" in source.spec.config)
 
 
-def _filled_call(settings: HttpSettings, places: Places) -> HttpCall:
+def _filled_call(settings: HttpSettings, places: PlaceholderValues) -> HttpCall:
     query = {name: places.fill_text(value) for name, value in settings.query.items()}
     url = _with_query(places.fill_url(settings.url), query)
     body, headers = _request_body(settings, places)
@@ -601,7 +601,7 @@ def _with_query(url: str, query: Mapping[str, str]) -> str:
     return urlunsplit(parts._replace(query="&".join(filter(None, [parts.query, urlencode(query)]))))
 
 
-def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[str, str]]:
+def _request_body(settings: HttpSettings, places: PlaceholderValues) -> tuple[bytes, dict[str, str]]:
     body = settings.body
     if body is None:
         if settings.method == "GET":

@@ -24,7 +24,7 @@ from msgspec import Struct
 from geval_cli.errors import ModelFetchError, Problem
 from geval_cli.extras.local.llama_server import POOLINGS
 from geval_cli.providers.base import ProviderSource, is_embedding, local_name
-from geval_cli.providers.options import LIMIT_KEYS, PASSTHROUGH, Others, OwnKey, check_settings, is_count
+from geval_cli.providers.options import LIMIT_KEYS, PASSTHROUGH, OtherKeys, OwnKey, check_settings, is_count
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.trust import MODELS_DIR_VARIABLE
 from geval_cli.source.problems import did_you_mean
@@ -165,7 +165,7 @@ def model_path(source: ProviderSource) -> Path | None:
 
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the id and the config of a `local:` provider."""
-    problems = check_settings(source, LOCAL_KEYS, Others.SENT)
+    problems = check_settings(source, LOCAL_KEYS, OtherKeys.SENT)
     name = local_name(source.spec.id)
     if "pooling" in source.spec.config and not is_embedding(source.spec.id):
         hint = f"for embeddings write `local:embedding:{name}`"

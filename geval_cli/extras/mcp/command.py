@@ -74,16 +74,16 @@ def serve_assistant(options: McpOptions) -> None:
 
 def _behind_wall(root: Path, options: McpOptions) -> Path | None:
     """Have the kernel refuse files elsewhere, before anything is read, and return where state is kept."""
-    from geval_cli.cli.stranger import Wall
+    from geval_cli.cli.untrusted import KernelSandbox
     from geval_cli.runs.requests import RunRequest
     from geval_cli.store.home import current_folder, home_folder, make_folder
 
-    wall, anything = Wall(), root / "any config"
-    home = wall.state_folder(options.home, [anything], os.environ)
+    sandbox, anything = KernelSandbox(), root / "any config"
+    home = sandbox.state_folder(options.home, [anything], os.environ)
     state = home_folder(home, env=os.environ, cwd=current_folder())
     with suppress(StoreError):  # opening it says what is wrong
         make_folder(state)
-    wall.put_up([RunRequest(anything, os.environ, untrusted=True, grader=options.grader)], [state])
-    wall.tell()
+    sandbox.confine([RunRequest(anything, os.environ, untrusted=True, grader=options.grader)], [state])
+    sandbox.tell()
     sys.stderr.flush()
     return home

@@ -1,7 +1,7 @@
 """Tools for assistants, by the Model Context Protocol over standard input and output: `geval mcp`.
 
 An assistant is no user: what it asks for may have been put into its mouth by a text that it read. So configs are
-strangers' unless the user says otherwise, all that it starts shares one budget, and nothing here writes outside the
+untrusted unless the user says otherwise, all that it starts shares one budget, and nothing here writes outside the
 state folder, deletes, or sends anything but requests to models. What models and configs say is handed back between
 marks with a number that no one can guess.
 """
@@ -258,7 +258,7 @@ class _QuotedError(GevalError):
     """A usage error whose words may come from a file of labels or a config."""
 
 
-def _told(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[P, Awaitable[CallToolResult]]:
+def _with_tool_errors(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[P, Awaitable[CallToolResult]]:
     """Return `tool` with geval's errors as texts for the assistant."""
 
     @functools.wraps(tool)
@@ -295,7 +295,7 @@ class AssistantTools:
         self._live: _LiveRun | None = None
         self._judge_work: _JudgeWork | None = None
 
-    @_told
+    @_with_tool_errors
     async def validate_config(self, config: ConfigName) -> CallToolResult:
         """Check a config; nothing is sent and nothing is paid for. Each problem has its file, line and column."""
         request = self._request(config)
@@ -306,7 +306,7 @@ class AssistantTools:
         facts = {"valid": True, "cases": prepared.total, "warnings": len(prepared.warnings)}
         return told(facts, render_problems(prepared.warnings))
 
-    @_told
+    @_with_tool_errors
     async def plan_run(self, config: ConfigName) -> CallToolResult:
         """Estimate the requests, tokens and cost of a run of a config; nothing is sent."""
         prepared = await asyncio.to_thread(prepare, self._request(config), is_going_to_run=False)
@@ -314,7 +314,7 @@ class AssistantTools:
         facts = {"cases": document["cases"], "total": document["total"], **self._money()}
         return told(facts, json_text(document["rows"], indent=1))
 
-    @_told
+    @_with_tool_errors
     async def start_run(
         self,
         config: ConfigName,
@@ -328,7 +328,7 @@ class AssistantTools:
             self._live = await _begun(prepared, self._state)
         return told({"run_id": self._live.run_id, "status": "running", "cases": prepared.total})
 
-    @_told
+    @_with_tool_errors
     async def run_status(
         self,
         run_id: RunName = "latest",
@@ -360,7 +360,7 @@ class AssistantTools:
         }
         return told({**facts, **self._money()}, broken, json_text(texts, indent=1))
 
-    @_told
+    @_with_tool_errors
     async def list_runs(self, limit: Annotated[int, Field(ge=1, le=_MOST_LISTED)] = 20) -> CallToolResult:
         """List the stored runs of the configs in the served folder, newest first."""
         found = await asyncio.to_thread(lambda: list(islice(self._own_runs(), limit)))
@@ -370,14 +370,14 @@ class AssistantTools:
         facts = {"runs": [{**row, "started_at": started[str(row["run_id"])]} for row in rows]}
         return told(facts, json_text(configs, indent=1) if configs else "")
 
-    @_told
+    @_with_tool_errors
     async def show_failures(self, run_id: RunName = "latest") -> CallToolResult:
         """Show the failed and unjudged cases of a run in groups, with shortened outputs and reasons."""
         report = await asyncio.to_thread(self._report, run_id)
         text = await asyncio.to_thread(_failures_text, report)
         return told(_outcome(report.run, report.summary), text)
 
-    @_told
+    @_with_tool_errors
     async def stop_run(self) -> CallToolResult:
         """Stop what start_run, start_improve or start_drift started; finished cases and paid answers are kept."""
         work, live = self._judge_work, self._live
@@ -392,7 +392,7 @@ class AssistantTools:
         report = await asyncio.to_thread(self._report, live.run_id)
         return told(_outcome(report.run, report.summary), live.failure)
 
-    @_told
+    @_with_tool_errors
     async def start_improve(
         self,
         config: ConfigName,
@@ -461,7 +461,7 @@ class AssistantTools:
                 _JudgeWork("improve", plan.ratings, search), plan.facts, asks, part, only_plan
             )
 
-    @_told
+    @_with_tool_errors
     async def start_drift(
         self,
         anchors: Annotated[
@@ -498,7 +498,7 @@ class AssistantTools:
 
             async def check(work: _JudgeWork) -> tuple[dict[str, JsonValue], str]:
                 policy = call_policy(prepared, part, None, wire=work.wire)
-                seen = await look(prepared, read, self._state.cache, policy, work.hear, count=work.count)
+                seen = await look(prepared, read, self._state.cache, policy, work.on_event, count=work.count)
                 home = self._state.runs.home
                 if home is not None:
                     seen = with_looks(seen, looks_before(home, read.digest))
@@ -507,7 +507,7 @@ class AssistantTools:
 
             return await self._begin(_JudgeWork("drift", ratings, check), facts, ratings, part, only_plan)
 
-    @_told
+    @_with_tool_errors
     async def judge_status(
         self, wait_seconds: WaitSeconds = 0, context: Context[Any, Any] | None = None
     ) -> CallToolResult:
@@ -520,7 +520,7 @@ class AssistantTools:
             await _waited(work.task, wait_seconds, context, lambda: (work.ratings, work.most, work.doing))
         return self._standing(work)
 
-    @_told
+    @_with_tool_errors
     async def compare_runs(self, before: RunName, after: RunName = "latest") -> CallToolResult:
         """Decide with statistics whether the run `after` is better or worse than `before`, and list what flipped."""
         a, b = [NamedRun(name, await asyncio.to_thread(self._report, name)) for name in (before, after)]
@@ -535,7 +535,7 @@ class AssistantTools:
         }
         return told(facts, _printed(lambda console: print_comparison(found, console, is_verbose=False)))
 
-    @_told
+    @_with_tool_errors
     async def show_case(
         self,
         test: Annotated[int, Field(ge=1, description="The number of the test, as show_failures has it.")],
@@ -556,7 +556,7 @@ class AssistantTools:
         }
         return told(facts, text)
 
-    @_told
+    @_with_tool_errors
     async def judge_text(
         self,
         output: JudgedText,
@@ -817,7 +817,7 @@ class _JudgeWork:
     def tell(self, text: str) -> None:
         self.doing = text
 
-    def hear(self, event: RunEvent) -> None:
+    def on_event(self, event: RunEvent) -> None:
         if isinstance(event, Noticed):
             self.doing = event.message
 

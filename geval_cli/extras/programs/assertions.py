@@ -24,7 +24,7 @@ from geval_cli.extras.programs.scripting.code import (
 from geval_cli.extras.programs.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
 from geval_cli.judge.estimate import passes
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
-from geval_cli.providers.wire.finish_reasons import End, known_end
+from geval_cli.providers.wire.finish_reasons import FinishReason, known_end
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
 from geval_cli.source.secrets import mask_config
@@ -144,7 +144,9 @@ def script_output(subject: Subject) -> JsonValue:
     response, output = subject.response, subject.output
     if response is None or not isinstance(output, str) or subject.rules.keeps_data:
         return output
-    if known_end(response.choices[0].finish_reason or "") is End.TOOL_CALLS and output.startswith(("[", "{")):
+    if known_end(response.choices[0].finish_reason or "") is FinishReason.TOOL_CALLS and output.startswith(
+        ("[", "{")
+    ):
         try:
             return json.loads(output)
         except (ValueError, RecursionError):

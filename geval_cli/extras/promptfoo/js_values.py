@@ -280,7 +280,7 @@ def parse_json(text: Any) -> Any:
     return as_js(json.loads(text)) if isinstance(text, str) else text
 
 
-# A template comes from a config that may be a stranger's: a method may make a text or a list no larger than this.
+# A template comes from a config that may be untrusted: a method may make a text or a list no larger than this.
 _MOST_REPEATED = 1_000_000
 _MOST_ENTRIES = 100_000
 _MOST_PLACES = 100  # as ECMAScript has it for `toFixed`

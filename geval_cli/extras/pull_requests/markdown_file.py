@@ -99,14 +99,14 @@ class MarkdownFile:
         return None
 
     def finish(self, report: RunReport) -> None:
-        picked = _Picked()
+        picked = _ShownCases()
         for result in report.results():
             picked.add(result)
         with SafeFile(self._path) as file:
             file.write(_document(report, picked))
 
 
-class _Picked(Struct):
+class _ShownCases(Struct):
     """The part of the results that the page shows: counts by column, and the first cases that did not pass."""
 
     counts: Counter[tuple[int, Status]] = field(default_factory=Counter)
@@ -139,7 +139,7 @@ class _Picked(Struct):
         )
 
 
-def _document(report: RunReport, picked: _Picked) -> str:
+def _document(report: RunReport, picked: _ShownCases) -> str:
     sections = [
         _head(report),
         _gates(report.summary),
@@ -210,7 +210,7 @@ def _gates(summary: RunSummary) -> str:
     return markdown_table(("gate", "actual", "status", "note"), rows) if rows else ""
 
 
-def _columns(report: RunReport, picked: _Picked) -> str:
+def _columns(report: RunReport, picked: _ShownCases) -> str:
     if len(report.columns) < 2:  # noqa: PLR2004 - one column would repeat the head
         return ""
     titles = whole_titles(report.columns)
@@ -281,7 +281,7 @@ def _warnings(report: RunReport) -> str:
     )
 
 
-def _details(report: RunReport, picked: _Picked, *, room: int) -> str:
+def _details(report: RunReport, picked: _ShownCases, *, room: int) -> str:
     """Return the cases that did not pass, errors first, as many as there is `room` for, in characters."""
     cases = picked.errors + picked.cases
     if not cases:

@@ -90,7 +90,7 @@ def write_problems(
         summary: what they say together in a sentence, where the format has a place for it.
     """
     if form is ProblemFormat.SARIF:
-        items = [_Placed(item, origin, workspace) for item in sort_problems(problems)]
+        items = [_LocatedProblem(item, origin, workspace) for item in sort_problems(problems)]
         rules = {item.rule.id: item.rule for item in items}
         driver = {
             "name": "geval",
@@ -115,10 +115,10 @@ def write_problems(
             run["automationDetails"] = {"description": {"text": sanitize(summary)}}
         run |= {"columnKind": "unicodeCodePoints", "results": results}
         return _json({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
-    return _WRITERS[form]([_Placed(item, origin, workspace) for item in sort_problems(problems)])
+    return _WRITERS[form]([_LocatedProblem(item, origin, workspace) for item in sort_problems(problems)])
 
 
-class _Placed:
+class _LocatedProblem:
     """A problem with what the formats say of it."""
 
     def __init__(self, problem: Problem, origin: Origin, workspace: Path) -> None:
@@ -144,26 +144,26 @@ def _relative(file: str, workspace: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
 
 
-def _full(items: Sequence[_Placed]) -> str:
+def _full(items: Sequence[_LocatedProblem]) -> str:
     return _ended(render_problems(item.problem for item in items))
 
 
-def _concise(items: Sequence[_Placed]) -> str:
+def _concise(items: Sequence[_LocatedProblem]) -> str:
     return _ended("\n".join(map(_concise_line, items)))
 
 
-def _concise_line(item: _Placed) -> str:
+def _concise_line(item: _LocatedProblem) -> str:
     where = "" if item.place is None else f"{item.path}:{item.place.line}:{item.place.column}: "
     hint = f" ({item.problem.hint})" if item.problem.hint else ""
     return sanitize(" ".join(f"{where}{item.problem.severity}: {item.problem.message}{hint}".split()))
 
 
-def _github(items: Sequence[_Placed]) -> str:
+def _github(items: Sequence[_LocatedProblem]) -> str:
     """Workflow commands, a line each, at most ten of a severity: GitHub shows no more, so the last counts the rest."""
     return _ended("\n".join(_github_lines(items)))
 
 
-def _github_lines(items: Sequence[_Placed]) -> Iterator[str]:
+def _github_lines(items: Sequence[_LocatedProblem]) -> Iterator[str]:
     for severity in Severity:
         of_kind = [item for item in items if item.problem.severity is severity]
         shown = of_kind if len(of_kind) <= ANNOTATIONS_MAX else of_kind[: ANNOTATIONS_MAX - 1]
@@ -188,7 +188,7 @@ def _property(text: str) -> str:
     return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _gitlab(items: Sequence[_Placed]) -> str:
+def _gitlab(items: Sequence[_LocatedProblem]) -> str:
     """Return a report of GitLab's Code Quality, which takes only problems that have a place in a file."""
     severities = {Severity.ERROR: "major", Severity.WARNING: "minor"}
     found = [
@@ -205,7 +205,7 @@ def _gitlab(items: Sequence[_Placed]) -> str:
     return _json(found)
 
 
-def _fingerprints(items: Sequence[_Placed]) -> Iterator[str]:
+def _fingerprints(items: Sequence[_LocatedProblem]) -> Iterator[str]:
     """Yield what tells problems apart from one run to the next: not lines, which move, nor reasons, which vary."""
     seen: Counter[tuple[str, ...]] = Counter()
     for item in items:
@@ -222,7 +222,7 @@ def _sarif_place(path: str, place: Location) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": {"uri": address}, "region": region}}
 
 
-def _plain_json(items: Sequence[_Placed]) -> str:
+def _plain_json(items: Sequence[_LocatedProblem]) -> str:
     found = [
         {
             "severity": item.problem.severity.value,
@@ -249,7 +249,7 @@ def _ended(text: str) -> str:
     return f"{text}\n" if text else ""
 
 
-_WRITERS: Mapping[ProblemFormat, Callable[[Sequence[_Placed]], str]] = MappingProxyType(
+_WRITERS: Mapping[ProblemFormat, Callable[[Sequence[_LocatedProblem]], str]] = MappingProxyType(
     {
         ProblemFormat.FULL: _full,
         ProblemFormat.CONCISE: _concise,

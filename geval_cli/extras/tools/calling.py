@@ -32,7 +32,7 @@ from geval_cli.judge.source import TOOL
 from geval_cli.providers.base import TEXT, kind_of
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.wire.chat import TOOL_ERROR, made_call_id, may_be_empty
-from geval_cli.providers.wire.finish_reasons import End, known_end
+from geval_cli.providers.wire.finish_reasons import FinishReason, known_end
 from geval_cli.records import (
     CaseResult,
     JsonValue,
@@ -423,7 +423,7 @@ class ToolCaller:
             if may_be_empty(end):
                 raise UnjudgeableError(
                     f"the answer of {spec.public_id} was cut off ({end}) in a call of `{name}`, so it was not made",
-                    hint="raise `max_tokens` of the provider" if end is End.LENGTH else "",
+                    hint="raise `max_tokens` of the provider" if end is FinishReason.LENGTH else "",
                 )
             numbered = [(call.get("id") or made_call_id(number), call) for number, call in enumerate(calls)]
             answered = tuple({"id": call_id, **call} for call_id, call in numbered)

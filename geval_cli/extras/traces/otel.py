@@ -131,7 +131,7 @@ class _Link(requests.Session):
             self.give_up(trouble)
 
 
-class _Losses(logging.Handler):
+class _LostBatchHandler(logging.Handler):
     """Takes what the library tells of lost batches, once for each, and keeps that there were some."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class OtelTraces:
         self._secrets = Secrets(environment_secrets(environ))
         self._runs: list[Span] = []
         self._cases: dict[str, Span] = {}
-        self._losses = _Losses()
+        self._losses = _LostBatchHandler()
         self._links = {"TRACES": _Link(), "LOGS": _Link()}
         is_sent = {signal: check_signal(signal, environ) for signal in self._links}
         is_off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"

@@ -62,7 +62,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import open_report
 
 
-class Level(Struct, frozen=True):
+class CorrelationLevel(Struct, frozen=True):
     """Three correlations of scores with labels.
 
     Attributes:
@@ -78,7 +78,7 @@ class Level(Struct, frozen=True):
     systems: int | None = None
 
 
-class People(Struct, frozen=True):
+class AnnotatorAgreement(Struct, frozen=True):
     """Agreement of the annotators among themselves.
 
     Attributes:
@@ -150,10 +150,10 @@ class MetricAgreement(Struct, frozen=True):
     documents: int
     clusters: int
     scale: Scale
-    dataset: Level
-    document_level: Level | None
-    system: Level | None
-    people: People | None
+    dataset: CorrelationLevel
+    document_level: CorrelationLevel | None
+    system: CorrelationLevel | None
+    people: AnnotatorAgreement | None
     verdicts: VerdictCounts
     bias: Bias
     alt_test: AltTest | None
@@ -372,7 +372,7 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
     )
 
 
-def _by_document(data: _Data) -> Level | None:
+def _by_document(data: _Data) -> CorrelationLevel | None:
     """Return the mean over documents; None where each has one output, so that nothing is in order within it."""
     if len(set(data.documents)) == len(data.documents):
         return None
@@ -385,7 +385,7 @@ def _by_document(data: _Data) -> Level | None:
     return replace(_level(estimates), documents=some.used, skipped=some.skipped)
 
 
-def _by_system(data: _Data) -> Level | None:
+def _by_system(data: _Data) -> CorrelationLevel | None:
     """Return the correlation of systems' means; None of fewer than three, which are always in some order."""
     systems = data.systems
     if systems is None or len(set(systems)) < 3:  # noqa: PLR2004
@@ -397,11 +397,11 @@ def _by_system(data: _Data) -> Level | None:
     return replace(_level(found), systems=len(set(systems)))
 
 
-def _level(found: Mapping[str, Estimate]) -> Level:
-    return Level(found["pearson"], found["spearman"], found["kendall"])
+def _level(found: Mapping[str, Estimate]) -> CorrelationLevel:
+    return CorrelationLevel(found["pearson"], found["spearman"], found["kendall"])
 
 
-def _people(data: _Data, everything: _Data, scale: Scale) -> People:
+def _people(data: _Data, everything: _Data, scale: Scale) -> AnnotatorAgreement:
     marks, judge = everything.marks, everything.score
     with_judge = np.vstack([marks, judge])
     low, high = scale
@@ -418,7 +418,7 @@ def _people(data: _Data, everything: _Data, scale: Scale) -> People:
         found = limits(kept)
         return found.judge / found.people if found is not None and found.people > 0 else None
 
-    return People(
+    return AnnotatorAgreement(
         alpha=everything.estimate(lambda kept: statistics.ordinal_alpha(marks[:, kept])),
         alpha_with_judge=everything.estimate(lambda kept: statistics.ordinal_alpha(with_judge[:, kept])),
         kappas={
@@ -615,7 +615,7 @@ def _section(item: MetricAgreement) -> Section:
 
 def statistics_of(item: MetricAgreement) -> Iterator[tuple[str, Estimate]]:
     """Yield every statistic of a metric with its name, in the order in which people read them."""
-    levels: dict[str, Level | None] = {
+    levels: dict[str, CorrelationLevel | None] = {
         "all outputs": item.dataset,
         "within documents": item.document_level,
         "systems": item.system,

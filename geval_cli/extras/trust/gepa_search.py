@@ -51,7 +51,7 @@ def check_installed() -> None:
         raise UsageError("--gepa needs the package gepa", hint=f"install it {install_hint('gepa')}")
 
 
-class Trial:
+class RatedTrial:
     """A training output, rated by people and by a text; `texts` are what the teacher may see of it, by title."""
 
     def __init__(self, human: float, texts: Mapping[str, str]) -> None:
@@ -64,7 +64,7 @@ Rate = Callable[[Mapping[str, str], Sequence[int]], Awaitable[Sequence[tuple[flo
 
 async def search(
     texts: Mapping[str, str],
-    trials: Sequence[Trial],
+    trials: Sequence[RatedTrial],
     rate: Rate,
     ask: Callable[[str], Awaitable[str]],
     *,
@@ -98,7 +98,7 @@ async def search(
         reflection_prompt_template=prompt,
         stop_callbacks=[lambda _: is_stopped() or adapter.prompts >= MOST_PROMPTS],
         max_metric_calls=most_ratings(len(trials)),
-        logger=_Silence(),
+        logger=_SilentLogger(),
         seed=seed,
     )
     try:
@@ -108,7 +108,7 @@ async def search(
     return dict(found.best_candidate)
 
 
-class _Silence:
+class _SilentLogger:
     """GEPA tells its progress on the standard output otherwise."""
 
     def log(self, message: str) -> None:
@@ -122,7 +122,7 @@ class _Adapter:
 
     def __init__(
         self,
-        trials: Sequence[Trial],
+        trials: Sequence[RatedTrial],
         rate: Rate,
         ask: Callable[[str], Awaitable[str]],
         score_range: tuple[float, float],

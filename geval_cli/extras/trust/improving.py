@@ -47,7 +47,7 @@ from geval_cli.extras.trust.gepa_search import (
     CRITERIA,
     MOST_PROMPTS,
     STEPS,
-    Trial,
+    RatedTrial,
     check_installed,
     most_ratings,
     search,
@@ -67,7 +67,7 @@ from geval_cli.extras.trust.statistics.agreement import (
 from geval_cli.extras.trust.weighted_draw import equally_likely
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
-from geval_cli.judge.metric import STRICT_RANGE, Judge, KeepingJudge
+from geval_cli.judge.metric import STRICT_RANGE, CachingJudge, Judge
 from geval_cli.judge.prompt import find_dimension, user_message
 from geval_cli.judge.source import fence
 from geval_cli.metrics import with_members
@@ -172,7 +172,7 @@ class LabelledCase(Struct, frozen=True):
     share: float = 1.0
 
 
-class Rated(Struct, frozen=True):
+class CandidateRatings(Struct, frozen=True):
     """How a candidate rated outputs. Scores are NaN where the judge gave none; `usage` is what that took.
 
     Attributes:
@@ -207,7 +207,7 @@ class Rated(Struct, frozen=True):
         return self.usage.cost_usd / len(self.scores) * self.usage.requests / paid
 
 
-class Gain(Struct, frozen=True):
+class AgreementGain(Struct, frozen=True):
     """How much more a candidate agrees with people than today's judge does, on held-out labels.
 
     Attributes:
@@ -233,7 +233,7 @@ class Gain(Struct, frozen=True):
         return self.interval is not None and self.interval[0] > 0 and self.labels >= LEAST_HELD_OUT
 
 
-class Differing(Struct, frozen=True):
+class RatingDisagreement(Struct, frozen=True):
     """A held-out output that the two judges rate differently; all 0..1."""
 
     id: str
@@ -251,10 +251,10 @@ class Improvement(Struct, frozen=True):
     measure: AgreementMeasure
     labels: Mapping[str, int]
     documents: Mapping[str, int]
-    candidates: tuple[Rated, ...]
+    candidates: tuple[CandidateRatings, ...]
     chosen: JudgeCandidate | None
-    gain: Gain | None
-    differing: tuple[Differing, ...]
+    gain: AgreementGain | None
+    differing: tuple[RatingDisagreement, ...]
     spec: GEvalFields
     threshold: float | None
     costs_usd: tuple[float | None, float | None]
@@ -567,7 +567,11 @@ Answer with JSON only: {{"criteria": ["the criterion"], "steps": ["first step", 
 
 
 def teacher_text(
-    form: str, criterion: str, cases: Sequence[LabelledCase], rated: Rated, score_range: tuple[float, float]
+    form: str,
+    criterion: str,
+    cases: Sequence[LabelledCase],
+    rated: CandidateRatings,
+    score_range: tuple[float, float],
 ) -> tuple[str, list[str]]:
     """Return the request to the teacher, and the ids of the outputs in it, in the order of their numbers."""
     low, high = score_range
@@ -620,7 +624,7 @@ class _CandidateRater(Struct):
     stopped: str = ""
     usage: Usage = Usage()
 
-    async def rate(self, candidate: JudgeCandidate, cases: Sequence[LabelledCase]) -> Rated:
+    async def rate(self, candidate: JudgeCandidate, cases: Sequence[LabelledCase]) -> CandidateRatings:
         """Return the scores of a candidate; NaN where the judge or the budget gave none."""
         spec = candidate.of(self.spec).model_copy(update={"explain": "never"})
         found = await asyncio.gather(*(self._one(spec, case) for case in cases))
@@ -628,7 +632,7 @@ class _CandidateRater(Struct):
         self.usage += usage
         scores = np.array([math.nan if item[0] is None else item[0] for item in found], dtype=np.float64)
         problem = next((item[1] for item in found if item[0] is None and item[1]), "")
-        rated = Rated(candidate, scores, tuple(item[1] for item in found), usage, problem=problem)
+        rated = CandidateRatings(candidate, scores, tuple(item[1] for item in found), usage, problem=problem)
         if self.is_offline and rated.lost and not self.stopped:
             self.stopped = f"{plural(rated.lost, 'rating')} not in the cache, and --offline sends nothing"
         elif candidate.name == TODAY and not rated.is_whole and not self.stopped:
@@ -810,7 +814,7 @@ async def improve_prepared(
         candidates = [today, *_candidates(guidelines, rewritten, examples), *evolved]
         labelled = ComparedLabels.of(select)
         threshold = spec.threshold if spec.threshold is not None else 0.5
-        rated: list[Rated] = []
+        rated: list[CandidateRatings] = []
         for candidate in _valid(candidates, spec, notes):
             if rater.stopped and rated:
                 break
@@ -826,8 +830,8 @@ async def improve_prepared(
                     f"{candidate.name}: no rating of {found.lost:,} of {plural(len(select), 'output')}{why}"
                 )
         chosen = None if rater.stopped else choose(rated, measure, labelled, threshold)
-        gain: Gain | None = None
-        differing: tuple[Differing, ...] = ()
+        gain: AgreementGain | None = None
+        differing: tuple[RatingDisagreement, ...] = ()
         costs: tuple[float | None, float | None] = (rated[0].cost_usd, None)
         limit: float | None = None
         if chosen is not None:
@@ -908,7 +912,7 @@ async def _ask_teacher(
     judge: Judge,
     rater: _CandidateRater,
     train: Sequence[LabelledCase],
-    as_today: Rated,
+    as_today: CandidateRatings,
     score_range: tuple[float, float],
     notes: list[str],
 ) -> tuple[tuple[Guideline, ...], JudgeCandidate]:
@@ -943,7 +947,7 @@ async def _ask_teacher(
         rater.stopped = error.message
     except GevalError as error:
         notes.append(f"the teacher returned nothing usable: {one_line(error.message, 200)}")
-        if isinstance(error, JudgeError) and isinstance(judge, KeepingJudge):
+        if isinstance(error, JudgeError) and isinstance(judge, CachingJudge):
             await judge.forget(_teaching(texts[-1]))  # the next command requests it again
     return guidelines, rewritten
 
@@ -999,7 +1003,7 @@ async def _evolve(
             rater.stopped = error.message
             raise
 
-    trials = [Trial(case.human, _texts_of(case)) for case in train]
+    trials = [RatedTrial(case.human, _texts_of(case)) for case in train]
     try:
         best = await search(
             today,
@@ -1059,11 +1063,11 @@ def _valid(
 
 
 def choose(
-    rated: Sequence[Rated],
+    rated: Sequence[CandidateRatings],
     measure: AgreementMeasure,
     labels: ComparedLabels,
     threshold: float,
-) -> Rated | None:
+) -> CandidateRatings | None:
     """Return the simplest candidate that is within one standard error of the best; None if that is today's judge."""
     known = [item for item in rated if item.agreement is not None and item.is_whole]
     if not known:
@@ -1079,12 +1083,12 @@ def choose(
 
 def held_out_gain(
     measure: AgreementMeasure,
-    before: Rated,
-    after: Rated,
+    before: CandidateRatings,
+    after: CandidateRatings,
     held: Sequence[LabelledCase],
     threshold: float,
     look: int,
-) -> Gain:
+) -> AgreementGain:
     """Return how much more `after` agrees with the held-out labels than `before`, at the level of this look."""
     both = ~np.isnan(before.scores) & ~np.isnan(after.scores)
     labels = ComparedLabels.of(held).where(both)
@@ -1101,7 +1105,7 @@ def held_out_gain(
         if value > 0:
             total = float(stats.norm.ppf(1 - alpha / 2)) + _POWER_QUANTILE
             needed = max(LEAST_HELD_OUT, math.ceil(count * (total * error / value) ** 2))
-    return Gain(
+    return AgreementGain(
         before=agreement_of(measure, old, labels, threshold),
         after=agreement_of(measure, new, labels, threshold),
         value=value,
@@ -1114,10 +1118,12 @@ def held_out_gain(
     )
 
 
-def _differing(before: Rated, after: Rated, held: Sequence[LabelledCase]) -> list[Differing]:
+def _differing(
+    before: CandidateRatings, after: CandidateRatings, held: Sequence[LabelledCase]
+) -> list[RatingDisagreement]:
     """Return the held-out outputs that the two judges rate differently, the largest change first."""
     found = [
-        Differing(
+        RatingDisagreement(
             case.case.id, case.human, float(old), float(new), one_line(value_text(case.case.output), 200)
         )
         for case, old, new in zip(held, before.scores, after.scores, strict=True)
@@ -1127,8 +1133,8 @@ def _differing(before: Rated, after: Rated, held: Sequence[LabelledCase]) -> lis
 
 
 def _threshold(
-    chosen: Rated,
-    after: Rated,
+    chosen: CandidateRatings,
+    after: CandidateRatings,
     select: Sequence[LabelledCase],
     held: Sequence[LabelledCase],
     present: float,

@@ -291,7 +291,7 @@ def _checked_metrics(wanted: Sequence[str], known: set[str]) -> set[str]:
     return set(wanted)
 
 
-class Given(Struct, frozen=True):
+class GivenLabel(Struct, frozen=True):
     """One person's word on one output; None as `label`: nothing yet. `annotator` is "" for nobody in particular.
 
     `draw` names the random draw that the output is from; "" for none. `weight` is 1 / its chance in an unequal draw.
@@ -305,7 +305,7 @@ class Given(Struct, frozen=True):
     weight: float | None = None
 
 
-def label_row(item: JudgedItem, metric: str, run_id: str, given: Given) -> dict[str, JsonValue]:
+def label_row(item: JudgedItem, metric: str, run_id: str, given: GivenLabel) -> dict[str, JsonValue]:
     """Return a label as a line of a file of labels has it: the ends of 0 to 1 are written as `fail` and `pass`."""
     row: dict[str, JsonValue] = {
         "id": item.id,
@@ -431,7 +431,7 @@ def rows_of_sheet(
             continue
         result = fetch(item)
         [judged] = judged_items([result])
-        given = Given(
+        given = GivenLabel(
             scale=scales[item.metric],
             annotator=annotator,
             draw=sheet.draws.get(item.metric, drawn),
@@ -533,7 +533,7 @@ def labels_to_keep(
             for name, mark in match.label.marks.items():
                 said = round(low + mark * (high - low), _DIGITS)
                 note = match.label.notes.get(name, "")
-                given = Given(said, match.label.scale, name or annotator, note)
+                given = GivenLabel(said, match.label.scale, name or annotator, note)
                 row = label_row(match.item, match.label.metric, run_id, given)
                 more = {"doc": match.label.doc, "weight": match.label.weight}
                 told = {key: value for key, value in more.items() if value is not None}

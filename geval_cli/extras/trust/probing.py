@@ -46,11 +46,11 @@ from geval_cli.extras.trust.probe_findings import (
 )
 from geval_cli.extras.trust.probes import (
     Finding,
-    Material,
     Probe,
     ProbeKind,
     ProbeReport,
     ProbeVerdict,
+    RewriteMaterial,
     ScoreChange,
     chosen_probes,
     rewritten,
@@ -135,7 +135,7 @@ class Target(Struct, frozen=True):
         return score <= 0 or (self.base.status is Status.FAILED and score <= self.floor + SAME)
 
 
-class Asked(Struct):
+class ProbePairs(Struct):
     """The pairs of one probe's form on one metric, and what was left out of them."""
 
     pairs: list[ScoreChange] = field(default_factory=list)
@@ -226,14 +226,14 @@ def changed_spec(spec: ModelGradedAssertion, form: str, steps: Sequence[str]) ->
     return spec.model_copy(update={"score_range": scale, "score_step": None})
 
 
-def material_for(target: Target, text: str, seed: int) -> Material:
+def material_for(target: Target, text: str, seed: int) -> RewriteMaterial:
     """Return what a rewrite of a text may be made of."""
     subject = target.item.subject
     dimension = str(getattr(target.spec, "dimension", None))
     own = getattr(target.spec, "score_range", None) or DEFAULT_SCORE_RANGE
     _, highest = DIMENSIONS[dimension].score_range if dimension in DIMENSIONS else own
     prompt = subject.rendered_prompt or subject.test.input or ""
-    return Material(text, target.item.other, prompt, format_number(highest), seed)
+    return RewriteMaterial(text, target.item.other, prompt, format_number(highest), seed)
 
 
 T = TypeVar("T")
@@ -243,7 +243,7 @@ LEAST_DIMENSIONS = 2
 NO_LABELS_OF_OUTPUTS = "the loss of agreement needs labels of these outputs (--labels)"
 
 
-class Desk:
+class ConcurrentRater:
     """Asks for ratings, a bounded number at once, and adds up what they took. Belongs to one event loop."""
 
     def __init__(self, context: JobContext, options: ProbeOptions, listen: Callable[[int], None]) -> None:
@@ -321,7 +321,7 @@ class Desk:
         targets = [target for target in targets if is_hit(item, target.spec, self._options)]
         if not targets:
             return []
-        results = {form: Asked() for form in item.forms}
+        results = {form: ProbePairs() for form in item.forms}
         tasks = [self._ask(item, form, target, results[form]) for form in item.forms for target in targets]
         await asyncio.gather(*tasks)
         is_certain = self._is_certain(item, targets)
@@ -355,7 +355,7 @@ class Desk:
         is_dimension = all(getattr(target.spec, "dimension", None) is not None for target in targets)
         return is_dimension or item.hits is None or item.name in self._options.only
 
-    async def _ask(self, item: Probe, form: str, target: Target, asked: Asked) -> None:
+    async def _ask(self, item: Probe, form: str, target: Target, asked: ProbePairs) -> None:
         """Rate one output in one form, beside what it is compared with."""
         spec, subject, base = target.spec, target.item.subject, target.base
         if item.kind is ProbeKind.REPETITION:
@@ -385,7 +385,7 @@ class Desk:
         subject: Subject,
         target: Target,
         base: AssertionResult,
-        asked: Asked,
+        asked: ProbePairs,
     ) -> None:
         changed = await self.rate(spec, subject)
         if changed is None or changed.score is None or base.score is None:
@@ -403,7 +403,7 @@ class Desk:
         found = await self.rate(target.spec, wrong)
         return (wrong, found) if found is not None and found.status is Status.FAILED else None
 
-    async def _again(self, form: str, target: Target, asked: Asked) -> None:
+    async def _again(self, form: str, target: Target, asked: ProbePairs) -> None:
         steps = tuple(map(str, target.base.detail.get("evaluation_steps") or ()))
         spec = changed_spec(target.spec, form, steps)
         if spec is None:
@@ -663,7 +663,7 @@ async def probe_with(
 ) -> ProbeReport:
     """Probe the judges that a context gives; as `run_probe`."""
     probes, plan = chosen_probes(options.only), _planned(prepared, options)
-    desk = Desk(context, options, lambda asked: listen(asked, plan.ratings))
+    desk = ConcurrentRater(context, options, lambda asked: listen(asked, plan.ratings))
     is_asked = any(item.kind not in (ProbeKind.PLACE, ProbeKind.FAMILY) for item in probes)
     pending = await desk.answers(drawn_jobs(prepared, options)) if is_asked else []
     items = with_others([probed_output(found, prepared) for found in pending if found.subject is not None])

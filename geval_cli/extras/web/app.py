@@ -29,14 +29,14 @@ from geval_cli.extras.web.editor.routes import router as editor_router
 from geval_cli.extras.web.live_runs import LiveRuns
 from geval_cli.extras.web.pages import router as pages_router
 from geval_cli.extras.web.pages.compare import KeptFigures
-from geval_cli.extras.web.pages.routing import Recent
+from geval_cli.extras.web.pages.routing import RecentResults
 from geval_cli.extras.web.problems_json import SecurityHeaders, add_problem_handlers
 from geval_cli.extras.web.security import BodyGuard, HeadAsGet, HostAndOrigin, TokenCheck
 from geval_cli.extras.web.settings import ServerSettings
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.requests import is_untrusted
 from geval_cli.runs.session import open_session
-from geval_cli.source.access import TRUSTED, access_of_stranger
+from geval_cli.source.access import TRUSTED, untrusted_access
 from geval_cli.source.env import gather_env
 from geval_cli.store.state import open_state
 from geval_cli.version import __version__
@@ -168,8 +168,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
     )
     app.state.settings, app.state.evaluations = settings, evaluations
     app.state.saving, app.state.figures = asyncio.Lock(), KeptFigures()
-    app.state.changes, app.state.comparisons = Recent(_CHANGES_KEPT), Recent(_COMPARISONS_KEPT)
-    app.state.counted = Recent(_CHANGES_KEPT)
+    app.state.changes, app.state.comparisons = RecentResults(_CHANGES_KEPT), RecentResults(_COMPARISONS_KEPT)
+    app.state.counted = RecentResults(_CHANGES_KEPT)
     add_problem_handlers(app)
     openapi.describe_api(app, needs_token=settings.token is not None, has_open_geval=settings.has_open_geval)
     for router in ROUTERS:
@@ -184,7 +184,7 @@ def judge_environment(settings: ServerSettings) -> dict[str, str]:
     Raises:
         ConfigError: an env file cannot be read.
     """
-    access = access_of_stranger([settings.folder]) if is_untrusted(settings.environ) else TRUSTED
+    access = untrusted_access([settings.folder]) if is_untrusted(settings.environ) else TRUSTED
     return gather_env(settings.environ, base_dir=settings.folder, env_file=settings.env_file, access=access)
 
 

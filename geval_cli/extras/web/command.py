@@ -127,9 +127,9 @@ def _settings(options: ServeOptions) -> "ServerSettings":
 def _home(options: ServeOptions) -> Path | None:
     """Return the state folder: the named one, else the one nearest to the configs, wherever the server is started.
 
-    Where every config is untrusted, it is one that no stranger can have filled.
+    Where every config is untrusted, it is one that nobody else can have filled.
     """
-    from geval_cli.cli.stranger import Wall
+    from geval_cli.cli.untrusted import KernelSandbox
     from geval_cli.runs.requests import is_untrusted
     from geval_cli.store.home import home_folder, named_home
 
@@ -138,9 +138,9 @@ def _home(options: ServeOptions) -> Path | None:
             return options.home
         return home_folder(None, env={}, cwd=options.folder.resolve())
 
-    wall = Wall()
-    home = wall.state_folder(options.home, [options.folder / "any config"], os.environ)
-    wall.tell()
+    sandbox = KernelSandbox()
+    home = sandbox.state_folder(options.home, [options.folder / "any config"], os.environ)
+    sandbox.tell()
     return home
 
 

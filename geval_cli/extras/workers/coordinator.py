@@ -37,7 +37,7 @@ from geval_cli.extras.workers.executors import (
 from geval_cli.extras.workers.ray_cluster import RayWorkers, check_cluster, join_cluster
 from geval_cli.extras.workers.shards import (
     MOST_LOSSES,
-    Lot,
+    EventBatch,
     Permit,
     Permits,
     Shard,
@@ -127,7 +127,7 @@ def planned_workers(prepared: PreparedRun) -> WorkersPlan:
     return WorkersPlan(count, shards, size, max(1, request_limit(prepared) // count))
 
 
-class _Crew(Struct):
+class _DistributedRun(Struct):
     """The state of a run that workers do."""
 
     prepared: PreparedRun
@@ -181,11 +181,11 @@ class _Crew(Struct):
         marks = self.done.marks_of(shard.start, shard.stop)
         order = ShardOrder(shard.start, shard.stop, marks, permit, self.pace, is_repeated=shard.losses > 0)
 
-        async def hear(lot: Lot) -> None:
-            await self._enter(worker, lot)
+        async def listen(batch: EventBatch) -> None:
+            await self._enter(worker, batch)
 
         try:
-            end = await executor.run(worker, order, hear)
+            end = await executor.run(worker, order, listen)
         except WorkerLostError as error:
             if isinstance(error, WorkerNotStartedError):
                 self.permits.give_back(permit, requests=0, cost_usd=0.0)
@@ -245,20 +245,20 @@ class _Crew(Struct):
                     self.done.add(result)
                     self.events.emit(CaseFinished(result))
 
-    async def _enter(self, worker: int, lot: Lot) -> None:
+    async def _enter(self, worker: int, batch: EventBatch) -> None:
         """Emit what a worker tells as events of the run; a result that is known already is passed over."""
-        if lot.answers:  # kept before anything uses them
-            await self.cache.put_many(lot.answers)
+        if batch.answers:  # kept before anything uses them
+            await self.cache.put_many(batch.answers)
         numbers, record = len(self.records), self.records[worker]
-        for call in lot.calls:
+        for call in batch.calls:
             self.events.emit(replace(call, call=call.call * numbers + worker))
-        for request in lot.requests:
+        for request in batch.requests:
             self.events.emit(replace(request, call=request.call * numbers + worker))
-        for begun in lot.begun:
+        for begun in batch.begun:
             self.events.emit(begun)
-        for text in lot.notices:
+        for text in batch.notices:
             self._notice(text)
-        new = [result for result in lot.results if not self.done.has(result)]
+        new = [result for result in batch.results if not self.done.has(result)]
         for result in new:
             self.done.add(result)
             self.events.emit(CaseFinished(result))
@@ -305,13 +305,13 @@ async def run_in_workers(
             done_before = resumed.done
         else:
             done_before = DoneCases(repeats=prepared.plan.repeats, columns=len(prepared.plan.columns))
-        crew = _Crew(prepared, events, stop, policy.budget, shared, done_before)
-        steps = await _ask_for_steps(crew, cache, policy, began_s)
+        run = _DistributedRun(prepared, events, stop, policy.budget, shared, done_before)
+        steps = await _ask_for_steps(run, cache, policy, began_s)
         if steps is None or cache.folder is None:
             return ()
         count = capped_workers(prepared, await asyncio.to_thread(asked_workers, prepared.request))
-        crew.shards.extend(await asyncio.to_thread(_shards_of, prepared, count))
-        count = max(1, min(count, len(crew.shards)))
+        run.shards.extend(await asyncio.to_thread(_shards_of, prepared, count))
+        count = max(1, min(count, len(run.shards)))
         setup = WorkerSetup(
             request=prepared.request.for_workers,
             is_in_rows=prepared.plan.is_in_rows,
@@ -331,19 +331,19 @@ async def run_in_workers(
         else:
             executor = RayWorkers(setup, address)
             await executor.take_over()
-        await _run_crew(crew, executor, count)
-        return tuple(crew.records)
+        await _run_workers(run, executor, count)
+        return tuple(run.records)
     finally:
         events.end()
 
 
-async def _run_crew(crew: _Crew, executor: ShardExecutor, count: int) -> None:
-    crew.records += [WorkerRecord(f"worker {number + 1}", executor.host(number)) for number in range(count)]
+async def _run_workers(run: _DistributedRun, executor: ShardExecutor, count: int) -> None:
+    run.records += [WorkerRecord(f"worker {number + 1}", executor.host(number)) for number in range(count)]
     watching = [
-        asyncio.ensure_future(_pass_on_stop(crew.stop, executor, crew.news)),
-        asyncio.ensure_future(_pass_on_hurry(crew.stop, executor)),
+        asyncio.ensure_future(_pass_on_stop(run.stop, executor, run.news)),
+        asyncio.ensure_future(_pass_on_hurry(run.stop, executor)),
     ]
-    working = [asyncio.ensure_future(crew.work(number, executor)) for number in range(count)]
+    working = [asyncio.ensure_future(run.work(number, executor)) for number in range(count)]
     try:
         await asyncio.gather(*working)
     finally:
@@ -371,7 +371,7 @@ def _shards_of(prepared: PreparedRun, workers: int) -> list[Shard]:
 
 
 async def _ask_for_steps(
-    crew: _Crew, cache: ResponseCache, policy: CallPolicy, began_s: float
+    run: _DistributedRun, cache: ResponseCache, policy: CallPolicy, began_s: float
 ) -> LockedSteps | None:
     """Ask for the evaluation steps that several tests need, so that all workers judge by the same ones.
 
@@ -379,7 +379,7 @@ async def _ask_for_steps(
     the cache. A judge that does not answer is passed over: the cases that need it will say so. None when the run stops
     meanwhile.
     """
-    prepared = crew.prepared
+    prepared = run.prepared
     needs = await asyncio.to_thread(
         needs_of_plan,
         prepared.plan,
@@ -390,14 +390,14 @@ async def _ask_for_steps(
     known = prepared.locked_steps
     shared = [item for key, item in needs.found.items() if needs.uses[key] > 1 and key not in known]
     async with open_suite_session(
-        prepared, cache, policy, on_event=crew.events.emit, began_s=began_s
+        prepared, cache, policy, on_event=run.events.emit, began_s=began_s
     ) as session:
         asking = asyncio.gather(*(_steps_of(item, session) for item in shared), return_exceptions=True)
-        hurrying = asyncio.ensure_future(crew.stop.wait_for_urgency())
+        hurrying = asyncio.ensure_future(run.stop.wait_for_urgency())
         try:
             ends: set[asyncio.Future[Any]] = {asking, hurrying}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done() or crew.stop.is_requested:
+            if not asking.done() or run.stop.is_requested:
                 return None
             found = asking.result()  # of all of them: what was asked beside one that failed is paid for, too
             for item in found:
@@ -412,7 +412,7 @@ async def _ask_for_steps(
         except StoppedError:
             return None
         except BudgetError as error:
-            crew.stop_paying(error)
+            run.stop_paying(error)
             return None
         finally:
             asking.cancel()

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ConfigError, GevalError, UsageError
-from geval_cli.extras.workers.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
-from geval_cli.extras.workers.worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
+from geval_cli.extras.workers.shards import EventBatch, ShardEnd, ShardOrder, batch_from_json, batch_to_json
+from geval_cli.extras.workers.worker import EventBatcher, ShardRunner, WorkerSetup, mistakes_of, open_runner
 from geval_cli.runs.event_loop import loop_factory
 from geval_cli.store.home import hold_folder, remove_abandoned
 from geval_cli.version import install_hint
@@ -37,7 +37,7 @@ from geval_cli.version import install_hint
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-Hear = Callable[[Lot], Awaitable[None]]
+Listener = Callable[[EventBatch], Awaitable[None]]
 """Takes what a worker tells."""
 
 _MESSAGES_WAITING = 8  # of a worker; then it waits for the coordinator, whose memory stays flat
@@ -66,8 +66,8 @@ class ShardExecutor(Protocol):
     def host(self, worker: int) -> str:
         """Return the machine of a worker, by its number."""
 
-    async def run(self, worker: int, order: ShardOrder, hear: Hear) -> ShardEnd:
-        """Have a worker do a shard; `hear` takes what it tells meanwhile. Returns how it ended.
+    async def run(self, worker: int, order: ShardOrder, listen: Listener) -> ShardEnd:
+        """Have a worker do a shard; `listen` takes what it tells meanwhile. Returns how it ended.
 
         Raises:
             WorkerLostError: the worker ended before.
@@ -128,13 +128,13 @@ class LocalWorkers:
         """Return the name of this machine."""
         return platform.node()
 
-    async def run(self, worker: int, order: ShardOrder, hear: Hear) -> ShardEnd:
+    async def run(self, worker: int, order: ShardOrder, listen: Listener) -> ShardEnd:
         """Have a worker do a shard; as `ShardExecutor.run`."""
         known = self._workers.get(worker)
         if known is None or known.is_gone:
             known = self._workers[worker] = await self._new_worker(worker)
         try:
-            return await known.run(order, hear)
+            return await known.run(order, listen)
         except WorkerLostError:
             known.kill()
             raise
@@ -203,26 +203,26 @@ class _LocalWorker:
             context=_process_context(),
         )
         self._connection: Connection[Any, Any] | None = None
-        self._lots: asyncio.Queue[Lot | None] = asyncio.Queue(_MESSAGES_WAITING)
-        self._told: list[bytes] = []
+        self._batches: asyncio.Queue[EventBatch | None] = asyncio.Queue(_MESSAGES_WAITING)
+        self._sent: list[bytes] = []
         self.is_gone = False
 
     def connect(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
         """Take the connection of the process, and say what it was to be told before."""
         self._connection = connection
         threading.Thread(target=self._listen, args=(connection, loop), daemon=True).start()
-        for message in self._told:
+        for message in self._sent:
             self.tell(message)
 
     def tell(self, message: bytes) -> None:
         """Tell the process to stop, or to hurry."""
         if self._connection is None:
-            self._told.append(message)
+            self._sent.append(message)
             return
         with contextlib.suppress(OSError):  # it has ended
             self._connection.send_bytes(message)
 
-    async def run(self, order: ShardOrder, hear: Hear) -> ShardEnd:
+    async def run(self, order: ShardOrder, listen: Listener) -> ShardEnd:
         """Have the process do a shard."""
         try:
             with _without_ctrl_c(), _without_main():
@@ -237,15 +237,15 @@ class _LocalWorker:
             await asyncio.sleep(_PAUSE_S)
             raise WorkerNotStartedError from error
         task.add_done_callback(_forget_failure)
-        while (lot := await self._next_lot(task)) is not None:
-            await hear(lot)
-            if lot.end is not None:
-                return lot.end
+        while (batch := await self._next_batch(task)) is not None:
+            await listen(batch)
+            if batch.end is not None:
+                return batch.end
         raise WorkerLostError
 
-    async def _next_lot(self, task: "asyncio.Future[None]") -> Lot | None:
+    async def _next_batch(self, task: "asyncio.Future[None]") -> EventBatch | None:
         """Return what the process tells next; None when it is gone."""
-        told = asyncio.ensure_future(self._lots.get())
+        told = asyncio.ensure_future(self._batches.get())
         try:
             ends: set[asyncio.Future[Any]] = {told, task}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -277,11 +277,11 @@ class _LocalWorker:
         # TypeError is what reading says when `kill` closes the connection meanwhile.
         with contextlib.suppress(EOFError, OSError, TypeError, ValueError):
             while True:
-                self._put(lot_from_json(connection.recv_bytes()), loop)
+                self._put(batch_from_json(connection.recv_bytes()), loop)
         self._put(None, loop)
 
-    def _put(self, lot: Lot | None, loop: asyncio.AbstractEventLoop) -> None:
-        putting = self._lots.put(lot)
+    def _put(self, batch: EventBatch | None, loop: asyncio.AbstractEventLoop) -> None:
+        putting = self._batches.put(batch)
         try:
             asyncio.run_coroutine_threadsafe(putting, loop).result()
         except RuntimeError:  # the loop is closed: nobody wants to know
@@ -363,7 +363,7 @@ class _Process:
         self._loop = (loop_factory() or asyncio.new_event_loop)()
         self._stack = AsyncExitStack()
         self._runner: ShardRunner | None = None
-        self._told: list[bytes] = []
+        self._sent: list[bytes] = []
         self._is_idle = threading.Event()
         self._is_idle.set()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -379,14 +379,14 @@ class _Process:
     async def _do(self, order: ShardOrder) -> None:
         """Do a shard; what it was told while the suite was being opened holds, too."""
         if self._runner is None:
-            opening = open_runner(self._setup, order.permit, Lots(self._send))
+            opening = open_runner(self._setup, order.permit, EventBatcher(self._send))
             try:
                 self._runner = await self._stack.enter_async_context(opening)
             except ConfigError as error:
-                self._send(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes_of(error)))))
+                self._send(batch_to_json(EventBatch(end=ShardEnd(mistakes=mistakes_of(error)))))
                 return
             gc.freeze()  # what is there stays: loky looks for garbage after a task, and would go through all of it
-            for message in self._told:
+            for message in self._sent:
                 self._obey(message)
         await self._runner.run(order)
 
@@ -410,7 +410,7 @@ class _Process:
 
     def _obey(self, message: bytes) -> None:
         if self._runner is None:
-            self._told.append(message)
+            self._sent.append(message)
         elif message == HURRY:
             self._runner.hurry()
         else:

@@ -34,9 +34,9 @@ from msgspec.structs import replace
 
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ConfigError, GevalError, UsageError
-from geval_cli.extras.workers.executors import HURRY, Hear, WorkerLostError
-from geval_cli.extras.workers.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
-from geval_cli.extras.workers.worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
+from geval_cli.extras.workers.executors import HURRY, Listener, WorkerLostError
+from geval_cli.extras.workers.shards import EventBatch, ShardEnd, ShardOrder, batch_from_json, batch_to_json
+from geval_cli.extras.workers.worker import EventBatcher, ShardRunner, WorkerSetup, mistakes_of, open_runner
 from geval_cli.runs.options import LOCAL
 from geval_cli.store.cache import CacheRow, ResponseCache, StoredChoice, insert_rows
 from geval_cli.store.home import abandoned_folders, hold_folder, make_temporary_folder, remove_folder
@@ -281,7 +281,7 @@ class RayWorkers:
         """Return the machine that did the last shard of a worker."""
         return self._hosts.get(worker, "")
 
-    async def run(self, worker: int, order: ShardOrder, hear: Hear) -> ShardEnd:
+    async def run(self, worker: int, order: ShardOrder, listen: Listener) -> ShardEnd:
         """Have a task do a shard; as `ShardExecutor.run`."""
         from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415 - as above
 
@@ -291,10 +291,10 @@ class RayWorkers:
                 if isinstance(message, str):
                     self._hosts[worker] = message
                     continue
-                lot = lot_from_json(message)
-                await hear(lot)
-                if lot.end is not None:
-                    return lot.end
+                batch = batch_from_json(message)
+                await listen(batch)
+                if batch.end is not None:
+                    return batch.end
         except RayTaskError as error:
             raise RuntimeError(str(error)) from error
         except RayError as error:
@@ -415,20 +415,20 @@ class _NodeProcess:
             try:
                 setup = self._setup.run
                 setup = replace(setup, request=replace_fields(setup.request, environ=dict(os.environ)))
-                lots = Lots(self._messages.put)
+                batches = EventBatcher(self._messages.put)
                 await self._hub.come.remote(self._name)
                 if not self._is_home:
                     cache = self._cache = NodeCache.open(self._folder, ttl_s=setup.cache.ttl_s)
                     self._stack.callback(cache.close)
                     hold_folder(self._folder)
                     cache.known = KnownKeys(await self._hub.keys.remote())
-                    cache.fetch, cache.share = self._fetch, lots.share
-                opening = open_runner(setup, order.permit, lots, self._cache)
+                    cache.fetch, cache.share = self._fetch, batches.share
+                opening = open_runner(setup, order.permit, batches, self._cache)
                 runner = await self._stack.enter_async_context(opening)
                 self._listening = asyncio.ensure_future(self._listen(runner))
                 self._runner = runner
             except ConfigError as error:
-                self._messages.put(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes_of(error)))))
+                self._messages.put(batch_to_json(EventBatch(end=ShardEnd(mistakes=mistakes_of(error)))))
                 return
         if order.is_repeated and self._cache is not None:
             self._cache.known = KnownKeys(await self._hub.keys.remote())
@@ -465,11 +465,11 @@ class _NodeProcess:
 
 
 def do_shard_on_node(setup: NodeSetup, hub: Any, order: ShardOrder) -> Iterator[str | bytes]:
-    """Do a shard in this process of a cluster; yields the name of the machine, and then lots as messages."""
+    """Do a shard in this process of a cluster; yields the name of the machine, and then batches as messages."""
     yield platform.node()
     if setup.version != __version__:
         message = f"{platform.node()} has geval {__version__}, but this run uses geval {setup.version}"
-        yield lot_to_json(Lot(end=ShardEnd(mistakes=(message,))))
+        yield batch_to_json(EventBatch(end=ShardEnd(mistakes=(message,))))
         return
     if setup.folder is not None:
         os.chdir(setup.folder)

@@ -162,8 +162,8 @@ class ShardEnd(Struct, frozen=True):
     mistakes: tuple[str, ...] = ()
 
 
-class Lot(Struct):
-    """Everything that happened in a worker since its last lot. The last one of a shard has an `end`.
+class EventBatch(Struct):
+    """Everything that happened in a worker since its last batch. The last one of a shard has an `end`.
 
     `answers` are new ones, by key, of a worker whose cache is not that of the run.
     """
@@ -190,13 +190,13 @@ class Lot(Struct):
         )
 
 
-def lot_to_json(lot: Lot) -> bytes:
-    """Return a lot as a message."""
-    return encode_json(lot)
+def batch_to_json(batch: EventBatch) -> bytes:
+    """Return a batch as a message."""
+    return encode_json(batch)
 
 
-def lot_from_json(message: bytes) -> Lot:
-    """Return the lot of a message.
+def batch_from_json(message: bytes) -> EventBatch:
+    """Return the batch of a message.
 
     Raises:
         ValueError: it is none.
@@ -206,7 +206,7 @@ def lot_from_json(message: bytes) -> Lot:
     except msgspec.DecodeError:
         # What msgspec does not read, as halves of surrogate pairs in what a model wrote
         plain: Any = decode_json(message)
-        return msgspec.convert(plain, Lot)
+        return msgspec.convert(plain, EventBatch)
 
 
-_LOT = msgspec.json.Decoder(Lot)
+_LOT = msgspec.json.Decoder(EventBatch)

@@ -1,4 +1,4 @@
-"""Do the shards of a run in a process of its own, by the same engine and gateway as any run, and report in lots."""
+"""Do the shards of a run in a process of its own, by the same engine and gateway as any run, and report in batches."""
 
 import asyncio
 import dataclasses
@@ -17,11 +17,11 @@ from geval_cli.errors import ConfigError, Problem
 from geval_cli.events import CaseFinished, CaseStarted, ModelCalled, Noticed, RequestEnded, RunEvent
 from geval_cli.extras.workers.shards import (
     LOT_RESULTS,
-    Lot,
+    EventBatch,
     Permit,
     ShardEnd,
     ShardOrder,
-    lot_to_json,
+    batch_to_json,
 )
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.limits import Pace
@@ -83,14 +83,14 @@ class ShardRunner:
         self,
         prepared: PreparedRun,
         jobs: JobRunner,
-        lots: "Lots",
+        batches: "EventBatcher",
         budget: Budget,
         pace: Pace,
         look_again: Callable[[], None],
     ) -> None:
         self._prepared = prepared
         self._jobs = jobs
-        self._lots = lots
+        self._batches = batches
         self._budget = budget
         self._pace = pace
         self._look_again = look_again
@@ -100,7 +100,7 @@ class ShardRunner:
         self._reason: StopReason | None = None
 
     async def run(self, order: ShardOrder) -> None:
-        """Do what an order says, and report in lots; the last one tells how it ended."""
+        """Do what an order says, and report in batches; the last one tells how it ended."""
         self._stop = StopSignal(wire=self._jobs.session.gateway.wire, patience_s=self._patience_s)
         if self._reason is not None:
             self._stop.request(self._reason)
@@ -110,7 +110,7 @@ class ShardRunner:
         if order.is_repeated:  # another process has paid for some of its answers
             self._look_again()
         mistakes: tuple[str, ...] = ()
-        ticking = asyncio.ensure_future(self._lots.send_regularly())
+        ticking = asyncio.ensure_future(self._batches.send_regularly())
         try:
             prepared, plan = self._prepared, self._prepared.plan
             tests = self._tests.between(order.start, order.stop)
@@ -124,14 +124,14 @@ class ShardRunner:
                 tuple(done.missing(queue) for queue in part.queues),
                 partial(self._jobs.execute, stop=self._stop),
                 parallel=at_once * JOBS_PER_REQUEST,
-                events=self._lots,
+                events=self._batches,
                 stop=self._stop,
             )
         except ConfigError as error:
             mistakes = mistakes_of(error)
         finally:
             ticking.cancel()
-        self._lots.end(
+        self._batches.end(
             ShardEnd(
                 requests=self._budget.requests - spent[0],
                 cost_usd=self._budget.cost_usd - spent[1],
@@ -154,14 +154,14 @@ class ShardRunner:
 
 @asynccontextmanager
 async def open_runner(
-    setup: WorkerSetup, first: Permit, lots: "Lots", cache: ResponseCache | None = None
+    setup: WorkerSetup, first: Permit, batches: "EventBatcher", cache: ResponseCache | None = None
 ) -> AsyncIterator[ShardRunner]:
     """Open the suite, the cache and the models of a run for its shards, until the end of the block.
 
     Args:
         setup: the run.
         first: what may be spent on the first shard: where money is bounded, it is so for all of them.
-        lots: gather what happens.
+        batches: gather what happens.
         cache: where answers are kept, which stays open; None for the place that `setup` names.
 
     Raises:
@@ -184,10 +184,10 @@ async def open_runner(
         else:
             await cache.begin_with_others(setup.began_s)
         jobs = await stack.enter_async_context(
-            open_jobs(prepared, cache, lots, policy, began_s=setup.began_s)
+            open_jobs(prepared, cache, batches, policy, began_s=setup.began_s)
         )
         look_again = partial(cache.begin_at, setup.began_s)
-        yield ShardRunner(prepared, jobs, lots, budget, pace, look_again)
+        yield ShardRunner(prepared, jobs, batches, budget, pace, look_again)
 
 
 def mistakes_of(error: ConfigError) -> tuple[str, ...]:
@@ -241,35 +241,35 @@ class _TestReader:
         return found
 
 
-class Lots:
-    """Gathers what happens into lots. The results of one row are never in two of them."""
+class EventBatcher:
+    """Gathers what happens into batches. The results of one row are never in two of them."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
-        self._lot = Lot()
+        self._batch = EventBatch()
 
     def emit(self, event: RunEvent) -> None:
-        """Add an event to the lot."""
-        lot = self._lot
+        """Add an event to the batch."""
+        batch = self._batch
         if isinstance(event, CaseFinished):
-            lot.results.append(event.result)
+            batch.results.append(event.result)
         elif isinstance(event, ModelCalled):
-            lot.calls.append(event)
+            batch.calls.append(event)
         elif isinstance(event, RequestEnded):
-            lot.requests.append(event)
+            batch.requests.append(event)
         elif isinstance(event, CaseStarted):
-            lot.begun.append(event)
+            batch.begun.append(event)
         # Whether the budget of the run is used up is for the coordinator to say, and not for one permit.
         elif isinstance(event, Noticed) and not event.message.startswith(STOPPED):
-            lot.notices.append(event.message)
+            batch.notices.append(event.message)
 
     def share(self, answers: Mapping[str, StoredChoice]) -> None:
         """Add answers for the cache of the run."""
-        self._lot.answers.update(answers)
+        self._batch.answers.update(answers)
 
     async def wait_for_room(self) -> None:
-        """Send a full lot."""
-        if len(self._lot.results) >= LOT_RESULTS:
+        """Send a full batch."""
+        if len(self._batch.results) >= LOT_RESULTS:
             self._flush()
 
     async def send_regularly(self) -> None:
@@ -279,11 +279,11 @@ class Lots:
             self._flush()
 
     def end(self, end: ShardEnd) -> None:
-        """Send the last lot of a shard."""
-        self._lot.end = end
+        """Send the last batch of a shard."""
+        self._batch.end = end
         self._flush()
 
     def _flush(self) -> None:
-        if not self._lot.is_empty:
-            lot, self._lot = self._lot, Lot()
-            self._send(lot_to_json(lot))
+        if not self._batch.is_empty:
+            batch, self._batch = self._batch, EventBatch()
+            self._send(batch_to_json(batch))

@@ -23,7 +23,7 @@ from geval_cli.providers.wire.chat import (
     tool_call,
     whole_end,
 )
-from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
+from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAnswer
 from geval_cli.providers.wire.finish_reasons import MESSAGES
 from geval_cli.providers.wire.parameters import (
     ANTHROPIC_API,
@@ -64,7 +64,7 @@ class AnthropicProvider(EndpointProvider):
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request)
 
-    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         choice = _choice(received)
         if request.tools:  # all blocks go back, thoughts with their signatures included
             choice = replace(choice, message=Message("assistant", received.body["content"]))
@@ -233,7 +233,7 @@ def _is_call(block: Mapping[str, Any]) -> bool:
     return isinstance(kind, str) and kind.endswith(_CALL)
 
 
-def _choice(received: Received) -> Choice:
+def _choice(received: JsonAnswer) -> Choice:
     body = received.body
     blocks = body.get("content") if isinstance(body, dict) else None
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):

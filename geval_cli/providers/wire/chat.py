@@ -9,7 +9,7 @@ from typing import Any
 from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 from geval_cli.providers.unsupported import error_words
-from geval_cli.providers.wire.finish_reasons import CHAT, End, end_of, known_end
+from geval_cli.providers.wire.finish_reasons import CHAT, FinishReason, end_of, known_end
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, TokenAlternative, TokenLogprob
 
 # Codes with which Azure and OpenAI, and keys with which OpenRouter and MiniMax, refuse a prompt for what it says.
@@ -29,7 +29,9 @@ def filtered_choice(body: str) -> Choice | None:
     _, words = error_words(body)
     if not _CODE.search(body) and not _SENTENCE.match(words):
         return None
-    return Choice(words or "the prompt was stopped by the provider's content filter", End.FILTERED.value)
+    return Choice(
+        words or "the prompt was stopped by the provider's content filter", FinishReason.FILTERED.value
+    )
 
 
 def is_filtered(results: Any) -> bool:
@@ -48,7 +50,7 @@ def reported_finish_reason(result: Any) -> str | None:
         return None
     verdict = result.get("guardrails")
     if isinstance(verdict, dict) and verdict.get("flagged") is True:
-        return End.FILTERED.value
+        return FinishReason.FILTERED.value
     reason = result.get("finish_reason") or result.get("finishReason")
     return reason if isinstance(reason, str) else None
 
@@ -110,7 +112,9 @@ def _choice(entry: Mapping[str, Any], *, is_stopped: bool) -> Choice:
     # OpenRouter has the word of the vendor behind it there, beside one that may say less.
     native = entry.get("native_finish_reason")
     behind = known_end(native) if isinstance(native, str) else None
-    if behind is not None and (behind.is_refusal or (end in (End.STOP, None) and behind in _TOLD_BEHIND)):
+    if behind is not None and (
+        behind.is_refusal or (end in (FinishReason.STOP, None) and behind in _TOLD_BEHIND)
+    ):
         end = whole_end(CHAT, native)
     found = tuple(map(_tool_call, _listed_calls(message)))
     calls = tuple(call for call in found if call is not None)
@@ -124,18 +128,18 @@ def _choice(entry: Mapping[str, Any], *, is_stopped: bool) -> Choice:
     elif not text and isinstance(refusal, str) and refusal:
         text = refusal
     if is_stopped or is_filtered(entry.get("content_filter_results")):
-        end = End.FILTERED
-    elif refusal and end in (End.STOP, None):
-        end = End.REFUSED
+        end = FinishReason.FILTERED
+    elif refusal and end in (FinishReason.STOP, None):
+        end = FinishReason.REFUSED
     # A model may say nothing; but it says so, and has not stopped in the middle of its thoughts.
-    is_silence = said == "" and end is End.STOP and says_all(content)
+    is_silence = said == "" and end is FinishReason.STOP and says_all(content)
     is_silence = is_silence and not any(message.get(name) for name in _UNSPOKEN_KEYS)
     if not text and not is_silence and not may_be_empty(end):
         raise NotAnAnswer("an answer without text" if said is None else "an empty answer")
     return Choice(text, end and end.value, parse_token_logprobs(entry.get("logprobs")), tool_calls=calls)
 
 
-_TOLD_BEHIND = (End.LENGTH, End.PAUSED, End.BROKEN)
+_TOLD_BEHIND = (FinishReason.LENGTH, FinishReason.PAUSED, FinishReason.BROKEN)
 
 
 def refuse_other_speaker(role: Any) -> None:
@@ -144,15 +148,15 @@ def refuse_other_speaker(role: Any) -> None:
         raise NotAnAnswer(f"a message with the role `{role}` instead of an answer")
 
 
-def refuse_lost_calls(end: End | None, calls: Sequence[Any], *, listed: int) -> None:
+def refuse_lost_calls(end: FinishReason | None, calls: Sequence[Any], *, listed: int) -> None:
     """Raise NotAnAnswer for calls of tools that cannot be read, and for the end of an answer by calls without any."""
     if len(calls) < listed:
         raise NotAnAnswer("a tool call that cannot be read")
-    if end is End.TOOL_CALLS and not calls:
+    if end is FinishReason.TOOL_CALLS and not calls:
         raise NotAnAnswer("an answer that ends with tool calls but has none")
 
 
-def refuse_broken_arguments(end: End | None, calls: Sequence[Mapping[str, Any]]) -> None:
+def refuse_broken_arguments(end: FinishReason | None, calls: Sequence[Mapping[str, Any]]) -> None:
     """Raise NotAnAnswer for a call, in the form of results, whose arguments are no JSON object.
 
     A limit or a filter may have cut it off: such an answer says so.
@@ -176,7 +180,7 @@ def _transcript(audio: Any) -> str:
     return said if isinstance(said, str) else ""
 
 
-def whole_end(wire: str, reason: Any, error: Any = None) -> End | None:
+def whole_end(wire: str, reason: Any, error: Any = None) -> FinishReason | None:
     """Return why a choice ended; None where the server does not say.
 
     Raises:
@@ -195,9 +199,9 @@ def whole_end(wire: str, reason: Any, error: Any = None) -> End | None:
 _WORDS = 300
 
 
-def may_be_empty(end: End | None) -> bool:
+def may_be_empty(end: FinishReason | None) -> bool:
     """Return whether an answer with this end may have no text: a limit or a filter came before the first word."""
-    return end is not None and (end is End.LENGTH or end.is_refusal)
+    return end is not None and (end is FinishReason.LENGTH or end.is_refusal)
 
 
 def is_error(error: Any) -> bool:

@@ -20,9 +20,9 @@ from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.prices import Price
 from geval_cli.providers.unsupported import error_words, find_cap
 from geval_cli.providers.wire.chat import NotAnAnswer, filtered_choice, refuse_other_status, reports_trouble
-from geval_cli.providers.wire.finish_reasons import End
+from geval_cli.providers.wire.finish_reasons import FinishReason
 from geval_cli.providers.wire.parameters import CHAT_API, WireParameters
-from geval_cli.providers.wire.refusals import CallContext, Written, refusal_error, request_id_of
+from geval_cli.providers.wire.refusals import CallContext, WrittenParameter, refusal_error, request_id_of
 from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Role
 
@@ -35,7 +35,7 @@ MAX_TOP_LOGPROBS = 20
 _HTTP_ERROR = compile_later(r"[45][0-9]{2}")
 
 
-class Received(NamedTuple):
+class JsonAnswer(NamedTuple):
     """A 2xx answer: its JSON, and what an error about it needs to know."""
 
     body: Any
@@ -150,7 +150,7 @@ class EndpointProvider:
         """Return the body to send for `request`."""
         raise NotImplementedError
 
-    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         """Return the answers in a reply, at least one.
 
         Raises:
@@ -182,7 +182,7 @@ class EndpointProvider:
             if filtered is None:
                 raise
             return filtered
-        return self._response(Received(body, reply, context), payload, request)
+        return self._response(JsonAnswer(body, reply, context), payload, request)
 
     def batched_response(self, request: ModelRequest, status: int, body: JsonValue) -> ModelResponse:
         """Return the answer to `request` that came in a batch, as `complete` would: an HTTP status with a body.
@@ -196,7 +196,7 @@ class EndpointProvider:
         try:
             if not reply.is_success:
                 raise refusal_error(reply, context, now_s=0.0)
-            answer = self._response(Received(body, reply, context), payload, request, is_batched=True)
+            answer = self._response(JsonAnswer(body, reply, context), payload, request, is_batched=True)
         except ProviderRequestError as error:
             filtered = self._filtered(error, request)
             if filtered is None:
@@ -231,7 +231,7 @@ class EndpointProvider:
             place=endpoint.place,
         )
 
-    def _written(self, name: str, request: ModelRequest) -> Written | None:
+    def _written(self, name: str, request: ModelRequest) -> WrittenParameter | None:
         """Return a parameter as the user wrote it: in the config, a prompt or a test; None for what others added."""
         endpoint, params = self._endpoint, request.params
         value = params.get(name)
@@ -239,13 +239,13 @@ class EndpointProvider:
             name = "max_tokens"  # the gateway asks again with the newer name of a limit
             if name not in endpoint.wire:
                 is_written = request.role is Role.GENERATION and name not in request.added
-                return Written(value) if is_written else None
+                return WrittenParameter(value) if is_written else None
         elif value is not None:
             is_written = request.role is Role.GENERATION and name not in request.added
-            return Written(value, endpoint.places.get(name)) if is_written else None
+            return WrittenParameter(value, endpoint.places.get(name)) if is_written else None
         if name not in endpoint.wire:
             return None
-        return Written(endpoint.wire[name] if value is None else value, endpoint.places.get(name))
+        return WrittenParameter(endpoint.wire[name] if value is None else value, endpoint.places.get(name))
 
     def _filtered(self, error: ProviderRequestError, request: ModelRequest) -> ModelResponse | None:
         """Return an answer that a filter took away as an empty one; None for any other refusal."""
@@ -256,7 +256,7 @@ class EndpointProvider:
 
     def _response(
         self,
-        received: Received,
+        received: JsonAnswer,
         payload: Mapping[str, Any],
         request: ModelRequest,
         *,
@@ -287,7 +287,7 @@ class EndpointProvider:
             lost=max(0, min(self.sent_choices(body), len(request.sample_indexes)) - len(choices)),
         )
 
-    def _read(self, received: Received, request: ModelRequest, *, is_batched: bool) -> tuple[Choice, ...]:
+    def _read(self, received: JsonAnswer, request: ModelRequest, *, is_batched: bool) -> tuple[Choice, ...]:
         """Return the answers in a reply; an error about it says what it cost all the same."""
         body = received.body
         try:
@@ -303,7 +303,7 @@ class EndpointProvider:
                 except NotAnAnswer as error:
                     raise received.refuse(str(error)) from error
             choices = self.choices(received, request)
-            if all(choice.text.strip() or choice.finish_reason != End.STOP for choice in choices):
+            if all(choice.text.strip() or choice.finish_reason != FinishReason.STOP for choice in choices):
                 return choices
             # A model may say nothing, which takes a token, too. Without one the server had nothing from it.
             tokens = self.tokens(body)
@@ -318,7 +318,7 @@ class EndpointProvider:
                 error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
             raise
 
-    def _in_place_of_error(self, received: Received, request: ModelRequest) -> Choice:
+    def _in_place_of_error(self, received: JsonAnswer, request: ModelRequest) -> Choice:
         """Return the answer of a filter that speaks in a 2xx with an `error`; gateways put any other there, too.
 
         Raises:
@@ -341,7 +341,7 @@ class EndpointProvider:
 
     def _tokens(
         self,
-        received: Received,
+        received: JsonAnswer,
         payload: Mapping[str, Any],
         choices: tuple[Choice, ...],
         request: ModelRequest,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from geval_cli.patterns import compile_later
 
 
-class End(StrEnum):
+class FinishReason(StrEnum):
     """The meaning of a finish reason. The value is the finish reason in results, the same for all vendors."""
 
     STOP = "stop"
@@ -22,12 +22,12 @@ class End(StrEnum):
     @property
     def is_refusal(self) -> bool:
         """Return whether a filter or the model itself withheld the answer."""
-        return self in (End.FILTERED, End.REFUSED)
+        return self in (FinishReason.FILTERED, FinishReason.REFUSED)
 
     @property
     def is_answer(self) -> bool:
         """Return False where the model was not done: what it wrote so far is no answer."""
-        return self not in (End.PAUSED, End.BROKEN)
+        return self not in (FinishReason.PAUSED, FinishReason.BROKEN)
 
 
 class Vocabulary(NamedTuple):
@@ -36,22 +36,22 @@ class Vocabulary(NamedTuple):
     vendor: str
     wire: str
     source: str
-    reasons: Mapping[str, End]
+    reasons: Mapping[str, FinishReason]
 
 
 CHAT, MESSAGES, GEMINI, RESPONSES, CONVERSE = "chat", "messages", "gemini", "responses", "converse"
 
 
-def _each(end: End, names: str) -> dict[str, End]:
+def _each(end: FinishReason, names: str) -> dict[str, FinishReason]:
     return dict.fromkeys(names.split(), end)
 
 
 _OF_BEDROCK = {
-    **_each(End.STOP, "end_turn stop_sequence"),
-    **_each(End.LENGTH, "max_tokens model_context_window_exceeded"),
-    "tool_use": End.TOOL_CALLS,
-    **_each(End.FILTERED, "guardrail_intervened content_filtered"),
-    **_each(End.BROKEN, "malformed_model_output malformed_tool_use"),
+    **_each(FinishReason.STOP, "end_turn stop_sequence"),
+    **_each(FinishReason.LENGTH, "max_tokens model_context_window_exceeded"),
+    "tool_use": FinishReason.TOOL_CALLS,
+    **_each(FinishReason.FILTERED, "guardrail_intervened content_filtered"),
+    **_each(FinishReason.BROKEN, "malformed_model_output malformed_tool_use"),
 }
 
 VOCABULARIES = (
@@ -60,10 +60,10 @@ VOCABULARIES = (
         CHAT,
         "openai 3.54.0, types/chat/chat_completion.py and types/completion_choice.py",
         {
-            "stop": End.STOP,
-            "length": End.LENGTH,
-            **_each(End.TOOL_CALLS, "tool_calls function_call"),
-            "content_filter": End.FILTERED,
+            "stop": FinishReason.STOP,
+            "length": FinishReason.LENGTH,
+            **_each(FinishReason.TOOL_CALLS, "tool_calls function_call"),
+            "content_filter": FinishReason.FILTERED,
         },
     ),
     Vocabulary(
@@ -71,11 +71,11 @@ VOCABULARIES = (
         RESPONSES,
         "openai 3.54.0, types/responses/response_status.py, and incomplete_details in response.py",
         {
-            "completed": End.STOP,
-            **_each(End.LENGTH, "max_output_tokens max_messages"),
-            "content_filter": End.FILTERED,
-            "steered": End.PAUSED,
-            **_each(End.BROKEN, "failed cancelled queued in_progress incomplete"),
+            "completed": FinishReason.STOP,
+            **_each(FinishReason.LENGTH, "max_output_tokens max_messages"),
+            "content_filter": FinishReason.FILTERED,
+            "steered": FinishReason.PAUSED,
+            **_each(FinishReason.BROKEN, "failed cancelled queued in_progress incomplete"),
         },
     ),
     Vocabulary(
@@ -83,11 +83,11 @@ VOCABULARIES = (
         MESSAGES,
         "anthropic 2.12.0, types/stop_reason.py and types/beta/beta_stop_reason.py",
         {
-            **_each(End.STOP, "end_turn stop_sequence"),
-            **_each(End.LENGTH, "max_tokens model_context_window_exceeded"),
-            "tool_use": End.TOOL_CALLS,
-            "refusal": End.FILTERED,
-            **_each(End.PAUSED, "pause_turn compaction"),
+            **_each(FinishReason.STOP, "end_turn stop_sequence"),
+            **_each(FinishReason.LENGTH, "max_tokens model_context_window_exceeded"),
+            "tool_use": FinishReason.TOOL_CALLS,
+            "refusal": FinishReason.FILTERED,
+            **_each(FinishReason.PAUSED, "pause_turn compaction"),
         },
     ),
     Vocabulary(
@@ -95,16 +95,16 @@ VOCABULARIES = (
         GEMINI,
         "google-genai 3.4.0, FinishReason in types.py",
         {
-            "stop": End.STOP,
-            "max_tokens": End.LENGTH,
+            "stop": FinishReason.STOP,
+            "max_tokens": FinishReason.LENGTH,
             **_each(
-                End.FILTERED,
+                FinishReason.FILTERED,
                 "safety recitation blocklist prohibited_content spii model_armor escalation"
                 " image_safety image_prohibited_content image_recitation",
             ),
-            "continuation": End.PAUSED,
+            "continuation": FinishReason.PAUSED,
             **_each(
-                End.BROKEN,
+                FinishReason.BROKEN,
                 "finish_reason_unspecified other language malformed_function_call malformed_response"
                 " unexpected_tool_call too_many_tool_calls missing_thought_signature image_other no_image"
                 " pup_limited_disabled",
@@ -115,17 +115,17 @@ VOCABULARIES = (
         "Gemini behind the chat API",
         CHAT,
         "ai.google.dev/gemini-api/docs/openai: a reason of Gemini's may stand behind a colon",
-        {"function_call_filter": End.BROKEN},
+        {"function_call_filter": FinishReason.BROKEN},
     ),
     Vocabulary(
         "Mistral",
         CHAT,
         "mistralai 3.7.0, client/models/chatcompletionchoice.py",
         {
-            "stop": End.STOP,
-            **_each(End.LENGTH, "length model_length"),
-            "tool_calls": End.TOOL_CALLS,
-            "error": End.BROKEN,
+            "stop": FinishReason.STOP,
+            **_each(FinishReason.LENGTH, "length model_length"),
+            "tool_calls": FinishReason.TOOL_CALLS,
+            "error": FinishReason.BROKEN,
         },
     ),
     Vocabulary(
@@ -133,11 +133,11 @@ VOCABULARIES = (
         CHAT,
         "openrouter.ai/docs/api-reference/overview: normalised, and `error` with choices[].error",
         {
-            "stop": End.STOP,
-            "length": End.LENGTH,
-            "tool_calls": End.TOOL_CALLS,
-            "content_filter": End.FILTERED,
-            "error": End.BROKEN,
+            "stop": FinishReason.STOP,
+            "length": FinishReason.LENGTH,
+            "tool_calls": FinishReason.TOOL_CALLS,
+            "content_filter": FinishReason.FILTERED,
+            "error": FinishReason.BROKEN,
         },
     ),
     Vocabulary(
@@ -145,11 +145,11 @@ VOCABULARIES = (
         CHAT,
         "api-docs.deepseek.com/api/create-chat-completion",
         {
-            "stop": End.STOP,
-            "length": End.LENGTH,
-            "tool_calls": End.TOOL_CALLS,
-            "content_filter": End.FILTERED,
-            "insufficient_system_resource": End.BROKEN,
+            "stop": FinishReason.STOP,
+            "length": FinishReason.LENGTH,
+            "tool_calls": FinishReason.TOOL_CALLS,
+            "content_filter": FinishReason.FILTERED,
+            "insufficient_system_resource": FinishReason.BROKEN,
         },
     ),
     Vocabulary(
@@ -157,11 +157,11 @@ VOCABULARIES = (
         CHAT,
         "docs.z.ai/api-reference/llm/chat-completion",
         {
-            "stop": End.STOP,
-            **_each(End.LENGTH, "length model_context_window_exceeded"),
-            "tool_calls": End.TOOL_CALLS,
-            "sensitive": End.FILTERED,
-            "network_error": End.BROKEN,
+            "stop": FinishReason.STOP,
+            **_each(FinishReason.LENGTH, "length model_context_window_exceeded"),
+            "tool_calls": FinishReason.TOOL_CALLS,
+            "sensitive": FinishReason.FILTERED,
+            "network_error": FinishReason.BROKEN,
         },
     ),
     Vocabulary(
@@ -169,27 +169,27 @@ VOCABULARIES = (
         CHAT,
         "vllm/v1/engine/__init__.py and sglang/srt/managers/schedule_batch.py",
         {
-            "stop": End.STOP,
-            **_each(End.LENGTH, "length repetition"),
-            "tool_calls": End.TOOL_CALLS,
-            **_each(End.BROKEN, "abort error"),
+            "stop": FinishReason.STOP,
+            **_each(FinishReason.LENGTH, "length repetition"),
+            "tool_calls": FinishReason.TOOL_CALLS,
+            **_each(FinishReason.BROKEN, "abort error"),
         },
     ),
     Vocabulary(
         "Text Generation Inference",
         CHAT,
         "text-generation-inference, FinishReason in its OpenAPI description",
-        {**_each(End.STOP, "eos_token stop_sequence"), "length": End.LENGTH},
+        {**_each(FinishReason.STOP, "eos_token stop_sequence"), "length": FinishReason.LENGTH},
     ),
     Vocabulary(
         "llama.cpp, LM Studio, Ollama",
         CHAT,
         "llama.cpp tools/server, lmstudio.ai/docs (LLMPredictionStopReason), ollama api/types.go",
         {
-            **_each(End.STOP, "stop eos word eos_found stop_string_found done"),
-            **_each(End.LENGTH, "length limit max_predicted_tokens_reached context_length_reached"),
-            "tool_calls": End.TOOL_CALLS,
-            **_each(End.BROKEN, "user_stopped model_unloaded failed load unload"),
+            **_each(FinishReason.STOP, "stop eos word eos_found stop_string_found done"),
+            **_each(FinishReason.LENGTH, "length limit max_predicted_tokens_reached context_length_reached"),
+            "tool_calls": FinishReason.TOOL_CALLS,
+            **_each(FinishReason.BROKEN, "user_stopped model_unloaded failed load unload"),
         },
     ),
     Vocabulary(
@@ -197,9 +197,9 @@ VOCABULARIES = (
         CHAT,
         "docs.together.ai/reference/chat-completions-1 and docs.x.ai/docs/api-reference",
         {
-            **_each(End.STOP, "stop eos end_turn"),
-            "length": End.LENGTH,
-            **_each(End.TOOL_CALLS, "tool_calls function_call"),
+            **_each(FinishReason.STOP, "stop eos end_turn"),
+            "length": FinishReason.LENGTH,
+            **_each(FinishReason.TOOL_CALLS, "tool_calls function_call"),
         },
     ),
     Vocabulary(
@@ -207,11 +207,11 @@ VOCABULARIES = (
         CHAT,
         "cohere 7.3.1, types/chat_finish_reason.py, and the older generate API",
         {
-            **_each(End.STOP, "complete stop_sequence"),
-            **_each(End.LENGTH, "max_tokens error_limit"),
-            "tool_call": End.TOOL_CALLS,
-            "error_toxic": End.FILTERED,
-            **_each(End.BROKEN, "error timeout user_cancel"),
+            **_each(FinishReason.STOP, "complete stop_sequence"),
+            **_each(FinishReason.LENGTH, "max_tokens error_limit"),
+            "tool_call": FinishReason.TOOL_CALLS,
+            "error_toxic": FinishReason.FILTERED,
+            **_each(FinishReason.BROKEN, "error timeout user_cancel"),
         },
     ),
     Vocabulary("Bedrock", CONVERSE, "botocore, bedrock-runtime 2023-09-30, StopReason", _OF_BEDROCK),
@@ -224,25 +224,27 @@ VOCABULARIES = (
         "words for the same in other servers and gateways; nothing in them says that an answer broke off",
         {
             **_each(
-                End.STOP,
+                FinishReason.STOP,
                 "completed success normal finish finished end end_of_turn end_of_text endoftext"
                 " eot eot_token stop_token stop_string stop_word stop_words stop_sequences",
             ),
             **_each(
-                End.LENGTH, "max_length max_output_tokens max_new_tokens max_completion_tokens token_limit"
+                FinishReason.LENGTH,
+                "max_length max_output_tokens max_new_tokens max_completion_tokens token_limit",
             ),
-            "function_calls": End.TOOL_CALLS,
+            "function_calls": FinishReason.TOOL_CALLS,
             **_each(
-                End.FILTERED, "filtered moderation content_policy_violation blocked guardrail guardrails"
+                FinishReason.FILTERED,
+                "filtered moderation content_policy_violation blocked guardrail guardrails",
             ),
-            "refusal": End.REFUSED,
-            **_each(End.BROKEN, "canceled aborted timed_out failure server_error internal_error"),
+            "refusal": FinishReason.REFUSED,
+            **_each(FinishReason.BROKEN, "canceled aborted timed_out failure server_error internal_error"),
         },
     ),
 )
 
 
-def _of_wire(wire: str) -> dict[str, End]:
+def _of_wire(wire: str) -> dict[str, FinishReason]:
     return {name: end for words in VOCABULARIES if words.wire == wire for name, end in words.reasons.items()}
 
 
@@ -262,14 +264,14 @@ _SAYS_NOTHING = frozenset({"", "null", "none"})
 _HUMP = compile_later(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-def end_of(wire: str, reason: Any) -> End | None:
+def end_of(wire: str, reason: Any) -> FinishReason | None:
     """Return what a finish reason means on a wire; None where the server gives none, BROKEN for an unknown one."""
     if reason is None:
         return None
     if isinstance(reason, dict):  # older servers: {"type": "stop", "matched": ...}
         reason = reason.get("type")
     if not isinstance(reason, str):
-        return End.BROKEN
+        return FinishReason.BROKEN
     if known := _ENDS_BY_WIRE[wire].get(reason):  # nearly always: spelled as the vendor's own table has it
         return known
     name, _, detail = reason.partition(":")
@@ -279,10 +281,10 @@ def end_of(wire: str, reason: Any) -> End | None:
     end = _ENDS_BY_WIRE[wire].get(name)
     if end is None and detail:
         end = _ENDS_BY_WIRE[GEMINI].get(_plain(detail))
-    return end or End.BROKEN
+    return end or FinishReason.BROKEN
 
 
-def known_end(reason: str) -> End | None:
+def known_end(reason: str) -> FinishReason | None:
     """Return what a finish reason means that a config or a program names, in anyone's words; None for other words."""
     return _ENDS_BY_WIRE[CHAT].get(reason) or _ENDS_BY_WIRE[CHAT].get(_plain(reason))
 

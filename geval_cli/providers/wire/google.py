@@ -26,8 +26,8 @@ from geval_cli.providers.wire.chat import (
     tool_call,
     whole_end,
 )
-from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
-from geval_cli.providers.wire.finish_reasons import GEMINI, End
+from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAnswer
+from geval_cli.providers.wire.finish_reasons import GEMINI, FinishReason
 from geval_cli.providers.wire.parameters import GOOGLE_API, gemini_effort_mistake, gemini_thinking, schema_of
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, TokenLogprob
@@ -65,7 +65,7 @@ class GoogleProvider(EndpointProvider):
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request, self.caps["top_logprobs"])
 
-    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         choice = _choice(received)
         if request.tools:  # all parts go back, thoughts and their signatures where they stand
             candidates = [item for item in received.body.get("candidates") or () if isinstance(item, dict)]
@@ -277,7 +277,7 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 _NO_REASON = ("BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 
 
-def _choice(received: Received) -> Choice:
+def _choice(received: JsonAnswer) -> Choice:
     body = received.body
     candidates = body.get("candidates") if isinstance(body, dict) else None
     feedback = body.get("promptFeedback") if isinstance(body, dict) else None
@@ -287,13 +287,13 @@ def _choice(received: Received) -> Choice:
     found = [item for item in candidates if isinstance(item, dict)] if isinstance(candidates, list) else []
     if found:
         choice = _candidate(min(found, key=lambda item: place_of(item.get("index"))), received)
-        return structs.replace(choice, finish_reason=End.FILTERED.value) if blocked else choice
+        return structs.replace(choice, finish_reason=FinishReason.FILTERED.value) if blocked else choice
     if blocked:
-        return Choice(f"no answer, because the prompt was blocked ({blocked})", End.FILTERED.value)
+        return Choice(f"no answer, because the prompt was blocked ({blocked})", FinishReason.FILTERED.value)
     raise received.refuse("an answer without candidates")
 
 
-def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
+def _candidate(candidate: Mapping[str, Any], received: JsonAnswer) -> Choice:
     content = candidate.get("content")
     content = content if isinstance(content, dict) else {}
     written = content.get("parts")
@@ -312,7 +312,7 @@ def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
         words = candidate.get("finishMessage")
         raise received.refuse(f"{error}: {words}" if isinstance(words, str) else str(error)) from error
     text = "".join(texts) or "".join(json.dumps(part, ensure_ascii=False) for part in calls)
-    is_silence = bool(texts) and len(texts) == len(parts) and end is End.STOP
+    is_silence = bool(texts) and len(texts) == len(parts) and end is FinishReason.STOP
     if not text and not is_silence and not may_be_empty(end):
         raise received.refuse("an answer without content")
     ratings = candidate.get("safetyRatings")
@@ -320,9 +320,9 @@ def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
         isinstance(item, dict) and item.get("blocked") is True
         for item in (ratings if isinstance(ratings, list) else ())
     ):
-        end = End.FILTERED
-    elif calls and end is End.STOP:
-        end = End.TOOL_CALLS
+        end = FinishReason.FILTERED
+    elif calls and end is FinishReason.STOP:
+        end = FinishReason.TOOL_CALLS
     return Choice(
         text,
         end and end.value,

@@ -14,7 +14,7 @@ from geval_cli.providers.wire.chat import (
     parse_choices,
     place_of,
 )
-from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
+from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAnswer
 from geval_cli.records import Choice, ModelRequest, ToolDefinition
 from geval_cli.source.media import with_parts_of
 
@@ -51,7 +51,7 @@ class OpenAICompatibleProvider(EndpointProvider):
     has_batches = True
     hears = frozenset({"audio/wav", "audio/mpeg"})
 
-    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+    def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         body = received.body
         if not isinstance(body, dict):
             raise received.refuse("JSON that is not an object")

@@ -175,7 +175,7 @@ _WAIT_IN_WORDS = compile_later(
 )
 
 
-class Written(Struct, frozen=True):
+class WrittenParameter(Struct, frozen=True):
     """A parameter as the user wrote it: its value, and where; None where that is not known."""
 
     value: JsonValue
@@ -202,7 +202,7 @@ class CallContext(Struct, frozen=True):
     secrets: Secrets = field(default_factory=Secrets)
     key_source: str = ""
     sent_parameters: Sent = ()
-    written: Mapping[str, Written] = {}  # msgspec copies it
+    written: Mapping[str, WrittenParameter] = {}  # msgspec copies it
     added: Collection[str] = ()
     key_hint: str = "set `api_key_env` to the variable that holds it"
     model: str = ""

@@ -107,7 +107,7 @@ def token_limit(params: Mapping[str, Any]) -> int | None:
     return max(limits, default=None)
 
 
-class _SenselessError(ValueError):
+class _InvalidCountError(ValueError):
     """A count or an amount is there, and cannot be one."""
 
 
@@ -118,7 +118,7 @@ def read_chat_usage(body: Mapping[str, Any]) -> TokenUsage | None:
         return None
     try:
         return _consistent(_chat_usage(usage, body))
-    except _SenselessError:
+    except _InvalidCountError:
         return None
 
 
@@ -141,7 +141,7 @@ def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
             web_searches=_count(_part(usage, "server_tool_use"), "web_search_requests"),
         )
         return _consistent(messages_usage)
-    except _SenselessError:
+    except _InvalidCountError:
         return None
 
 
@@ -152,7 +152,7 @@ def read_converse_usage(body: Mapping[str, Any]) -> TokenUsage | None:
         return None
     try:
         return _consistent(_converse_usage(usage, body))
-    except _SenselessError:
+    except _InvalidCountError:
         return None
 
 
@@ -162,7 +162,7 @@ def reported_usage(counts: Any) -> TokenUsage | None:
         return None
     try:
         return TokenUsage(_named(counts, _INPUT_NAMES), _named(counts, _OUTPUT_NAMES))
-    except _SenselessError:
+    except _InvalidCountError:
         return None
 
 
@@ -224,7 +224,7 @@ def _consistent(tokens: TokenUsage) -> TokenUsage:
     """`tokens`, no part of which is larger than the whole."""
     read = (tokens.cache_read_tokens, tokens.cache_write_tokens, tokens.input_audio_tokens)
     if max(read) > tokens.input_tokens or tokens.output_audio_tokens > tokens.output_tokens:
-        raise _SenselessError
+        raise _InvalidCountError
     return tokens
 
 
@@ -246,7 +246,7 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
         return value
     count = whole_count(value)
     if count is None:
-        raise _SenselessError(name)
+        raise _InvalidCountError(name)
     return count
 
 
@@ -284,5 +284,5 @@ def _amount_usd(value: Any) -> float | None:
         return None
     amount = reported_cost_usd(value)
     if amount is None:
-        raise _SenselessError
+        raise _InvalidCountError
     return amount

@@ -25,7 +25,7 @@ from geval_cli.extras.compare.matching import match_columns
 from geval_cli.extras.html.charts import SCORE
 from geval_cli.extras.run_pages import RunPages
 from geval_cli.extras.web.pages.compare import KeptFigures, compared
-from geval_cli.extras.web.pages.routing import Recent
+from geval_cli.extras.web.pages.routing import RecentResults
 from geval_cli.records import CaseResult, RunStatus, RunSummary
 from geval_cli.report.report import RunReport, write_results_file
 from geval_cli.runs.stored import load_report
@@ -165,7 +165,7 @@ def test_a_comparison_reads_each_run_once(site: Site) -> None:
 
     with closing(RunStore.open(site.folder / ".geval")) as runs:
         before, after = (counted(load_report(runs, name)) for name in site.runs[-2:])
-        recent: Recent[Any, Any] = Recent(1)
+        recent: RecentResults[Any, Any] = RecentResults(1)
         request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(comparisons=recent)))
         decided, cases = compared(request, before, after)  # type: ignore[arg-type]
         assert compared(request, before, after) == (decided, cases)  # type: ignore[arg-type]

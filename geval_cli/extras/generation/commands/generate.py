@@ -16,14 +16,14 @@ from geval_cli.cli.problems import print_note, print_problems, print_progress, p
 from geval_cli.cli.run import run_stoppable
 from geval_cli.errors import ConfigError, ExitCode, GevalError, Problem, Severity, UsageError
 from geval_cli.extras.generation.documents import DocumentReading, read_documents
-from geval_cli.extras.generation.freezing import Frozen, freeze_run, freeze_traces
+from geval_cli.extras.generation.freezing import FrozenTests, freeze_run, freeze_traces
 from geval_cli.extras.generation.generating import (
     LEAST_PROFILE_WORDS,
     Generated,
     GeneratedProfiles,
+    GenerationKind,
     GenerationPlan,
-    Kind,
-    Wanted,
+    GenerationRequest,
     generate,
     generate_profiles,
     plan_generation,
@@ -66,7 +66,7 @@ from geval_cli.store.state import CacheChoice, open_answers
 T = TypeVar("T")
 
 
-class Spent(Struct, frozen=True):
+class GenerationUsage(Struct, frozen=True):
     """Requests that were sent, repetitions too, and their usage, also where no answer came of them."""
 
     requests: int
@@ -152,20 +152,20 @@ def _questions_of(given: GenerateTestsOptions) -> tuple[str, ...]:
     return tuple(found)
 
 
-def parse_kinds(text: str | None) -> dict[Kind, float]:
+def parse_kinds(text: str | None) -> dict[GenerationKind, float]:
     """Return the kinds of `--kinds` with their shares; those without one share equally.
 
     Raises:
         UsageError: one is unknown, or its share is no positive number.
     """
     if text is None:
-        return dict(Wanted(1).kinds)
-    found: dict[Kind, float] = {}
+        return dict(GenerationRequest(1).kinds)
+    found: dict[GenerationKind, float] = {}
     for part in text.split(","):
         name, equals, share = part.strip().partition("=")
-        if name not in set(Kind):
-            near = did_you_mean(name, [*Kind])
-            hint = f"did you mean `{near}`?" if near else f"use {', '.join(Kind)}"
+        if name not in set(GenerationKind):
+            near = did_you_mean(name, [*GenerationKind])
+            hint = f"did you mean `{near}`?" if near else f"use {', '.join(GenerationKind)}"
             raise UsageError(f"there is no kind `{name}` of tests", hint=hint)
         try:
             weight = float(share.removesuffix("%")) if equals else 1.0
@@ -175,7 +175,7 @@ def parse_kinds(text: str | None) -> dict[Kind, float]:
             raise UsageError(
                 f"the share of `{name}` must be a positive number, not `{share}`", hint="for example plain=60"
             )
-        found[Kind(name)] = weight
+        found[GenerationKind(name)] = weight
     return found
 
 
@@ -183,7 +183,7 @@ def _from_documents(known: tuple[str, ...], given: GenerateTestsOptions) -> Exit
     spec = _model_of(given)
     reading = read_documents(given.documents, given.text_column, given.output)
     print_problems([_as_warning(problem) for problem in reading.problems])
-    wanted = Wanted(
+    wanted = GenerationRequest(
         given.count or _DEFAULT_COUNT,
         parse_kinds(given.kinds),
         given.seed,
@@ -235,7 +235,7 @@ def _with_model(
     told: str,
     requests: Sequence[ModelRequest],
     ask: Callable[[BoundModel], Coroutine[Any, Any, T]],
-) -> tuple[T | None, Spent]:
+) -> tuple[T | None, GenerationUsage]:
     """Return what comes of asking a model, after saying what it takes; None with --plan, which only says it."""
     budget = Budget(given.max_cost, given.max_requests)
     env = gather_env(os.environ, base_dir=Path.cwd(), env_file=given.env_file, access=TRUSTED)
@@ -260,10 +260,10 @@ def _in_session(
     env: Mapping[str, str],
     budget: Budget,
     given: WritingOptions,
-) -> tuple[T, Spent]:
+) -> tuple[T, GenerationUsage]:
     choice, wire = CacheChoice(is_offline=given.is_offline), Wire()
 
-    async def run() -> tuple[T, Spent]:
+    async def run() -> tuple[T, GenerationUsage]:
         async with open_session(
             env=env,
             base_dir=Path.cwd(),
@@ -274,7 +274,7 @@ def _in_session(
         ) as session:
             with counted() as spending:
                 found = await main(session)
-            return found, Spent(budget.requests, spending.usage)
+            return found, GenerationUsage(budget.requests, spending.usage)
 
     with open_answers(given.home, os.environ, choice) as (cache, warnings):
         print_warnings(warnings)
@@ -287,7 +287,7 @@ def _in_session(
             raise
         except GevalError as error:
             if error.usage is not None and budget.requests:
-                print_note(cost_text(Spent(budget.requests, convert(error.usage, Usage))))
+                print_note(cost_text(GenerationUsage(budget.requests, convert(error.usage, Usage))))
             raise
         finally:
             _tell_progress(0, 0)
@@ -331,7 +331,7 @@ def _write(rows: Sequence[Mapping[str, JsonValue]], given: WritingOptions) -> No
 
 
 def _as_texts(row: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a test none of whose texts names a file: some come from strangers."""
+    """Return a test none of whose texts names a file: some are untrusted."""
     found: dict[str, JsonValue] = {}
     for name, value in row.items():
         if isinstance(value, str):
@@ -350,11 +350,11 @@ def _print_json(outcome: Mapping[str, JsonValue], given: WritingOptions) -> None
 
 
 def _outcome_json(
-    found: Generated, plan: GenerationPlan, reading: DocumentReading, spent: Spent
+    found: Generated, plan: GenerationPlan, reading: DocumentReading, spent: GenerationUsage
 ) -> dict[str, JsonValue]:
     return {
         "tests": len(found.tests),
-        "kinds": {str(kind): sum(test.kind is kind for test in found.tests) for kind in Kind},
+        "kinds": {str(kind): sum(test.kind is kind for test in found.tests) for kind in GenerationKind},
         "written": found.written,
         "dropped": dict(found.dropped),
         "documents": len(plan.documents),
@@ -373,12 +373,16 @@ def _without_tests(found: Generated, plan: GenerationPlan) -> list[str]:
 
 
 def _print_generated(
-    found: Generated, plan: GenerationPlan, reading: DocumentReading, spent: Spent, given: WritingOptions
+    found: Generated,
+    plan: GenerationPlan,
+    reading: DocumentReading,
+    spent: GenerationUsage,
+    given: WritingOptions,
 ) -> None:
     console = make_console(sys.stdout, environ=os.environ)
     count, wanted = len(found.tests), plan.wanted
     kinds = Counter(str(test.kind) for test in found.tests)
-    parts = ", ".join(f"{kinds[kind]} {kind}" for kind in Kind if kinds[kind])
+    parts = ", ".join(f"{kinds[kind]} {kind}" for kind in GenerationKind if kinds[kind])
     bare = _without_tests(found, plan)
     about = f"{len(plan.documents) - len(bare):,} of {plural(len(plan.documents), 'document')}"
     if count:
@@ -414,7 +418,7 @@ def _print_generated(
         print_lines(console, f"next: geval review {quoted(str(given.output))}")
 
 
-def cost_text(spent: Spent) -> str:
+def cost_text(spent: GenerationUsage) -> str:
     """Return what was sent and paid."""
     usage = spent.usage
     cached = f", {plural(usage.cached_requests, 'answer')} from the cache" if usage.cached_requests else ""
@@ -440,7 +444,7 @@ def _from_traces(path: Path, known: tuple[str, ...], given: GenerateTestsOptions
             raise UsageError.of(f"{spec.public_id} cannot group traces", problems)
         budget = Budget(given.max_cost, given.max_requests)
 
-        async def main(session: Session) -> Frozen:
+        async def main(session: Session) -> FrozenTests:
             model = session.model_for(spec)
             _check_price(model, given)
             return await freeze_traces(path, model, given, known)
@@ -454,7 +458,7 @@ def _from_traces(path: Path, known: tuple[str, ...], given: GenerateTestsOptions
     return _deliver_frozen(run_async(freeze_traces(path, None, given, known)), given)
 
 
-def _deliver_frozen(frozen: Frozen, given: GenerateTestsOptions) -> ExitCode:
+def _deliver_frozen(frozen: FrozenTests, given: GenerateTestsOptions) -> ExitCode:
     if not frozen.rows:
         raise UsageError(f"there is nothing to freeze: {frozen.said}", hint=frozen.hint)
     if not given.plan:

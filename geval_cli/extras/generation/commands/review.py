@@ -12,7 +12,7 @@ from rich.text import Text
 from geval_cli.cli.keyboard import Keyboard, go_through, is_terminal, keyboard
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.generation.options import ReviewOptions
-from geval_cli.extras.generation.reviewing import Decided, Decision, Review, Row, Sources, open_review
+from geval_cli.extras.generation.reviewing import Decision, Review, ReviewDecision, Row, Sources, open_review
 from geval_cli.numbers import plural
 from geval_cli.records import JsonValue
 from geval_cli.report.console import is_unicode, make_console, print_hanging
@@ -125,7 +125,7 @@ class _Reviewer:
                 self._console.print(Text(_KEYS, style="bold"), soft_wrap=True)
             elif key in ("a", "d"):
                 decision = Decision.ACCEPT if key == "a" else Decision.DROP
-                self._review.keep(row, Decided(decision, None if shown == row else shown))
+                self._review.keep(row, ReviewDecision(decision, None if shown == row else shown))
                 self._console.print(Text(f" {_SAID[decision]}", style="bold"))
                 return "next"
 
@@ -151,7 +151,7 @@ class _Reviewer:
         self._console.file.flush()
         return self._keys.line().strip()
 
-    def _show(self, row: Row, place: int, before: Decided | None) -> None:
+    def _show(self, row: Row, place: int, before: ReviewDecision | None) -> None:
         console, metadata = self._console, _mapping(row, "metadata")
         console.print()
         console.rule(style="dim")

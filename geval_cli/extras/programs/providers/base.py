@@ -18,7 +18,7 @@ from geval_cli.extras.programs.scripting.processes import DEFAULT_PARALLEL
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.options import (
     LIMIT_KEYS,
-    Others,
+    OtherKeys,
     check_settings,
     limits_of,
     own_settings,
@@ -71,7 +71,7 @@ class ProgramSettings:
 
 def check_program(source: ProviderSource) -> list[Problem]:
     """Return the problems of the settings that all programs have; other keys are handed over to the program."""
-    return check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
+    return check_settings(source, LIMIT_KEYS, OtherKeys.HANDED_OVER)
 
 
 def program_settings(source: ProviderSource) -> ProgramSettings:

@@ -18,7 +18,7 @@ from geval_cli.errors import (
     ProviderRequestError,
     ProviderUnavailableError,
 )
-from geval_cli.extras.http_provider.placeholders import Places, has_place, without_spaces
+from geval_cli.extras.http_provider.placeholders import PlaceholderValues, has_place, without_spaces
 from geval_cli.extras.programs.providers.base import (
     ProgramProvider,
     ProgramSettings,
@@ -94,7 +94,7 @@ class ExecProvider(ProgramProvider):
 
     def _arguments(self, request: ModelRequest) -> list[str]:
         command = self._command.words
-        places = Places(request)
+        places = PlaceholderValues(request)
         try:
             arguments = [places.fill_text(argument) for argument in command]
         except LookupError as error:

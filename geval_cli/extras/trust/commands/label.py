@@ -17,7 +17,7 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import UsageError
 from geval_cli.extras.run_pages import RunPages
 from geval_cli.extras.trust.labelling import (
-    Given,
+    GivenLabel,
     LabelChoice,
     Output,
     Reviewed,
@@ -284,7 +284,7 @@ class _Session:
         [judged] = judged_items([result])
         drawn = self.sheet.draws.get(output.metric, self.drawn)
         weight = self.sheet.weights.get(output.id)
-        given = Given(label, self.scales[output.metric], self.annotator, note, drawn, weight)
+        given = GivenLabel(label, self.scales[output.metric], self.annotator, note, drawn, weight)
         row = label_row(judged, output.metric, output.run, given)
         self.opened.labels.put(output.run, [stored_label(row, self.found(output))])
         self.given += 1
@@ -374,7 +374,7 @@ class _Rater:
     def __init__(self, session: _Session, keys: Keyboard, console: Console, *, shows_verdict: bool) -> None:
         self._session, self._keys, self._console = session, keys, console
         self._shows_verdict = shows_verdict
-        self._told: str | None = None
+        self._announced: str | None = None
 
     def run(self) -> None:
         """Go through the outputs that this person has not labelled; back leads to those that were shown."""
@@ -470,9 +470,9 @@ class _Rater:
 
     def _print_criterion(self, metric: str) -> None:
         """Show what the judge looks for, once as long as the metric is the same."""
-        if self._told == metric:
+        if self._announced == metric:
             return
-        self._told = metric
+        self._announced = metric
         criterion = self._session.sheet.criteria.get(metric, ShownCriterion())
         if criterion.text:
             body = Text(" ".join(one_line(criterion.text, 2_000).split()))

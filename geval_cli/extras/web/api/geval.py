@@ -151,7 +151,7 @@ class GEvalRequest(BaseModel):
     retrieval_context: _Texts = Field(None, description="What retrieval found for the input.")
 
 
-class Details(BaseModel):
+class ScoreDetails(BaseModel):
     """How a score came about."""
 
     model_config = ConfigDict(frozen=True, extra="allow", alias_generator=to_camel)
@@ -178,7 +178,9 @@ class GEvalAnswer(BaseModel):
 
     score: float = Field(ge=0, le=1, description="0 is worst, 1 is best.")
     reason: str = Field(description="The judge's explanation.")
-    details: Details | None = Field(None, description="With `?details=true`: how the score was computed.")
+    details: ScoreDetails | None = Field(
+        None, description="With `?details=true`: how the score was computed."
+    )
 
 
 router = APIRouter(tags=["Judging"])

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat,
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.trust.labelling import (
-    Given,
+    GivenLabel,
     LabelChoice,
     Output,
     Reviewed,
@@ -366,7 +366,7 @@ class _LabelWriter:
             hint = "send `pass`, `fail` or a number from 0 to 1" if scale == UNIT_SCALE else "send a number"
             message = f"{label} is not a label from {low:g} to {high:g} ({pointer}/label)"
             raise _refused(message, _UNPROCESSABLE, hint)
-        given = Given(
+        given = GivenLabel(
             value,
             scale,
             asked.annotator.strip(),

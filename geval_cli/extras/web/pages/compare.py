@@ -55,7 +55,7 @@ from geval_cli.extras.web.html import error_page, render_page
 from geval_cli.extras.web.live_runs import runs_of
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
-    Recent,
+    RecentResults,
     case_link,
     link_with,
     number_in_query,
@@ -86,7 +86,7 @@ _METRIC_WIDTH = 60
 router = APIRouter(route_class=PageRoute)
 
 
-class Piece(Struct, frozen=True):
+class DiffPart(Struct, frozen=True):
     """A part of two texts: `same`, `removed` or `added`."""
 
     kind: str
@@ -106,7 +106,7 @@ class ShownPair(Struct, frozen=True):
     before: CaseResult
     after: CaseResult
     cause: tuple[str, str] | None = None
-    difference: tuple[Piece, ...] = ()
+    difference: tuple[DiffPart, ...] = ()
     is_same_output: bool = False
 
 
@@ -231,7 +231,7 @@ def compared(request: Request, before: RunReport, after: RunReport) -> tuple[Run
     runs = [NamedRun(side.run.id, side) for side in (before, after)]
     if RunStatus.RUNNING in (before.run.status, after.run.status):
         return compare_with_cases(*runs)
-    recent: Recent[tuple[str, ...], tuple[RunComparison, CasePairs]] = request.app.state.comparisons
+    recent: RecentResults[tuple[str, ...], tuple[RunComparison, CasePairs]] = request.app.state.comparisons
     made_of = tuple(f"{side.run.id} {side.run.finished_at}" for side in (before, after))
     return recent.get(made_of, lambda: compare_with_cases(*runs))
 
@@ -346,7 +346,7 @@ def shown_pair(pages: RunPages, run_ids: tuple[str, str], pair: Pair) -> ShownPa
     )
 
 
-def text_difference(before: str, after: str) -> tuple[Piece, ...]:
+def text_difference(before: str, after: str) -> tuple[DiffPart, ...]:
     """Return how `before` becomes `after`, by words, by lines where that takes too long, or as a whole; () if equal."""
     if before == after or len(before) + len(after) > _DIFFERENCE_MAX:
         return ()
@@ -356,10 +356,10 @@ def text_difference(before: str, after: str) -> tuple[Piece, ...]:
         end = _same_at_the_start(old[start:][::-1], new[start:][::-1])
         middles = old[start : len(old) - end], new[start : len(new) - end]
         if _matches(*middles) <= _MATCHES_MAX:
-            pieces = [Piece("same", "".join(old[:start])), *_changes(*middles)]
-            pieces.append(Piece("same", "".join(old[len(old) - end :])))
+            pieces = [DiffPart("same", "".join(old[:start])), *_changes(*middles)]
+            pieces.append(DiffPart("same", "".join(old[len(old) - end :])))
             return tuple(piece for piece in pieces if piece.text)
-    return Piece("removed", before), Piece("added", after)
+    return DiffPart("removed", before), DiffPart("added", after)
 
 
 def _same_at_the_start(old: Sequence[str], new: Sequence[str]) -> int:
@@ -373,13 +373,13 @@ def _matches(old: Sequence[str], new: Sequence[str]) -> int:
     return sum(counts[part] for part in old if not part.isspace())
 
 
-def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Piece]:
+def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[DiffPart]:
     for kind, low, high, start, end in SequenceMatcher(str.isspace, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
-            yield Piece("same", "".join(new[start:end]))
+            yield DiffPart("same", "".join(new[start:end]))
         else:
-            yield Piece("removed", "".join(old[low:high]))
-            yield Piece("added", "".join(new[start:end]))
+            yield DiffPart("removed", "".join(old[low:high]))
+            yield DiffPart("added", "".join(new[start:end]))
 
 
 def _by_age(chosen: list[RunReport]) -> RedirectResponse:

@@ -87,7 +87,7 @@ def number_in_query(request: Request, name: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-class Recent(Generic[KeyT, ValueT]):
+class RecentResults(Generic[KeyT, ValueT]):
     """The results of a slow function that were asked for last, by what they are made of. Safe for threads."""
 
     def __init__(self, size: int) -> None:

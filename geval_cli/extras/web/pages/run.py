@@ -46,7 +46,7 @@ from geval_cli.extras.web.live_runs import EventJson, LiveRun, brief_of, live_of
 from geval_cli.extras.web.pages.compare import trends
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
-    Recent,
+    RecentResults,
     ValueT,
     case_link,
     link_with,
@@ -88,7 +88,7 @@ def show_runs(request: Request) -> HTMLResponse:
     pairs = tuple((name, value) for name, _, value in (text.partition("=") for text in tags))
     number = page_number(request)
     chosen = RunChoice.of_config(config, pairs)
-    changes: Recent[tuple[str, ...], RunChange | None] = request.app.state.changes
+    changes: RecentResults[tuple[str, ...], RunChange | None] = request.app.state.changes
 
     def history_of(page: int) -> RunHistory:
         offset = (page - 1) * RUNS_PER_PAGE

@@ -1,4 +1,4 @@
-"""Precautions before a command touches a stranger's config: its state elsewhere, its rights and keys taken away.
+"""Precautions before a command touches an untrusted config: its state elsewhere, its rights and keys taken away.
 
 The checks of `config.access` decide what is allowed, and say so in words. Here stands what is left when one of them has
 a hole: the kernel refuses files, programs and ports, and keys that no one needs are no longer there.
@@ -18,7 +18,13 @@ from urllib.request import getproxies
 
 from msgspec import Struct
 
-from geval_cli.cli.landlock import Allowed, LandlockError, landlock_version, restrict_files, restrict_ports
+from geval_cli.cli.landlock import (
+    AllowedPaths,
+    LandlockError,
+    landlock_version,
+    restrict_files,
+    restrict_ports,
+)
 from geval_cli.errors import UsageError
 from geval_cli.extras.local.models import models_dir
 from geval_cli.providers.trust import port_of
@@ -72,23 +78,23 @@ STRICT = "strict"
 """The value of `--untrusted` and GEVAL_UNTRUSTED for a run that the kernel must confine."""
 
 
-class Wall(Struct):
+class KernelSandbox(Struct):
     """The kernel's part of `--untrusted`, for one process.
 
     Attributes:
         is_strict: whether a command is refused where the kernel cannot do it.
-        is_up: whether rights were taken away.
+        is_active: whether rights were taken away.
         note: what is to be said when the run begins.
     """
 
     is_strict: bool = False
-    is_up: bool = False
+    is_active: bool = False
     note: str = ""
 
     def state_folder(
         self, home: Path | None, configs: Iterable[Path], environ: Mapping[str, str]
     ) -> Path | None:
-        """Return the state folder of a run: never one that a stranger may have filled, unless the user names it.
+        """Return the state folder of a run: never one that came with the config, unless the user names it.
 
         `home` is what the user named. From here on, nothing is written through links beside the configs.
 
@@ -111,7 +117,7 @@ class Wall(Struct):
         ):
             return None
         own = _private_folder(folders)
-        what = f"{DEFAULT_HOME} next to the config may be the stranger's and is not used"
+        what = f"{DEFAULT_HOME} next to the config may have come with it and is not used"
         self.note = f"{what}; state is kept in {own}; use it again with `--home {own}`"
         return own
 
@@ -121,7 +127,7 @@ class Wall(Struct):
             sys.stderr.write(f"note: {self.note}\n")
             self.note = ""
 
-    def put_up(
+    def confine(
         self, requests: Sequence[RunRequest], state: Iterable[Path] = (), outputs: Iterable[Path] = ()
     ) -> None:
         """Have the kernel refuse other files and all programs, before anything of an untrusted config is read.
@@ -135,15 +141,15 @@ class Wall(Struct):
 
         Raises:
             UsageError: strictness is asked for, and the kernel cannot, or the user's own judge needs more;
-                or an output's folder is not there, or behind a link of the stranger's.
+                or an output's folder is not there, or behind a link in the untrusted folder.
         """
-        if not any(request.is_untrusted for request in requests) or self.is_up:
+        if not any(request.is_untrusted for request in requests) or self.is_active:
             return
         if landlock_version() == 0:
             why_not = "it has no Landlock (added in Linux 5.13)"
         elif any(_has_own_program(request) for request in requests):
             why_not = (
-                "the judge that you chose may be a program, which needs more access than a stranger's config"
+                "the judge that you chose may be a program, which needs more access than an untrusted config"
             )
         elif threading.active_count() > 1:
             why_not = "threads are already running"
@@ -156,7 +162,7 @@ class Wall(Struct):
         atexit.register(remove_folder, temporary)
         tempfile.tempdir = str(temporary)
         with ExitStack() as stack:
-            allowed = Allowed(
+            allowed = AllowedPaths(
                 readable=(*_own_files(), *_named_files(requests)),
                 writable=(temporary, *map(Path, _DEVICES), *state),
                 # The folders as they are now: not what their names mean when a rule is made.
@@ -168,7 +174,7 @@ class Wall(Struct):
             except LandlockError as error:
                 self._do_without(f"the kernel refuses: {error}")
                 return
-        self.is_up = True
+        self.is_active = True
 
     def narrow(self, prepared: Sequence[PreparedRun], further: frozenset[int] = frozenset()) -> None:
         """Have the kernel refuse other TCP ports than the providers', and drop keys, before anything is sent.
@@ -176,13 +182,13 @@ class Wall(Struct):
         `further` are the ports of servers that the user named beside the config.
         """
         self.tell()
-        strangers = [run for run in prepared if run.request.is_untrusted]
-        if not strangers or len(strangers) < len(prepared):
+        untrusted = [run for run in prepared if run.request.is_untrusted]
+        if not untrusted or len(untrusted) < len(prepared):
             return
-        if not any(_has_own_program(run.request) for run in strangers):
-            drop_keys(os.environ, {name for run in strangers for name in run.suite.env})
-        ports = ports_of(strangers)
-        if not self.is_up or ports is None:
+        if not any(_has_own_program(run.request) for run in untrusted):
+            drop_keys(os.environ, {name for run in untrusted for name in run.suite.env})
+        ports = ports_of(untrusted)
+        if not self.is_active or ports is None:
             return
         try:
             is_done = restrict_ports(ports | further)
@@ -213,7 +219,7 @@ def _opened_folder(path: Path, stack: ExitStack) -> int:
 
 
 def refuse_links_in(folder: Path) -> None:
-    """Check a folder of geval's own that the user named: nothing in it leads elsewhere by a stranger's link.
+    """Check a folder of geval's own that the user named: no link in it leads elsewhere.
 
     Raises:
         UsageError: a link leads to it, or is in it.
@@ -284,7 +290,7 @@ def _own_files() -> Iterable[Path]:
 
 
 def _private_folder(folders: Iterable[Path]) -> Path:
-    """Return a folder of this user's own, or a temporary one where a stranger could have filled every other."""
+    """Return a folder of this user's own, or a temporary one where others could have filled every other."""
     from platformdirs import user_state_path
 
     own = user_state_path("geval").resolve() / "untrusted"
