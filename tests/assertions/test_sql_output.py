@@ -1,9 +1,13 @@
+import sys
+
 import pytest
+import sqlglot
 from support.verdicts import judged, passes, problems
 
 from geval_cli.assertions import patterns
 from geval_cli.errors import CheckTimeoutError
 from geval_cli.extras.sql.assertion import SqlRules
+from geval_cli.extras.sql.statements import _columns
 
 
 @pytest.mark.parametrize(
@@ -260,3 +264,43 @@ def test_a_rule_that_never_ends_on_a_name_is_stopped(monkeypatch: pytest.MonkeyP
     rules = SqlRules(allowed_tables=("(select|update)::(.*)::(a|aa)+$",))
     with pytest.raises(CheckTimeoutError):
         judged("is-sql", f"SELECT * FROM {'a' * 60}_", value=rules)
+
+
+def calls_to_check(query: str) -> int:
+    """How many calls it takes to find the columns of a query: the same number on any machine."""
+    statements = sqlglot.parse(query)
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        del frame, argument
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        found = list(_columns([item for item in statements if item is not None]))
+    finally:
+        sys.setprofile(before)
+    assert found
+    return count
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "SELECT {aliases} FROM t ORDER BY {names}",
+        "SELECT {aliases} FROM t GROUP BY {names}",
+        "SELECT {names} FROM (SELECT {aliases} FROM t) AS s",
+        "WITH s AS (SELECT {aliases} FROM t) SELECT {names} FROM s",
+        "SELECT {names} FROM t",
+    ],
+)
+def test_the_work_grows_with_the_columns_and_not_with_their_square(shape: str) -> None:
+    def work(columns: int) -> int:
+        names = [f"n{number}" for number in range(columns)]
+        aliases = ", ".join(f"c{number} AS {name}" for number, name in enumerate(names))
+        return calls_to_check(shape.format(aliases=aliases, names=", ".join(names)))
+
+    small, large = work(50), work(400)
+    assert large < 12 * small  # eight times the columns; their square is 64 times as many
