@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access, open_regular
@@ -247,7 +248,7 @@ def uneven_problem(row: TableRow, width: int, path: Path) -> Problem:
     if row.delimiter != ",":
         hint = "put quotes around cells that contain the delimiter, without spaces before the quotes"
     where = Location(str(path), row.last_line, 1, length=0)
-    return Problem(f"this row has {len(row.cells)} cells, but the header has {width}", where, hint)
+    return Problem(f"this row has {plural(len(row.cells), 'cell')}, but the header has {width}", where, hint)
 
 
 _VARIABLES_OF_OLD = frozenset({"scenario", "expected_outcome", "expectedOutcome", "role"})

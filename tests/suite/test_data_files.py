@@ -277,7 +277,7 @@ BAD_TABLES = [
     ("q,vars.q\n1,2\n", "2:3", "`vars.q` duplicates another column"),
     ("vars,q\n1,2\n", "1:1", "a table has no column `vars`"),
     ("q,threshold\na,7\n", "2:3", "`threshold` must be a number from 0 to 1, found the number 7"),
-    ("q,r\na\n", "2:1", "this row has 1 cells, but the header has 2"),
+    ("q,r\na\n", "2:1", "this row has 1 cell, but the header has 2"),
     ('q,r\n"a,b\nc,d\n', "2:1", "a quote in this row is never closed"),
     ('q,r\n"a"b,c\n', "2:1", "there is text after a closing quote"),
     ("q,context\na,file://none.txt\n", "2:3", "there is no file"),

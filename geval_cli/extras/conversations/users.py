@@ -19,6 +19,7 @@ from geval_cli.errors import ConfigError, Location, Problem, ProviderShapeError,
 from geval_cli.judge.calls import is_cut_off
 from geval_cli.judge.metric import CachingJudge
 from geval_cli.judge.source import ASSISTANT, USER
+from geval_cli.numbers import plural
 from geval_cli.records import (
     JsonValue,
     Message,
@@ -435,7 +436,7 @@ def _rows_of_file(
         names = [] if header is None else [str(cell).strip() for cell in header.cells]
         for row in filled:
             if len(row.cells) > len(names):
-                message = f"this row has {len(row.cells)} cells, but the header has {len(names)}"
+                message = f"this row has {plural(len(row.cells), 'cell')}, but the header has {len(names)}"
                 reading.report(message, row.location(path), "put quotes around a text with a comma")
             cells = dict(zip(names, row.cells, strict=False))
             traits = {name: cell for name, cell in cells.items() if name and cell}

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.judge.estimate import passes
+from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
 from geval_cli.providers.wire.chat import finite_number
 from geval_cli.records import JsonValue
@@ -157,7 +158,7 @@ def _csv_rows(text: str, file: str, problems: list[Problem]) -> Iterator[Row]:
                 header = [cell.strip() for cell in cells]
                 problems.extend(_header_problems(header, Location(file, first, 1)))
             elif len(cells) != len(header):
-                message = f"this row has {len(cells)} cells, but the header has {len(header)}"
+                message = f"this row has {plural(len(cells), 'cell')}, but the header has {len(header)}"
                 hint = "put text with commas or line breaks into double quotes"
                 problems.append(Problem(message, Location(file, first, 1), hint))
             else:

@@ -176,7 +176,7 @@ def test_another_delimiter_may_come_from_the_environment(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x,y\na\n", "this row has 1 cells, but the header has 2"),
+        ("x,y\na\n", "this row has 1 cell, but the header has 2"),
         ("x,__threshold\na,high\n", "`__threshold` must be a number, found `high`"),
         ("x,__config:__expected2:threshold\na,1\n", "does not belong to a column"),
         ("x,__expected,__config:__expected:weight\na,b,1\n", "`weight` of"),
