@@ -80,21 +80,24 @@ class _Sums(Struct):
             self._count(result.status, result)
             if result.score is not None:
                 self.scores.add(result.test_index, result.score)
-            self.unscored += result.status is Status.ERROR and result.score is None
+            is_lost = result.status is Status.ERROR
+            self.unscored += is_lost and result.score is None
         else:
             # Count the assertions of the metric as one: it is as bad as the worst of them.
             metric = self.gate.metric
             if metric in result.named_scores:
                 self.scores.add(result.test_index, result.named_scores[metric])
             status = metric_status(result.assertions, metric)
-            self.unscored += result.status is Status.ERROR and metric not in result.named_scores
-            self.unjudged += result.status is Status.ERROR and status is None
+            # Another assertion may have failed the case: an error of this one is left out all the same.
+            is_lost = Status.ERROR in (status, result.status if status is None else None)
+            self.unscored += is_lost and metric not in result.named_scores
+            self.unjudged += is_lost and status is None
             if status not in {None, Status.NOT_EVALUATED}:
                 self._count(status, result)
         marks = list(_borderline_marks(result, self.gate.metric))
         if marks:
             self.borderline.add(result.test_index, float(any(marks)))
-        self.unmarked += result.status is Status.ERROR and not marks
+        self.unmarked += is_lost and not marks
         for usage in result.usage.values():
             self.usage += usage
         # What the cache answers, or a call that failed, says nothing about the model's pace.

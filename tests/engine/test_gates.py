@@ -102,6 +102,13 @@ def test_a_pass_rate_beside_errors_says_what_it_is_at_least(
 
 
 NO_ANSWER = make_case(10, status=Status.ERROR, score=None, named_scores={}, assertions=())
+ALSO_FAILED = make_case(
+    11,
+    status=Status.FAILED,
+    score=None,
+    named_scores={"tone": 0.1},
+    assertions=(*BROKEN[0].assertions, make_judged(Status.FAILED, 0.1, metric="tone")),
+)
 CALIBRATED = replace(
     PASSED[0], assertions=(make_judged(Status.PASSED, 0.9, metric="coherence", detail={"borderline": True}),)
 )
@@ -114,6 +121,8 @@ CALIBRATED = replace(
         ("coherence.mean >= 0", [*PASSED, *BROKEN], "n=6 of 8"),
         ("coherence.mean >= 0", [*PASSED, BROKEN[0], NO_ANSWER], "n=6 of 8"),
         ("coherence.mean >= 0", [*PASSED, *FAILED, *BROKEN], "n=8 of 10, 95 % CI "),
+        ("coherence.mean >= 0", [*PASSED, ALSO_FAILED], "n=6 of 7"),
+        ("tone.mean >= 0", [*PASSED, ALSO_FAILED], "n=1"),
         ("coherence.mean >= 0", PASSED, "n=6"),
         ("coherence.pass_rate >= 0", [*PASSED, NO_ANSWER], "; 1 error not counted"),
         (
