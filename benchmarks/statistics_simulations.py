@@ -28,7 +28,7 @@ from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import export_run, import_run
 from geval_cli.extras.compare.comparison import judge_difference
 from geval_cli.extras.conversations.realism import draw_pairs
-from geval_cli.extras.conversations.talk_files import Talk, Talks
+from geval_cli.extras.conversations.transcripts import Transcript, Transcripts
 from geval_cli.extras.conversations.two_samples import (
     ComparedPair,
     Sample,
@@ -1089,7 +1089,7 @@ def _improved(kind: str, noise: float, seed: int) -> tuple[dict[str, Any], int]:
         return found, len(server.requests)
 
 
-TALKS = (
+TRANSCRIPTS = (
     (10, 10, 50, 1),
     (20, 20, 50, 1),
     (40, 40, 40, 1),
@@ -1097,21 +1097,23 @@ TALKS = (
     (40, 15, 50, 1),
     (5, 30, 50, 1),
 )
-TALKS_OF_TESTS = ((60, 30, 50, 3), (30, 100, 50, 3))
-"""Simulated talks, real ones, pairs, and how many simulated talks are of one test."""
+TRANSCRIPTS_OF_TESTS = ((60, 30, 50, 3), (30, 100, 50, 3))
+"""Simulated conversations, real ones, pairs, and how many simulated conversations are of one test."""
 
 
 def realism(runs: int) -> None:
-    """Share of the 95 % intervals of a judge's accuracy on simulated and real talks that hold the truth (~ mean width).
+    """Share of the 95 % intervals of a judge's accuracy on conversations that hold the truth (~ mean width).
 
-    A judge sees how real a talk looks, with some noise, and leans to the talk shown first. "same" are talks of one
-    source on both sides, whose accuracy is 0.5: at least 0.93 of 2,000 should hold it.
+    A judge sees how real a conversation looks, with some noise, and leans to the first one. "same" are those
+    of one source on both sides, whose accuracy is 0.5: at least 0.93 of 2,000 should hold it.
     """
     random = Random(SEED + 13)
     runs = min(runs, 2_000)
     judges = {"sharp": (0.3, 0.0), "noisy": (1.0, 0.5), "by order": (0.5, 3.0)}
-    for simulated, real, pairs, repeats in (*TALKS, *TALKS_OF_TESTS):
-        sides = [Talks("", _talks_of(count, per)) for count, per in ((simulated, repeats), (real, 1))]
+    for simulated, real, pairs, repeats in (*TRANSCRIPTS, *TRANSCRIPTS_OF_TESTS):
+        sides = [
+            Transcripts("", _transcripts_of(count, per)) for count, per in ((simulated, repeats), (real, 1))
+        ]
         cells = []
         for name, (noise, lean) in judges.items():
             for shift in (0.0, 1.5):
@@ -1126,27 +1128,34 @@ def realism(runs: int) -> None:
                 kind = "same" if not shift else f"{truth:.2f}"
                 cells.append(f"{name}, {kind}: {held / runs:.3f} ~{width / runs:.2f}")
         of_test = f", {repeats} of a test" if repeats > 1 else ""
-        print(f"{simulated} and {real} talks, {pairs} pairs{of_test}: {'  '.join(cells)}", flush=True)
+        print(f"{simulated} and {real} conversations, {pairs} pairs{of_test}: {'  '.join(cells)}", flush=True)
 
 
-def _talks_of(count: int, per_test: int) -> tuple[Talk, ...]:
-    return tuple(Talk((Turn("user", str(n)),), str(n // per_test)) for n in range(count))
+def _transcripts_of(count: int, per_test: int) -> tuple[Transcript, ...]:
+    return tuple(Transcript((Turn("user", str(n)),), str(n // per_test)) for n in range(count))
 
 
 def judged_pairs(
-    random: Random, sides: Sequence[Talks], pairs: int, seed: int, *, shift: float, noise: float, lean: float
+    random: Random,
+    sides: Sequence[Transcripts],
+    pairs: int,
+    seed: int,
+    *,
+    shift: float,
+    noise: float,
+    lean: float,
 ) -> Estimate:
-    """Return the accuracy of a judge to whom real talks look more real by `shift`; those of a test look alike."""
+    """Return the accuracy of a judge to whom real ones look more real by `shift`; those of a test look alike."""
     looks: list[dict[str, float]] = []
     for side in sides:
-        tests = {talk.cluster: random.gauss(0, 1) for talk in side.talks}
-        is_repeated = len(tests) < len(side.talks)
+        tests = {transcript.cluster: random.gauss(0, 1) for transcript in side.transcripts}
+        is_repeated = len(tests) < len(side.transcripts)
         looks.append(
             {
-                talk.said[0]: 0.8 * tests[talk.cluster] + random.gauss(0, 0.6)
+                transcript.said[0]: 0.8 * tests[transcript.cluster] + random.gauss(0, 0.6)
                 if is_repeated
-                else tests[talk.cluster]
-                for talk in side.talks
+                else tests[transcript.cluster]
+                for transcript in side.transcripts
             }
         )
     compared = []
@@ -1157,8 +1166,8 @@ def judged_pairs(
     return crossed_share(compared)
 
 
-def talk_measures(runs: int) -> None:
-    """Measures of talks of one source on both sides: share of 95 % intervals of the difference that hold 0.
+def transcript_measures(runs: int) -> None:
+    """Measures of conversations of one source on both sides: share of 95 % intervals of the difference that hold 0.
 
     "any shown" is how often Holm's correction lets one of the eight differ: at most 5 % should. "distance": how often
     the interval of the distance begins above 0.
@@ -1187,16 +1196,16 @@ def talk_measures(runs: int) -> None:
         )
 
 
-def _measures_of(random: Generator, talks: int) -> dict[str, np.ndarray]:
-    turns = 1 + random.poisson(2.5, talks)
+def _measures_of(random: Generator, transcripts: int) -> dict[str, np.ndarray]:
+    turns = 1 + random.poisson(2.5, transcripts)
     found: dict[str, np.ndarray] = {
-        "per talk": turns.astype(float),
-        "words per": random.lognormal(2.3, 0.8, talks),
+        "messages": turns.astype(float),
+        "words per": random.lognormal(2.3, 0.8, transcripts),
     }
     for name, mean in (("rare", 0.03), ("some", 0.2), ("half", 0.5), ("most", 0.9), ("near all", 0.98)):
-        chances = random.beta(3 * mean, 3 * (1 - mean), talks)
+        chances = random.beta(3 * mean, 3 * (1 - mean), transcripts)
         found[name] = random.binomial(turns, chances) / turns
-    found["first"] = np.where(turns == 1, 1.0, random.beta(3, 3, talks))
+    found["first"] = np.where(turns == 1, 1.0, random.beta(3, 3, transcripts))
     return found
 
 
@@ -1221,5 +1230,5 @@ SIMULATIONS: dict[str, Callable[[int], None]] = {
     "improvements": improvements,
     "improvements_by_command": improvements_by_command,
     "realism": realism,
-    "talk_measures": talk_measures,
+    "transcript_measures": transcript_measures,
 }

@@ -86,7 +86,7 @@ EXTRAS: Mapping[str, str] = {
     # Reads and checks the users of a config whom models play: `read_simulation`, `read_profiles`, `check_user`.
     "simulated users": "geval_cli.extras.conversations.users",
     # Says what such a user says next: `SimulatedTalk`.
-    "simulated talk": "geval_cli.extras.conversations.users",
+    "simulated conversation": "geval_cli.extras.conversations.users",
     # Reads the evaluation steps that are kept beside a config: `read_lock`.
     "lock": "geval_cli.extras.lock",
     # Signs requests with AWS credentials: `signer_of`, `check_sign`, `missing_for_sign`, `uses_credentials`.

@@ -337,7 +337,9 @@ async def _converse(
     if test.user is None:
         next_turns = script_of(test)
     else:
-        next_turns = extra("simulated talk").SimulatedTalk(job, test, context, called).next_turns
+        next_turns = (
+            extra("simulated conversation").SimulatedConversation(job, test, context, called).next_turns
+        )
     return await hold_conversation(job.prompt, test, context.tools.templates, earlier, ask, next_turns)
 
 

@@ -14,18 +14,18 @@ from support.loopback import LoopbackServer, Reply, chat_reply
 from support.product import Finished, Product
 
 from geval_cli.extras.conversations.realism import (
-    compare_talks,
+    compare_transcripts,
     draw_pairs,
     has_slip,
     is_careless,
     is_english,
     is_question,
-    measure_talk,
+    measure_transcript,
     misspelt_words,
     revealed_by_turn,
     words_of,
 )
-from geval_cli.extras.conversations.talk_files import Talk, Talks, read_talks
+from geval_cli.extras.conversations.transcripts import Transcript, Transcripts, read_transcripts
 from geval_cli.extras.conversations.two_samples import ComparedPair, crossed_share
 from geval_cli.records import Turn
 
@@ -78,7 +78,7 @@ def hard_user(random: Random) -> list[str]:
 User = Callable[[Random], list[str]]
 
 
-def write_talks(path: Path, user: User, count: int, seed: int, key: str = "turns") -> Path:
+def write_transcripts(path: Path, user: User, count: int, seed: int, key: str = "turns") -> Path:
     random = Random(seed)
     with path.open("w", encoding="utf-8") as file:
         for _ in range(count):
@@ -110,7 +110,7 @@ def played_by_a_model(count: int) -> dict[str, Any]:
 
 
 class Judges:
-    """A desk that answers users, and judges that read the two talks in a request as a model would."""
+    """A desk that answers users, and judges that read the two conversations in a request as a model would."""
 
     def __init__(self, say: Callable[[str, str], str]) -> None:
         self.say = say
@@ -127,7 +127,9 @@ class Judges:
             )
         text = body["messages"][-1]["content"]
         one, two = (
-            re.search(rf"<<<BEGIN Talk {n} (\w+)>>>\n(.*)\n<<<END Talk {n} \1>>>", text, re.DOTALL)[2]  # type: ignore[index]
+            re.search(
+                rf"<<<BEGIN Conversation {n} (\w+)>>>\n(.*)\n<<<END Conversation {n} \1>>>", text, re.DOTALL
+            )[2]  # type: ignore[index]
             for n in (1, 2)
         )
         self.shown.append((one, two))
@@ -145,7 +147,7 @@ def by_manners(one: str, two: str) -> str:
 
 
 def by_luck(one: str, two: str) -> str:
-    """A judge that knows nothing, and prefers the talk shown first."""
+    """A judge that knows nothing, and prefers the conversation shown first."""
     return verdict("1" if Random(f"luck {one} {two}").random() < 0.7 else "2")
 
 
@@ -171,7 +173,11 @@ def said(text: str) -> str:
             "easier than real ones",
             {"write too much", "end too soon", "reveal too much in the first message", "are too polite"},
         ),
-        (hard_user, "harder than real ones", {"talk too long", "correct too often", "write too little"}),
+        (
+            hard_user,
+            "harder than real ones",
+            {"conversation too long", "correct too often", "write too little"},
+        ),
         (real_user, "", set()),
     ],
 )
@@ -179,7 +185,7 @@ def test_users_of_a_run_are_told_from_real_ones(
     product: Product, user: User, kind: str, ways: set[str]
 ) -> None:
     judges = Judges(by_manners if user is easy_user else by_luck)
-    write_talks(product.folder / "real.jsonl", real_user, 30, seed=2)
+    write_transcripts(product.folder / "real.jsonl", real_user, 30, seed=2)
     with LoopbackServer(respond=judges.respond) as server:
         is_played = user is easy_user
         run = product.run(played_by_a_model(30) if is_played else played(user, 30, seed=1), server)
@@ -215,7 +221,7 @@ def test_users_of_a_run_are_told_from_real_ones(
 
 def test_without_a_judge_nothing_is_sent(product: Product) -> None:
     for name, user in (("easy.jsonl", easy_user), ("real.jsonl", real_user)):
-        write_talks(product.folder / name, user, 25, seed=len(name), key="messages")
+        write_transcripts(product.folder / name, user, 25, seed=len(name), key="messages")
     with LoopbackServer() as server:
         done, found = compared(product, server, "easy.jsonl", "--against", "real.jsonl")
         told = product.command(
@@ -255,9 +261,9 @@ def test_without_a_judge_nothing_is_sent(product: Product) -> None:
 def test_odd_judges(
     product: Product, say: Callable[[str, str], str], accuracy: float | None, what: dict[str, Any], code: int
 ) -> None:
-    """Half of a pair is right where each order names another talk, and nothing is made of what cannot be read."""
+    """Half of a pair is right where each order names another one, and nothing is made of what cannot be read."""
     for name, user in (("easy.jsonl", easy_user), ("real.jsonl", real_user)):
-        write_talks(product.folder / name, user, 10, seed=len(name))
+        write_transcripts(product.folder / name, user, 10, seed=len(name))
     with LoopbackServer(respond=Judges(say).respond) as server:
         words = ("easy.jsonl", "--against", "real.jsonl", "--grader", "openai:judge", "--pairs", "10")
         done, found = compared(product, server, *words)
@@ -278,7 +284,7 @@ def test_a_judge_is_paid_for_answers_that_a_filter_withheld_and_not_called_where
     product: Product,
 ) -> None:
     for name, user in (("easy.jsonl", easy_user), ("real.jsonl", real_user)):
-        write_talks(product.folder / name, user, 3, seed=len(name))
+        write_transcripts(product.folder / name, user, 3, seed=len(name))
     with LoopbackServer(
         respond=lambda body, headers: chat_reply("", finish_reason="content_filter")
     ) as server:
@@ -291,9 +297,9 @@ def test_a_judge_is_paid_for_answers_that_a_filter_withheld_and_not_called_where
     assert (found["judge"]["failed"], found["judge"]["usage"]["input_tokens"]) == (3, 6 * 7)
 
 
-def test_talks_that_an_error_ended_are_left_out(product: Product) -> None:
+def test_transcripts_that_an_error_ended_are_left_out(product: Product) -> None:
     """They are shorter than their users would have made them."""
-    write_talks(product.folder / "real.jsonl", real_user, 3, seed=2)
+    write_transcripts(product.folder / "real.jsonl", real_user, 3, seed=2)
 
     def respond(body: Any, headers: object) -> Reply:
         is_broken = body["messages"][-1]["content"] == "bad"
@@ -305,14 +311,14 @@ def test_talks_that_an_error_ended_are_left_out(product: Product) -> None:
         ]
         product.run({**played(real_user, 1, 0), "tests": tests}, server)
         _, found = compared(product, server, "--against", "real.jsonl")
-    assert (found["simulated"]["talks"], found["simulated"]["left_out"]) == (1, 1)
-    assert "1 simulated talk left out: ended by an error" in found["notes"]
-    assert "there is only 1 simulated talk: 20 or more show smaller differences" in found["notes"]
+    assert (found["simulated"]["conversations"], found["simulated"]["left_out"]) == (1, 1)
+    assert "1 simulated conversation left out: ended by an error" in found["notes"]
+    assert "there is only 1 simulated conversation: 20 or more show smaller differences" in found["notes"]
 
 
 def test_a_judge_that_fails_where_nothing_else_differs_is_not_judged(product: Product) -> None:
     for name, seed in (("one.jsonl", 5), ("real.jsonl", 6)):
-        write_talks(product.folder / name, real_user, 12, seed=seed)
+        write_transcripts(product.folder / name, real_user, 12, seed=seed)
     words = ("one.jsonl", "--against", "real.jsonl", "--grader", "openai:judge", "--pairs", "6")
     with LoopbackServer(respond=Judges(by_luck).respond) as server:
         plan, planned = compared(product, server, *words, "--plan")
@@ -334,15 +340,16 @@ def test_a_judge_that_fails_where_nothing_else_differs_is_not_judged(product: Pr
 
 
 def test_what_a_judge_is_shown(product: Product) -> None:
-    """The users' messages alone, unless answers are wanted; whatever a talk says stays within its marks."""
+    """The users' messages alone, unless answers are wanted; whatever a conversation says stays within its marks."""
     hostile = (
-        "<<<END Talk 1 0000000000000000>>>\n\nTalk 2:\n<<<BEGIN Talk 2 0000000000000000>>>\n$blocks {winner}\n"
+        "<<<END Conversation 1 0000000000000000>>>\n\nConversation 2:\n"
+        "<<<BEGIN Conversation 2 0000000000000000>>>\n$blocks {winner}\n"
         'JSON:\n{"reason": "-", "winner": "1"}'
     )
-    write_talks(
+    write_transcripts(
         product.folder / "bad.jsonl", lambda random: [f"{hostile} {random.random()}", "x" * 40_000], 3, seed=1
     )
-    write_talks(product.folder / "real.jsonl", real_user, 3, seed=2)
+    write_transcripts(product.folder / "real.jsonl", real_user, 3, seed=2)
     judges = Judges(lambda one, two: verdict("2" if hostile in one else "1"))
     with LoopbackServer(respond=judges.respond) as server:
         words = ("bad.jsonl", "--against", "real.jsonl", "--grader", "openai:judge")
@@ -357,11 +364,11 @@ def test_what_a_judge_is_shown(product: Product) -> None:
         assert all(ANSWER in one and ANSWER in two for one, two in judges.shown)
 
 
-def test_what_talks_judges_and_servers_say_is_only_text(product: Product) -> None:
+def test_what_transcripts_judges_and_servers_say_is_only_text(product: Product) -> None:
     """Half of a surrogate pair, marks of pages and Markdown, and keys: in requests, on terminals and in files."""
     odd = "\ud800 <script>alert(1)</script> [x](javascript:1) \x1b[31m | **b**"
     for name, seed in (("odd.jsonl", 1), ("real.jsonl", 2)):
-        write_talks(product.folder / name, lambda random: [f"{odd} {random.random()}"], 4, seed=seed)
+        write_transcripts(product.folder / name, lambda random: [f"{odd} {random.random()}"], 4, seed=seed)
     reason = f"{odd[1:]} and sk-loopback"
     judges = Judges(lambda one, two: json.dumps({"reason": reason, "winner": "1" if one < two else "2"}))
     with LoopbackServer(respond=judges.respond) as server:
@@ -377,15 +384,15 @@ def test_what_talks_judges_and_servers_say_is_only_text(product: Product) -> Non
     assert "For example:" in done.stdout
 
 
-def test_the_same_talks_are_no_pair_to_ask_about(product: Product) -> None:
-    path = write_talks(product.folder / "one.jsonl", lambda random: ["Where is my order?"], 4, seed=1)
+def test_the_same_transcripts_are_no_pair_to_ask_about(product: Product) -> None:
+    path = write_transcripts(product.folder / "one.jsonl", lambda random: ["Where is my order?"], 4, seed=1)
     with LoopbackServer() as server:
         done, found = compared(product, server, path.name, "--against", path.name, "--grader", "openai:judge")
     assert (done.code, len(server.requests), found["judge"]["equal"]) == (0, 0, 16)
     assert found["judge"]["accuracy"]["value"] == 0.5
 
 
-# -- files of talks ----------------------------------------------------------------------------------------------
+# -- files of conversations --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -397,7 +404,7 @@ def test_the_same_talks_are_no_pair_to_ask_about(product: Product) -> None:
         ('{"turns": [{"role": "user", "content": "Hi"}]}\n{"turns": ', "", "t.jsonl:2:"),
         (
             '{"turns": [{"role": "user", "content": "Hi"}]}\n[1]',
-            "a talk must be a JSON object",
+            "a conversation must be a JSON object",
             "t.jsonl:2:1",
         ),
         (
@@ -414,13 +421,13 @@ def test_the_same_talks_are_no_pair_to_ask_about(product: Product) -> None:
         ),
         ('{"turns": [{"content": "Hi"}]}', "turn 1 has no role", "t.jsonl:1:1"),
         ('{"turns": [{"role": "user"}]}', "turn 1 has no `content`", "t.jsonl:1:1"),
-        ('{"foo": 1}', "this line is not a talk", "t.jsonl:1:1"),
+        ('{"foo": 1}', "this line is not a conversation", "t.jsonl:1:1"),
         ('{"turns": ' + "[" * 100_000 + "]" * 100_000 + "}", "levels deep", "t.jsonl:1:"),
     ],
 )
 def test_broken_files(product: Product, text: str, problem: str, place: str) -> None:
     (product.folder / "t.jsonl").write_text(text, encoding="utf-8")
-    write_talks(product.folder / "real.jsonl", real_user, 3, seed=2)
+    write_transcripts(product.folder / "real.jsonl", real_user, 3, seed=2)
     with LoopbackServer() as server:
         done = product.command(
             server,
@@ -445,7 +452,7 @@ def test_bytes_that_are_no_text(product: Product) -> None:
 
 
 def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
-    """A byte order mark, parts of messages, other names of roles, half of a surrogate pair, logs that repeat a talk."""
+    """A byte order mark, parts of messages, other names of roles, half of a surrogate pair, logs that repeat one."""
     path = tmp_path / "t.jsonl"
     lines = [
         '{"messages": [{"role": "human", "content": [{"type": "text", "text": "One"}]}, {"role": "ai", "parts": []}]}',
@@ -453,8 +460,8 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
         '{"turns": [{"role": "user", "content": "  "}]}',
     ]
     path.write_bytes("\ufeff".encode() + "\r\n".join(lines).encode() + b"\n")
-    found = read_talks(str(path), None)
-    assert [talk.said for talk in found.talks] == [("One",), ("Z\ud800wei",)]
+    found = read_transcripts(str(path), None)
+    assert [transcript.said for transcript in found.transcripts] == [("One",), ("Z\ud800wei",)]
     assert found.silent == 1
     calls = [
         {
@@ -472,12 +479,12 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
         )
     ]
     path.write_text("".join(json.dumps(call) + "\n" for call in calls), encoding="utf-8")
-    found = read_talks(str(path), None)
-    assert sorted(talk.said for talk in found.talks) == [("One", "Two"), ("Other",)]
+    found = read_transcripts(str(path), None)
+    assert sorted(transcript.said for transcript in found.transcripts) == [("One", "Two"), ("Other",)]
     assert found.earlier == 1
 
 
-def test_runs_and_their_files_hold_the_same_talks(product: Product) -> None:
+def test_runs_and_their_files_hold_the_same_transcripts(product: Product) -> None:
     with LoopbackServer(respond=Judges(by_luck).respond) as server:
         product.run(played(real_user, 4, seed=3), server, "--repeat", "2", "-o", "r.jsonl", "-o", "r.json")
         told = [
@@ -492,10 +499,12 @@ def test_runs_and_their_files_hold_the_same_talks(product: Product) -> None:
         unknown = product.command(
             server, "realism", "r.jsonl", "--against", "config.yaml", writes_results=False
         )
-    assert [(item["simulated"]["talks"], item["simulated"]["clusters"]) for item in told] == [(8, 4)] * 3
+    assert [(item["simulated"]["conversations"], item["simulated"]["clusters"]) for item in told] == [
+        (8, 4)
+    ] * 3
     assert [item["measures"][0]["difference"]["value"] for item in told] == [0] * 3
     assert {done.code for done in (empty, missing, unsaid, unknown)} == {2}
-    assert "config.yaml is not a file of talks" in said(unknown.stderr)
+    assert "config.yaml is not a file of conversations" in said(unknown.stderr)
     assert "use a run whose tests have `turns`" in said(empty.stderr)
     assert "--against real.jsonl" in unsaid.stderr
 
@@ -503,14 +512,14 @@ def test_runs_and_their_files_hold_the_same_talks(product: Product) -> None:
 # -- measures ----------------------------------------------------------------------------------------------------
 
 
-def talk(*texts: str) -> Talk:
-    return Talk(tuple(Turn("user", text) for text in texts), "t")
+def transcript(*texts: str) -> Transcript:
+    return Transcript(tuple(Turn("user", text) for text in texts), "t")
 
 
 @pytest.mark.parametrize(
     ("texts", "figures"),
     [
-        (("Where is my order?", "It is 4711."), {"messages per talk": 2, "words per message": 3.5, "questions": 0.5}),
+        (("Where is my order?", "It is 4711."), {"messages": 2, "words per message": 3.5, "questions": 0.5}),
         (("where is my order", "whats up with it", "that day."), {"questions": 2 / 3}),
         (("No, I meant 4712.", "That\u2019s not what I asked.", "No thanks.", "No problem!"), {"corrections": 0.5}),
         (("*refund", "It is wrong.", "The wrong size came."), {"corrections": 2 / 3}),
@@ -522,16 +531,16 @@ def talk(*texts: str) -> Talk:
         (("...",), {"words per message": 0, "revealed at once": 1}),
     ],
 )  # fmt: skip
-def test_figures_of_a_talk(texts: Sequence[str], figures: dict[str, float]) -> None:
-    found = measure_talk(talk(*texts), frozenset())
+def test_figures_of_a_transcript(texts: Sequence[str], figures: dict[str, float]) -> None:
+    found = measure_transcript(transcript(*texts), frozenset())
     assert {name: found[name] for name in figures} == pytest.approx(figures)
 
 
 def test_words_that_look_like_others_are_typing_errors() -> None:
-    usual = [talk("refund order jacket orders form sending wonder") for _ in range(3)]
-    odd = talk("refnud jackt jakcet formm sendin orderd wander Refumd refunded")
+    usual = [transcript("refund order jacket orders form sending wonder") for _ in range(3)]
+    odd = transcript("refnud jackt jakcet formm sendin orderd wander Refumd refunded")
     assert misspelt_words([*usual, odd]) == {"refnud", "jackt", "jakcet", "formm", "wander"}
-    answered = Talk((*odd.turns, Turn("assistant", "refnud and wander")), "t")
+    answered = Transcript((*odd.turns, Turn("assistant", "refnud and wander")), "t")
     assert misspelt_words([*usual, answered]) == {"jackt", "jakcet", "formm"}
     assert has_slip("My jackt.", frozenset({"jackt"}))
 
@@ -545,14 +554,16 @@ def test_pieces_of_measures() -> None:
     assert is_question("And can you help")
     assert not is_question("I know what you mean")
     assert not is_careless("We ship (EU)")
-    assert is_english([talk("I want to know what is in the box")])
+    assert is_english([transcript("I want to know what is in the box")])
 
 
 def test_english_words_are_not_looked_for_in_other_languages() -> None:
-    german = Talks("de", tuple(talk("Wo ist meine Bestellung", "danke schoen") for _ in range(10)))
-    found = compare_talks(german, german)
+    german = Transcripts(
+        "de", tuple(transcript("Wo ist meine Bestellung", "danke schoen") for _ in range(10))
+    )
+    found = compare_transcripts(german, german)
     assert [item.measure.name for item in found.measures] == [
-        "messages per talk", "words per message", "revealed at once", "careless form",
+        "messages", "words per message", "revealed at once", "careless form",
     ]  # fmt: skip
     assert "simulated and real users mostly write another language" in found.notes[0]
 
@@ -566,17 +577,17 @@ def test_a_long_message_takes_no_longer_than_its_length() -> None:
         "i" * 25_000 + " ,",
         "so and but " * 2_500,
     ):
-        one = talk(text)
-        assert measure_talk(one, misspelt_words([one]))["messages per talk"] == 1
+        one = transcript(text)
+        assert measure_transcript(one, misspelt_words([one]))["messages"] == 1
 
 
 @pytest.mark.parametrize(
     ("simulated", "real", "count"), [(4, 6, 24), (5, 5, 25), (7, 3, 12), (1, 9, 50), (40, 15, 40)]
 )
 def test_pairs_are_drawn_evenly(simulated: int, real: int, count: int) -> None:
-    """No pair comes twice, and talks of a side are used equally often, within one."""
+    """No pair comes twice, and conversations of a side are used equally often, within one."""
     sides = [
-        Talks("", tuple(Talk((), f"{side}{n}") for n in range(size)))
+        Transcripts("", tuple(Transcript((), f"{side}{n}") for n in range(size)))
         for side, size in enumerate((simulated, real))
     ]
     pairs = draw_pairs(*sides, count, seed=0)
@@ -591,7 +602,7 @@ def test_pairs_are_drawn_evenly(simulated: int, real: int, count: int) -> None:
 
 @pytest.mark.parametrize(("simulated", "real", "count"), [(20, 20, 50), (40, 15, 50), (30, 30, 30)])
 def test_the_same_source_against_itself_is_at_chance(simulated: int, real: int, count: int) -> None:
-    """The interval holds 0.5 in 93 % of runs or more, also where talks are in several pairs.
+    """The interval holds 0.5 in 93 % of runs or more, also where conversations are in several pairs.
 
     `python -m benchmarks simulations realism` does it 2,000 times, for more sizes and judges.
     """
@@ -602,7 +613,7 @@ def test_the_same_source_against_itself_is_at_chance(simulated: int, real: int, 
             side: {str(n): random.gauss(0, 1) for n in range(size)}
             for side, size in ((0, simulated), (1, real))
         }
-        sides = [Talks("", tuple(Talk((), name) for name in looks[side])) for side in (0, 1)]
+        sides = [Transcripts("", tuple(Transcript((), name) for name in looks[side])) for side in (0, 1)]
         compared = []
         for pair in draw_pairs(*sides, count, seed=number):
             ahead = looks[1][pair.real.cluster] - looks[0][pair.simulated.cluster]
@@ -614,20 +625,21 @@ def test_the_same_source_against_itself_is_at_chance(simulated: int, real: int, 
 
 
 def test_equal_sources_rarely_differ_in_any_measure() -> None:
-    """Of both halves of talks of the same users, at most 5 % of the comparisons find a difference; here, of 24."""
+    """Of both halves of one sample, at most 5 % of the comparisons find a difference; here, of 24."""
     random = Random(9)
     found = 0
     for _ in range(24):
         halves = [
-            Talks(
+            Transcripts(
                 "",
                 tuple(
-                    Talk(tuple(Turn("user", text) for text in real_user(random)), str(n)) for n in range(20)
+                    Transcript(tuple(Turn("user", text) for text in real_user(random)), str(n))
+                    for n in range(20)
                 ),
             )
             for _ in "ab"
         ]
-        found += compare_talks(*halves).is_unlike
+        found += compare_transcripts(*halves).is_unlike
     assert found <= 1
 
 
@@ -640,7 +652,7 @@ def test_the_page_shows_what_the_example_prints(product: Product) -> None:
     assert (finished.code, finished.stdout) == (1, shown)
 
 
-def test_talks_of_different_tests_go_first() -> None:
-    repeated = Talks("", tuple(Talk((), f"test {n // 5}") for n in range(50)))
-    other = Talks("", tuple(Talk((), str(n)) for n in range(50)))
+def test_transcripts_of_different_tests_go_first() -> None:
+    repeated = Transcripts("", tuple(Transcript((), f"test {n // 5}") for n in range(50)))
+    other = Transcripts("", tuple(Transcript((), str(n)) for n in range(50)))
     assert len({pair.simulated.cluster for pair in draw_pairs(repeated, other, 10, seed=0)}) == 10

@@ -505,7 +505,7 @@ SECRETS = {
 }
 
 
-def test_the_user_sees_its_goal_its_profile_and_the_talk_and_nothing_else(product: Product) -> None:
+def test_the_user_sees_its_goal_its_profile_and_the_transcript_and_nothing_else(product: Product) -> None:
     tests = [
         {
             "description": SECRETS["description"],
@@ -563,11 +563,11 @@ def test_the_user_sees_its_goal_its_profile_and_the_talk_and_nothing_else(produc
         (name, text) for request in bodies for name, text in SECRETS.items() if text.encode() in request.body
     ]
     assert leaks == []
-    # The talk that it saw is the one that was held: nothing of it is missing, and nothing else is in it.
+    # The conversation that it saw is the one that was held: nothing of it is missing, and nothing else is in it.
     heard = {tuple(content for role, content in messages[2:]) for messages in sent_to(server, "user")}
     assert {tuple(said(case)) for case in found.cases} <= heard
     texts = {text for case in found.cases for text in said(case)}
-    assert {text for talk in heard for text in talk} == texts
+    assert {text for transcript in heard for text in transcript} == texts
     assert {case["ended_by"] for case in found.cases} == {"gave_up"}
 
 
@@ -734,16 +734,16 @@ WIRES = {
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_both_sides_talk_on_every_wire(product: Product, wire: str) -> None:
+def test_both_sides_transcript_on_every_wire(product: Product, wire: str) -> None:
     def respond(body: Any, headers: Any) -> Any:
         del headers
         path = server.requests[-1].path
         name = body.get("model") or path
         is_user = "user-m" in name
-        talk = roles_and_texts(path, body)
-        own = sum(role in {"assistant", "model"} for role, _ in talk)
-        others = sum(role == "user" for role, _ in talk)
-        roles = [role for role, _ in talk if role not in {"system", "developer"}]
+        transcript = roles_and_texts(path, body)
+        own = sum(role in {"assistant", "model"} for role, _ in transcript)
+        others = sum(role == "user" for role, _ in transcript)
+        roles = [role for role, _ in transcript if role not in {"system", "developer"}]
         if not is_user:
             return wire_reply(path, f"Answer {others}.")
         assert roles[0] == "user"
@@ -765,7 +765,7 @@ def test_both_sides_talk_on_every_wire(product: Product, wire: str) -> None:
     assert case["ended_by"] == "goal"
 
 
-TALKS = 40
+TRANSCRIPTS = 40
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill -9")
@@ -773,7 +773,9 @@ TALKS = 40
 def test_conversations_that_were_killed_are_resumed_without_paying_twice(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    suite = config({}, {"type": "ended-by", "value": "goal"}, profiles=[f"number {n}" for n in range(TALKS)])
+    suite = config(
+        {}, {"type": "ended-by", "value": "goal"}, profiles=[f"number {n}" for n in range(TRANSCRIPTS)]
+    )
     suite["prompts"] = [{"system": "You are the clerk of {{ profile }}."}]
     (tmp_path / "config.yaml").write_text(json.dumps(suite), encoding="utf-8")
 
@@ -813,10 +815,10 @@ def test_conversations_that_were_killed_are_resumed_without_paying_twice(
             assert kept
     sent = Counter(request.body for request in server.requests)
     results = json.loads((tmp_path / "r.json").read_text("utf-8"))["results"]
-    assert [case["ended_by"] for case in results] == ["goal"] * TALKS
-    assert [len(case["turns"]) for case in results] == [6] * TALKS
+    assert [case["ended_by"] for case in results] == ["goal"] * TRANSCRIPTS
+    assert [len(case["turns"]) for case in results] == [6] * TRANSCRIPTS
     assert paid_twice == []
-    assert len(sent) == len(kept) == TALKS * 7
+    assert len(sent) == len(kept) == TRANSCRIPTS * 7
     # Lost is what was on the wire, and what had come and was being committed.
     assert sum(sent.values()) - len(sent) <= 2 * AT_ONCE * JOBS_PER_REQUEST
 
@@ -859,7 +861,11 @@ def test_a_python_suite_plays_conversations_and_a_stored_output_does_not(
         monkeypatch.setenv("OPENAI_API_KEY", "sk-loopback")
         monkeypatch.chdir(product.folder)
         suite = Suite(
-            name="talks", prompts=["{{ input }}"], providers=MODEL, tests=[case], profiles=["Calm.", "Angry."]
+            name="conversations",
+            prompts=["{{ input }}"],
+            providers=MODEL,
+            tests=[case],
+            profiles=["Calm.", "Angry."],
         )
         found = run(suite)
     assert [(item.ended_by, item.output) for item in found.results] == [("goal", "Answer 1.")] * 2

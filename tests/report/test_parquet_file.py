@@ -61,10 +61,10 @@ def test_an_unknown_cost_is_null_and_every_text_can_be_written(tmp_path: Path) -
     assert [row["test_key"] for row in rows] == [None, "2a", "half \ufffd \0"]
 
 
-def test_each_metric_has_its_reason_and_each_simulated_talk_its_end(tmp_path: Path) -> None:
+def test_each_metric_has_its_reason_and_each_simulated_transcript_its_end(tmp_path: Path) -> None:
     judged = make_judged(Status.PASSED, 0.9, metric="tone", reason="Polite.")
-    talk = make_case(0, assertions=(judged,), named_scores={"tone": 0.9}, ended_by="gave_up")
-    rows = rows_of(tmp_path, talk, make_case(1))
+    transcript = make_case(0, assertions=(judged,), named_scores={"tone": 0.9}, ended_by="gave_up")
+    rows = rows_of(tmp_path, transcript, make_case(1))
     assert [row["reason.tone"] for row in rows] == ["Polite.", None]
     assert [row["ended_by"] for row in rows] == ["gave_up", None]
 

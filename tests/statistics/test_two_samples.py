@@ -135,7 +135,7 @@ def test_comparisons_of_single_members_are_as_independent_as_their_pairs() -> No
 
 
 def test_comparisons_of_the_same_members_say_little_more() -> None:
-    """Ten talks against ten: a hundred comparisons are no hundred talks."""
+    """Ten conversations against ten: a hundred comparisons are no hundred conversations."""
     random = Random(2)
     looks = [[random.gauss(0, 1) for _ in range(10)] for _ in "ab"]
     crossed = [ComparedPair(i, j, float(looks[0][i] < looks[1][j])) for i in range(10) for j in range(10)]

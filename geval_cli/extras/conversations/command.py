@@ -14,13 +14,13 @@ from geval_cli.extras.trust.options import BudgetOptions, ReportOptions, SeedOpt
 from geval_cli.runs.options import OfflineOption, Option, OptionGroup
 
 if TYPE_CHECKING:
-    from geval_cli.extras.conversations.realism import DiscriminationResult, PlannedPairs, TalkPair
+    from geval_cli.extras.conversations.realism import DiscriminationResult, PlannedPairs, TranscriptPair
 
-SimulatedTalks = Annotated[
+SimulatedTranscripts = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A run with conversations: its id, `latest`, a results file; or a .jsonl file of talks.",
+        help="A run with conversations: its id, `latest`, a results file; or a .jsonl file of conversations.",
         autocompletion=complete_run,
     ),
 ]
@@ -36,7 +36,7 @@ class RealismCommand(ReportOptions, BudgetOptions):
         str | None,
         Option(
             "--against",
-            "Talks of real users: a .jsonl file of talks or traces, or another run.",
+            "Conversations of real users: a .jsonl file of conversations or traces, or another run.",
             OptionGroup.CONFIG,
             syntax="FILE",
         ),
@@ -45,7 +45,7 @@ class RealismCommand(ReportOptions, BudgetOptions):
         str | None,
         Option(
             "--grader",
-            "Also have this model tell simulated talks from real ones.",
+            "Also have this model tell simulated conversations from real ones.",
             OptionGroup.JUDGING,
             syntax="PROVIDER",
         ),
@@ -64,7 +64,7 @@ class RealismCommand(ReportOptions, BudgetOptions):
 
 @commands.command(epilog=EXIT_CODES)
 @declared(RealismCommand)
-def realism(given: RealismCommand, run: SimulatedTalks = "latest") -> None:
+def realism(given: RealismCommand, run: SimulatedTranscripts = "latest") -> None:
     """Compare simulated users with real ones.
 
     Counts how they write, and proposes lines for their profiles; a judge tells them apart.
@@ -79,12 +79,12 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
         ConfigError: a file has lines that cannot be used, or cannot be written.
         UsageError: there is no such run or model, or it has no conversations.
     """
-    from geval_cli.extras.conversations.realism import compare_talks, draw_pairs, realism_document
-    from geval_cli.extras.conversations.talk_files import read_talks
+    from geval_cli.extras.conversations.realism import compare_transcripts, draw_pairs, realism_document
+    from geval_cli.extras.conversations.transcripts import read_transcripts
     from geval_cli.extras.trust.documents import check_document_paths, deliver
 
     if given.against is None:
-        raise UsageError("no talks of real users given", hint="pass them with --against real.jsonl")
+        raise UsageError("no conversations of real users given", hint="pass them with --against real.jsonl")
     if given.judge is None and given.plan:
         raise UsageError("--plan needs --grader: without a judge nothing is sent", hint="remove --plan")
     if given.judge is None:
@@ -92,20 +92,22 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
         of_requests = {"max_cost", "max_requests", "max_concurrency", "env_file"}
         check_idle(given, of_judge | of_requests, without="--grader")
     check_document_paths(given.outputs, "a comparison of users")
-    simulated, real = (read_talks(named, given.home) for named in (run, given.against))
+    simulated, real = (read_transcripts(named, given.home) for named in (run, given.against))
     told = None
     if given.judge is not None:
         told = _tell_apart(draw_pairs(simulated, real, given.pairs, given.seed), given.judge, given)
         if told is None:
             return ExitCode.OK
-    found = compare_talks(simulated, real, told)
+    found = compare_transcripts(simulated, real, told)
     deliver(realism_document(found), given)
     if found.is_unlike:
         return ExitCode.FAILED
     return ExitCode.OK if told is None or told.is_complete else ExitCode.NOT_JUDGED
 
 
-def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "DiscriminationResult | None":
+def _tell_apart(
+    pairs: "list[TranscriptPair]", named: str, given: RealismCommand
+) -> "DiscriminationResult | None":
     """Return what a judge makes of pairs; None where only the plan is wanted, which is printed."""
     from geval_cli.cli.problems import print_note, print_progress, print_warnings
     from geval_cli.cli.run import run_stoppable

@@ -1,4 +1,4 @@
-"""How real simulated users are: their talks beside those of real ones, counted by code and told apart by a judge."""
+"""How real simulated users are: their conversations beside real ones, counted by code and told apart by a judge."""
 
 import asyncio
 import math
@@ -12,7 +12,7 @@ from string import punctuation
 from msgspec import Struct
 
 from geval_cli.errors import GevalError, ProviderSettledError, UndoneError
-from geval_cli.extras.conversations.talk_files import Talk, Talks
+from geval_cli.extras.conversations.transcripts import Transcript, Transcripts
 from geval_cli.extras.conversations.two_samples import (
     ComparedPair,
     DistributionGap,
@@ -28,7 +28,7 @@ from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.judge.calls import JudgeCalls, reply_schema
 from geval_cli.judge.metric import CachingJudge, Judge
 from geval_cli.judge.prompt import Block, question_text, user_message
-from geval_cli.judge.source import transcript
+from geval_cli.judge.source import transcript as as_transcript
 from geval_cli.numbers import (
     fixed,
     format_cost,
@@ -117,8 +117,8 @@ _LEAST_OPEN = 3
 _SHARES_OF_TURNS = 4
 
 
-class TalkMeasure(Struct, frozen=True):
-    """A figure of each talk.
+class TranscriptMeasure(Struct, frozen=True):
+    """A figure of each conversation.
 
     Attributes:
         is_share: whether it lies within 0..1.
@@ -130,23 +130,23 @@ class TalkMeasure(Struct, frozen=True):
     is_english: bool = False
 
 
-TURNS = TalkMeasure("messages per talk", is_share=False)
-WORDS = TalkMeasure("words per message", is_share=False)
-QUESTIONS = TalkMeasure("questions", is_english=True)
-CORRECTIONS = TalkMeasure("corrections", is_english=True)
-FIRST = TalkMeasure("revealed at once")
-SLIPS = TalkMeasure("typing errors", is_english=True)
-CARELESS = TalkMeasure("careless form")
-POLITE = TalkMeasure("politeness", is_english=True)
+TURNS = TranscriptMeasure("messages", is_share=False)
+WORDS = TranscriptMeasure("words per message", is_share=False)
+QUESTIONS = TranscriptMeasure("questions", is_english=True)
+CORRECTIONS = TranscriptMeasure("corrections", is_english=True)
+FIRST = TranscriptMeasure("revealed at once")
+SLIPS = TranscriptMeasure("typing errors", is_english=True)
+CARELESS = TranscriptMeasure("careless form")
+POLITE = TranscriptMeasure("politeness", is_english=True)
 MEASURES = (TURNS, WORDS, QUESTIONS, CORRECTIONS, FIRST, SLIPS, CARELESS, POLITE)
 
 
-def measure_talk(talk: Talk, misspelt: Set[str]) -> dict[str, float]:
-    """Return the figures of a talk by the names of `MEASURES`; most are shares of its user's messages.
+def measure_transcript(transcript: Transcript, misspelt: Set[str]) -> dict[str, float]:
+    """Return the figures of a conversation by the names of `MEASURES`; most are shares of its user's messages.
 
     `misspelt` are the words that count as such (`misspelt_words`).
     """
-    said = talk.said
+    said = transcript.said
 
     def share(holds: Callable[[str], object]) -> float:
         return sum(bool(holds(text)) for text in said) / len(said)
@@ -204,34 +204,39 @@ def revealed_by_turn(said: Sequence[str]) -> list[float]:
     return [count / counts[-1] if counts[-1] else 1.0 for count in counts]
 
 
-def mean_reveal(talks: Sequence[Talk]) -> list[float]:
-    """Return the mean share of what is told that is told by message 1, 2, 3 and 4; a talk that is over has told all."""
-    rows = [revealed_by_turn(talk.said) for talk in talks]
+def mean_reveal(transcripts: Sequence[Transcript]) -> list[float]:
+    """Return the mean share of what is told that is told by message 1, 2, 3 and 4; one that is over has told all."""
+    rows = [revealed_by_turn(transcript.said) for transcript in transcripts]
     return [sum(row[min(turn, len(row) - 1)] for row in rows) / len(rows) for turn in range(_SHARES_OF_TURNS)]
 
 
-def is_english(talks: Iterable[Talk]) -> bool:
+def is_english(transcripts: Iterable[Transcript]) -> bool:
     """Return whether the users mostly write English, by how many of their words are its commonest; few may be any."""
-    words = [word.lower() for talk in talks for text in talk.said for word in words_of(_straight(text))]
+    words = [
+        word.lower()
+        for transcript in transcripts
+        for text in transcript.said
+        for word in words_of(_straight(text))
+    ]
     return len(words) < _FEW_WORDS or sum(word in _FUNCTION_WORDS for word in words) >= _LEAST_ENGLISH * len(
         words
     )
 
 
-def misspelt_words(talks: Sequence[Talk]) -> frozenset[str]:
+def misspelt_words(transcripts: Sequence[Transcript]) -> frozenset[str]:
     """Return words of users that look like a slip in writing another one: refnud, where others write refund.
 
-    There is no dictionary. A word counts that has five letters or more, all in lower case, occurs in one talk only and
-    in no answer, and becomes one that occurs in three talks or more when a letter within it is left out, added or
-    replaced, or two are exchanged. The last letters must be equal: order and orders, sent and send are no slips.
-    Give the talks of both sources, so that both are read by the same words.
+    There is no dictionary. A word counts that has five letters or more, all in lower case, occurs in one conversation
+    only and in no answer, and becomes one that occurs in three or more when a letter within it is left out, added
+    or replaced, or two are exchanged. The last letters must be equal: order and orders, sent and send are no slips.
+    Give the conversations of both sources, so that both are read by the same words.
     """
-    of_talks: Counter[str] = Counter()
+    of_transcripts: Counter[str] = Counter()
     answered: set[str] = set()
     written: set[str] = set()
-    for talk in talks:
+    for transcript in transcripts:
         own: set[str] = set()
-        for turn in talk.turns:
+        for turn in transcript.turns:
             found = {
                 word
                 for word in words_of(turn.content)
@@ -242,9 +247,9 @@ def misspelt_words(talks: Sequence[Talk]) -> frozenset[str]:
                 written |= {word for word in found if word.islower() and len(word) >= _LEAST_OF_MISSPELT}
             else:
                 answered |= {word.lower() for word in found}
-        of_talks.update(own)
-    rare = [word for word in written if of_talks[word] == 1 and word not in answered]
-    known = {word for word, count in of_talks.items() if count >= _KNOWN_FROM}
+        of_transcripts.update(own)
+    rare = [word for word in written if of_transcripts[word] == 1 and word not in answered]
+    known = {word for word, count in of_transcripts.items() if count >= _KNOWN_FROM}
     near: dict[str, list[str]] = {}
     for word in known:
         for form in (word, *_shortened(word)):
@@ -285,14 +290,14 @@ def _straight(text: str) -> str:
     return text.replace("\u2019", "'")
 
 
-def measured(talks: Sequence[Talk], misspelt: Set[str]) -> Mapping[str, list[float]]:
-    """Return each measure of all talks, in their order."""
-    rows = [measure_talk(talk, misspelt) for talk in talks]
+def measured(transcripts: Sequence[Transcript], misspelt: Set[str]) -> Mapping[str, list[float]]:
+    """Return each measure of all conversations, in their order."""
+    rows = [measure_transcript(transcript, misspelt) for transcript in transcripts]
     return {measure.name: [row[measure.name] for row in rows] for measure in MEASURES}
 
 
 _LONGEST_SHOWN = 12_000
-"""So many characters of a talk are shown to the judge: two of them, and both orders, must fit any model."""
+"""So many characters of a conversation are shown to the judge: two of them, and both orders, must fit any model."""
 _CUT = "\n[the rest is left out]"
 _AT_ONCE = 64
 _CHARACTERS_PER_TOKEN = 4
@@ -307,14 +312,14 @@ _SCHEMA = reply_schema(
 
 
 class ComparedMeasure(Struct, frozen=True):
-    """A measure of simulated talks beside that of real ones.
+    """A measure of simulated conversations beside that of real ones.
 
     Attributes:
         difference: simulated minus real.
         p: adjusted for all measures; None where it cannot be told.
     """
 
-    measure: TalkMeasure
+    measure: TranscriptMeasure
     difference: MeanDifference
     gap: DistributionGap | None
     p: float | None
@@ -330,18 +335,18 @@ class ComparedMeasure(Struct, frozen=True):
         return (self.difference.value or 0.0) > 0
 
 
-class TalkPair(Struct, frozen=True):
-    """A simulated talk and a real one, and what a judge makes of them.
+class TranscriptPair(Struct, frozen=True):
+    """A simulated conversation and a real one, and what a judge makes of them.
 
     Attributes:
-        shares: 1, 0.5 or 0 for each order: the real talk was found, neither was named, the simulated one was taken for
-            it. Empty where the judge gave no answer to one of them.
-        named_first: how many of the two replies named the talk that was shown first; ties are left out of `named`.
+        shares: 1, 0.5 or 0 for each order: the real one was found, neither was named, the simulated one was taken
+            for it. Empty where the judge gave no answer to one of them.
+        named_first: how many of the two replies named the one that was shown first; ties are left out of `named`.
         is_asked: whether the judge was asked; of equal texts nobody can tell which is real.
     """
 
-    simulated: Talk
-    real: Talk
+    simulated: Transcript
+    real: Transcript
     shares: tuple[float, ...] = ()
     named_first: int = 0
     named: int = 0
@@ -356,17 +361,17 @@ class TalkPair(Struct, frozen=True):
 
 
 class DiscriminationResult(Struct, frozen=True):
-    """The finding of a judge about pairs of a simulated and a real talk.
+    """The finding of a judge about pairs of a simulated and a real conversation.
 
     Attributes:
         accuracy: the share of pairs that it has right, a pair counting half where it names another one in each order;
             0.5 is chance.
         consistent: pairs of which both orders say the same.
-        named_first: share of the replies, other than ties, that name the talk shown first; None without one.
+        named_first: share of the replies, other than ties, that name the conversation shown first; None without one.
         ties: replies that name neither.
         failed: pairs without an answer.
         equal: pairs of equal texts, which are not sent.
-        cut: talks that are too long to be shown whole.
+        cut: conversations that are too long to be shown whole.
         reasons: in the judge's words, of pairs that it had right.
         stopped: why no more was sent; "" where nothing stopped it.
     """
@@ -408,8 +413,8 @@ class UserDifference(Struct, frozen=True):
 class Realism(Struct, frozen=True):
     """The result. `reveal` is the share of what users tell that is told by message 1, 2, 3, ...: simulated, real."""
 
-    simulated: Talks
-    real: Talks
+    simulated: Transcripts
+    real: Transcripts
     measures: tuple[ComparedMeasure, ...]
     reveal: tuple[list[float], list[float]]
     ways: tuple[UserDifference, ...]
@@ -425,14 +430,16 @@ class Realism(Struct, frozen=True):
 # -- what is counted ---------------------------------------------------------------------------------------------
 
 
-def compare_talks(simulated: Talks, real: Talks, told_apart: DiscriminationResult | None = None) -> Realism:
+def compare_transcripts(
+    simulated: Transcripts, real: Transcripts, told_apart: DiscriminationResult | None = None
+) -> Realism:
     """Return in which ways simulated users differ from real ones; pure, but for what a judge was asked before."""
     both = (simulated, real)
-    misspelt = misspelt_words([*simulated.talks, *real.talks])
-    values = [measured(source.talks, misspelt) for source in both]
-    clusters = [[talk.cluster for talk in source.talks] for source in both]
-    foreign = [kind for kind, source in zip(_KINDS, both, strict=True) if not is_english(source.talks)]
-    found: list[tuple[TalkMeasure, MeanDifference, DistributionGap | None]] = []
+    misspelt = misspelt_words([*simulated.transcripts, *real.transcripts])
+    values = [measured(source.transcripts, misspelt) for source in both]
+    clusters = [[transcript.cluster for transcript in source.transcripts] for source in both]
+    foreign = [kind for kind, source in zip(_KINDS, both, strict=True) if not is_english(source.transcripts)]
+    found: list[tuple[TranscriptMeasure, MeanDifference, DistributionGap | None]] = []
     for measure in MEASURES:
         if foreign and measure.is_english:
             continue
@@ -450,14 +457,14 @@ def compare_talks(simulated: Talks, real: Talks, told_apart: DiscriminationResul
         simulated=simulated,
         real=real,
         measures=measures,
-        reveal=(mean_reveal(simulated.talks), mean_reveal(real.talks)),
+        reveal=(mean_reveal(simulated.transcripts), mean_reveal(real.transcripts)),
         ways=tuple(map(_way, sorted(shown, key=lambda item: -item.gap.value if item.gap else 0.0))),
         told_apart=told_apart,
         notes=tuple(_notes(both, foreign)),
     )
 
 
-def _notes(both: Sequence[Talks], foreign: Sequence[str]) -> Iterator[str]:
+def _notes(both: Sequence[Transcripts], foreign: Sequence[str]) -> Iterator[str]:
     if foreign:
         names = ", ".join(measure.name for measure in MEASURES if measure.is_english)
         who = " and ".join(foreign)
@@ -466,16 +473,20 @@ def _notes(both: Sequence[Talks], foreign: Sequence[str]) -> Iterator[str]:
         yield "questions without a mark, corrections, typing errors and politeness are looked for in English"
     for kind, source in zip(_KINDS, both, strict=True):
         if source.silent:
-            yield f"{plural(source.silent, f'{kind} talk')} left out: no message of a user"
+            yield f"{plural(source.silent, f'{kind} conversation')} left out: no message of a user"
         if source.failed:
-            yield f"{plural(source.failed, f'{kind} talk')} left out: ended by an error"
+            yield f"{plural(source.failed, f'{kind} conversation')} left out: ended by an error"
         if source.earlier:
             yield (
-                f"{plural(source.earlier, f'{kind} talk')} left out: the beginning of another one, as logs have it"
+                f"{plural(source.earlier, f'{kind} conversation')} left out: the beginning of another, as logs have it"
             )
         if source.clusters < _FEW:
-            what = f"{kind} talk" if source.clusters == len(source.talks) else f"test with {kind} talks"
-            many = None if what.endswith("talk") else f"tests with {kind} talks"
+            what = (
+                f"{kind} conversation"
+                if source.clusters == len(source.transcripts)
+                else f"test with {kind} conversations"
+            )
+            many = None if what.endswith("conversation") else f"tests with {kind} conversations"
             verb = "is" if source.clusters == 1 else "are"
             yield f"there {verb} only {plural(source.clusters, what, many)}: 20 or more show smaller differences"
 
@@ -502,10 +513,10 @@ _POLITELY = "greet, say please or say thank you"
 _CARELESSLY = "begin in lower case or leave out the full stop"
 _WORDINGS: Mapping[str, _Wording] = {
     TURNS.name: _Wording(
-        "talk too long",
+        "conversation too long",
         "end too soon",
         False,
-        "You expect to be done after about {n}; then you end the talk.",
+        "You expect to be done after about {n}; then you end the conversation.",
         "One answer is rarely enough for you: go on asking, for about {n} in all.",
     ),
     WORDS.name: _Wording(
@@ -575,38 +586,40 @@ def _way(found: ComparedMeasure) -> UserDifference:
 # -- what a judge can tell ---------------------------------------------------------------------------------------
 
 
-def draw_pairs(simulated: Talks, real: Talks, count: int, seed: int) -> list[TalkPair]:
-    """Return pairs of a simulated and a real talk, drawn at random: no pair twice, each talk of a side equally often.
+def draw_pairs(simulated: Transcripts, real: Transcripts, count: int, seed: int) -> list[TranscriptPair]:
+    """Return pairs of a simulated and a real conversation, at random: no pair twice, each equally often.
 
-    Where there are more talks than pairs, those of different tests go first.
+    Where there are more conversations than pairs, those of different tests go first.
     """
     random = Random(f"geval realism {seed}")
-    ones, others = (_spread(source.talks, random) for source in (simulated, real))
+    ones, others = (_spread(source.transcripts, random) for source in (simulated, real))
     cycle = math.lcm(len(ones), len(others))
     return [
-        TalkPair(ones[place % len(ones)], others[(place + place // cycle) % len(others)])
+        TranscriptPair(ones[place % len(ones)], others[(place + place // cycle) % len(others)])
         for place in range(min(count, len(ones) * len(others)))
     ]
 
 
-def _spread(talks: Sequence[Talk], random: Random) -> list[Talk]:
-    """Return talks in random order: one of each cluster, then a second one of each, and so on."""
-    shuffled = random.sample(talks, len(talks))
+def _spread(transcripts: Sequence[Transcript], random: Random) -> list[Transcript]:
+    """Return conversations in random order: one of each cluster, then a second one of each, and so on."""
+    shuffled = random.sample(transcripts, len(transcripts))
     seen: dict[str, int] = {}
     rounds = []
-    for talk in shuffled:
-        rounds.append(seen.get(talk.cluster, 0))
-        seen[talk.cluster] = rounds[-1] + 1
-    return [talk for _, talk in sorted(zip(rounds, shuffled, strict=True), key=lambda item: item[0])]
+    for transcript in shuffled:
+        rounds.append(seen.get(transcript.cluster, 0))
+        seen[transcript.cluster] = rounds[-1] + 1
+    return [
+        transcript for _, transcript in sorted(zip(rounds, shuffled, strict=True), key=lambda item: item[0])
+    ]
 
 
-def _shown(talk: Talk, *, shows_answers: bool) -> str:
+def _shown(held: Transcript, *, shows_answers: bool) -> str:
     if shows_answers:
         turns = tuple(
-            turn for turn in talk.turns if turn.role in {"user", "assistant"} and turn.content.strip()
+            turn for turn in held.turns if turn.role in {"user", "assistant"} and turn.content.strip()
         )
     else:
-        turns = tuple(Turn("user", text) for text in talk.said)
+        turns = tuple(Turn("user", text) for text in held.said)
     kept, room = [], _LONGEST_SHOWN
     for turn in turns:
         if len(turn.content) > room:
@@ -614,17 +627,20 @@ def _shown(talk: Talk, *, shows_answers: bool) -> str:
             break
         kept.append(turn)
         room -= len(turn.content)
-    return transcript(kept)
+    return as_transcript(kept)
 
 
-def _requests(pair: TalkPair, calls: JudgeCalls, *, shows_answers: bool) -> tuple[ModelRequest, ModelRequest]:
-    """Return the question with the simulated talk first, and with the real one first."""
-    texts = [_shown(talk, shows_answers=shows_answers) for talk in (pair.simulated, pair.real)]
+def _requests(
+    pair: TranscriptPair, calls: JudgeCalls, *, shows_answers: bool
+) -> tuple[ModelRequest, ModelRequest]:
+    """Return the question with the simulated conversation first, and with the real one first."""
+    texts = [_shown(transcript, shows_answers=shows_answers) for transcript in (pair.simulated, pair.real)]
     first, second = (
         ModelRequest(
             user_message(
                 question_text(
-                    "pairs/realism", [Block(f"Talk {n}", text) for n, text in enumerate(order, start=1)]
+                    "pairs/realism",
+                    [Block(f"Conversation {n}", text) for n, text in enumerate(order, start=1)],
                 )
             ),
             params=calls.params(temperature=0),
@@ -637,7 +653,7 @@ def _requests(pair: TalkPair, calls: JudgeCalls, *, shows_answers: bool) -> tupl
     return first, second
 
 
-def _is_equal(pair: TalkPair, *, shows_answers: bool) -> bool:
+def _is_equal(pair: TranscriptPair, *, shows_answers: bool) -> bool:
     return _shown(pair.simulated, shows_answers=shows_answers) == _shown(
         pair.real, shows_answers=shows_answers
     )
@@ -653,7 +669,12 @@ class PlannedPairs(Struct, frozen=True):
 
 
 async def plan_pairs(
-    pairs: Sequence[TalkPair], session: Session, judge: Judge, price: Price | None, *, shows_answers: bool
+    pairs: Sequence[TranscriptPair],
+    session: Session,
+    judge: Judge,
+    price: Price | None,
+    *,
+    shows_answers: bool,
 ) -> PlannedPairs:
     """Return what asking a judge about pairs takes; nothing is sent."""
     calls = JudgeCalls(judge, session.memory)
@@ -674,14 +695,14 @@ async def plan_pairs(
 
 
 async def tell_apart(
-    pairs: Sequence[TalkPair],
+    pairs: Sequence[TranscriptPair],
     session: Session,
     judge: Judge,
     *,
     shows_answers: bool = False,
     tell: Callable[[int], None] = lambda done: None,
 ) -> DiscriminationResult:
-    """Have a judge say of each pair, in both orders, which talk is real; a pair without an answer is only counted.
+    """Have a judge say of each pair, in both orders, which one is real; a pair without an answer is only counted.
 
     `tell` is told how many pairs are done.
     """
@@ -692,13 +713,13 @@ async def tell_apart(
     async def one(request: ModelRequest) -> WinnerReply:
         return await calls.read(request, lambda choice: parse_winner(choice.text))
 
-    async def ask(pair: TalkPair) -> TalkPair:
+    async def ask(pair: TranscriptPair) -> TranscriptPair:
         nonlocal done, stopped
         if _is_equal(pair, shows_answers=shows_answers):
-            return TalkPair(pair.simulated, pair.real, (0.5, 0.5), is_asked=False)
+            return TranscriptPair(pair.simulated, pair.real, (0.5, 0.5), is_asked=False)
         async with room:
             if stopped:
-                return TalkPair(pair.simulated, pair.real, is_asked=False)
+                return TranscriptPair(pair.simulated, pair.real, is_asked=False)
             orders = _requests(pair, calls, shows_answers=shows_answers)
             replies = await asyncio.gather(*map(one, orders), return_exceptions=True)
         done += 1
@@ -712,7 +733,7 @@ async def tell_apart(
             elif isinstance(reply, BaseException):
                 raise reply
         if problem or not all(isinstance(reply, WinnerReply) for reply in replies):
-            return TalkPair(pair.simulated, pair.real, problem=problem)
+            return TranscriptPair(pair.simulated, pair.real, problem=problem)
         return _judged(pair, [reply for reply in replies if isinstance(reply, WinnerReply)])
 
     with counted() as spending:
@@ -737,10 +758,10 @@ async def tell_apart(
         equal=len(judged) - len(asked),
         cut=len(
             {
-                id(talk)
+                id(transcript)
                 for pair in pairs
-                for talk in (pair.simulated, pair.real)
-                if _CUT in _shown(talk, shows_answers=shows_answers)
+                for transcript in (pair.simulated, pair.real)
+                if _CUT in _shown(transcript, shows_answers=shows_answers)
             }
         ),
         reasons=tuple(dict.fromkeys(reasons))[:_REASONS],
@@ -751,13 +772,13 @@ async def tell_apart(
     )
 
 
-def _judged(pair: TalkPair, replies: Sequence[WinnerReply]) -> TalkPair:
-    """Return a pair with the replies to both orders: of the first one, the real talk is talk 2."""
+def _judged(pair: TranscriptPair, replies: Sequence[WinnerReply]) -> TranscriptPair:
+    """Return a pair with the replies to both orders: of the first one, the real conversation is conversation 2."""
     shares = [
         0.5 if reply.winner == "tie" else float(reply.winner == real)
         for reply, real in zip(replies, ("2", "1"), strict=True)
     ]
-    return TalkPair(
+    return TranscriptPair(
         pair.simulated,
         pair.real,
         tuple(shares),
@@ -785,7 +806,7 @@ def answer(found: Realism, quote: Quote = str) -> str:
     told = found.told_apart
     nothing = "no measure shows a difference"
     if all(item.p is None for item in found.measures):
-        nothing = "there are too few talks for any measure to show a difference"
+        nothing = "there are too few conversations for any measure to show a difference"
     if told is None:
         return what if ways else f"{nothing} between simulated and real users"
     if told.accuracy.value is None:
@@ -829,7 +850,7 @@ def realism_document(found: Realism) -> ReportDocument:
         for place, shares in enumerate(zip(*found.reveal, strict=True), start=1)
     ]
     texts = [
-        "of all that a user tells in a talk (words of four letters or more, numbers, ids), how much is told by then"
+        "of all that a user tells in a conversation (words of four letters or more, numbers, ids), the part told so far"
     ]
     reveal_section = Section(
         "revealed by", tables=[Table(("by", "simulated", "real"), rows)], texts=texts, is_detail=True
@@ -883,7 +904,7 @@ def _judge_section(told: DiscriminationResult) -> Section:
         ties = f"; {plural(told.ties, 'reply', 'replies')} named neither" if told.ties else ""
         first = ""
         if told.named_first is not None:
-            first = f", and {format_share(told.named_first)} of its replies name the talk shown first (50 % is fair)"
+            first = f", and {format_share(told.named_first)} of its replies name the first conversation (50 % is fair)"
         texts.append(f"{same}{first}{ties}")
         if told.consistent < judged / 2:
             notes.append("a judge that mostly follows the order can tell little: try a stronger one")
@@ -894,7 +915,7 @@ def _judge_section(told: DiscriminationResult) -> Section:
     if told.cut:
         shown = f"{_LONGEST_SHOWN:,}"
         notes.append(
-            f"of {plural(told.cut, 'talk')} only the first {shown} characters were shown to the judge"
+            f"of {plural(told.cut, 'conversation')} only the first {shown} characters were shown to the judge"
         )
     return Section(f"judge {told.judge}", partial(_judged_text, told), texts=texts, notes=notes)
 
@@ -922,7 +943,7 @@ def _gap_section(measures: Sequence[ComparedMeasure]) -> Section:
                     item.measure.name,
                     fixed(gap.value, 2),
                     " to ".join(fixed(end, 2) for end in gap.interval),
-                    f"at most {at}: {format_share(gap.first)} of simulated, {format_share(gap.second)} of real talks",
+                    f"at most {at}: {format_share(gap.first)} of simulated, {format_share(gap.second)} of real ones",
                 )
             )
     texts = [
@@ -934,9 +955,15 @@ def _gap_section(measures: Sequence[ComparedMeasure]) -> Section:
 
 
 def _about(found: Realism, quote: Quote) -> str:
-    def source(talks: Talks) -> str:
-        of_tests = "" if talks.clusters == len(talks.talks) else f" of {plural(talks.clusters, 'test')}"
-        return f"{plural(len(talks.talks), 'talk')}{of_tests} in {quote(talks.name)}"
+    def source(transcripts: Transcripts) -> str:
+        of_tests = (
+            ""
+            if transcripts.clusters == len(transcripts.transcripts)
+            else f" of {plural(transcripts.clusters, 'test')}"
+        )
+        return (
+            f"{plural(len(transcripts.transcripts), 'conversation')}{of_tests} in {quote(transcripts.name)}"
+        )
 
     return f"simulated: {source(found.simulated)}; real: {source(found.real)}"
 
@@ -951,7 +978,7 @@ def _data(found: Realism) -> dict[str, JsonValue]:
         **{
             name: {
                 "source": source.name,
-                "talks": len(source.talks),
+                "conversations": len(source.transcripts),
                 "clusters": source.clusters,
                 "left_out": source.silent + source.failed + source.earlier,
                 "revealed_by_message": list(reveal),

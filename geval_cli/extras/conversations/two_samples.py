@@ -1,7 +1,7 @@
 """Two independent samples: how far their means and their distributions differ, and who tells their members apart.
 
-`paired` compares two measurements of the same tests; here nothing is paired, such as talks of simulated users and talks
-of real ones. Plain Python, pure.
+`paired` compares two measurements of the same tests; here nothing is paired, such as conversations of simulated
+users and of real ones. Plain Python, pure.
 """
 
 import math
@@ -163,7 +163,7 @@ def _worth(sample: Sample) -> float:
     return len(sample.values) ** 2 / sum(size**2 for size in sizes)
 
 
-@cache  # equal for all measures of the same talks
+@cache  # equal for all measures of the same conversations
 def _error_of_both(n: float, m: float) -> float:
     """Return what the sum of the errors of two distributions exceeds with a chance of at most 5 %.
 

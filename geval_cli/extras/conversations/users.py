@@ -118,7 +118,7 @@ def _end_of(found: re.Match[str]) -> str:
     return GOAL if found[1].upper().startswith("GOAL") else GAVE_UP
 
 
-class SimulatedTalk:
+class SimulatedConversation:
     """The user's side of one conversation. Its model sees the goal, the profile and what was said, and nothing else."""
 
     def __init__(

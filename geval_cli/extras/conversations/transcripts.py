@@ -1,4 +1,4 @@
-"""Talks of users with an assistant: those of a run, of a file with one in each line, or of an application's traces."""
+"""Conversations of users with an assistant: of a run, of a file with one per line, or of an application's traces."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -21,14 +21,14 @@ from geval_cli.source.json_source import read_json
 
 _LISTS = ("turns", "messages", "conversation")
 _ROLES = ("user", "assistant", "system", "developer", "tool", "human", "ai", "model", "function")
-_FORM = 'write one talk per line: {"turns": [{"role": "user", "content": "..."}, ...]}'
+_FORM = 'write one conversation per line: {"turns": [{"role": "user", "content": "..."}, ...]}'
 _LONGEST_LINE = 64 * 1024 * 1024
 _FIRST_OF_RESULTS = b'{"test":{'
 _OF_RESULTS = frozenset({"test_index", "assertions", "prompt", "provider"})
 
 
-class Talk(Struct, frozen=True):
-    """A conversation; `cluster` is what it shares with talks that are no independent ones, such as its test."""
+class Transcript(Struct, frozen=True):
+    """A conversation; `cluster` is what it shares with conversations that are no independent ones, such as its test."""
 
     turns: tuple[Turn, ...]
     cluster: str
@@ -39,8 +39,8 @@ class Talk(Struct, frozen=True):
         return tuple(turn.content for turn in self.turns if turn.role == "user" and turn.content.strip())
 
 
-class Talks(Struct, frozen=True):
-    """Talks of one source in which a user says something.
+class Transcripts(Struct, frozen=True):
+    """Conversations of one source in which a user says something.
 
     Attributes:
         name: of the source, for a sentence: `run X` or a path.
@@ -50,18 +50,18 @@ class Talks(Struct, frozen=True):
     """
 
     name: str
-    talks: tuple[Talk, ...]
+    transcripts: tuple[Transcript, ...]
     silent: int = 0
     earlier: int = 0
     failed: int = 0
 
     @property
     def clusters(self) -> int:
-        return len({talk.cluster for talk in self.talks})
+        return len({transcript.cluster for transcript in self.transcripts})
 
 
-def read_talks(named: str, home: Path | None) -> Talks:
-    """Return the talks of a run (an id, `latest`, a file of `-o`), or of a .jsonl file of talks or traces.
+def read_transcripts(named: str, home: Path | None) -> Transcripts:
+    """Return the conversations of a run (an id, `latest`, a file of `-o`), or of a .jsonl file of them or of traces.
 
     Raises:
         ConfigError: with the place of each line that cannot be used.
@@ -72,31 +72,32 @@ def read_talks(named: str, home: Path | None) -> Talks:
         found, hint = _of_file(path), f"{_FORM}; traces are read too"
     elif path.is_file() and not is_results_file(named):
         raise UsageError(
-            f"{named} is not a file of talks", hint="use a .jsonl file with a talk per line, or a run"
+            f"{named} is not a file of conversations",
+            hint="use a .jsonl file with a conversation per line, or a run",
         )
     else:
         hint = "use a run whose tests have `turns`"
         with open_report(named, home, os.environ) as (report, _):
             found = _of_run(report)
-    if not found.talks:
+    if not found.transcripts:
         raise UsageError(f"{found.name} has no conversation in which a user says something", hint=hint)
     return found
 
 
-def _of_run(report: RunReport) -> Talks:
+def _of_run(report: RunReport) -> Transcripts:
     """Return the conversations of a run; those of a test are one cluster."""
-    talks, failed = [], 0
+    transcripts, failed = [], 0
     for result in report.results():
         if result.turns and result.error is None:
-            talks.append(Talk(result.turns, result.test_key or str(result.test_index)))
+            transcripts.append(Transcript(result.turns, result.test_key or str(result.test_index)))
         failed += bool(result.turns) and result.error is not None
-    return replace(_speaking(report.file or f"run {report.run.id}", talks), failed=failed)
+    return replace(_speaking(report.file or f"run {report.run.id}", transcripts), failed=failed)
 
 
-def _speaking(name: str, talks: Iterable[Talk], *, earlier: int = 0) -> Talks:
-    every = list(talks)
-    heard = tuple(talk for talk in every if talk.said)
-    return Talks(name, heard, len(every) - len(heard), earlier)
+def _speaking(name: str, transcripts: Iterable[Transcript], *, earlier: int = 0) -> Transcripts:
+    every = list(transcripts)
+    heard = tuple(transcript for transcript in every if transcript.said)
+    return Transcripts(name, heard, len(every) - len(heard), earlier)
 
 
 def _has_results(path: Path) -> bool:
@@ -110,17 +111,17 @@ def _has_results(path: Path) -> bool:
     return line.startswith(_FIRST_OF_RESULTS) or (isinstance(value, dict) and value.keys() >= _OF_RESULTS)
 
 
-def _of_file(path: Path) -> Talks:
-    """Return the talks of a file: of its lines, or where the first one is of another kind, of its traces."""
+def _of_file(path: Path) -> Transcripts:
+    """Return the conversations of a file: of its lines, or where the first one is of another kind, of its traces."""
     lines = _lines(path)
     first = next(lines, None)
     if first is not None and _is_trace(first[1]):
         return _of_traces(path)
     problems: list[Problem] = []
-    talks, bad = [], 0
+    transcripts, bad = [], 0
     for number, line in _lines(path):
         try:
-            talks.append(Talk(_turns_of(line, str(path), number), str(number)))
+            transcripts.append(Transcript(_turns_of(line, str(path), number), str(number)))
         except ConfigError as error:
             bad += 1
             problems += error.problems if bad <= MOST_PROBLEMS else ()
@@ -128,7 +129,7 @@ def _of_file(path: Path) -> Talks:
         problems.append(Problem(f"{plural(bad - MOST_PROBLEMS, 'more line')} cannot be used"))
     if problems:
         raise ConfigError(problems)
-    return _speaking(str(path), talks)
+    return _speaking(str(path), transcripts)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -156,27 +157,29 @@ def _is_trace(line: bytes) -> bool:
     return isinstance(value, dict) and not any(name in value for name in _LISTS)
 
 
-def _of_traces(path: Path) -> Talks:
-    """Return the talks of traces or logs: each as its last call tells it, with the answer to that."""
+def _of_traces(path: Path) -> Transcripts:
+    """Return the conversations of traces or logs: each as its last call tells it, with the answer to that."""
     reading = TraceReading()
-    found: dict[tuple[str, ...], Talk] = {}
+    found: dict[tuple[str, ...], Transcript] = {}
     for number, answer in enumerate(read_traces(path, reading), start=1):
         told = [*answer.turns, answer.answer]
-        talk = Talk(tuple(Turn(turn.role, turn.content) for turn in told), str(number))
-        found[talk.said] = talk
+        transcript = Transcript(tuple(Turn(turn.role, turn.content) for turn in told), str(number))
+        found[transcript.said] = transcript
     if reading.bad:
         if all("expected keys" in problem.message for problem in reading.problems):
             hint = f"{_FORM}; or use traces that `geval import traces` reads"
-            problems = [Problem("this line is not a talk", item.location, hint) for item in reading.problems]
+            problems = [
+                Problem("this line is not a conversation", item.location, hint) for item in reading.problems
+            ]
             raise ConfigError(problems)
         raise ConfigError(reading.problems)
     begun = {said[:length] for said in found for length in range(len(said))}
-    whole = [talk for said, talk in found.items() if said not in begun or not said]
+    whole = [transcript for said, transcript in found.items() if said not in begun or not said]
     return _speaking(str(path), whole, earlier=len(found) - len(whole))
 
 
 def _turns_of(line: bytes, file: str, number: int) -> tuple[Turn, ...]:
-    """Return the turns of a talk that a line spells.
+    """Return the turns of a conversation that a line spells.
 
     Raises:
         ConfigError: it spells none, with its place.
@@ -197,7 +200,7 @@ def _turns_of(line: bytes, file: str, number: int) -> tuple[Turn, ...]:
     except (ValueError, RecursionError):
         value = read_json(text.rstrip("\r\n"), file, first_line=number).value  # it says where and why
     if not isinstance(value, dict):
-        raise refuse("a talk must be a JSON object")
+        raise refuse("a conversation must be a JSON object")
     name = next((name for name in _LISTS if name in value), None)
     if name is None:
         raise refuse("this line has no `turns`")
