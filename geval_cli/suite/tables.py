@@ -9,7 +9,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -516,11 +516,14 @@ class TableReader:
 
 
 def cell_text(cell: object) -> str:
-    """Return what a cell holds as text: numbers without a needless `.0`, dates as 2026-11-22."""
+    """Return what a cell holds as text: numbers without a needless `.0`, dates as 2026-11-22, durations as 30:05:00."""
     if isinstance(cell, datetime):
         return cell.date().isoformat() if cell.time() == time() else cell.isoformat(timespec="seconds")
     if isinstance(cell, date | time):
         return cell.isoformat()
+    if isinstance(cell, timedelta):  # as a spreadsheet shows it
+        minutes, seconds = divmod(abs(round(cell.total_seconds())), 60)
+        return f"{'-' if cell < timedelta() else ''}{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
     if cell is None:
         return ""
     return js_string(cell) if isinstance(cell, str | int | float | bool) else str(cell)

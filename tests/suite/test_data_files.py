@@ -7,7 +7,7 @@ import json
 import re
 import tracemalloc
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -319,6 +319,17 @@ def test_a_mistake_in_a_sheet_is_shown_at_its_cell(tmp_path: Path) -> None:
     assert "#N/A" in found[1].message
     (missing,) = problems_of(tmp_path, {**ECHO, "tests": "file://t.xlsx#None"})
     assert (missing.message, missing.hint) == ("`t.xlsx` has no sheet `None`", "it has: My tests")
+
+
+def test_durations_in_a_sheet_are_what_it_shows(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    durations = [timedelta(hours=30, minutes=5), timedelta(seconds=7), timedelta(days=5, seconds=1)]
+    for cell in ("length", *durations):
+        book.active.append([cell])
+    book.save(tmp_path / "t.xlsx")
+    found = [dict(case.vars)["length"] for case in cases(tmp_path, "file://t.xlsx")]
+    assert found == ["30:05:00", "00:00:07", "120:00:01"]
 
 
 def test_a_sheet_that_holds_a_chart_is_passed_over(tmp_path: Path) -> None:
