@@ -227,8 +227,14 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
         reading: takes the problems.
     """
     if is_file_reference(value):
-        hint = "use `tests: file://...` to load all tests from one file"
-        reading.report("a single test cannot be a file", place.value(), hint)
+        message, hint = (
+            "a single test cannot be a file",
+            "use `tests: file://...` to load all tests from one file",
+        )
+        if what == "defaultTest":
+            message = "defaultTest cannot be a file"
+            hint = "write it in the config; with `dialect: promptfoo`, it can be one"
+        reading.report(message, place.value(), hint)
         return None
     fields = read_fields(TestSpec, value, place, what, reading, nullable=("output", "evaluation_schema"))
     if fields is None:
