@@ -58,7 +58,10 @@ def baseline_problems(
             message = f"the gate `{gate.text}` is skipped: there is no baseline"
             yield Problem(message, gate.place.value(), severity=Severity.WARNING)
         else:
-            message = f"the gate `{gate.text}` needs a baseline, but there is none"
+            lack = "there is none"
+            if named is not None and columns_named(columns, named.name):
+                lack = f"`baseline: {named.name}` is a column, not an earlier run"
+            message = f"the gate `{gate.text}` needs a baseline, but {lack}"
             yield Problem(message, gate.place.value(), _HINT, severity=severity)
 
 

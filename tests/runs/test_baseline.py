@@ -198,6 +198,20 @@ def test_margins_of_the_config_and_of_the_command_line(tmp_path: Path, main_run:
         assert problem.location is not None, place
 
 
+def test_a_column_is_no_baseline_of_a_gate(tmp_path: Path) -> None:
+    config = {
+        "prompts": ["{{ x }}"],
+        "providers": [{"id": "echo", "label": name} for name in ("one", "two")],
+        "tests": [{"vars": {"x": 1}, "assert": [{"type": "contains", "value": "1", "metric": "tone"}]}],
+        "gates": ["tone.delta >= -0.02 vs baseline"],
+        "baseline": "two",
+    }
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunRequest(_written(tmp_path, "c.json", config), {}))
+    (problem,) = caught.value.problems
+    assert problem.message.endswith("needs a baseline, but `baseline: two` is a column, not an earlier run")
+
+
 def test_a_gate_without_a_baseline_is_a_problem(tmp_path: Path) -> None:
     config = config_of(tmp_path, "new.yaml", ["good"], gates=["tone.delta >= -0.02 vs baseline"])
     with pytest.raises(ConfigError) as caught:
