@@ -65,6 +65,20 @@ def test_values_become_verdicts(tmp_path: Path) -> None:
     assert "no x" in found[16]["reason"]
 
 
+def test_the_reason_is_what_decided(tmp_path: Path) -> None:
+    table = [
+        (py("{'pass': False, 'score': 1}"), "the code returned fail, with a score of 1.00"),
+        (js("({pass: false, score: 0.9})", threshold=0.5), "the code returned fail, with a score of 0.90"),
+        (js("({pass: true, score: 0})"), "the code returned pass, with a score of 0.00"),
+        (js("({pass: true, score: 0.3})", threshold=0.5), "the code's score is 0.30; the threshold is 0.50"),
+        (js("({pass: false, score: 0.3})", threshold=0.5), "the code's score is 0.30; the threshold is 0.50"),
+        (js("({pass: true, score: 0.3})"), "the code's score is 0.30"),
+        (js("({pass: false})"), "the code returned fail"),
+    ]
+    found = judged(tmp_path, *(item for item, _ in table))
+    assert [item["reason"] for item in found] == [reason for _, reason in table]
+
+
 def test_named_scores_of_the_code_are_metrics(tmp_path: Path) -> None:
     row = ran(tmp_path, js("({pass: true, score: 1, namedScores: {length: 0.5, tone: 0.25}})"))
     assert row["named_scores"] == {"length": 0.5, "tone": 0.25}

@@ -344,12 +344,14 @@ def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
         outcome = Outcome.of(bool(passed), "") if score is None else _scored(float(score), threshold)
         # The code's `pass: false` always counts; its `pass: true` only where no threshold decides by the score.
         if passed is not None and not (threshold is not None and score is not None and passed):
-            outcome = replace(outcome, status=Status.PASSED if passed else Status.FAILED)
+            status = Status.PASSED if passed else Status.FAILED
+            if score is None or status is not outcome.status:  # its score would be the wrong reason
+                beside = "" if score is None else f", with a score of {format_score(float(score))}"
+                said = f"the code returned {'pass' if passed else 'fail'}{beside}"
+                outcome = replace(outcome, status=status, reason=said)
         reason = value.get("reason")
         if isinstance(reason, str) and reason:
             outcome = replace(outcome, reason=reason)
-        elif score is None:
-            outcome = replace(outcome, reason=f"the code returned {'pass' if passed else 'fail'}")
         return replace(outcome, assertions=tuple(_parts(value)))
     if isinstance(value, int | float):
         raise UnjudgeableError("the code returned an infinite number, which is not a verdict", hint=_WANTED)
