@@ -348,6 +348,13 @@ OLD = (Column(0, "p", "small"), Column(1, "q", "small"), Column(2, "p", "large")
             [(2, 0, "label"), (0, 1, "place"), (1, 2, "place")],
         ),
         ((Column(0, "p", "large"), Column(1, "p", "other")), (), [(2, 0, "label")]),
+        (OLD, ("p | small=q | small",), [(0, 1, "choice"), (2, 2, "label")]),
+        (OLD, ("1=2", "2=1"), [(1, 0, "choice"), (0, 1, "choice"), (2, 2, "label")]),
+        (
+            (Column(0, "q", "small"), Column(1, "p", "small"), Column(2, "p", "other")),
+            ("1=1",),
+            [(0, 0, "choice"), (2, 2, "place")],
+        ),
         ((Column(0, "z", "x=y"),), ("large=x=y",), [(2, 0, "choice")]),
         ((Column(0, "z", "y"),), ("q=1",), [(1, 0, "choice")]),
         ((Column(0, "z", "y"),), ("p | small=z | y",), [(0, 0, "choice")]),
@@ -379,6 +386,24 @@ def test_columns_that_cannot_be_chosen(chosen: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         match_columns(OLD, OLD, chosen)
     assert caught.value.hint
+
+
+def test_two_columns_of_one_run_are_compared_without_their_mirror_image() -> None:
+    columns = (Column(0, "p", "small"), Column(1, "p", "large"))
+    results = [
+        case(test, {"m": score}, column=column)
+        for test in range(12)
+        for column, score in zip(columns, (0.1 + test / 100, 0.9 - test / 200), strict=True)
+    ]
+    run = named("A", results, columns=columns)
+    found = compare(run, named("B", results, columns=columns), ComparisonOptions(columns=("small=large",)))
+    assert {row.verdict for row in found.rows if row.kind is RowKind.SCORE} == {DifferenceVerdict.BETTER}, (
+        found.rows
+    )
+    assert found.notes == (
+        "1 column of A is not compared: p × large",  # noqa: RUF001
+        "1 column of B is not compared: p × small",  # noqa: RUF001
+    )
 
 
 def test_columns_paired_by_place_are_said_and_unmatched_ones_too() -> None:

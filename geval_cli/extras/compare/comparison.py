@@ -1239,7 +1239,8 @@ def _notes(
             yield f"paired by position: {_columns([pair.before])} -> {_columns([pair.after])}"
     for name, columns in (("A", match.only_before), ("B", match.only_after)):
         if columns:
-            yield f"only {name} has {plural(len(columns), 'column')}: {_columns(columns)}"
+            verb = "is" if len(columns) == 1 else "are"
+            yield f"{plural(len(columns), 'column')} of {name} {verb} not compared: {_columns(columns)}"
     if earlier.repeats != comparing.repeats:
         yield (
             f"A has {plural(earlier.repeats, 'repeat')} and B {comparing.repeats:,}:"

@@ -255,11 +255,22 @@ def match_columns(
         pairs.append(ColumnPair(partner, item, MatchedBy.LABEL))
         old.remove(partner)
         new.remove(item)
-    if len(old) == len(new):
-        pairs += [ColumnPair(*both, MatchedBy.PLACE) for both in zip(old, new, strict=True)]
-        old, new = [], []
+    # The namesake of a column that was chosen has lost its partner, but it was not renamed.
+    by_choice = [pair for pair in pairs if pair.by is MatchedBy.CHOICE]
+    chosen_before = {_labels(pair.before) for pair in by_choice}
+    chosen_after = {_labels(pair.after) for pair in by_choice}
+    renamed = [item for item in old if _labels(item) not in chosen_after]
+    newly_named = [item for item in new if _labels(item) not in chosen_before]
+    if len(renamed) == len(newly_named):
+        pairs += [ColumnPair(*both, MatchedBy.PLACE) for both in zip(renamed, newly_named, strict=True)]
+        old = [item for item in old if item not in renamed]
+        new = [item for item in new if item not in newly_named]
     pairs.sort(key=lambda pair: pair.after.index)
     return ColumnMatch(tuple(pairs), tuple(old), tuple(new))
+
+
+def _labels(column: Column) -> tuple[str, str]:
+    return column.prompt_label, column.provider_label
 
 
 def _chosen(text: str, before: Sequence[Column], after: Sequence[Column]) -> tuple[Column, Column]:
