@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from geval_cli.errors import UsageError
@@ -168,6 +169,17 @@ def find_plugin(group: str, name: str) -> Any:
 def plugin_names(group: str) -> list[str]:
     """Return the names that installed packages add to a group."""
     return sorted(_entry_points(group))
+
+
+def source_of_bug(error: BaseException) -> str:
+    """Return whose bug an error shows: `the package geval-haiku` where its code was running, else `geval`."""
+    groups = map(_entry_points, (ASSERTIONS, PROVIDERS, REPORTS, COMMANDS))
+    points = [point for group in groups for same in group.values() for point in same]
+    packages = {point.module.partition(".")[0]: _package_of(point) for point in points}
+    for frame, _ in walk_tb(error.__traceback__):
+        if package := packages.get(str(frame.f_globals.get("__name__")).partition(".")[0]):
+            return f"the package {package}"
+    return "geval"
 
 
 @cache

@@ -179,6 +179,10 @@ ODD: dict[str, tuple[list[dict[str, Any]], str]] = {
         [{"geval.assertions": {"line-count": "leaves:X"}}],
         "`line-count` of the package odd0 cannot be loaded: SystemExit: 0",
     ),
+    "a report format that is none": (
+        [{"geval.reports": {"odd": "json:dumps"}}],
+        "the plugin `odd` is not a report format",
+    ),
     "a command that is none": ([{"geval.commands": {"odd": "json"}}], "the plugin `odd` is not a command"),
 }
 
@@ -192,6 +196,8 @@ def test_what_is_wrong_with_a_package_is_told(tmp_path: Path, case: str) -> None
     (tmp_path / "site" / "leaves.py").write_text("raise SystemExit(0)\n")
     is_command = "command" in case  # which commands there are, a process that has loaded geval has looked up
     words = ["odd"] if is_command else ["validate", "config.yaml"]
+    if "report" in case:
+        words = ["run", "config.yaml", "-o", "r.odd"]
     (tmp_path / "config.yaml").write_text(
         "prompts: [x]\nproviders: [haiku:x]\ntests: [{}]\n"
         if "provider" in case
@@ -201,6 +207,58 @@ def test_what_is_wrong_with_a_package_is_told(tmp_path: Path, case: str) -> None
     assert done.code == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+SLIPS = """
+from geval_cli.assertions.base import Assertion
+class Made:
+    def __init__(self, path): boom("made")
+class Heard:
+    def __init__(self, path): pass
+    def listen(self, event): boom("heard")
+    def finish(self, report): pass
+class Done(Heard):
+    def listen(self, event): pass
+    def finish(self, report): boom("done")
+Made.listen, Made.finish = Heard.listen, Heard.finish
+class Judged(Assertion):
+    async def judge(self, subject, tools): boom("judged")
+class Checked(Assertion):
+    def check(self, context): boom("checked")
+def boom(word): raise KeyError(word)
+"""
+
+
+@pytest.fixture
+def slips(tmp_path: Path) -> Path:
+    points = {
+        "geval.assertions": {"judged": "slips:Judged", "checked": "slips:Checked"},
+        "geval.reports": {"made": "slips:Made", "heard": "slips:Heard", "done": "slips:Done"},
+    }
+    add_package(tmp_path / "site", "slippery", points)
+    (tmp_path / "site" / "slips.py").write_text(SLIPS)
+    (tmp_path / "config.yaml").write_text(ECHO)
+    return tmp_path / "site"
+
+
+@pytest.mark.parametrize(("ending", "is_run"), [("made", False), ("heard", True), ("done", True)])
+def test_a_bug_in_the_report_of_a_package_loses_nothing_else(
+    tmp_path: Path, slips: Path, ending: str, is_run: bool
+) -> None:
+    done = geval(tmp_path, "run", "config.yaml", "-o", f"r.{ending}", "-o", "r.json", packages=slips)
+    message = f"error: cannot write r.{ending}: a bug in the package slippery: KeyError: '{ending}'"
+    assert (message in done.stderr, "Traceback" in done.stderr) == (True, False), done.stderr
+    assert done.code != 0
+    assert ("1 passed" in done.stdout, (tmp_path / "r.json").is_file()) == (is_run, is_run)
+
+
+@pytest.mark.parametrize("word", ["judged", "checked"])
+def test_a_bug_of_a_package_is_not_called_one_of_geval(tmp_path: Path, slips: Path, word: str) -> None:
+    (tmp_path / "config.yaml").write_text(ECHO.replace("{type: contains, value: hell}", f"{{type: {word}}}"))
+    done = geval(tmp_path, "run", "config.yaml", packages=slips)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert (done.code, "this is a bug in the package slippery; " in said) == (4, True), said
+    assert "bug in geval" not in said
 
 
 def test_no_package_takes_a_name_of_gevals_own(tmp_path: Path) -> None:

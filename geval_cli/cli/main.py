@@ -143,7 +143,11 @@ def _run_command() -> int:
             sys.stderr.write(f"error: {limit.message} ({limit.hint}); finished cases are kept\n")
             return limit.exit_code
         _print_traceback()
-        sys.stderr.write("\nthis is a bug in geval; please report it with the lines above\n")
+        from geval_cli.plugins import source_of_bug
+
+        sys.stderr.write(
+            f"\nthis is a bug in {source_of_bug(error)}; please report it with the lines above\n"
+        )
         return ExitCode.BUG
     return ExitCode.OK
 

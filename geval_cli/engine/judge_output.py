@@ -32,6 +32,7 @@ from geval_cli.errors import (
 from geval_cli.gateway.call import OPEN_CASE, AheadRequest, OpenCase, ahead_key
 from geval_cli.judge.calls import all_of
 from geval_cli.judge.metric import CachingJudge, Judge, identity_of, public_id_of
+from geval_cli.plugins import source_of_bug
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import (
     INTERNAL_ERROR,
@@ -369,7 +370,9 @@ def internal_error(error: Exception) -> ErrorInfo:
     """Return a bug as a value, with the end of its traceback; or what the machine has run out of."""
     if limit := MachineLimitError.of(error):
         return error_info(limit)
-    hint = "this is a bug in geval; report it with the traceback from a results file (-o FILE)"
+    hint = (
+        f"this is a bug in {source_of_bug(error)}; report it with the traceback from a results file (-o FILE)"
+    )
     trace = "".join(traceback.format_exception(error)).rstrip()
     return ErrorInfo(INTERNAL_ERROR, f"{type(error).__name__}: {error}", hint, trace[-_RAW_SHOWN:])
 

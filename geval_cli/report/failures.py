@@ -11,7 +11,7 @@ from rich.text import Text
 
 from geval_cli.numbers import format_score, plural
 from geval_cli.patterns import compile_later
-from geval_cli.records import CaseResult, Status
+from geval_cli.records import INTERNAL_ERROR, CaseResult, Status
 from geval_cli.report.case_view import (
     case_number,
     case_title,
@@ -171,7 +171,9 @@ class FailedTests(Struct):
         if kind is None:
             if len(self._errors) >= GROUPS_MAX:
                 return
-            raw = one_line((error.raw or "")[:_REASON_COMPARED], 300)
+            # The traceback of a bug is no reply; on one line it says nothing.
+            said = "" if error.type == INTERNAL_ERROR else error.raw or ""
+            raw = one_line(said[:_REASON_COMPARED], 300)
             kind = self._errors[key] = _ErrorKind(error.message, error.hint, raw)
         kind.count += 1
         number = case_number(result)

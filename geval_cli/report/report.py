@@ -7,10 +7,10 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
-from geval_cli.errors import ConfigError, Problem
+from geval_cli.errors import ConfigError, GevalError, OutputError, Problem, UsageError
 from geval_cli.events import RunEvent
 from geval_cli.numbers import errors_failed, format_cost, format_count, format_share, plural
-from geval_cli.plugins import REPORTS, extra, find_plugin, plugin_names
+from geval_cli.plugins import REPORTS, extra, find_plugin, plugin_names, source_of_bug
 from geval_cli.records import (
     AskedTest,
     CaseResult,
@@ -228,4 +228,58 @@ def _format_of(path: Path) -> Callable[[Path], Any] | None:
         module, class_name = FORMATS[ending]
         return cast("Callable[[Path], Any]", getattr(import_module(f"geval_cli.{module}"), class_name))
     added = next((plugin for plugin in plugin_names(REPORTS) if name.endswith(f".{plugin}")), None)
-    return None if added is None else cast("Callable[[Path], Any]", find_plugin(REPORTS, added))
+    if added is None:
+        return None
+    made = find_plugin(REPORTS, added)
+    if not (isinstance(made, type) and hasattr(made, "listen") and hasattr(made, "finish")):
+        raise UsageError(
+            f"the plugin `{added}` is not a report format",
+            hint="its entry point must name a class with `listen` and `finish`",
+        )
+    return lambda path: _PluginFile(made, path)
+
+
+class _PluginFile:
+    """A results file of an installed package: what its code raises stops no run and loses no other file."""
+
+    def __init__(self, made: Callable[[Path], ResultsFile], path: Path) -> None:
+        self._path = path
+        self._error: Exception | None = None
+        try:
+            self._file = made(path)
+        except Exception as error:
+            raise self._problem_of(error) from error
+
+    def listen(self, event: RunEvent) -> None:
+        """Pass an event on, until one fails."""
+        if self._error is None:
+            try:
+                self._file.listen(event)
+            except Exception as error:  # noqa: BLE001 - whatever the code of a package raises
+                self._error = error
+
+    def finish(self, report: RunReport) -> None:
+        """Complete the file.
+
+        Raises:
+            OutputError: the code of the package failed, now or while it was listening.
+        """
+        if self._error is None:
+            try:
+                self._file.finish(report)
+            except Exception as error:  # noqa: BLE001 - whatever the code of a package raises
+                self._error = error
+        if self._error is not None:
+            raise self._problem_of(self._error) from self._error
+
+    def _problem_of(self, error: Exception) -> Exception:
+        if isinstance(error, GevalError):
+            return error
+        if isinstance(error, OSError):
+            return output_error(self._path, error)
+        said = f"{type(error).__name__}: {error}"
+        return OutputError(
+            f"cannot write {self._path}: a bug in {source_of_bug(error)}: {said}",
+            path=str(self._path),
+            hint="report it to its authors; `geval show RUN -o FILE` with --debug shows the traceback",
+        )

@@ -239,6 +239,16 @@ def test_an_error_within_a_set_is_told() -> None:
     assert case_sentence([case]).endswith("has no verdict: no rating in the reply")
 
 
+def test_a_traceback_is_not_called_a_reply() -> None:
+    for kind, shown in ((INTERNAL_ERROR, False), ("JudgeParseError", True)):
+        errors, stream = FailedTests(), io.StringIO()
+        errors.add(
+            make_case(status=Status.ERROR, error=ErrorInfo(kind, "KeyError: 'x'", "", "Traceback ..."))
+        )
+        errors.print_errors(make_report(), console_of(stream, 100), "")
+        assert ("reply: Traceback" in stream.getvalue()) == shown
+
+
 def test_of_many_groups_the_first_case_of_each_is_shown_and_few_are_kept() -> None:
     def case(number: int) -> CaseResult:
         return failed(

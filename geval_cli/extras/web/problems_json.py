@@ -27,6 +27,7 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.extras.web.html import error_page, refusal_page
+from geval_cli.plugins import source_of_bug
 from geval_cli.report.json_file import json_text
 
 SECURITY_HEADERS = {
@@ -305,7 +306,9 @@ async def _geval_error(request: Request, error: Exception) -> Response:
 async def _bug(request: Request, error: Exception) -> Response:
     """Answer 500. It runs outside all middleware, so it adds the headers itself; the server logs the traceback."""
     hint = "report it with the traceback from the server's log"
-    return problem_answer(request.scope, 500, "this is a bug in geval", hint=hint, headers=SECURITY_HEADERS)
+    return problem_answer(
+        request.scope, 500, f"this is a bug in {source_of_bug(error)}", hint=hint, headers=SECURITY_HEADERS
+    )
 
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
