@@ -144,13 +144,13 @@ class _Sums(Struct):
             case Statistic.MEAN:
                 interval = self.scores.interval()
                 note = "" if interval is None else f", 95 % CI {format_interval(interval)}"
-                return self.scores.mean, f"{_counted(self.scores.n, self.unscored)}{note}"
+                return self.scores.mean, f"{_sample_size(self.scores.n, self.unscored)}{note}"
             case Statistic.PASS_RATE:
-                share, note = _share(self.judged)
+                share, note = _share(self.judged, self.unjudged)
                 if share is not None and self.errored:
                     least = share * self.judged.n / (self.judged.n + self.errored)
                     note = f"{note}; {format_share(least)} {errors_failed(self.errored)}"
-                return share, note + _left_out(self.unjudged)
+                return share, note
             case Statistic.PASSED:
                 return _share(self.finished)
             case Statistic.BORDERLINE:
@@ -160,7 +160,10 @@ class _Sums(Struct):
                 return failed, f"{note}, {plural(self.errored, 'error')} among them" if self.errored else note
             case Statistic.ERRORS:
                 errors, note = self._counted(self.errored)
-                return errors, note + _left_out(self.unjudged)
+                return (
+                    errors,
+                    f"{note}; {plural(self.unjudged, 'error')} not counted" if self.unjudged else note,
+                )
             case Statistic.COST:
                 return self.usage.cost_usd, ""
             case Statistic.LATENCY_MEAN:
@@ -320,13 +323,9 @@ def _tag_texts(found: JsonValue) -> list[str]:
 def _share(cases: ClusteredMean, errors: int = 0) -> tuple[float | None, str]:
     interval = cases.interval()
     note = "" if interval is None else f", 95 % CI {format_share_interval(interval)}"
-    return cases.mean, f"{_counted(cases.n, errors)}{note}"
+    return cases.mean, f"{_sample_size(cases.n, errors)}{note}"
 
 
-def _counted(count: int, errors: int) -> str:
+def _sample_size(count: int, errors: int) -> str:
     """`n=8`, or `n=8 of 10` where errors have nothing to count."""
     return f"n={count:,} of {count + errors:,}" if errors else f"n={count:,}"
-
-
-def _left_out(errors: int) -> str:
-    return f"; {plural(errors, 'error')} not counted" if errors else ""

@@ -22,7 +22,7 @@ from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.judge.calls import LockedSteps
+from geval_cli.judge.calls import JudgeCalls, LockedSteps
 from geval_cli.judge.grading import steps_needed, write_steps
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import JsonValue
@@ -279,7 +279,7 @@ async def _ask(
     policy = CallPolicy(budget, is_offline=request.is_offline, wire=wire)
     async with open_suite_session(replace(prepared, locked_steps={}), cache, policy) as session:
         asked = [
-            write_steps(item.criteria, item.params, session.model_for(item.judge), session.memory)
+            write_steps(item.criteria, item.params, JudgeCalls(session.model_for(item.judge), session.memory))
             for item in missing
         ]
         written = await all_or_first_error(asked)

@@ -198,18 +198,12 @@ def steps_needed(metric: Metric, case: JudgedCase) -> Iterator[tuple[str, tuple[
             yield criterion.criteria, labels
 
 
-async def write_steps(
-    criteria: str, labels: tuple[str, ...], judge: Judge, memory: JudgeMemory
-) -> tuple[str, ...]:
+async def write_steps(criteria: str, labels: tuple[str, ...], calls: JudgeCalls) -> tuple[str, ...]:
     """Have a judge write the steps for a criterion.
 
     Raises:
         JudgeError, ProviderError: none could be had.
     """
-    return await _shared_steps(criteria, labels, JudgeCalls(judge, memory))
-
-
-async def _shared_steps(criteria: str, labels: tuple[str, ...], calls: JudgeCalls) -> tuple[str, ...]:
     memory, judge = calls.memory, calls.judge
     error = memory.why_no_steps(criteria, labels, judge)
     if error is not None:
@@ -343,7 +337,7 @@ class _Judging(Struct, frozen=True):
         locked = self.memory.locked_steps(criterion.criteria, self.shown.step_labels, self.judge)
         if locked is not None:
             return locked
-        return await _shared_steps(criterion.criteria, self.shown.step_labels, calls)
+        return await write_steps(criterion.criteria, self.shown.step_labels, calls)
 
     def _evaluate_messages(self, criterion: Criterion, steps: tuple[str, ...]) -> tuple[Message, ...]:
         own = self.metric.rubric_prompt

@@ -174,14 +174,21 @@ def judging_work(
     prepared: "PreparedRun",
 ) -> "Callable[[Session], Coroutine[Any, Any, AssertionResult]]":
     """Return the work that judges do for a check; it raises the errors of the library."""
+    from msgspec.structs import replace
+
+    from geval_cli.engine.judge_output import judge_given
     from geval_cli.errors import ApiError, ProviderError, UnjudgeableError
     from geval_cli.records import Status
-    from geval_cli.runs.session import check_output, counted
+    from geval_cli.runs.session import counted, safe_assertion
 
     async def work(judges: "Session") -> "AssertionResult":
         with counted():
             try:
-                result = await check_output(judges, prepared)
+                suite = prepared.suite
+                [test] = suite.tests
+                [spec] = test.assertions
+                tools = judges.tools(suite, prepared.templates, prepared.defaults)
+                result = safe_assertion(await judge_given(spec, test, tools), judges.secrets)
             except ProviderError as error:
                 raise ApiError(
                     error.message, status=error.status, body=error.body, hint=error.hint
@@ -189,7 +196,7 @@ def judging_work(
             if result.status is Status.ERROR:  # of a set, a member could not be judged
                 failed = next(item.error for item in (result, *result.assertions) if item.error is not None)
                 raise UnjudgeableError(failed.message, hint=failed.hint)
-            return result
+            return replace(result, location=None)  # it stands in no file
 
     return work
 

@@ -9,6 +9,9 @@ from geval_cli.errors import Problem, UsageError
 from geval_cli.library.records import NO_OUTPUT, TestCase, given_media, is_missing, written_media
 
 if TYPE_CHECKING:
+    from geval_cli.errors import Location
+    from geval_cli.records import JsonValue
+    from geval_cli.source.source_map import KeyPath
     from geval_cli.suite.load import BuiltSuite
 
 _PROVIDER_KEYS = frozenset({"provider", "providers"})
@@ -88,15 +91,40 @@ def build_suite(suite: Suite) -> "BuiltSuite":
     Raises:
         UsageError: with everything in it that no config could hold.
     """
-    from geval_cli.source.source_map import DataPositions, Document, Positions
+    from geval_cli.source.source_map import Document, Positions
     from geval_cli.suite.load import BuiltSuite
 
     builder = _SuiteWriter()
     content = builder.content(suite)
     if builder.problems:
         raise UsageError.of("this suite cannot be run", builder.problems)
-    document = Document(content, Positions("", values=DataPositions(content)), may_use_env=False)
+    document = Document(content, Positions("", values=_DataPositions(content)), may_use_env=False)
     return BuiltSuite(document, builder.functions, builder.parts)
+
+
+class _DataPositions(Mapping["KeyPath", "Location"]):
+    """The places of all values in a piece of data that a program made."""
+
+    def __init__(self, value: "JsonValue") -> None:
+        self._value = value
+
+    def __getitem__(self, path: "KeyPath") -> "Location":
+        """Return the place of the value at `path`; raises KeyError when there is none."""
+        from geval_cli.source.source_map import KeyLocation, format_key_path
+
+        value = self._value
+        for part in path:
+            try:
+                value = value[part]
+            except (LookupError, TypeError):
+                raise KeyError(path) from None
+        return KeyLocation("", 0, 0, length=0, key_path=format_key_path(path))
+
+    def __iter__(self) -> Iterator["KeyPath"]:
+        return iter(((),))
+
+    def __len__(self) -> int:
+        return 1
 
 
 class _SuiteWriter:

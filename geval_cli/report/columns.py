@@ -39,11 +39,9 @@ from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import (
     DIFFERENCE_STYLES,
     MANY_COLUMNS,
-    UNICODE_SIGNS,
     column_title,
     fitted_title,
     print_legend,
-    run_outcome,
     signs_of,
 )
 
@@ -458,19 +456,6 @@ def _too_many_errors(columns: Sequence[ColumnSummary], titles: Sequence[str]) ->
         return ""
     of_base = f"{base.errored:,} of {plural(_cases(base), 'case')} of the baseline"
     return f"can't compare: {of_base} {titles[baseline_number(columns) - 1]} could not be judged"
-
-
-def run_sentence(report: RunReport) -> str:
-    """`failed: 3 errors, 24 of 100 failed; b is better than the baseline a: ...`, for files that CI shows."""
-    summary = report.summary
-    titles = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
-    word, count = ("failed", summary.failed) if summary.failed else ("passed", summary.passed)
-    counts = [plural(summary.errored, "error")] if summary.errored else []
-    counts.append(f"{count:,} of {summary.total:,} {word}")
-    leader = leader_text(summary.columns, titles) if len(titles) > 1 else ""
-    return "; ".join(
-        part for part in (f"{run_outcome(report.run, summary)[0]}: {', '.join(counts)}", leader) if part
-    )
 
 
 def _rate(column: ColumnSummary) -> float | None:

@@ -14,7 +14,6 @@ from geval_cli.assertions.base import CodeRunner, JudgeDefaults, Tools
 from geval_cli.assertions.registry import OWN_HASHES
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.columns import row_columns
-from geval_cli.engine.judge_output import judge_given
 from geval_cli.errors import GevalError, Problem, Severity, UsageError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.gateway.budget import Budget, Spending
@@ -486,17 +485,3 @@ def judge_problems(
     if not problems and is_going_to_judge:
         problems = check_ready(spec, env=env, base_dir=base_dir, access=TRUSTED)
     yield from (problem for problem in problems if problem.severity is Severity.ERROR)
-
-
-async def check_output(session: Session, prepared: PreparedRun) -> AssertionResult:
-    """Return the result of the only assertion of the only test of a suite, whose output the test brings.
-
-    Raises:
-        GevalError: it could not be judged.
-    """
-    suite = prepared.suite
-    [test] = suite.tests
-    [spec] = test.assertions
-    tools = session.tools(suite, prepared.templates, prepared.defaults)
-    found = safe_assertion(await judge_given(spec, test, tools), session.secrets)
-    return replace(found, location=None)  # it stands in no file

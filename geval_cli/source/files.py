@@ -452,20 +452,6 @@ def find_files(
     return found
 
 
-def existing_files(
-    reference: str, folder: Path, access: Access, asked_at: Location | None
-) -> list[NamedFile]:
-    """As `find_files`, at least one.
-
-    Raises:
-        ConfigError: there is none, or one of them may not be read.
-    """
-    found = find_files(reference, folder, access, asked_at)
-    if not found:
-        raise ConfigError([missing_file(reference, folder, access, asked_at)])
-    return found
-
-
 def leads_outside(reference: str, folder: Path, access: Access) -> bool:
     """Return whether a reference, or a file that its wildcards match, is outside of the readable folders.
 

@@ -68,29 +68,6 @@ class KeyLocation(Location):
         return self.key_path
 
 
-class DataPositions(Mapping[KeyPath, Location]):
-    """The places of all values in a piece of data that a program made."""
-
-    def __init__(self, value: JsonValue) -> None:
-        self._value = value
-
-    def __getitem__(self, path: KeyPath) -> Location:
-        """Return the place of the value at `path`; raises KeyError when there is none."""
-        value = self._value
-        for part in path:
-            try:
-                value = value[part]
-            except (LookupError, TypeError):
-                raise KeyError(path) from None
-        return KeyLocation("", 0, 0, length=0, key_path=format_key_path(path))
-
-    def __iter__(self) -> Iterator[KeyPath]:
-        return iter(((),))
-
-    def __len__(self) -> int:
-        return 1
-
-
 # Every test asks anew where the assertions of `defaultTest` are.
 _ASKED_KEPT = 1024
 

@@ -15,7 +15,7 @@ from support.specs import TEMPLATES, assertion, case
 from geval_cli.assertions.base import ModelGradedAssertion, RowColumn, RowMember, Subject, Tools
 from geval_cli.assertions.registry import ASSERTION_TYPES, judge_assertion, judge_row
 from geval_cli.errors import GevalError, JudgeError
-from geval_cli.judge.calls import JudgeMemory
+from geval_cli.judge.calls import JudgeCalls, JudgeMemory
 from geval_cli.judge.grading import write_steps
 from geval_cli.records import ModelRequest, ModelResponse, Status, TraceStep
 from geval_cli.specs.base import ProviderSpec
@@ -278,7 +278,7 @@ def test_a_reply_in_words_that_a_token_limit_cut_off_is_no_verdict(
 def test_steps_in_words_that_a_token_limit_cut_off_are_none() -> None:
     judge = _CutOffJudge(["1. Read it.\n2. Rate i"])
     with pytest.raises(JudgeError, match="breaks off"):
-        asyncio.run(write_steps("It is kind.", ("Input",), judge, JudgeMemory()))
+        asyncio.run(write_steps("It is kind.", ("Input",), JudgeCalls(judge, JudgeMemory())))
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"answer-relevance"}))

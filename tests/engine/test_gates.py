@@ -124,12 +124,8 @@ CALIBRATED = replace(
         ("coherence.mean >= 0", [*PASSED, ALSO_FAILED], "n=6 of 7"),
         ("tone.mean >= 0", [*PASSED, ALSO_FAILED], "n=1"),
         ("coherence.mean >= 0", PASSED, "n=6"),
-        ("coherence.pass_rate >= 0", [*PASSED, NO_ANSWER], "; 1 error not counted"),
-        (
-            "coherence.pass_rate >= 0",
-            [*PASSED, BROKEN[0], NO_ANSWER],
-            "if the error failed; 1 error not counted",
-        ),
+        ("coherence.pass_rate >= 0", [*PASSED, NO_ANSWER], "n=6 of 7"),
+        ("coherence.pass_rate >= 0", [*PASSED, BROKEN[0], NO_ANSWER], "86 % if the error failed"),
         ("coherence.errors <= 9", [*PASSED, BROKEN[0], NO_ANSWER], "of 7; 1 error not counted"),
         ("failures <= 9", ALL, "of 10, 2 errors among them"),
         ("failures <= 90%", ALL, "2 of 10, 2 errors among them"),
@@ -143,7 +139,7 @@ def test_a_gate_says_how_many_cases_it_could_not_count(
 ) -> None:
     found = result_of(text, results).note
     assert note in found
-    assert (" of " in found) == (" of " in note)
+    assert (" of " in found) == (" of " in note or "if" in note)
     assert ("error" in found) == ("error" in note)
 
 

@@ -5,9 +5,14 @@ from xml.etree import ElementTree
 import pytest
 from support.sample_run import make_case, make_judged, make_report
 
-from geval_cli.extras.pull_requests.problem_formats import ANNOTATIONS_MAX, Origin, annotations, run_problems
+from geval_cli.extras.pull_requests.problem_formats import (
+    ANNOTATIONS_MAX,
+    Origin,
+    annotations,
+    run_problems,
+    run_sentence,
+)
 from geval_cli.records import CaseResult, Column, ErrorInfo, Status
-from geval_cli.report.columns import run_sentence
 from geval_cli.report.report import write_results_file
 
 WORKSPACE = Path.cwd()

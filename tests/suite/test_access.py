@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from geval_cli.errors import CodeFailedError, ConfigError, Location, UnjudgeableError
+from geval_cli.extras.promptfoo.env import existing_files
 from geval_cli.source.access import TRUSTED, Access, OutsideError, access_in, open_regular, untrusted_access
-from geval_cli.source.files import existing_files, find_files
+from geval_cli.source.files import find_files
 from geval_cli.specs.base import ProviderSpec
 
 WHERE = Location("c.yaml", 3, 5)

@@ -19,8 +19,9 @@ from geval_cli.source.files import (
     JAVASCRIPT_SUFFIXES,
     RUNNABLE_SUFFIXES,
     NamedFile,
-    existing_files,
+    find_files,
     is_file_reference,
+    missing_file,
     read_document,
     read_text,
 )
@@ -31,6 +32,20 @@ from geval_cli.templating.js_text import js_string
 from geval_cli.templating.templates import templates_of
 
 STRUCTURED_SUFFIXES = frozenset({".json", ".yaml", ".yml"})
+
+
+def existing_files(
+    reference: str, folder: Path, access: Access, asked_at: Location | None
+) -> list[NamedFile]:
+    """As `find_files`, at least one.
+
+    Raises:
+        ConfigError: there is none, or one of them may not be read.
+    """
+    found = find_files(reference, folder, access, asked_at)
+    if not found:
+        raise ConfigError([missing_file(reference, folder, access, asked_at)])
+    return found
 
 
 def program_reference(file: NamedFile, asked_at: Location | None) -> str:

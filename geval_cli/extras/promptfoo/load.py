@@ -14,7 +14,13 @@ from msgspec.structs import replace
 
 from geval_cli.engine.plan import is_chosen, prompt_names
 from geval_cli.errors import ConfigError, Location, Problem, Severity
-from geval_cli.extras.promptfoo.env import TRUE_WORDS, PromptfooEnv, literal_env, program_reference
+from geval_cli.extras.promptfoo.env import (
+    TRUE_WORDS,
+    PromptfooEnv,
+    existing_files,
+    literal_env,
+    program_reference,
+)
 from geval_cli.extras.promptfoo.prompts import ConfigPart, default_prompt, read_promptfoo_prompts
 from geval_cli.extras.promptfoo.providers import delayed, read_promptfoo_providers
 from geval_cli.extras.promptfoo.test_rows import TestRow
@@ -26,7 +32,6 @@ from geval_cli.source.files import (
     FILE_PREFIX,
     JAVASCRIPT_SUFFIXES,
     SourceFiles,
-    existing_files,
     find_files,
     is_file_reference,
     read_document,

@@ -9,13 +9,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.extras.promptfoo.env import file_keys, program_reference, with_file_contents
+from geval_cli.extras.promptfoo.env import existing_files, file_keys, program_reference, with_file_contents
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.files import (
     CODE_SUFFIXES,
     FILE_PREFIX,
-    existing_files,
     find_files,
     is_wildcard,
     leads_outside,

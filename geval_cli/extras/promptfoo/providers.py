@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from geval_cli.errors import ConfigError
-from geval_cli.extras.promptfoo.env import STRUCTURED_SUFFIXES, file_keys, literal_env, with_file_contents
+from geval_cli.extras.promptfoo.env import (
+    STRUCTURED_SUFFIXES,
+    existing_files,
+    file_keys,
+    literal_env,
+    with_file_contents,
+)
 from geval_cli.extras.promptfoo.prompts import ConfigPart
 from geval_cli.extras.promptfoo.requests import ENV_NAMES
 from geval_cli.records import JsonValue
@@ -14,7 +20,6 @@ from geval_cli.source.files import (
     FILE_PREFIX,
     JAVASCRIPT_SUFFIXES,
     RUNNABLE_SUFFIXES,
-    existing_files,
     is_file_reference,
     read_document,
     split_part,

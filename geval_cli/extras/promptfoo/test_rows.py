@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.extras.promptfoo.env import TRUE_WORDS
+from geval_cli.extras.promptfoo.env import TRUE_WORDS, existing_files
 from geval_cli.extras.promptfoo.prompts import ConfigPart
 from geval_cli.extras.xlsx import sheet_rows
 from geval_cli.patterns import compile_later
@@ -25,7 +25,6 @@ from geval_cli.source.files import (
     PYTHON_SUFFIXES,
     RUNNABLE_SUFFIXES,
     NamedFile,
-    existing_files,
 )
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import Positions, SourcePath

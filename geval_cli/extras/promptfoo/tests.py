@@ -15,7 +15,7 @@ from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.engine.conversation import CONVERSATION_ID
 from geval_cli.engine.plan import is_chosen, prompt_names, provider_names
 from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.extras.promptfoo.env import file_keys, program_reference, with_file_contents
+from geval_cli.extras.promptfoo.env import existing_files, file_keys, program_reference, with_file_contents
 from geval_cli.extras.promptfoo.prompts import ConfigPart
 from geval_cli.extras.promptfoo.providers import read_answerer
 from geval_cli.extras.promptfoo.test_rows import TestRow, iterate_rows
@@ -26,7 +26,6 @@ from geval_cli.source.files import (
     FILE_PREFIX,
     MAX_TEXT_BYTES,
     NamedFile,
-    existing_files,
     find_files,
     is_file_reference,
     is_wildcard,

@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from geval_cli.events import RunEvent
+from geval_cli.extras.pull_requests.problem_formats import run_sentence
 from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
 from geval_cli.report.case_view import (
@@ -20,7 +21,6 @@ from geval_cli.report.case_view import (
     output_text,
     whole_reason,
 )
-from geval_cli.report.columns import run_sentence
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines

@@ -23,11 +23,11 @@ from geval_cli.events import RunEvent
 from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.case_view import assertion_name, case_number, case_title, failure_text, whole_reason
-from geval_cli.report.columns import run_sentence
+from geval_cli.report.columns import leader_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line, sanitize
-from geval_cli.report.verdict import whole_titles
+from geval_cli.report.verdict import UNICODE_SIGNS, column_title, run_outcome, whole_titles
 from geval_cli.source.problems import render_problems, sort_problems
 from geval_cli.version import __version__
 
@@ -394,3 +394,16 @@ def _location(text: str) -> Location:
     if match is None:
         return Location(text, 1, 1, length=0)
     return Location(match["file"], int(match["line"]), int(match["column"] or 1), length=0)
+
+
+def run_sentence(report: RunReport) -> str:
+    """`failed: 3 errors, 24 of 100 failed; b is better than the baseline a: ...`, for files that CI shows."""
+    summary = report.summary
+    titles = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
+    word, count = ("failed", summary.failed) if summary.failed else ("passed", summary.passed)
+    counts = [plural(summary.errored, "error")] if summary.errored else []
+    counts.append(f"{count:,} of {summary.total:,} {word}")
+    leader = leader_text(summary.columns, titles) if len(titles) > 1 else ""
+    return "; ".join(
+        part for part in (f"{run_outcome(report.run, summary)[0]}: {', '.join(counts)}", leader) if part
+    )

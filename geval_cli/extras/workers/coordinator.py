@@ -48,7 +48,7 @@ from geval_cli.extras.workers.shards import (
 from geval_cli.extras.workers.worker import CachePlace, WorkerSetup
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.judge.calls import LockedSteps
+from geval_cli.judge.calls import JudgeCalls, LockedSteps
 from geval_cli.judge.grading import write_steps
 from geval_cli.records import STOPPED, ErrorInfo, WorkerRecord
 from geval_cli.runs.options import AUTO, LOCAL
@@ -423,8 +423,8 @@ async def _ask_for_steps(
 async def _steps_of(needed: NeededSteps, session: Session) -> tuple[str, ...]:
     """Return the steps for a criterion; none when the judge did not answer."""
     try:
-        judge = session.model_for(needed.judge)
-        return await write_steps(needed.criteria, needed.params, judge, session.memory)
+        calls = JudgeCalls(session.model_for(needed.judge), session.memory)
+        return await write_steps(needed.criteria, needed.params, calls)
     except UndoneError:
         raise
     except GevalError:

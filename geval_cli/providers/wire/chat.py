@@ -116,7 +116,7 @@ def _choice(entry: Mapping[str, Any], *, is_stopped: bool) -> Choice:
         behind.is_refusal or (end in (FinishReason.STOP, None) and behind in _TOLD_BEHIND)
     ):
         end = whole_end(CHAT, native)
-    found = tuple(map(_tool_call, _listed_calls(message)))
+    found = tuple(map(read_tool_call, _listed_calls(message)))
     calls = tuple(call for call in found if call is not None)
     refuse_lost_calls(end, calls, listed=len(found))
     refuse_broken_arguments(end, calls)
@@ -276,17 +276,6 @@ def tool_call(name: Any, arguments: Any, call_id: Any = None, kind: str = "funct
     return {"id": call_id, **call} if isinstance(call_id, str) else call
 
 
-def reported_tool_calls(result: Any) -> tuple[dict[str, JsonValue], ...]:
-    """Return the calls that a program tells of beside its `output`, in the form of the chat API or as {name, args}."""
-    listed = result.get("tool_calls") if isinstance(result, dict) else None
-    calls = [call for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
-    found = (
-        _tool_call(call if "function" in call else {**call, "type": "function", "function": call})
-        for call in calls
-    )
-    return tuple(call for call in found if call is not None)
-
-
 def _listed_calls(message: Mapping[str, Any]) -> list[Any]:
     listed, older = message.get("tool_calls"), message.get("function_call")
     calls = listed if isinstance(listed, list) else [listed] if listed else []
@@ -297,7 +286,8 @@ def _listed_calls(message: Mapping[str, Any]) -> list[Any]:
 _TO_RUN = ("function_call", "tool_call", "tool_use")
 
 
-def _tool_call(call: Any) -> dict[str, JsonValue] | None:
+def read_tool_call(call: Any) -> dict[str, JsonValue] | None:
+    """Return a call of a chat message as answers keep it; None for what is no call."""
     kind = call.get("type") if isinstance(call, dict) else None
     inner = call.get("custom" if kind == "custom" else "function") if isinstance(call, dict) else None
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str) or not inner["name"]:

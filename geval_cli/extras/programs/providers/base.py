@@ -26,9 +26,9 @@ from geval_cli.providers.options import (
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.chat import (
+    read_tool_call,
     reported_finish_reason,
     reported_logprobs,
-    reported_tool_calls,
     request_text,
 )
 from geval_cli.providers.wire.token_usage import (
@@ -142,7 +142,7 @@ def program_response(
     # Logarithms without their tokens say how sure an answer is, but not which rating a judge was sure of.
     logprobs = reported_logprobs(result) if request.role is Role.GENERATION else None
     reported = settings.secrets.hide_in(reported_beside(result))
-    calls = reported_tool_calls(result)
+    calls = _reported_tool_calls(result)
     is_data = isinstance(result, dict) and not isinstance(result.get("output"), str | None)
     choice = Choice(text, reported_finish_reason(result), logprobs, is_data, reported, calls)
     own_latency_ms = finite_amount(reported.get("latencyMs", reported.get("latency_ms")))
@@ -235,3 +235,14 @@ def _usage(tokens: TokenUsage | None, cost: Any, caller: ProgramSettings) -> Usa
     counted = tokens or TokenUsage()
     cost_usd = priced if cost is None else reported_cost_usd(cost)
     return Usage(1, counted.input_tokens, counted.output_tokens, cost_usd=cost_usd)
+
+
+def _reported_tool_calls(result: Any) -> tuple[dict[str, JsonValue], ...]:
+    """Return the calls that a program tells of beside its `output`, in the form of the chat API or as {name, args}."""
+    listed = result.get("tool_calls") if isinstance(result, dict) else None
+    calls = [call for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
+    found = (
+        read_tool_call(call if "function" in call else {**call, "type": "function", "function": call})
+        for call in calls
+    )
+    return tuple(call for call in found if call is not None)
