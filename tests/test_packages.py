@@ -210,7 +210,7 @@ def test_what_is_wrong_with_a_package_is_told(tmp_path: Path, case: str) -> None
 
 
 SLIPS = """
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import Assertion, Outcome
 class Made:
     def __init__(self, path): boom("made")
 class Heard:
@@ -221,6 +221,10 @@ class Done(Heard):
     def listen(self, event): pass
     def finish(self, report): boom("done")
 Made.listen, Made.finish = Heard.listen, Heard.finish
+class Listed(Assertion):
+    value_form = "texts"
+    value: list[str]
+    async def judge(self, subject, tools): return Outcome.of(self.value == ["a", "b"], "it is")
 class Judged(Assertion):
     async def judge(self, subject, tools): boom("judged")
 class Checked(Assertion):
@@ -232,7 +236,7 @@ def boom(word): raise KeyError(word)
 @pytest.fixture
 def slips(tmp_path: Path) -> Path:
     points = {
-        "geval.assertions": {"judged": "slips:Judged", "checked": "slips:Checked"},
+        "geval.assertions": {"judged": "slips:Judged", "checked": "slips:Checked", "listed": "slips:Listed"},
         "geval.reports": {"made": "slips:Made", "heard": "slips:Heard", "done": "slips:Done"},
     }
     add_package(tmp_path / "site", "slippery", points)
@@ -259,6 +263,15 @@ def test_a_bug_of_a_package_is_not_called_one_of_geval(tmp_path: Path, slips: Pa
     said = " ".join((done.stdout + done.stderr).split())
     assert (done.code, "this is a bug in the package slippery; " in said) == (4, True), said
     assert "bug in geval" not in said
+
+
+def test_the_texts_of_an_assertion_may_be_a_list(tmp_path: Path, slips: Path) -> None:
+    """geval's own types take tuples."""
+    (tmp_path / "b.txt").write_text("b")
+    written = "{type: listed, value: [a, 'file://b.txt']}"
+    (tmp_path / "config.yaml").write_text(ECHO.replace("{type: contains, value: hell}", written))
+    done = geval(tmp_path, "run", "config.yaml", packages=slips)
+    assert done.code == 0, done.stderr
 
 
 def test_no_package_takes_a_name_of_gevals_own(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     describe_value,
     spec_in,
+    tuple_fields,
 )
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
@@ -183,7 +184,8 @@ def read_value(model: type[Assertion], fields: Fields, reading: LoadContext) -> 
     if value is None:
         fields.drop("value")
     else:
-        fields.values["value"] = value
+        is_tuple = isinstance(value, list) and "value" in tuple_fields(model)
+        fields.values["value"] = tuple(value) if is_tuple else value
 
 
 def read_json_schema(name: str, fields: Fields, reading: LoadContext) -> None:
@@ -247,18 +249,16 @@ def _read_text(value: JsonValue, place: SourcePath, reading: LoadContext) -> Jso
 
 def _read_value_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     if not isinstance(value, tuple | list):
-        found = _read_text(value, place, reading)
-        return tuple(found) if isinstance(found, list) else found
+        return _read_text(value, place, reading)
     items = [_read_text(item, place.child(index), reading) for index, item in enumerate(value)]
     if any(item is None and written is not None for item, written in zip(items, value, strict=True)):
         return None
-    return tuple(items)
+    return items
 
 
 def _read_data(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     if isinstance(value, list):
-        items = _read_value_texts(value, place, reading)
-        return None if items is None else list(items)
+        return _read_value_texts(value, place, reading)
     return _read_text(value, place, reading)
 
 
