@@ -210,7 +210,10 @@ def test_what_is_wrong_with_a_package_is_told(tmp_path: Path, case: str) -> None
 
 
 SLIPS = """
-from geval_cli.assertions.base import Assertion, Outcome
+from typing import ClassVar
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion, Outcome
+from geval_cli.extras.graded.asking import JudgeClient, Question
+from geval_cli.judge.prompt import Block
 class Made:
     def __init__(self, path): boom("made")
 class Heard:
@@ -225,6 +228,12 @@ class Listed(Assertion):
     value_form = "texts"
     value: list[str]
     async def judge(self, subject, tools): return Outcome.of(self.value == ["a", "b"], "it is")
+class Polite(ModelGradedAssertion):
+    prompt: ClassVar[str] = "Is it polite?\\n\\n$data_rule\\n\\n$blocks\\n"
+    def criterion(self, test, tools): return [super().criterion(test, tools), self.prompt]
+    async def judge(self, subject, tools):
+        question = Question("polite", (Block("Output", subject.text),), prompt=self.prompt)
+        return Outcome.of(True, await JudgeClient(self, subject, tools).ask(question, str))
 class Judged(Assertion):
     async def judge(self, subject, tools): boom("judged")
 class Checked(Assertion):
@@ -236,7 +245,12 @@ def boom(word): raise KeyError(word)
 @pytest.fixture
 def slips(tmp_path: Path) -> Path:
     points = {
-        "geval.assertions": {"judged": "slips:Judged", "checked": "slips:Checked", "listed": "slips:Listed"},
+        "geval.assertions": {
+            "judged": "slips:Judged",
+            "checked": "slips:Checked",
+            "listed": "slips:Listed",
+            "polite": "slips:Polite",
+        },
         "geval.reports": {"made": "slips:Made", "heard": "slips:Heard", "done": "slips:Done"},
     }
     add_package(tmp_path / "site", "slippery", points)
@@ -272,6 +286,19 @@ def test_the_texts_of_an_assertion_may_be_a_list(tmp_path: Path, slips: Path) ->
     (tmp_path / "config.yaml").write_text(ECHO.replace("{type: contains, value: hell}", written))
     done = geval(tmp_path, "run", "config.yaml", packages=slips)
     assert done.code == 0, done.stderr
+
+
+def test_an_assertion_may_bring_its_own_judge_prompt(tmp_path: Path, slips: Path) -> None:
+    """The judge here repeats what it is asked."""
+    written = "{type: polite, provider: echo}"
+    (tmp_path / "config.yaml").write_text(ECHO.replace("{type: contains, value: hell}", written))
+    done = geval(tmp_path, "run", "config.yaml", "-o", "r.json", packages=slips)
+    assert done.code == 0, done.stdout
+    [result] = json.loads((tmp_path / "r.json").read_text())["results"]
+    [asked] = [item["reason"] for item in result["assertions"]]
+    assert asked.startswith("Is it polite?\n\n")
+    assert "hello" in asked.removeprefix("Is it polite?")
+    assert "$" not in asked
 
 
 def test_no_package_takes_a_name_of_gevals_own(tmp_path: Path) -> None:

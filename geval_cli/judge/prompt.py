@@ -169,9 +169,10 @@ def explain_text(
     return _fill("explain", **values, blocks=_fenced(blocks), rating=format_number(round(rating, 2)))
 
 
-def question_text(name: str, blocks: Sequence[Block]) -> str:
-    """Return the question in `prompts/<name>.md` about the texts of a test case."""
-    return _fill(name, data_rule=read_prompt("data_rule").rstrip("\n"), blocks=_fenced(blocks))
+def question_text(name: str, blocks: Sequence[Block], *, prompt: str = "") -> str:
+    """Return the question in `prompt`, else in `prompts/<name>.md`, about the texts of a test case."""
+    template = Template((prompt or read_prompt(name)).rstrip("\n"))
+    return template.substitute(data_rule=read_prompt("data_rule").rstrip("\n"), blocks=_fenced(blocks))
 
 
 def reread_text(problem: str) -> str:

@@ -48,6 +48,7 @@ class Question(Struct, frozen=True):
         schema: of the answer to our own prompt, where it is JSON.
         part: which of the user's own prompts takes its place.
         purpose: what the answer is for.
+        prompt: the text of an installed package's prompt, in the form of ours, which takes the place of `name`'s.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Question(Struct, frozen=True):
     schema: Mapping[str, Any] | None = None
     part: Part = "evaluate"
     purpose: Purpose = Purpose.VERDICT
+    prompt: str = ""
 
 
 class JudgeClient:
@@ -119,7 +121,7 @@ class JudgeClient:
     ) -> ModelRequest:
         own = own_prompt(self._spec, self._subject.test, question.part)
         if own is None:
-            messages = user_message(question_text(question.name, question.blocks))
+            messages = user_message(question_text(question.name, question.blocks, prompt=question.prompt))
         else:
             variables = {**self._subject.test.variables, **question.names}
             messages = own_messages(own, variables, self._tools)
