@@ -257,6 +257,7 @@ _KEYS = frozenset(spellings(TestSpec)) - _VARIABLES_OF_OLD
 _BELOW = frozenset({"vars", "metadata", "options"})
 """Keys of a test whose own keys have a column each: `metadata.area`."""
 _ASSERTIONS = ("assert", "assertions")
+_TWO_PARTS = compile_later(r"\s*([A-Za-z]+)(\s*[.:]\s*|[\s_-]+)(\S.*?)\s*")
 _WORDS = frozenset({"content", "desc", "expected", "meta", "option", "var"})
 """Names that people give to variables, though each is nearly a key of a test."""
 _MAPPINGS = frozenset({"metadata", "options", "vars"})
@@ -359,7 +360,7 @@ class FlatColumns:
             return (first, rest)
         if name in _KEYS:
             return (name,)
-        near = None if name.lower() in _WORDS else did_you_mean(name, _KEYS)
+        near = _meant_path(name) or (None if name.lower() in _WORDS else did_you_mean(name, _KEYS))
         if near is None:
             return ("vars", name)
         notes = (f"if it is a variable, call it `vars.{name}`",)
@@ -367,6 +368,23 @@ class FlatColumns:
             f"unknown key `{name}` in a test", location, f"did you mean `{near}`?", notes=notes
         )
         return None
+
+
+def _meant_path(name: str) -> str | None:
+    """Return the column of two parts that a name was most likely meant to be: `Assert.equals`, `metadata: area`."""
+    found = _TWO_PARTS.fullmatch(name)
+    if found is None:
+        return None
+    first, sign, rest = found[1].lower(), found[2], found[3]
+    if first in _BELOW and sign.strip() in (".", ":"):
+        return f"{first}.{rest}"
+    kind = nearest_type(rest)
+    if kind is None:
+        return None
+    is_kind = rest.lower().replace("_", "-") == kind
+    is_slip = first.startswith("as") and "r" in first and did_you_mean(first, ("assert",)) is not None
+    is_ours = first in ("assert", "assertion", "assertions")
+    return f"assert.{kind}" if is_ours or (is_kind and is_slip) else None
 
 
 def _put(test: dict[str, JsonValue], path: KeyPath, value: JsonValue) -> None:

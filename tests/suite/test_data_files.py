@@ -412,7 +412,44 @@ def test_rows_with_vars_are_as_strict_as_tests_in_the_config(tmp_path: Path) -> 
     assert problem.message == "unknown key `topic` in a test"
 
 
-@pytest.mark.parametrize("name", ["content", "expected", "id", "label", "my column", "_x", "__id__"])
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        *(
+            (name, "assert.equals")
+            for name in ("Assert.Equals", "asert.equals", "assertions.equals", "assert_equals")
+        ),
+        *(
+            (name, "assert.equals")
+            for name in ("assert: equals", "assert equals", " assert .equals", "assert.Equals")
+        ),
+        ("ASSERT.NOT_contains", "assert.not-contains"),
+        ("Metadata.area", "metadata.area"),
+        ("options:samples", "options.samples"),
+        ("Vars.x", "vars.x"),
+    ],
+)
+def test_a_column_that_nearly_asserts_something_is_no_variable(tmp_path: Path, name: str, meant: str) -> None:
+    (tmp_path / "t.csv").write_text(f"question,{name}\nq,value\n", encoding="utf-8")
+    (problem,) = problems_of(tmp_path, {**ECHO, "tests": "file://t.csv"})
+    assert problem.hint == f"did you mean `{meant}`?"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "content",
+        "expected",
+        "id",
+        "label",
+        "my column",
+        "_x",
+        "__id__",
+        "asset.cost",
+        "metadata_area",
+        "insert.similar",
+    ],
+)
 def test_other_columns_are_variables(tmp_path: Path, name: str) -> None:
     (tmp_path / "t.csv").write_text(f"question,{name},\nq,value,\n", encoding="utf-8")
     (case,) = cases(tmp_path, "file://t.csv")
