@@ -852,7 +852,7 @@ class SampledReplies(Struct, Generic[Reply]):
             JudgeError: they are.
         """
         if len(self.replies) < _least_valid(metric, self.requested):
-            await calls.forget(*(request for request in self._unread if request.sample_indexes))
+            await calls.forget(*self._unread)
             valid, problems = len(self.replies), self.problems
             lost = self.requested - valid - len(problems)
             parts = [

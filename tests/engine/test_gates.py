@@ -6,6 +6,7 @@ from support.sample_run import make_case, make_judged
 from support.specs import TEMPLATES, case
 
 from geval_cli.assertions.base import MergedTest
+from geval_cli.assertions.match import TextAssertion
 from geval_cli.engine.gates import GateSubjects, errors_are_gated, judge_gates, passed_gate
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, GateResult, Role, Status, Usage
 from geval_cli.source.source_map import SourcePath
@@ -385,6 +386,18 @@ def test_what_computes_the_score_of_a_test_may_name_metrics(
         subjects.record(test, (), TEMPLATES)
 
     assert bool(list(subjects.problems())) is is_unknown
+
+
+class OfAPackage(TextAssertion):
+    """of-a-package: an assertion of an installed package, which may give scores to metrics of its own."""
+
+
+def test_an_assertion_of_a_package_may_name_metrics() -> None:
+    for kind, is_unknown in ((TextAssertion, True), (OfAPackage, False)):
+        subjects = GateSubjects([gate("tone.mean >= 0.5")])
+        subjects.record(case(0, assertions=(kind(type="contains", value="x"),)), (), TEMPLATES)
+
+        assert bool(list(subjects.problems())) is is_unknown
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,17 @@ def test_a_formula_may_name_metrics_of_members_earlier_formulas_and_what_code_na
     assert problems_of(tmp_path, f'{coded}derivedMetrics: [{{name: a, value: "from_code * 2"}}]\n') == ()
 
 
+def test_two_formulas_of_one_name_are_a_problem_at_the_second(tmp_path: Path) -> None:
+    config = f"{SUITE}derivedMetrics:\n  - {{name: a, value: tone * 2}}\n  - {{name: a, value: tone * 3}}\n"
+    [found] = problems_of(tmp_path, config)
+    assert (found.message, found.hint) == (
+        "two derived metrics are called `a`",
+        "give them different names",
+    )
+    assert found.location is not None
+    assert found.location.line == config.count("\n")
+
+
 def test_a_gate_between_runs_on_what_rivals_decide_is_a_problem(tmp_path: Path) -> None:
     """A share of pairs won says how an output does against the others of its run, which are others in another run."""
     (tmp_path / "judge.yaml").write_text("- {default: '{}'}", encoding="utf-8")

@@ -19,6 +19,21 @@ CORE = (
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
+        "geval_cli/judge/estimate.py",
+        "return 1.0 if distribution.shares.get(1.0, 0.0) > 0.5 + _DUST else 0.0  # a majority",
+        "return 1.0 if (distribution.shares.get(1.0, 0.0) >= 0.5 + _DUST) else 0.0  # a majority",
+    ): "no share of samples is a half and exactly the allowance for rounding",
+    (
+        "geval_cli/judge/estimate.py",
+        'Read_co = TypeVar("Read_co", covariant=True)',
+        'Read_co = TypeVar("Read_co", covariant=False)',
+    ): "for the checker of types alone",
+    (
+        "geval_cli/statistics/intervals.py",
+        "while step > _ROUNDING * t:",
+        "while step > (_ROUNDING / t):",
+    ): "near the root, a step has twice as many digits as the one before: the last is smaller than either bound",
+    (
         "geval_cli/gateway/limits.py",
         "may_begin = case is None or self._cases.begin_at_once(case)",
         "may_begin = (case is None)",

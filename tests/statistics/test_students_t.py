@@ -1,10 +1,12 @@
 """The expected figures come from scipy."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from geval_cli.statistics.intervals import t_quantile, two_sided_p
+from geval_cli.statistics.intervals import _log_beta_half, t_quantile, two_sided_p
 
 FREEDOMS = (1, 2, 2.088608, 3, 4, 5, 9, 10, 29, 99, 199, 1_000, 1_999, 2_001, 5_000, 99_999, 1_000_000)
 
@@ -21,3 +23,10 @@ def test_students_t_is_that_of_scipy(freedom: float) -> None:
     assert [t_quantile(share, freedom) for share in shares] == pytest.approx(
         stats.t.ppf(shares, freedom), rel=1e-9, abs=1e-9
     )
+
+
+@pytest.mark.parametrize("a", [1_001, 1_500, 10_000])
+def test_the_series_for_large_samples_agrees_with_the_product_that_it_stands_for(a: int) -> None:
+    """B(1, 1/2) = 2, and B(k + 1, 1/2) = B(k, 1/2) k / (k + 1/2)."""
+    product = math.log(2) - math.fsum(math.log1p(0.5 / k) for k in range(1, a))
+    assert _log_beta_half(a) == pytest.approx(product, abs=1e-13)
