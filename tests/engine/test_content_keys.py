@@ -78,6 +78,7 @@ OTHERS: list[dict[str, Any]] = [
     {"input": "b"},
     {"input": "a", "vars": {"x": "a"}},
     {"input": "a", "description": "a"},
+    {"input": "a", "description": "b"},
     {"input": "a" * 100_000},
     {"input": "\ud800"},
     {"turns": said(("user", "a")), "plays_turns": True},
@@ -100,6 +101,8 @@ OTHERS: list[dict[str, Any]] = [
             Turn("tool", "1", (), "c"),
         )
     },
+    {"turns": (Turn("user", "a"), Turn("tool", "1", (), "c"))},
+    {"turns": (Turn("user", "a"), Turn("tool", "1", (), "d"))},
     {"images": (image("a.png", "1"),)},
     {"images": (image("a.png", "2"),)},
     {"images": (image("a.png", "1"), image("b.png", "2"))},

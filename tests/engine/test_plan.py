@@ -57,6 +57,15 @@ def test_each_provider_has_a_lane_with_its_columns() -> None:
     ]
 
 
+def test_tests_in_random_order_come_in_one_lane() -> None:
+    tests = suite([case(0), case(1)], prompts=PROMPTS, providers=PROVIDERS)
+    drawn = SampledTests(tests.tests, 2, 0)
+    [lane] = Plan(tests, drawn=drawn).queues
+    assert [job.id for job in lane] == [
+        f"{test}.0.{column}" for test in drawn.positions for column in range(4)
+    ]
+
+
 def test_jobs_of_one_row_share_a_group() -> None:
     [queue] = Plan(suite([case(0), case(1)], prompts=PROMPTS)).queues
     assert [job.group for job in queue] == ["0.0", "0.0", "1.0", "1.0"]

@@ -38,7 +38,7 @@ def chosen(selection: Selection, tests: list[MergedTest]) -> list[int]:
 TESTS = [
     case(0, "refund in German", metadata={"area": "billing", "langs": ["de", "en"]}),
     case(1, "refund in English", metadata={"area": "billing"}),
-    case(2, "greeting", metadata={"area": "small talk", "level": 3}),
+    case(2, "greeting", metadata={"area": "small talk", "level": 3, "by": {"name": "Jürgen"}}),
     case(3),
 ]
 
@@ -53,6 +53,7 @@ TESTS = [
         (Selection(metadata=(("langs", "de"),)), [0]),
         (Selection(metadata=(("langs", "d"),)), []),
         (Selection(metadata=(("level", "3"),)), [2]),
+        (Selection(metadata=(("by", "Jürgen"),)), [2]),
         (Selection(metadata=(("nothing", "null"),)), []),
         (Selection(metadata=(("nothing", ""),)), []),
         (Selection(metadata=(("area", "bill"), ("langs", "en"))), [0]),

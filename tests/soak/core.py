@@ -49,6 +49,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "_FIRST_BLOCK, _LARGEST_BLOCK = (499), 10_000",
     ): "how many tests are held at once changes no order",
     (
+        "geval_cli/engine/plan.py",
+        "_FIRST_BLOCK, _LARGEST_BLOCK = 500, 10_000",
+        "_FIRST_BLOCK, _LARGEST_BLOCK = 501, 10_000",
+    ): "how many tests are held at once changes no order",
+    (
+        "geval_cli/engine/plan.py",
+        "self._marks.extend(bytes(place + 1 - len(self._marks)))",
+        "self._marks.extend(bytes((place + 1 + len(self._marks))))",
+    ): "marks that nobody asks for are 0",
+    (
         "geval_cli/gateway/cache.py",
         "for index, choice, share in zip(response.sample_indexes, response.choices, shares, strict=True)",
         "for index, choice, share in zip(response.sample_indexes, response.choices, shares, strict=False)",
