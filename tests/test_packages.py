@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from packaging.requirements import Requirement
 from support.geval_command import Finished, clean_environment, run_geval
 
@@ -229,6 +230,9 @@ class Listed(Assertion):
     value: list[str]
     async def judge(self, subject, tools): return Outcome.of(self.value == ["a", "b"], "it is")
 class Polite(ModelGradedAssertion):
+    audience: str = "everyone"
+    allowed_words: list[str] = []
+    forbidden_words: list[str] = []
     prompt: ClassVar[str] = "Is it polite?\\n\\n$data_rule\\n\\n$blocks\\n"
     def criterion(self, test, tools): return [super().criterion(test, tools), self.prompt]
     async def judge(self, subject, tools):
@@ -237,6 +241,7 @@ class Polite(ModelGradedAssertion):
 class Judged(Assertion):
     async def judge(self, subject, tools): boom("judged")
 class Checked(Assertion):
+    words: set[str] = set()
     def check(self, context): boom("checked")
 def boom(word): raise KeyError(word)
 """
@@ -250,6 +255,7 @@ def slips(tmp_path: Path) -> Path:
             "checked": "slips:Checked",
             "listed": "slips:Listed",
             "polite": "slips:Polite",
+            "gone": "nowhere:X",
         },
         "geval.reports": {"made": "slips:Made", "heard": "slips:Heard", "done": "slips:Done"},
     }
@@ -299,6 +305,33 @@ def test_an_assertion_may_bring_its_own_judge_prompt(tmp_path: Path, slips: Path
     assert asked.startswith("Is it polite?\n\n")
     assert "hello" in asked.removeprefix("Is it polite?")
     assert "$" not in asked
+
+
+@pytest.mark.parametrize(
+    ("written", "is_valid"),
+    [
+        ({"type": "polite", "threshold": 0.7}, True),
+        ({"type": "not-checked", "words": ["a"]}, True),
+        ({"type": "polite", "zeal": 1}, False),
+        ({"type": "listed", "value": "a"}, False),
+        ({"type": "gone"}, False),
+        ({"type": "contains", "value": "a"}, True),
+    ],
+)
+def test_the_schema_for_editors_has_the_assertions_of_packages(
+    tmp_path: Path, slips: Path, written: dict[str, Any], is_valid: bool
+) -> None:
+    done = geval(tmp_path, "schema", packages=slips)
+    assert done.code == 0, done.stderr
+    suite = {"prompts": ["x"], "providers": ["echo"], "tests": [{"assert": [written]}]}
+    assert Draft202012Validator(json.loads(done.stdout)).is_valid(suite) == is_valid
+
+
+def test_an_unknown_key_of_a_package_is_not_sought_on_gevals_page(tmp_path: Path, slips: Path) -> None:
+    written = "{type: polite, zeal: 1}"
+    (tmp_path / "config.yaml").write_text(ECHO.replace("{type: contains, value: hell}", written))
+    said = geval(tmp_path, "validate", "config.yaml", packages=slips).stderr
+    assert "are in the output of `geval schema`" in said
 
 
 def test_no_package_takes_a_name_of_gevals_own(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def write_schema(path: Path | None) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    text = json.dumps(config_json_schema(), indent=2) + "\n"
+    text = json.dumps(config_json_schema(with_plugins=True), indent=2) + "\n"
     if path is None:
         sys.stdout.write(text)
         return

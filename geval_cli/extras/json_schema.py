@@ -6,6 +6,7 @@ the readers.
 
 import inspect
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, get_args, get_origin
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
@@ -16,9 +17,11 @@ from geval_cli.assertions.geval_metric import (
     RatedExampleSpec,
 )
 from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.errors import UsageError
 from geval_cli.extras.decision_trees import TreeNode
 from geval_cli.judge.grading import MOST_ITEMS
 from geval_cli.judge.prompt import DIMENSIONS
+from geval_cli.plugins import ASSERTIONS, plugin_names
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import (
     CALIBRATED,
@@ -59,8 +62,15 @@ _TEST_FILE: JsonSchema = {
 }
 
 
-def config_json_schema() -> JsonSchema:
-    """Return the schema of a whole config file, every short form and spelling included."""
+def config_json_schema(*, with_plugins: bool = False) -> JsonSchema:
+    """Return the schema of a whole config file, every short form and spelling included.
+
+    `with_plugins` adds the assertions of installed packages, as far as they can be loaded.
+    """
+    types = dict(ASSERTION_TYPES)
+    for name in plugin_names(ASSERTIONS) if with_plugins else ():
+        with suppress(UsageError):
+            types.setdefault(name, ASSERTION_TYPES[name])
     return {
         "$schema": _DIALECT,
         "title": "geval config",
@@ -73,7 +83,7 @@ def config_json_schema() -> JsonSchema:
             "tools": _tools_schema(),
             "treeNode": _tree_schema(),
             "testOptions": _spec_schema(TestOptionsSpec, _judge_forms()),
-            "assertion": _assertion_schema(),
+            "assertion": _assertion_schema(types),
             "jsonSchema": {"type": ["object", "boolean", "string", "null"]},
             "rubric": _rubric_schema(),
             "rubricPrompt": {
@@ -204,10 +214,10 @@ def _provider_schema() -> JsonSchema:
     return {"anyOf": [{"type": "string", "minLength": 1}, written_out, keyed]}
 
 
-def _assertion_schema() -> JsonSchema:
+def _assertion_schema(types: Mapping[str, type[Assertion]]) -> JsonSchema:
     """Return one branch for each kind of assertion, chosen by `type`, so that editors complain about the right one."""
     kinds: dict[type[Assertion], list[str]] = {}
-    for name, model in ASSERTION_TYPES.items():
+    for name, model in types.items():
         kinds.setdefault(model, []).extend([name, f"not-{name}"])
     names = [name for group in kinds.values() for name in group]
     return {
@@ -326,7 +336,8 @@ def _option_schema(base: Any, limits: Mapping[str, float]) -> JsonSchema:
         return _list_of(_field_schema(arguments[0]))
     if base in _SIMPLE:
         return {**_SIMPLE[base], **limits}
-    return _spec_schema(base, {})
+    # A field of a plugin can have any type.
+    return _spec_schema(base, {}) if isinstance(base, type) and issubclass(base, Spec) else {}
 
 
 _SECONDS = {"type": "number", "exclusiveMinimum": 0}

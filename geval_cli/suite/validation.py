@@ -271,7 +271,9 @@ def read_fields(
                 hint = f"put it under {elsewhere}"
             else:
                 hint = f"did you mean `{near}`?" if near else _STRAY_HINTS.get(model, "")
-            allowed = listing("allowed", key, preferred_spellings(model), "docs/reference/config-keys.md")
+            is_own = model.__module__.partition(".")[0] == __name__.partition(".")[0]
+            everything = "docs/reference/config-keys.md" if is_own else "the output of `geval schema`"
+            allowed = listing("allowed", key, preferred_spellings(model), everything)
             unknown = Problem(f"unknown key `{key}` in {what}", location, hint, () if hint else (allowed,))
             reading.problems.append(replace(unknown, severity=reading.rules.unknown_keys))
             if near is not None and reading.rules.unknown_keys is Severity.ERROR:

@@ -372,7 +372,7 @@ def config_schema() -> Response:
 
 @cache
 def _schema_text() -> str:
-    return json_text(config_json_schema())
+    return json_text(config_json_schema(with_plugins=True))
 
 
 @router.post("/check")
