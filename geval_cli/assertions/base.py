@@ -8,6 +8,7 @@ assertions, and assertions are given tests: so they are defined together.
 import csv
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
@@ -22,6 +23,7 @@ from geval_cli.judge.estimate import passes
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
 from geval_cli.judge.source import ASSISTANT
 from geval_cli.metrics import weighted_mean
+from geval_cli.patterns import compile_later
 from geval_cli.records import (
     TEST_TEXTS,
     AssertionResult,
@@ -739,15 +741,36 @@ def render_deep(value: JsonValue, render: Callable[[str], str]) -> JsonValue:
     return value
 
 
+_ONE_NAME = compile_later(r"\s*\{\{-?\s*(\w+)\s*-?\}\}\s*")
+
+
 def rendered_texts(
     value: JsonValue, test: MergedTest, templates: Templates, *, split: bool = False
 ) -> list[str]:
-    """The texts of a `value` that is one text or a list of them, rendered; with `split` one text is cut at commas."""
-    variables = test.variables
-    if isinstance(value, list | tuple):
-        return [templates.render(as_text(item), variables) for item in value]
-    text = templates.render(as_text(value), variables)
-    return split_at_commas(text) if split else [text]
+    """The texts of a `value` that is one text or a list of them, rendered; with `split` one text is cut at commas.
+
+    Strict templates render a list as JSON. So `{{ words }}` stands for the texts of a list, and with `split` what is
+    written as a list of JSON is one.
+    """
+    is_strict = templates.rules.template_language == "strict"
+    texts: list[str] = []
+    for item in value if isinstance(value, list | tuple) else [value]:
+        written = as_text(item)
+        text = templates.render(written, test.variables)
+        is_cut = split and item is value
+        found: object = None
+        if is_strict and (name := _ONE_NAME.fullmatch(written)):
+            found = test.variables.get(name[1])
+        if is_strict and is_cut and text.lstrip().startswith("["):
+            with suppress(ValueError, RecursionError):
+                found = json.loads(text)
+        if isinstance(found, list | tuple) and not any(
+            isinstance(part, list | tuple | dict) for part in found
+        ):
+            texts += map(as_text, found)
+        else:
+            texts += split_at_commas(text) if is_cut else [text]
+    return texts
 
 
 def check_texts(value: JsonValue, place: SourcePath, context: CheckContext, problems: list[Problem]) -> bool:

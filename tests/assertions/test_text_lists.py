@@ -37,6 +37,41 @@ def test_every_text_is_a_template_and_so_is_a_text_with_commas() -> None:
     assert passes("contains-any", "b", value="{{names}}", vars={"names": "a, b"})
 
 
+@pytest.mark.parametrize("words", [["Rome", "Paris"], ("Rome", "Paris"), '["Rome", "Paris"]', "Rome, Paris"])
+def test_a_variable_that_holds_a_list_stands_for_its_texts(words: object) -> None:
+    given = {"words": words}
+    assert passes("contains-any", "in Paris", value="{{ words }}", vars=given)
+    assert passes("icontains-all", "paris, rome", value="{{words}}", vars=given)
+    assert not passes("contains-all", "in Paris", value="{{ words }}", vars=given)
+
+
+@pytest.mark.parametrize(
+    ("value", "output", "expected"),
+    [
+        ('["Rome", "a, b"]', "a, b", True),
+        ('["Rome", "a, b"]', "a", False),
+        ("[1, true, 2.5]", "2.5", True),
+        ('["{{ city }}", "Rome"]', "Oslo", True),
+        (("x", "{{ words }}"), "Paris", True),
+        ("[a], b", "[a]", True),  # no JSON: a text with commas
+        ('[["a"], "b"]', "a", False),
+    ],
+)
+def test_a_list_may_be_written_as_json(value: object, output: str, expected: bool) -> None:
+    given = {"words": ["Rome", "Paris"], "city": "Oslo"}
+    assert passes("contains-any", output, value=value, vars=given) is expected
+
+
+def test_references_in_a_variable_are_several() -> None:
+    assert passes("rouge-n", "good day", value="{{ best }}", vars={"best": ["no", "good day"]})
+    assert passes("rouge-n", '["a b"]', value="{{ best }}", vars={"best": '["a b"]'})  # a text is one
+
+
+def test_an_empty_list_in_a_variable_is_nothing_to_look_for() -> None:
+    for value in ("{{ words }}", "[]"):
+        assert "nothing to look for" in problems("contains-any", value=value, vars={"words": []})[0].message
+
+
 def test_the_reason_names_what_is_missing() -> None:
     reason = judged("contains-all", "Paris", value=("Paris", "Rome", "Oslo")).reason
     assert reason == 'the output does not contain "Rome", "Oslo"'
