@@ -86,7 +86,7 @@ EXTRAS: Mapping[str, str] = {
     "batches: google": "geval_cli.extras.batches.google",
     # Reads and checks the users of a config whom models play: `read_simulation`, `read_profiles`, `check_user`.
     "simulated users": "geval_cli.extras.conversations.users",
-    # Says what such a user says next: `SimulatedTalk`.
+    # Says what such a user says next: `SimulatedConversation`.
     "simulated conversation": "geval_cli.extras.conversations.users",
     # Reads the evaluation steps that are kept beside a config: `read_lock`.
     "lock": "geval_cli.extras.lock",
