@@ -744,6 +744,18 @@ def render_deep(value: JsonValue, render: Callable[[str], str]) -> JsonValue:
 _ONE_NAME = compile_later(r"\s*\{\{-?\s*(\w+)\s*-?\}\}\s*")
 
 
+def held_data(text: str, test: MergedTest, templates: Templates) -> JsonValue:
+    """Return the list or mapping that a text stands for, which is nothing but the name of a variable; None of others.
+
+    Rendered, it would be one of many ways to write it as JSON. In nunjucks, texts have JavaScript's form of it.
+    """
+    name = _ONE_NAME.fullmatch(text) if templates.rules.template_language == "strict" else None
+    found = None if name is None else test.variables.get(name[1])
+    if isinstance(found, tuple):
+        return list(found)
+    return found if isinstance(found, list | dict) else None
+
+
 def rendered_texts(
     value: JsonValue, test: MergedTest, templates: Templates, *, split: bool = False
 ) -> list[str]:
@@ -752,16 +764,13 @@ def rendered_texts(
     Strict templates render a list as JSON. So `{{ words }}` stands for the texts of a list, and with `split` what is
     written as a list of JSON is one.
     """
-    is_strict = templates.rules.template_language == "strict"
     texts: list[str] = []
     for item in value if isinstance(value, list | tuple) else [value]:
         written = as_text(item)
         text = templates.render(written, test.variables)
         is_cut = split and item is value
-        found: object = None
-        if is_strict and (name := _ONE_NAME.fullmatch(written)):
-            found = test.variables.get(name[1])
-        if is_strict and is_cut and text.lstrip().startswith("["):
+        found = held_data(written, test, templates)
+        if is_cut and text.lstrip().startswith("[") and templates.rules.template_language == "strict":
             with suppress(ValueError, RecursionError):
                 found = json.loads(text)
         if isinstance(found, list | tuple) and not any(

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import regex
@@ -20,6 +21,7 @@ from geval_cli.assertions.base import (
     as_text,
     check_texts,
     compact_json,
+    held_data,
     listed,
     render_deep,
     rendered_texts,
@@ -124,10 +126,14 @@ class EqualsAssertion(Assertion):
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Compare with the rendered `value`: texts letter by letter, lists and mappings as JSON."""
         variables = subject.test.variables
-        if not isinstance(self.value, dict | list) and self.value is not None:
+        held = held_data(self.value, subject.test, tools.templates) if isinstance(self.value, str) else None
+        if held is None and not isinstance(self.value, dict | list) and self.value is not None:
             expected = tools.templates.render(as_text(self.value), variables)
             return _outcome(subject.text == expected, expected)
-        value = expected_data(self.value, lambda text: tools.templates.render(text, variables), tools.rules)
+        value = held
+        if held is None:
+            render = partial(tools.templates.render, variables=variables)
+            value = expected_data(self.value, render, tools.rules)
         try:
             found = parse_strict_json(subject.text)
         except ValueError:

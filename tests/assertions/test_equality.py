@@ -46,6 +46,27 @@ def test_texts_anywhere_in_the_value_are_templates() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("variable", "output", "expected"),
+    [
+        ([1, "b"], '[1,"b"]', True),
+        ({"a": 1, "b": [True]}, '{"b":[true],"a":1.0}', True),
+        ({"a": 1}, '{"a": 2}', False),
+        ([], "[]", True),
+        ([], "", False),
+        ({"a": "{{ x }}"}, '{"a": "{{ x }}"}', True),
+        ('{"a": 1}', '{"a":1}', False),  # a text is compared letter by letter
+        (True, "true", True),
+    ],
+)
+@pytest.mark.parametrize("value", ["{{ expected }}", "{{expected}}", " {{- expected -}} "])
+def test_a_variable_that_holds_data_is_compared_as_json(
+    value: str, variable: JsonValue, output: str, expected: bool
+) -> None:
+    value = value if isinstance(variable, dict | list) else value.strip()
+    assert passes("equals", output, value=value, vars={"expected": variable}) is expected
+
+
 def test_the_reason_shows_data_as_compact_json() -> None:
     assert judged("equals", "x", value={"a": 1}).reason == 'the output is not equal to "{"a":1}"'
 
