@@ -27,7 +27,7 @@ from geval_cli.records import SCHEMA_VERSION, TEST_TEXTS, CaseResult, JsonValue,
 from geval_cli.report.csv_file import reasons_of
 from geval_cli.report.json_file import json_text, result_text
 from geval_cli.report.report import RunReport, file_of_tests
-from geval_cli.report.safe_file import SafeFile, output_error
+from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import value_text
 from geval_cli.source.access import TRUST_HINT, Access, open_regular
 from geval_cli.source.files import FILE_PREFIX, open_problem
@@ -363,19 +363,16 @@ class ParquetResultsFile:
             pyarrow.schema([(name, arrow[kind]) for name, kind in kinds.items()], about)
             for kinds, about in ((columns, kept), (tests, {}))
         )
-        try:
-            with (
-                SafeFile(file_of_tests(self._path)) as tests_file,
-                parquet.ParquetWriter(tests_file.binary, tests_schema) as tests_writer,
-                SafeFile(self._path) as file,
-                parquet.ParquetWriter(file.binary, schema) as writer,
-            ):
-                for rows, test_rows in _groups(report, metrics, variables, metadata):
-                    writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-                    if test_rows:
-                        tests_writer.write_table(pyarrow.Table.from_pylist(test_rows, tests_schema))
-        except OSError as error:
-            raise output_error(self._path, error) from error
+        with (
+            SafeFile(file_of_tests(self._path)) as tests_file,
+            parquet.ParquetWriter(tests_file.binary, tests_schema) as tests_writer,
+            SafeFile(self._path) as file,
+            parquet.ParquetWriter(file.binary, schema) as writer,
+        ):
+            for rows, test_rows in _groups(report, metrics, variables, metadata):
+                writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+                if test_rows:
+                    tests_writer.write_table(pyarrow.Table.from_pylist(test_rows, tests_schema))
 
 
 def case_columns(metrics: Iterable[str], variables: Iterable[str]) -> dict[str, type]:

@@ -240,7 +240,7 @@ def _remove_left_over(place: FolderEntry) -> None:
 
 
 class SafeFile:
-    """A UTF-8 text file, or with `binary` a file of bytes, that appears, or replaces one, once all of it is on disk.
+    """A UTF-8 text file, or by `binary` a file of bytes, that appears, or replaces one, once all of it is on disk.
 
     It is written under another name in the same folder. When the block raises, or the disk is full, that file is
     removed and what was there before stays; what a killed process left, the next one that writes it removes.
@@ -258,6 +258,7 @@ class SafeFile:
     def __init__(self, path: Path, *, is_private: bool = False) -> None:
         self._path = path
         self._is_private = is_private
+        self._is_binary = False
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -274,8 +275,9 @@ class SafeFile:
                 raise output_error(self._path, error) from error
             self._file = os.fdopen(descriptor, "w", encoding="utf-8", newline="\n")
             if place.descriptor is not None:
+                buffer: Any = self._file.buffer
                 with suppress(OSError):  # where no file can be locked, age alone tells what was left over
-                    try_lock(self.binary)
+                    try_lock(buffer)
                     _remove_left_over(place)
             self._folder = stack.pop_all()
         return self
@@ -289,7 +291,11 @@ class SafeFile:
 
     @property
     def binary(self) -> Any:
-        """Return the file as bytes, for formats that are no text; they are written in place of `write`."""
+        """Return the file as bytes, for formats that are no text; they are written in place of `write`.
+
+        An OSError that leaves the block is taken for one of theirs.
+        """
+        self._is_binary = True
         return self._file.buffer
 
     def __exit__(
@@ -298,6 +304,8 @@ class SafeFile:
         place = self._place
         temporary = place.beside(self._temporary)
         try:
+            if isinstance(error, OSError) and self._is_binary:
+                raise output_error(self._path, error) from error
             if error is None:
                 self._file.flush()
                 os.fsync(self._file.fileno())

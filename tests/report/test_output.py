@@ -2,6 +2,7 @@ import json
 import os
 import re
 import resource
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from geval_cli.records import (
 from geval_cli.report import FORMATS
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport, check_output_path, open_results_file, write_results_file
+from geval_cli.report.safe_file import SafeFile
 
 
 @contextmanager
@@ -105,6 +107,22 @@ def test_a_full_disk_keeps_the_file_that_was_there(tmp_path: Path, name: str) ->
         write_results_file(path, make_report())
 
     assert str(path) in caught.value.message
+    assert caught.value.hint
+    assert path.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_told_of_bytes_as_of_text(tmp_path: Path) -> None:
+    """Who writes the bytes, a library for example, raises what the system said."""
+    path = tmp_path / "results.zip"
+    path.write_text("precious")
+    with (
+        file_size_limit(64),
+        pytest.raises(OutputError, match=r"results\.zip") as caught,
+        SafeFile(path) as file,
+        zipfile.ZipFile(file.binary, "w") as archive,
+    ):
+        archive.writestr("a.txt", "x" * 100_000)
     assert caught.value.hint
     assert path.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [path]
