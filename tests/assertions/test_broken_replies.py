@@ -210,7 +210,7 @@ def verdict_on(kind: str, reply: str | None, *, is_cut_off: bool = False) -> lis
 
 def test_every_type_that_asks_a_judge_is_among_them() -> None:
     asking = {name for name, kind in ASSERTION_TYPES.items() if issubclass(kind, ModelGradedAssertion)}
-    assert {kind.split()[0] for kind in KINDS} == asking
+    assert {kind.split()[0] for kind in KINDS} == asking, "each type that asks a judge needs a row in KINDS"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -213,7 +213,9 @@ def test_the_api_takes_the_options_that_are_marked_and_no_other() -> None:
     # Beside them: which config, and that no one else may be running it.
     assert marked == start_request(RunOptions).model_fields.keys() - {"config", "unless_running"}
     page = (Path(__file__).parents[2] / "docs" / "reference" / "http-api.md").read_text(encoding="utf-8")
-    assert [name for name in marked if f"`{name}`" not in page] == []
+    assert [name for name in marked if f"`{name}`" not in page] == [], (
+        "name them in docs/reference/http-api.md"
+    )
 
 
 @pytest.mark.parametrize("name", BY_FLAG.values())
