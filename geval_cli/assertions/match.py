@@ -266,6 +266,16 @@ class TextAssertion(Assertion):
         value = context.render(text, location, problems)
         if value == "":
             return [_always(self, location, context)]
+        held = held_data(text, context.test, context.templates)
+        if held is not None:
+            message = (
+                f"{self.type} looks for a {'list' if isinstance(held, list) else 'mapping'}, written as JSON"
+            )
+            in_list = f"use `{self.type}-any` or `{self.type}-all`, or name one of its texts"
+            hint = in_list if self.base_type.endswith("contains") else "name one of its texts"
+            problems.append(
+                Problem(f"{message} ({context.where})", location, hint, severity=Severity.WARNING)
+            )
         if value is not None and self.base_type == "regex":
             if not _is_known(value, context.rules):
                 hint = (

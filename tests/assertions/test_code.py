@@ -1,5 +1,6 @@
 """javascript and python assertions, in both dialects, in whole runs."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,30 @@ def test_a_function_that_code_gives_is_called_and_by_promptfoos_rules_no_verdict
     found = judged(tmp_path, *codes, dialect="promptfoo")
     assert [(item["status"], item["score"]) for item in found] == [("failed", 0)] * 3
     assert "function" in found[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("assertion", "hint"),
+    [
+        (py("'{{ word }}' not in output"), "write context['vars']['word']"),
+        (js("!output.includes('{{word}}')"), "write context.vars.word"),
+        (py("output == f'{{other}}'"), ""),
+        (py("output == context['vars']['word']"), ""),
+        (js("({a: {b: 1}}).a.b === 1"), ""),
+    ],
+)
+@pytest.mark.parametrize("dialect", ["geval", "promptfoo"])
+def test_a_variable_in_braces_that_code_does_not_get_is_warned_of(
+    tmp_path: Path, assertion: Mapping[str, Any], hint: str, dialect: str
+) -> None:
+    content = {
+        "dialect": dialect,
+        "prompts": ["{{word}}"],
+        "providers": ["echo"],
+        "tests": [{"vars": {"word": "hello"}, "assert": [assertion]}],
+    }
+    (tmp_path / "c.yaml").write_text(json.dumps(content), encoding="utf-8")
+    said = run_geval("validate", "c.yaml", cwd=tmp_path).stderr
+    is_warned = bool(hint) and dialect == "geval"  # promptfoo renders code
+    assert ("in the code is not rendered" in said) == is_warned, said
+    assert (hint in said) == is_warned or not hint

@@ -81,3 +81,22 @@ def test_a_pattern_that_javascript_does_not_know_fails_by_promptfoos_rules(kind:
     (problem,) = check_assertion(spec, replace(check_context(), templates=templates))
     assert problem.severity is Severity.WARNING
     assert "(?i:...)" in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "hint"),
+    [
+        ("contains", ["a"], "use `contains-any` or `contains-all`"),
+        ("not-icontains", ["a", 1], "use `not-icontains-any` or `not-icontains-all`"),
+        ("starts-with", ["a"], "name one of its texts"),
+        ("contains", {"a": "b"}, None),
+        ("contains", "a", ""),
+        ("not-contains", 4, ""),
+    ],
+)
+def test_a_list_in_the_place_of_a_text_is_warned_of(kind: str, held: JsonValue, hint: str | None) -> None:
+    context = check_context(case(vars={"held": held, "name": "x"}))
+    found = check_assertion(assertion(kind, value="{{ held }}"), context)
+    assert [problem.severity for problem in found] == ([] if hint == "" else [Severity.WARNING])
+    assert all("written as JSON" in problem.message and (hint or "") in problem.hint for problem in found)
+    assert not check_assertion(assertion(kind, value="{{ name }}"), context)
