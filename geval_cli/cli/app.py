@@ -76,10 +76,11 @@ _IN_HELP: Mapping[str, Sequence[str]] = {
 
 
 @contextmanager
-def _click_errors_as_ours() -> Iterator[None]:
+def _click_errors_as_ours(group: Any = None) -> Iterator[None]:
     """Turn a usage error of click into one of ours, which suggests the nearest name.
 
     Its classes are recognized by name: depending on its version, typer uses the installed click or one of its own.
+    `group` is the context of the group whose command is called: click does not say where an option lacks its value.
     """
     try:
         yield
@@ -87,14 +88,16 @@ def _click_errors_as_ours() -> Iterator[None]:
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if isinstance(error, GevalError) or "UsageError" not in kinds or "NoArgsIsHelpError" in kinds:
             raise
-        raise _usage_error(error, kinds) from error
+        raise _usage_error(error, kinds, group) from error
 
 
-def _usage_error(error: Any, kinds: Set[str]) -> UsageError:
+def _usage_error(error: Any, kinds: Set[str], group: Any) -> UsageError:
     from geval_cli.source.problems import did_you_mean
 
     context = error.ctx
     where = "geval" if context is None else context.command_path
+    if context is None and group is not None and group.invoked_subcommand:
+        where = f"{group.command_path} {group.invoked_subcommand}"
     hint = f"`{where} --help` lists its options and arguments"
     if "NoSuchOption" in kinds:
         known = [] if context is None else [name for param in context.command.params for name in param.opts]
@@ -122,6 +125,10 @@ def _usage_error(error: Any, kinds: Set[str]) -> UsageError:
         message = f"there is no command `{where} {missing[1]}`"
         return UsageError(message, hint=f"did you mean `{where} {near}`?" if near else hint)
     text = text[:1].lower() + text[1:].rstrip(".")
+    if "BadOptionUsage" in kinds:
+        text = text.replace(repr(error.option_name), f"`{error.option_name}`").replace(
+            "an argument", "a value"
+        )
     if extra := _TOO_MANY.match(text):
         text = f"too many arguments: `{extra[1]}`"
     return UsageError(text, hint=hint)
@@ -142,7 +149,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Call the command that was named."""
-        with _click_errors_as_ours():
+        with _click_errors_as_ours(ctx):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -161,7 +161,18 @@ def test_help_names_no_types_of_python_and_no_brackets_twice() -> None:
             "error: there is no command `geval models pul`\n    = did you mean `geval models pull`?",
         ),
         ("batches list", "error: there is no command `geval batches list`\n"),
-        ("show --case", "error: option '--case' requires an argument\n"),
+        (
+            "show --case",
+            "error: option `--case` requires a value\n    = `geval show --help` lists its options and arguments",
+        ),
+        (
+            "run --allow-empty=3",
+            "error: option `--allow-empty` does not take a value\n    = `geval run --help`",
+        ),
+        (
+            "models check --json=3",
+            "error: option `--json` does not take a value\n    = `geval models --help`",
+        ),
     ],
 )
 def test_words_that_no_command_takes_are_told_as_every_error_is(
