@@ -78,6 +78,10 @@ class TestThePackageOfThePage:
         assert said.splitlines()[0] == "An old silent pond"
         assert re.search(r"^  haiku +Print a haiku\.$", listed, re.M)
 
+    def test_its_provider_is_in_the_table(self, tmp_path: Path, site: Path) -> None:
+        table = geval(tmp_path, "models", "--providers", packages=site).stdout
+        assert re.search(r"^ haiku: +haiku:\.\.\. ", table, re.M)
+
     def test_keys_of_its_assertion_are_checked_like_all_others(
         self, tmp_path: Path, site: Path, config: Path
     ) -> None:
@@ -332,6 +336,16 @@ def test_an_unknown_key_of_a_package_is_not_sought_on_gevals_page(tmp_path: Path
     (tmp_path / "config.yaml").write_text(ECHO.replace("{type: contains, value: hell}", written))
     said = geval(tmp_path, "validate", "config.yaml", packages=slips).stderr
     assert "are in the output of `geval schema`" in said
+
+
+def test_a_package_that_cannot_be_loaded_does_not_hide_the_help(tmp_path: Path) -> None:
+    add_package(tmp_path / "site", "gone", {"geval.commands": {"gone": "nowhere:app", "none": "json:dumps"}})
+    done = geval(tmp_path, "--help", packages=tmp_path / "site", is_loaded_anew=True)
+    assert done.code == 0, done.stderr
+    assert re.findall(r"^  (gone|none|run|serve) +(.*)$", done.stdout, re.M)[2:] == [
+        ("gone", "(cannot be loaded)"),
+        ("none", "(cannot be loaded)"),
+    ]
 
 
 def test_no_package_takes_a_name_of_gevals_own(tmp_path: Path) -> None:

@@ -168,7 +168,10 @@ class Commands(TyperGroup):
     def _summary(self, ctx: Any, name: str) -> str:
         if name in EXTRA_COMMANDS:
             return EXTRA_COMMANDS[name][1]
-        summary: str = self.get_command(ctx, name).get_short_help_str(limit=_SUMMARY_MAX)
+        try:
+            summary: str = self.get_command(ctx, name).get_short_help_str(limit=_SUMMARY_MAX)
+        except UsageError:  # the package cannot be loaded; the command itself says why
+            return "(cannot be loaded)"
         return summary
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

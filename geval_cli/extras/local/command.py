@@ -127,12 +127,15 @@ def print_models() -> None:
 
 def print_providers() -> None:
     """Print every kind of provider with an example, its default base URL and the variable of its key."""
+    from geval_cli.plugins import PROVIDERS, plugin_names
     from geval_cli.providers.registry import provider_kinds
     from geval_cli.report.console import make_console, print_rows
 
     console = make_console(sys.stdout, environ=os.environ)
-    rows = (
-        (f"{name}:", kind.example, kind.key_env or "-", kind.base_url or "-")
-        for name, kind in provider_kinds().items()
-    )
+    kinds = provider_kinds()
+    rows = [
+        (f"{name}:", kind.example, kind.key_env or "-", kind.base_url or "-") for name, kind in kinds.items()
+    ]
+    added = [name for name in plugin_names(PROVIDERS) if name not in kinds]
+    rows += [(f"{name}:", f"{name}:...", "-", "of a plugin") for name in added]
     print_rows(console, "llll", ("provider", "example", "key", "base URL"), rows)
