@@ -80,6 +80,7 @@ _BRACES = (
     compile_later(r"\$\{\s*([^\W\d]\w*)\s*\}"),
     compile_later(r"<([^\W\d]\w*)>"),
 )
+_BRACE_OPENINGS = ("{", "$")
 _WHOLE_VARS = compile_later(
     r"\bvars\b(?!\s*(?:\?\.|\.)\s*(?:get\(\s*['\"])?\w|\s*(?:\?\.)?\[\s*['\"]|['\"]\s*\]\s*(?:\[\s*['\"]|\.get\(\s*['\"]))"
 )
@@ -124,6 +125,7 @@ class LikelyMistakes(Struct):
     _tags: set[str] = field(default_factory=set)
     _read_last: dict[int, object] = field(default_factory=dict)
     _quoted: dict[str, Location | None] = field(default_factory=dict)
+    _braced: dict[str, tuple[str, Location | None]] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _has_users: bool = False
     _profiles_are_used: bool = False
@@ -151,9 +153,11 @@ class LikelyMistakes(Struct):
             value = vars(spec).get("value")  # pydantic takes long to say that a type has no such field
             if isinstance(value, str):
                 self._note_quotes(value, spec, "value")
+                self._note_braces(test, value, spec, "value")
             elif isinstance(value, list | tuple):
                 for index, item in enumerate(value):
                     self._note_quotes(item, spec, "value", index)
+                    self._note_braces(test, item, spec, "value", index)
         self._names.update(test.vars)
         if test.user is not None:
             self._has_users = True
@@ -218,6 +222,9 @@ class LikelyMistakes(Struct):
                 "test values are not templates: put it into the prompt, or write the value out",
                 severity=Severity.WARNING,
             )
+        for value, (name, location) in self._braced.items():
+            message = f"`{_short(value)}` is no template: it is looked for as it is"
+            yield Problem(message, location, f"write {{{{ {name} }}}}", severity=Severity.WARNING)
         for value, location in self._quoted.items():
             message = f"the typographic quotes around `{_short(value)}` are part of the value"
             yield Problem(message, location, 'write straight quotes ("), or none', severity=Severity.WARNING)
@@ -278,6 +285,14 @@ class LikelyMistakes(Struct):
             return
         if len(value) > len("\u201c\u201d") and len(self._quoted) < _NAMES_MAX:
             self._quoted.setdefault(value, spec.place.value(*keys))
+
+    def _note_braces(self, test: MergedTest, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
+        """Note a value that is nothing but the name of a variable, in the braces of another language."""
+        if not isinstance(value, str) or value[:1] not in _BRACE_OPENINGS or spec.runs_code:
+            return
+        found = next(filter(None, (pattern.fullmatch(value) for pattern in _BRACES)), None)
+        if found and found[1] in test.variables and len(self._braced) < _NAMES_MAX:
+            self._braced.setdefault(value, (found[1], spec.place.value(*keys)))
 
     def _note_unrendered(self, test: MergedTest) -> None:
         named: list[tuple[tuple[str, ...], JsonValue]] = [

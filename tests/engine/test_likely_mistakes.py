@@ -85,6 +85,14 @@ def written_tests(*, check: object = USED, count: int = 1, **variables: object) 
             "the typographic quotes around `\u2018b c\u2019` are part of the value; write straight",
         ),
         (
+            {"tests": written_tests(check={"type": "not-contains", "value": "{q}"})},
+            "`{q}` is no template: it is looked for as it is; write {{ q }}",
+        ),
+        (
+            {"tests": written_tests(check={"type": "contains-any", "value": ["a", "${ q }"]})},
+            "`${ q }` is no template: it is looked for as it is; write {{ q }}",
+        ),
+        (
             {"providers": ["echo", "echo"]},
             "2 providers have the name `echo`, so their columns look alike; give each",
         ),
@@ -201,3 +209,8 @@ def test_columns_of_a_table_may_be_for_people_but_a_misspelt_one_is_told(tmp_pat
     (tmp_path / "tests.csv").write_text("q,number,nmae,assert.contains\nx,1,b,a\n", encoding="utf-8")
     [found] = warnings(tmp_path, prompts=["{{ q }} {{ name | default('') }}"], tests="file://tests.csv")
     assert found == "the variable `nmae` is not used; did you mean `name`?"
+
+
+@pytest.mark.parametrize("value", ["<q>", "{other}", "{q} or more", "{{ q }}", "q", "{1}"])
+def test_what_may_be_meant_as_it_is_brings_no_warning(tmp_path: Path, value: str) -> None:
+    assert warnings(tmp_path, tests=written_tests(check={"type": "contains", "value": value})) == []
