@@ -242,6 +242,12 @@ class Polite(ModelGradedAssertion):
     async def judge(self, subject, tools):
         question = Question("polite", (Block("Output", subject.text),), prompt=self.prompt)
         return Outcome.of(True, await JudgeClient(self, subject, tools).ask(question, str))
+class Placed(Assertion):
+    text: str
+    def check(self, context):
+        problems = []
+        context.render(self.text, self.place.child("text"), problems)
+        return problems
 class Judged(Assertion):
     async def judge(self, subject, tools): boom("judged")
 class Checked(Assertion):
@@ -260,6 +266,7 @@ def slips(tmp_path: Path) -> Path:
             "listed": "slips:Listed",
             "polite": "slips:Polite",
             "gone": "nowhere:X",
+            "placed": "slips:Placed",
         },
         "geval.reports": {"made": "slips:Made", "heard": "slips:Heard", "done": "slips:Done"},
     }
@@ -329,6 +336,15 @@ def test_the_schema_for_editors_has_the_assertions_of_packages(
     assert done.code == 0, done.stderr
     suite = {"prompts": ["x"], "providers": ["echo"], "tests": [{"assert": [written]}]}
     assert Draft202012Validator(json.loads(done.stdout)).is_valid(suite) == is_valid
+
+
+def test_a_template_of_an_assertion_is_checked_at_its_place(tmp_path: Path, slips: Path) -> None:
+    written = "{type: placed, text: '{{ unknown }}'}"
+    (tmp_path / "config.yaml").write_text(ECHO.replace("{type: contains, value: hell}", written))
+    done = geval(tmp_path, "validate", "config.yaml", packages=slips)
+    assert done.code == 2, done.stderr
+    assert "undefined variable `unknown`" in done.stderr
+    assert "config.yaml:3:40" in done.stderr
 
 
 def test_an_unknown_key_of_a_package_is_not_sought_on_gevals_page(tmp_path: Path, slips: Path) -> None:

@@ -692,7 +692,7 @@ class CheckContext(Struct, frozen=True):
     def render(
         self,
         text: str,
-        location: Location | Callable[[], Location | None] | None,
+        location: Location | SourcePath | Callable[[], Location | None] | None,
         problems: list[Problem],
         *,
         variables: Mapping[str, JsonValue] | None = None,
@@ -704,6 +704,8 @@ class CheckContext(Struct, frozen=True):
         try:
             rendered = self.templates.render(text, self.test.variables if variables is None else variables)
         except TemplateError as error:
+            if isinstance(location, SourcePath):
+                location = location.value()
             place = location() if callable(location) else location
             problems.append(template_problem(error, where=self.where, location=place))
             return None
