@@ -438,6 +438,21 @@ def test_a_case_that_the_budget_does_not_pay_for_takes_no_slot(world):
     assert world.time.run(body()) == [("other", 1000)]
 
 
+def test_a_call_that_belongs_to_no_case_goes_before_those_of_cases_at_another_provider(world):
+    """Many cases wait for it: such as for the evaluation steps of their criterion."""
+
+    async def body():
+        calls = Cases(world, slow(world), max_concurrency=1)
+        waiting = []
+        for case, text in ((OpenCase(), "1"), (OpenCase(), "2"), (None, "steps")):
+            calls.provider = slow(world, model=text)
+            waiting.append(await calls.start(case, text))
+        await asyncio.gather(*waiting)
+        return [name for name, _ in calls.sent]
+
+    assert world.time.run(body()) == ["1", "steps", "2"]
+
+
 def test_what_is_left_of_a_minute_goes_to_cases_that_are_begun(world):
     """A long question waits for the minute to end, and others behind it, but none that finishes a case."""
     begun = judged()
@@ -524,6 +539,27 @@ def test_requests_beyond_those_that_a_case_was_given_are_taken_from_no_other():
     assert longer.sent == 3
     assert cases.begin_at_once(OpenCase(is_judged=True, judge_calls=1))
     assert not cases.begin_at_once(OpenCase()), "two requests are left, and both belong to a case"
+
+
+def test_repetitions_are_no_further_requests_of_a_case():
+    cases, case = OpenCases(Budget(max_requests=9), None), OpenCase(is_judged=True, judge_calls=1)
+    assert cases.begin_at_once(case)
+
+    def send():
+        OPEN_CASE.set(case)
+        for attempt in (1, 2, 3):
+            cases.count(ModelCall(FakeProvider(), ask(), ServerKey("fake", "", "fake-1"), attempt=attempt))
+
+    contextvars.copy_context().run(send)
+    assert case.sent == 1
+
+
+def test_the_first_case_of_a_share_of_a_budget_begins_even_if_it_is_not_paid_for_whole():
+    budget = Budget(max_requests=2, requests=1, begun_at=1)
+    assert OpenCases(budget, None).begin_at_once(OpenCase(is_judged=True, judge_calls=1))
+    budget.begun_at = 0
+    with pytest.raises(BudgetError, match="1 left, but another case needs 2"):
+        OpenCases(budget, None).begin_at_once(OpenCase(is_judged=True, judge_calls=1))
 
 
 def test_cases_begin_as_far_as_what_the_whole_ones_cost_on_average_is_left():

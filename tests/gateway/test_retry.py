@@ -126,6 +126,12 @@ def test_a_wait_longer_than_the_call_may_take_is_not_begun(world):
     assert world.time.slept == []
 
 
+def test_a_wait_that_takes_all_of_the_calls_patience_is_begun(world):
+    provider = answering(rate_limited(120), "fine", limits=ProviderLimits(timeout_s=1, max_retries=1))
+    assert complete(world, provider).text == "fine"
+    assert world.time.now >= 1120
+
+
 def test_a_rate_limit_pauses_that_provider_for_everyone_and_no_other(world):
     sent = []
 

@@ -19,6 +19,11 @@ CORE = (
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
+        "geval_cli/gateway/limits.py",
+        "if self.tokens is not None and actual:",
+        "if actual:",
+    ): "only an amount that was taken from the window is corrected",
+    (
         "geval_cli/judge/estimate.py",
         "return 1.0 if distribution.shares.get(1.0, 0.0) > 0.5 + _DUST else 0.0  # a majority",
         "return 1.0 if (distribution.shares.get(1.0, 0.0) >= 0.5 + _DUST) else 0.0  # a majority",
