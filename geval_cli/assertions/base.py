@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from pydantic import AliasChoices, Field, PrivateAttr
 
 from geval_cli.assertions.json_text import calls_beside
-from geval_cli.errors import GevalError, Location, Problem, TemplateError
+from geval_cli.errors import GevalError, Location, Problem, Severity, TemplateError
 from geval_cli.judge.calls import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.estimate import passes
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
@@ -741,6 +741,24 @@ def render_deep(value: JsonValue, render: Callable[[str], str]) -> JsonValue:
     if isinstance(value, list | tuple):
         return [render_deep(item, render) for item in value]
     return value
+
+
+_EXPRESSION = compile_later(r"\{\{-?\s*(\w+)\b[^{}]*\}\}")
+
+
+def unrendered(
+    value: JsonValue, what: str, hint: str, context: CheckContext, location: Location | None
+) -> Iterator[Problem]:
+    """Yield a warning where a value that is not rendered has a variable of the test in braces.
+
+    Other braces may be meant as they are. `what` is the value in words; NAME in `hint` becomes the variable.
+    """
+    text = value if isinstance(value, str) else compact_json(value)
+    for found in _EXPRESSION.finditer(text):
+        if found[1] in context.test.variables:
+            message = f"`{shortened(found[0], 60)}` in {what} is not rendered: it stays as it is"
+            yield Problem(message, location, hint.replace("NAME", found[1]), severity=Severity.WARNING)
+            return
 
 
 _ONE_NAME = compile_later(r"\s*\{\{-?\s*(\w+)\s*-?\}\}\s*")

@@ -24,7 +24,7 @@ from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
-from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools, shortened, unrendered
 from geval_cli.assertions.json_text import (
     FoundJson,
     Schema,
@@ -357,7 +357,11 @@ class IsJsonAssertion(Assertion):
             written = context.render(written, self.place.value("value"), problems)
         if written is None:
             return problems
-        return schema_problems(written, f"the `value` of {self.base_type}", self.place.child("value"))
+        problems = schema_problems(written, f"the `value` of {self.base_type}", self.place.child("value"))
+        if not problems and not context.rules.schema_is_template:
+            hint = "write the value out, or use a python assertion"
+            problems += unrendered(written, "the schema", hint, context, self.place.value("value"))
+        return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Find the JSON and validate it; the reason lists the errors with their JSON paths.

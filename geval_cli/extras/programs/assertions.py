@@ -4,16 +4,24 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import (
+    Assertion,
+    CheckContext,
+    MergedTest,
+    Outcome,
+    Subject,
+    Tools,
+    shortened,
+    unrendered,
+)
 from geval_cli.assertions.serialize import serialize
 from geval_cli.assertions.sets import AssertSet
-from geval_cli.errors import CodeFailedError, Location, Problem, Severity, TemplateError, UnjudgeableError
+from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError, UnjudgeableError
 from geval_cli.extras.programs.scripting.code import (
     FILE_PREFIX,
     CodeError,
@@ -25,7 +33,6 @@ from geval_cli.extras.programs.scripting.code import (
 from geval_cli.extras.programs.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
 from geval_cli.judge.estimate import passes
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
-from geval_cli.patterns import compile_later
 from geval_cli.providers.wire.finish_reasons import FinishReason, known_end
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
@@ -135,23 +142,13 @@ def code_problems(
         return [Problem(said, location, error.hint or "fix the code")]
     if context.rules.code_is_template or "output" not in names:
         return []
-    # Code may well have braces of its own, but not around the name of a variable.
-    meant = (found for found in _EXPRESSION.finditer(text) if found[1] in context.test.variables)
-    return [
-        Problem(
-            f"`{shortened(found[0], 60)}` in the code is not rendered: it stays as it is",
-            location,
-            _WAYS_TO_VARIABLES[code.language].format(name=found[1]),
-            severity=Severity.WARNING,
-        )
-        for found in islice(meant, 1)
-    ]
+    hint = _WAYS_TO_VARIABLES[code.language]
+    return list(unrendered(text, "the code", hint, context, location))
 
 
-_EXPRESSION = compile_later(r"\{\{-?\s*(\w+)\b[^{}]*\}\}")
 _WAYS_TO_VARIABLES = {
-    Language.PYTHON: "write context['vars']['{name}']",
-    Language.JAVASCRIPT: "write context.vars.{name}",
+    Language.PYTHON: "write context['vars']['NAME']",
+    Language.JAVASCRIPT: "write context.vars.NAME",
 }
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 import regex
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools, ValueRules
+from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools, ValueRules, unrendered
 from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, compiled, within
 from geval_cli.errors import Problem
 from geval_cli.source.problems import hint_among
@@ -91,6 +91,8 @@ class SqlAssertion(Assertion):
                 problems.append(
                     Problem(f"broken pattern `{rule}`: {error}", place.value(), "this does not compile")
                 )
+        rules = [*(self.value.allowed_tables or ()), *(self.value.allowed_columns or ())]
+        problems += unrendered(rules, "these rules", "write the name out", context, place.value())
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
