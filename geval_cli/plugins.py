@@ -57,6 +57,8 @@ EXTRAS: Mapping[str, str] = {
     "code while reading": "geval_cli.extras.programs.loading",
     # Has the processes and engines that run code: `Scripts`.
     "code runner": "geval_cli.extras.programs.scripting.scripts",
+    # Warns of what is probably not meant: `LikelyMistakes`.
+    "likely mistakes": "geval_cli.extras.likely_mistakes",
     # Reads the tools of a test, and checks them: `read_tools`, `check_tools`.
     "tools of a config": "geval_cli.extras.tools.calling",
     # Says what keeps a run from ending as soon as it is decided, and when it is: `stop_problems`, `Decisions`.

@@ -1,0 +1,373 @@
+"""Warnings of likely mistakes in a suite: variables that nothing uses, braces of no template, columns named alike."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from geval_cli.assertions.base import Assertion, MergedTest, each_assertion
+from geval_cli.engine.plan import Plan
+from geval_cli.errors import Location, Problem, Severity
+from geval_cli.patterns import compile_later
+from geval_cli.providers.preset_table import PRESETS
+from geval_cli.records import JsonValue
+from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.base import PromptSpec, Spec
+from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.suite.tests import PROFILE, SuiteTests
+
+_NAMES_MAX = 200
+_SHOWN_MAX = 60
+_NAMES_LISTED = 4
+_TAG = compile_later(r"\{\{(.*?)\}\}|\{%(.*?)%\}", re.DOTALL)
+_WORD = compile_later(r"[^\W\d]\w*")
+_BRACES = (
+    compile_later(r"(?<![{$%\w])\{\s*([^\W\d]\w*)\s*\}(?!\})"),
+    compile_later(r"\$\{\s*([^\W\d]\w*)\s*\}"),
+    compile_later(r"<([^\W\d]\w*)>"),
+)
+_BRACE_OPENINGS = ("{", "$")
+_WHOLE_VARS = compile_later(
+    r"\bvars\b(?!\s*(?:\?\.|\.)\s*(?:get\(\s*['\"])?\w|\s*(?:\?\.)?\[\s*['\"]|['\"]\s*\]\s*(?:\[\s*['\"]|\.get\(\s*['\"]))"
+)
+_OPENING = frozenset("\u201c\u201d\u201e\u2018\u2019\u201a")
+_CLOSING = frozenset("\u201d\u201c\u2019\u2018")
+_READ_BY_NAME = frozenset({
+    "input", "output", "expected_output", "context", "retrieval_context", "query", "prompt", "question",
+    "knowledge", "Document", "document", "source", "article", "conversation", "text", "turns", "messages",
+    "audio", "images", "sessionId",
+})  # fmt: skip
+"""Variables that judges and assertions look for by themselves."""
+
+_SHOWN_TO_NO_TEMPLATE = frozenset({"echo", "http", "https", "local", "none", "huggingface"})
+
+
+class _Unused(Struct):
+    """A variable that may be unused: its first place, the variables beside it there, and how many tests have it."""
+
+    place: SourcePath | Location
+    is_in_config: bool
+    beside: frozenset[str]
+    tests: int = 1
+
+
+class BracedName(NamedTuple):
+    """A variable of the tests that a prompt names in other braces than those of a template."""
+
+    prompt: PromptSpec
+    written: str
+    name: str
+
+
+class LikelyMistakes(Struct):
+    """Gathers what tests, prompts and assertions name, and tells what does not fit; see `record` and `problems`.
+
+    Where code or a program is given all variables, nothing is said about any that seem unused.
+    """
+
+    plan: Plan
+    sees_all: bool = False
+    _used: set[str] = field(default_factory=set)
+    _tags: set[str] = field(default_factory=set)
+    _read_last: dict[int, object] = field(default_factory=dict)
+    _quoted: dict[str, Location | None] = field(default_factory=dict)
+    _braced: dict[str, tuple[str, Location | None]] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+    _has_users: bool = False
+    _profiles_are_used: bool = False
+    _unused: dict[str, _Unused] = field(default_factory=dict)
+    _unrendered: dict[tuple[str, str], tuple[SourcePath | Location, tuple[str, ...], int]] = field(
+        default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        suite = self.plan.suite
+        for prompt in suite.prompts:
+            self.sees_all = self.sees_all or (isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by))
+            self._read(prompt)
+        for provider in suite.providers:
+            kind = provider.id.partition(":")[0].lower()
+            self.sees_all = self.sees_all or (kind not in PRESETS and kind not in _SHOWN_TO_NO_TEMPLATE)
+            self._read(provider)
+        for gate in suite.gates:
+            self._used.update(_WORD.findall(gate.text))
+
+    def record(self, test: MergedTest) -> None:
+        """Note the next test."""
+        self._note_unrendered(test)
+        for spec in each_assertion(test.assertions):
+            value = vars(spec).get("value")  # pydantic takes long to say that a type has no such field
+            if isinstance(value, str):
+                self._note_quotes(value, spec, "value")
+                self._note_braces(test, value, spec, "value")
+            elif isinstance(value, list | tuple):
+                for index, item in enumerate(value):
+                    self._note_quotes(item, spec, "value", index)
+                    self._note_braces(test, item, spec, "value", index)
+        self._names.update(test.vars)
+        if test.user is not None:
+            self._has_users = True
+            profiles = () if self._profiles_are_used or self._all_tests is None else self._all_tests.profiles
+            self._profiles_are_used = self._profiles_are_used or test.user.profile in (profiles or ())
+        if self.sees_all:
+            return
+        if test.transform_vars is not None or test.promptfoo.made_vars:
+            self.sees_all = True
+            return
+        new = [name for name in test.vars if name not in self._used and name not in _READ_BY_NAME]
+        if new:
+            self._read_test(test)
+        for name in new:
+            if name in self._used:
+                self._unused.pop(name, None)
+            elif name in self._unused:
+                self._unused[name].tests += 1
+            elif len(self._unused) < _NAMES_MAX:
+                place = self._home(test, ("vars", name))
+                self._unused[name] = _Unused(place, _is_in_config(place, name), frozenset(test.vars))
+
+    def _home(self, test: MergedTest, keys: tuple[str, ...]) -> SourcePath | Location:
+        """Return where a key of a test is written: in the test, else in `defaultTest`."""
+        default = self._all_tests.default if self._all_tests is not None else None
+        if not isinstance(test.place, SourcePath) or default is None or test.place.has(*keys):
+            return test.place
+        return default.place if default.place.has(*keys) else test.place
+
+    @property
+    def _all_tests(self) -> SuiteTests | None:
+        """Return the tests as the config has them; None where some are left out."""
+        tests = self.plan.suite.tests
+        return tests if isinstance(tests, SuiteTests) else None
+
+    def braces(self) -> list[BracedName]:
+        """Return what names a variable of the tests in a prompt but is not a template; each name once a prompt."""
+        return [
+            BracedName(prompt, written, name)
+            for prompt in self.plan.suite.prompts
+            for written, name in self._braces_of(prompt)
+        ]
+
+    def problems(self, braces: Iterable[BracedName], *, has_fixed_prompts: bool) -> Iterator[Problem]:
+        """Yield a warning for each likely mistake; `has_fixed_prompts`: others say that prompts use no variables."""
+        braced: set[str] = set()
+        for prompt, written, name in braces:
+            braced.add(name)
+            at = prompt.place
+            yield Problem(
+                f"the prompt `{_short(prompt.label or prompt.id)}` has `{written}`, which is sent as is",
+                at.value("raw") or at.value("system") or at.value("messages") or at.value(),
+                f"write {{{{ {name} }}}} for the variable `{name}` of the tests",
+                severity=Severity.WARNING,
+            )
+        if not has_fixed_prompts:
+            yield from self._of_unused(name for name in self._unused if name not in braced)
+        for (where, written), (place, keys, count) in self._unrendered.items():
+            yield Problem(
+                f"`{written}` in `{where}` is not rendered{f' ({count:,} tests)' if count > 1 else ''}",
+                _location(place, keys),
+                "test values are not templates: put it into the prompt, or write the value out",
+                severity=Severity.WARNING,
+            )
+        for value, (name, location) in self._braced.items():
+            message = f"`{_short(value)}` is no template: it is looked for as it is"
+            yield Problem(message, location, f"write {{{{ {name} }}}}", severity=Severity.WARNING)
+        for value, location in self._quoted.items():
+            message = f"the typographic quotes around `{_short(value)}` are part of the value"
+            yield Problem(message, location, 'write straight quotes ("), or none', severity=Severity.WARNING)
+        tests = self._all_tests
+        if tests is not None and tests.profiles and not self._profiles_are_used:
+            of_tests = (
+                "all simulated users have their own `profile`"
+                if self._has_users
+                else "no test has a simulated user"
+            )
+            yield Problem(
+                f"`profiles` is not used: {of_tests}",
+                _location(tests.profiles_place, ()),
+                "remove it" if self._has_users else "give tests `turns: {simulate: ...}`, or remove it",
+                severity=Severity.WARNING,
+            )
+        yield from _columns_named_alike(self.plan)
+
+    def _of_unused(self, names: Iterable[str]) -> Iterator[Problem]:
+        if self.sees_all:
+            return
+        together: dict[Location | None, list[str]] = {}
+        for name in names:
+            found = self._unused[name]
+            if name in self._used or any(name in tag for tag in self._tags):
+                continue
+            others = [used for used in self._used if used not in found.beside]
+            near = next(iter(get_close_matches(name, others, 1, 0.75)), None)
+            if near is not None:
+                yield _unused(
+                    [name], found, _location(found.place, ("vars", name)), f"did you mean `{near}`?"
+                )
+            elif found.is_in_config:  # tables have columns for people, too
+                together.setdefault(_location(found.place, ()), []).append(name)
+        for unused in together.values():
+            first = self._unused[unused[0]]
+            place = _location(first.place, ("vars", unused[0]))
+            yield _unused(unused, first, place, "use it in a prompt or an assertion, or remove it")
+
+    def _braces_of(self, prompt: PromptSpec) -> Iterator[tuple[str, str]]:
+        """Yield what names a variable in a prompt but is not a template, each name once."""
+        if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
+            return
+        text = "\n".join(_texts_of_prompt(prompt))
+        known = {word for tag in _TAG.findall(text) for part in tag for word in _WORD.findall(part)}
+        told: set[str] = set()
+        for pattern in _BRACES:
+            for match in pattern.finditer(text):
+                name = match[1]
+                is_element = match[0] == f"<{name}>" and f"</{name}>" in text
+                if name in self._names and name not in known | told and not is_element:
+                    told.add(name)
+                    yield match[0], name
+
+    def _note_quotes(self, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
+        """Note a value in typographic quotes, unless it consists of nothing else."""
+        if not isinstance(value, str) or value[:1] not in _OPENING or value[-1:] not in _CLOSING:
+            return
+        if len(value) > len("\u201c\u201d") and len(self._quoted) < _NAMES_MAX:
+            self._quoted.setdefault(value, spec.place.value(*keys))
+
+    def _note_braces(self, test: MergedTest, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
+        """Note a value that is nothing but the name of a variable, in the braces of another language."""
+        if not isinstance(value, str) or value[:1] not in _BRACE_OPENINGS or spec.runs_code:
+            return
+        found = next(filter(None, (pattern.fullmatch(value) for pattern in _BRACES)), None)
+        if found and found[1] in test.variables and len(self._braced) < _NAMES_MAX:
+            self._braced.setdefault(value, (found[1], spec.place.value(*keys)))
+
+    def _note_unrendered(self, test: MergedTest) -> None:
+        named: list[tuple[tuple[str, ...], JsonValue]] = [
+            (("input",), test.input),
+            (("expected_output",), test.expected_output),
+            (("context",), test.context),
+        ]
+        if not self.plan.suite.rules.nested_variables:
+            named += [(("vars", name), value) for name, value in test.vars.items()]
+        for keys, value in named:
+            if not isinstance(value, str) or "{{" not in value:
+                continue
+            for match in _TAG.finditer(value):
+                word = _WORD.match((match[1] or "").strip())
+                if word is not None and word[0] in test.variables:
+                    key = ".".join(keys), match[0]
+                    place, at, count = self._unrendered.get(key) or (self._home(test, keys), keys, 0)
+                    if count or len(self._unrendered) < _NAMES_MAX:
+                        self._unrendered[key] = place, at, count + 1
+
+    def _read_test(self, test: MergedTest) -> None:
+        # What tests share, each of them has: only the last one's is held, so that no other gets its identity.
+        before, self._read_last = self._read_last, {}
+        for spec in each_assertion(test.all_assertions):
+            self._read_last[id(spec)] = spec
+            if id(spec) in before:
+                continue
+            is_own = type(spec).__module__.startswith("geval_cli.")
+            self.sees_all = self.sees_all or spec.calls_server or not is_own
+            self._read(spec, is_code=spec.runs_code)
+        for options in (test.options, test.default_options, test.promptfoo, test.provider):
+            if options is not None:
+                self._read_last[id(options)] = options
+                if id(options) not in before:
+                    self._read(options)
+        for value in (*test.vars.values(), test.description, dict(test.metadata)):
+            self._read_value(value)
+        if test.tools is not None:
+            self.sees_all = self.sees_all or bool(test.tools.functions)
+            self._read_value(test.tools.world)
+        if test.user is not None:
+            self._used.add(PROFILE)
+            for text in (test.user.goal, test.user.opening, test.user.done_when):
+                self._read_value(text)
+
+    def _read(self, spec: Spec, *, is_code: bool = False) -> None:
+        dumped = spec.model_dump(mode="python", exclude={"place"}, serialize_as_any=True, exclude_none=True)
+        self._read_value(dumped, is_code=is_code)
+
+    def _read_value(self, value: JsonValue, *, is_code: bool = False) -> None:
+        if isinstance(value, str):
+            if is_code:
+                self.sees_all = self.sees_all or value.startswith("file://")
+                self._used.update(_WORD.findall(value))
+                self.sees_all = self.sees_all or _WHOLE_VARS.search(value) is not None
+            elif "{" in value:
+                for tag in _TAG.findall(value):
+                    self._read_tag("".join(tag))
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                is_transform = str(key).endswith(("ransform", "transform_vars", "transformVars"))
+                self._read_value(item, is_code=is_code or is_transform)
+                self._read_value(str(key))
+        elif isinstance(value, list | tuple | set | frozenset):
+            for item in value:
+                self._read_value(item, is_code=is_code)
+
+    def _read_tag(self, tag: str) -> None:
+        words = _WORD.findall(tag)
+        self._used.update(words)
+        if not tag.isascii() or "-" in tag or "[" in tag:  # has names that are not words
+            self._tags.add(tag)
+        self.sees_all = self.sees_all or "vars" in words
+
+
+def _texts_of_prompt(prompt: PromptSpec) -> Iterator[str]:
+    yield prompt.raw or ""
+    yield prompt.system or ""
+    for message in prompt.messages or ():
+        yield str(message.content)
+
+
+def _is_in_config(place: SourcePath | Location, name: str) -> bool:
+    """Return whether a YAML file has the variable, and not a table of tests."""
+    location = _location(place, ("vars", name))
+    return location is not None and location.file.endswith((".yaml", ".yml"))
+
+
+def _unused(names: Sequence[str], found: _Unused, place: Location | None, hint: str) -> Problem:
+    shown = ", ".join(f"`{name}`" for name in names[:_NAMES_LISTED])
+    more = f" and {len(names) - _NAMES_LISTED:,} more" if len(names) > _NAMES_LISTED else ""
+    of_tests = f" of {found.tests:,} tests" if found.tests > 1 else ""
+    said = (
+        f"the variable {shown}{of_tests} is"
+        if len(names) == 1
+        else f"the variables {shown}{more}{of_tests} are"
+    )
+    return Problem(
+        f"{said} not used",
+        place,
+        hint if len(names) == 1 else hint.replace("use it", "use them").replace("remove it", "remove them"),
+        severity=Severity.WARNING,
+    )
+
+
+def _location(place: SourcePath | Location, keys: tuple[str, ...]) -> Location | None:
+    if not isinstance(place, SourcePath):
+        return place
+    return place.key(*keys) or place.value(*keys) or place.value()
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN_MAX else f"{line[: _SHOWN_MAX - 1]}…"
+
+
+def _columns_named_alike(plan: Plan) -> Iterator[Problem]:
+    """Yield a warning for providers or prompts that results could not tell apart."""
+    for what, specs in (("providers", plan.providers), ("prompts", plan.suite.prompts)):
+        names = [spec.title if what == "providers" else spec.label for spec in specs]  # type: ignore[union-attr]
+        for name, count in Counter(names).items():
+            if count > 1 and name:
+                second = [spec for spec, own in zip(specs, names, strict=True) if own == name][1]
+                yield Problem(
+                    f"{count} {what} have the name `{_short(name)}`, so their columns look alike",
+                    second.place.value("id") or second.place.value("label") or second.place.value(),
+                    "give each its own `label`",
+                    severity=Severity.WARNING,
+                )
