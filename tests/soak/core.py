@@ -19,6 +19,16 @@ CORE = (
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
+        "geval_cli/gateway/cache.py",
+        "pairs = zip(wanted, call.keys, strict=True)",
+        "pairs = zip(wanted, call.keys, strict=False)",
+    ): "keys are made for as many samples as are wanted",
+    (
+        "geval_cli/gateway/cache.py",
+        "if count == 1:",
+        "if count == (0):",
+    ): "a shorter way to the same share",
+    (
         "geval_cli/gateway/limits.py",
         "if self.tokens is not None and actual:",
         "if actual:",
