@@ -793,6 +793,8 @@ def rendered_texts(
         if is_cut and text.lstrip().startswith("[") and templates.rules.template_language == "strict":
             with suppress(ValueError, RecursionError):
                 found = json.loads(text)
+            if isinstance(found, list) and len(found) == 1 and not isinstance(found[0], str):
+                found = None  # `[1]` is a citation
         if isinstance(found, list | tuple) and not any(
             isinstance(part, list | tuple | dict) for part in found
         ):

@@ -54,6 +54,9 @@ def test_a_variable_that_holds_a_list_stands_for_its_texts(words: object) -> Non
         ('["{{ city }}", "Rome"]', "Oslo", True),
         (("x", "{{ words }}"), "Paris", True),
         ("[a], b", "[a]", True),  # no JSON: a text with commas
+        ("[1]", "as in [1]", True),  # a citation
+        ("[1]", "as in 1", False),
+        ('["1"]', "as in 1", True),
         ('[["a"], "b"]', "a", False),
     ],
 )
