@@ -404,7 +404,10 @@ def _add_checks(
     place: SourcePath,
     origins: dict[KeyPath, KeyPath],
 ) -> None:
-    """Add the assertions of `assert.TYPE` behind those of `assert`; an empty column is none."""
+    """Add the assertions of `assert.TYPE` behind those of `assert`; an empty column is none.
+
+    A cell is the threshold of a type that has no `value`, such as `latency`.
+    """
     if not checks:
         return
     key = next((key for key in _ASSERTIONS if key in test), "assert")
@@ -414,8 +417,11 @@ def _add_checks(
     made = [*written]
     for name, kind, value in checks:
         if value is not None and value != "":
-            origins[(key, len(made))] = origins[(key, len(made), "value")] = (*place.path, name)
-            made.append({"type": kind, "value": value})
+            fields = ASSERTION_TYPES[kind.removeprefix("not-")].model_fields
+            of_cell = "value" if "value" in fields or "threshold" not in fields else "threshold"
+            origins[(key, len(made))] = origins[(key, len(made), of_cell)] = (*place.path, name)
+            is_number = of_cell == "threshold" and isinstance(value, str)
+            made.append({"type": kind, of_cell: _scalar(value) if is_number else value})
     if made:
         test[key] = made
 

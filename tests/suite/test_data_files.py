@@ -690,6 +690,31 @@ def test_prompts_of_wildcards_and_folders_are_called_as_their_files(tmp_path: Pa
     assert labels("file://prompts/b.txt") == [("prompt-1", "b.txt {{ question }}")]
 
 
+@pytest.mark.parametrize(
+    ("column", "cell", "made"),
+    [
+        ("assert.latency", "250", {"type": "latency", "threshold": 250}),
+        ("assert.not-perplexity", "1.5", {"type": "not-perplexity", "threshold": 1.5}),
+        ("assert.contains", "250", {"type": "contains", "value": "250"}),
+        ("assert.latency", "soon", '`threshold` must be a number of at least 0, found the text "soon"'),
+        ("assert.latency", "NaN", "`threshold` must be a number of at least 0, found the number nan"),
+        ("assert.is-html", "yes", "unknown key `value` in an is-html assertion"),
+    ],
+)
+def test_a_cell_is_the_threshold_of_an_assertion_that_has_no_value(
+    tmp_path: Path, column: str, cell: str, made: object
+) -> None:
+    (tmp_path / "t.csv").write_text(f"question,{column}\nq,{cell}\n", encoding="utf-8")
+    found = problems_of(tmp_path, {**ECHO, "prompts": ["x"], "tests": ["file://t.csv"]}, TRUSTED)
+    if isinstance(made, str):
+        assert (found[0].message, found[0].location.line) == (made, 2)
+        return
+    assert found == []
+    opened(tmp_path, {**ECHO, "prompts": ["x"], "tests": ["file://t.csv"]})
+    content = read_portable_suite(tmp_path / "gevalconfig.json", env={}).content
+    assert content["tests"][0]["assert"] == [made]
+
+
 def test_a_suite_with_files_is_exported_with_their_content(tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     for name in ("a", "b"):
