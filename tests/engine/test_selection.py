@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.sample_run import make_case
+from support.specs import suite
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.plan import SelectedTests, Selection, failing_tests, names_of
 from geval_cli.records import Status
 from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.base import PromptSpec, ProviderSpec
 
 
 @dataclass
@@ -65,6 +67,21 @@ TESTS = [
 )
 def test_what_each_filter_takes(selection: Selection, indexes: list[int]) -> None:
     assert chosen(selection, TESTS) == indexes
+
+
+def test_prompts_and_providers_are_chosen_by_id_or_label() -> None:
+    prompts = tuple(
+        PromptSpec(id=name, label=label, raw="") for name, label in (("p1", "short"), ("p2", "long"))
+    )
+    providers = (ProviderSpec(id="echo"), ProviderSpec(id="openai:x", label="large"))
+    whole = suite([case(0)], prompts=prompts, providers=providers)
+    for selection, kept in (
+        (Selection(prompts="lon"), (["p2"], ["echo", "openai:x"])),
+        (Selection(prompts="p1", providers="large"), (["p1"], ["openai:x"])),
+        (Selection(providers="^echo$", first=1), (["p1", "p2"], ["echo"])),
+    ):
+        found = selection.apply(whole)
+        assert ([item.id for item in found.prompts], [item.id for item in found.providers]) == kept
 
 
 @given(st.integers(0, 12), st.integers(0, 50))
