@@ -8,7 +8,6 @@ assertions, and assertions are given tests: so they are defined together.
 import csv
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
@@ -784,24 +783,36 @@ def rendered_texts(
     Strict templates render a list as JSON. So `{{ words }}` stands for the texts of a list, and with `split` what is
     written as a list of JSON is one.
     """
+    is_list = isinstance(value, list | tuple)
     texts: list[str] = []
-    for item in value if isinstance(value, list | tuple) else [value]:
+    for item in value if is_list else [value]:
         written = as_text(item)
-        text = templates.render(written, test.variables)
-        is_cut = split and item is value
-        found = held_data(written, test, templates)
-        if is_cut and text.lstrip().startswith("[") and templates.rules.template_language == "strict":
-            with suppress(ValueError, RecursionError):
-                found = json.loads(text)
-            if isinstance(found, list) and len(found) == 1 and not isinstance(found[0], str):
-                found = None  # `[1]` is a citation
-        if isinstance(found, list | tuple) and not any(
-            isinstance(part, list | tuple | dict) for part in found
-        ):
-            texts += map(as_text, found)
-        else:
-            texts += split_at_commas(text) if is_cut else [text]
+        found = _flat_list(held_data(written, test, templates))
+        if found is None:
+            text = templates.render(written, test.variables)
+            found = [text]
+            if split and not is_list:
+                listed_in_json = _json_list(text) if templates.rules.template_language == "strict" else None
+                found = split_at_commas(text) if listed_in_json is None else listed_in_json
+        texts += map(as_text, found)
     return texts
+
+
+def _json_list(text: str) -> Sequence[JsonValue] | None:
+    """Return the flat list that a text is in JSON; None of others, and of `[1]`, which is a citation."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_citation = len(found) == 1 and not isinstance(found[0], str)
+    return None if is_citation else _flat_list(found)
+
+
+def _flat_list(found: JsonValue) -> Sequence[JsonValue] | None:
+    is_flat = isinstance(found, list) and not any(isinstance(part, list | tuple | dict) for part in found)
+    return found if is_flat else None
 
 
 def check_texts(value: JsonValue, place: SourcePath, context: CheckContext, problems: list[Problem]) -> bool:

@@ -130,10 +130,8 @@ class EqualsAssertion(Assertion):
         if held is None and not isinstance(self.value, dict | list) and self.value is not None:
             expected = tools.templates.render(as_text(self.value), variables)
             return _outcome(subject.text == expected, expected)
-        value = held
-        if held is None:
-            render = partial(tools.templates.render, variables=variables)
-            value = expected_data(self.value, render, tools.rules)
+        render = partial(tools.templates.render, variables=variables)
+        value = expected_data(self.value, render, tools.rules) if held is None else held
         try:
             found = parse_strict_json(subject.text)
         except ValueError:
@@ -268,14 +266,12 @@ class TextAssertion(Assertion):
             return [_always(self, location, context)]
         held = held_data(text, context.test, context.templates)
         if held is not None:
-            message = (
-                f"{self.type} looks for a {'list' if isinstance(held, list) else 'mapping'}, written as JSON"
-            )
-            in_list = f"use `{self.type}-any` or `{self.type}-all`, or name one of its texts"
-            hint = in_list if self.base_type.endswith("contains") else "name one of its texts"
-            problems.append(
-                Problem(f"{message} ({context.where})", location, hint, severity=Severity.WARNING)
-            )
+            what = "list" if isinstance(held, list) else "mapping"
+            message = f"{self.type} looks for a {what}, written as JSON ({context.where})"
+            hint = "name one of its texts"
+            if self.base_type.endswith("contains"):
+                hint = f"use `{self.type}-any` or `{self.type}-all`, or {hint}"
+            problems.append(Problem(message, location, hint, severity=Severity.WARNING))
         if value is not None and self.base_type == "regex":
             if not _is_known(value, context.rules):
                 hint = (

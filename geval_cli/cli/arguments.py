@@ -276,15 +276,18 @@ _NOT_AGAIN = {"plan", "watch", "home", "cache_folder"}
 
 
 def repeated_options(options: RunOptions) -> str | None:
-    """Return what to write behind `--resume` to resume a run of these options: a budget is kept, and a wall.
+    """Return what to write behind `--resume` to resume a run of these options: its budget and its sandbox are kept.
 
     None where they are not as easily written: values by name may be secret, and what `latest` names is another run now.
     """
     words = []
     for declared, option in declared_options(RunOptions):
         value = getattr(options, declared.name)
-        in_other_groups = option.group not in (OptionGroup.RESULTS, OptionGroup.RESUMING)
-        if value == default_of(declared) or not in_other_groups or declared.name in _NOT_AGAIN:
+        is_left_out = declared.name in _NOT_AGAIN or option.group in (
+            OptionGroup.RESULTS,
+            OptionGroup.RESUMING,
+        )
+        if is_left_out or value == default_of(declared):
             continue
         if isinstance(value, Mapping | tuple) or declared.name in ("filter_failing", "merge"):
             return None

@@ -75,9 +75,9 @@ def done(
 
     async def run() -> list[CaseResult]:
         context = JobContext(generate, tools_of(judge), columns=row_columns(plan.columns))
-        desk = ComparisonGroups(context, lambda job: plan.cases_of(job.test))
+        groups = ComparisonGroups(context, lambda job: plan.cases_of(job.test))
         [queue] = plan.queues
-        return [result for job in queue for result in await desk.run(job)]
+        return [result for job in queue for result in await groups.run(job)]
 
     return asyncio.run(run()), judge
 
@@ -300,10 +300,10 @@ def test_prompts_that_differ_are_not_shown() -> None:
 
     async def run() -> None:
         context = JobContext(generate, tools_of(judge), columns=row_columns(plan.columns))
-        desk = ComparisonGroups(context, lambda job: plan.cases_of(job.test))
+        groups = ComparisonGroups(context, lambda job: plan.cases_of(job.test))
         [queue] = plan.queues
         for job in queue:
-            await desk.run(job)
+            await groups.run(job)
 
     asyncio.run(run())
     assert len(judge.requests) == 2

@@ -1,4 +1,4 @@
-"""What is written for a stranger's config is written where it says: links, pipes and devices lead nowhere else."""
+"""What is written for an untrusted config is written where it says: links, pipes and devices lead nowhere else."""
 
 import json
 import os

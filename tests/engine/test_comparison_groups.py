@@ -29,7 +29,7 @@ def plan_of(*assertions: Assertion, tests: int = 1, repeats: int = 1) -> Plan:
 
 
 def done(plan: Plan, answers: Answers, tools: Tools) -> list[CaseResult]:
-    """What the desk gives out, in the order in which it does."""
+    """What the groups give out, in their order."""
 
     async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
         answer = answers[spec.label]
@@ -38,9 +38,9 @@ def done(plan: Plan, answers: Answers, tools: Tools) -> list[CaseResult]:
         return ModelResponse((Choice(answer),), Usage(1))
 
     async def run() -> list[CaseResult]:
-        desk = ComparisonGroups(JobContext(generate, tools), lambda job: plan.cases_of(job.test))
+        groups = ComparisonGroups(JobContext(generate, tools), lambda job: plan.cases_of(job.test))
         [queue] = plan.queues
-        return [result for job in queue for result in await desk.run(job)]
+        return [result for job in queue for result in await groups.run(job)]
 
     return asyncio.run(run())
 

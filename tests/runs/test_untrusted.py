@@ -1,4 +1,4 @@
-"""`--untrusted`: what a stranger's config may not do is refused before anything happens, each with its line."""
+"""`--untrusted`: what an untrusted config may not do is refused before anything happens, each with its line."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What strangers' configs try, and do not get: files elsewhere, programs, environment values, servers."""
+"""What untrusted configs try, and do not get: files elsewhere, programs, environment values, servers."""
 
 from pathlib import Path
 

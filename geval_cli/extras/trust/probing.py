@@ -663,16 +663,16 @@ async def probe_with(
 ) -> ProbeReport:
     """Probe the judges that a context gives; as `run_probe`."""
     probes, plan = chosen_probes(options.only), _planned(prepared, options)
-    desk = ConcurrentRater(context, options, lambda asked: listen(asked, plan.ratings))
+    rater = ConcurrentRater(context, options, lambda asked: listen(asked, plan.ratings))
     is_asked = any(item.kind not in (ProbeKind.PLACE, ProbeKind.FAMILY) for item in probes)
-    pending = await desk.answers(drawn_jobs(prepared, options)) if is_asked else []
+    pending = await rater.answers(drawn_jobs(prepared, options)) if is_asked else []
     items = with_others([probed_output(found, prepared) for found in pending if found.subject is not None])
-    findings = await desk.findings(probes, items)
+    findings = await rater.findings(probes, items)
     for item in probes:
         if item.kind is ProbeKind.PLACE:
-            findings += await desk.places(item, prepared)
+            findings += await rater.places(item, prepared)
         if item.kind is ProbeKind.JOINT:
-            findings += await desk.together(item, items)
+            findings += await rater.together(item, items)
     return ProbeReport(
         config=str(prepared.suite.path),
         judges=tuple(spec.public_id for spec in prepared.judges),
@@ -680,13 +680,13 @@ async def probe_with(
         tests=len({item.cluster for item in items}),
         seed=options.seed,
         planned=plan.ratings,
-        asked=desk.asked,
-        errored=desk.errored,
-        usage=desk.usage,
+        asked=rater.asked,
+        errored=rater.errored,
+        usage=rater.usage,
         findings=(*findings, *_family_findings(probes, options)),
         unanswered=len(pending) - len(items),
-        stopped=desk.stopped,
-        first_error=desk.first_error,
+        stopped=rater.stopped,
+        first_error=rater.first_error,
     )
 
 
