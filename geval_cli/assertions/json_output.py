@@ -1,20 +1,24 @@
 """is-json, contains-json, evaluation-schema: the output is JSON or holds some, and fits the schema, if any.
 
-The draft of a schema is the one that `$schema` names, 2020-12 otherwise. Formats are checked. References are followed
+The draft of a schema is the one that `$schema` names, 2020-12 otherwise. Formats are checked, and patterns are those of
+JavaScript. References are followed
 within the schema; nothing is ever fetched.
 """
 
 import asyncio
 import json
+import math
+import re
 import sys
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import islice
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import regex
-from jsonschema import Draft202012Validator, FormatChecker, SchemaError
+from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped] # jsonschema's own, without stubs
@@ -23,6 +27,7 @@ from pydantic import Field
 from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
+from rfc3339_validator import validate_rfc3339  # type: ignore[import-untyped]
 
 from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools, shortened, unrendered
 from geval_cli.assertions.json_text import (
@@ -34,6 +39,7 @@ from geval_cli.assertions.json_text import (
     parse_strict_json,
     unless_empty,
 )
+from geval_cli.assertions.match import is_javascript_pattern, python_pattern
 from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, compiled, is_found, within
 from geval_cli.errors import CheckTimeoutError, ConfigError, Problem, UnjudgeableError
 from geval_cli.records import JsonValue
@@ -130,7 +136,7 @@ def _flaws(schema_text: str) -> tuple[_SchemaProblem, ...]:
         message = "broken JSON Schema: `$schema` must be text"
         return (_SchemaProblem(message, "name a draft, or leave it out", ("$schema",)),)
     try:
-        _validator_class(schema).check_schema(schema)
+        _validator_class(schema).check_schema(schema, format_checker=_FORMATS)
         flaws = tuple(_reference_flaws(schema))
         if not flaws:
             # A schema that only leads back to itself does so on any value.
@@ -174,7 +180,7 @@ def _pattern_flaws(contents: JsonValue) -> Iterator[_SchemaProblem]:
     for pattern in (contents.get("pattern"), *(named if isinstance(named, dict) else ())):
         try:
             if isinstance(pattern, str):
-                compiled(pattern)
+                compiled(_as_python(pattern))
         except regex.error as error:
             yield _SchemaProblem(
                 f"broken pattern `{shortened(pattern)}` in the schema: {error}", "fix the pattern"
@@ -200,9 +206,7 @@ def _unresolved(reference: str) -> _SchemaProblem:
 def _validator(schema_text: str) -> Validator:
     schema: Any = json.loads(schema_text)
     # An explicit registry keeps jsonschema from fetching remote references by itself.
-    validator: Validator = _validator_class(schema)(
-        schema, registry=Registry(), format_checker=FormatChecker()
-    )
+    validator: Validator = _validator_class(schema)(schema, registry=Registry(), format_checker=_FORMATS)
     return validator
 
 
@@ -215,7 +219,61 @@ def _validator_class(schema: Schema) -> Any:
 def _with_time_limits(draft: Any) -> Any:
     """Return the draft with regular expressions that give up: those of `re` could not be stopped by anything."""
     checks = {name: _rebound(check) for name, check in draft.VALIDATORS.items()}
-    return extend(draft, checks)  # type: ignore[no-untyped-call]  # the stubs leave it open
+    return extend(draft, {**checks, "multipleOf": _multiple_of})  # type: ignore[no-untyped-call]  # the stubs leave it open
+
+
+def _multiple_of(_: Validator, step: float, value: JsonValue, __: Schema) -> Iterator[ValidationError]:
+    """Yield an error unless a number is a multiple as written: 19.99 is one of 0.01, though not as floats are."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    if abs(value) == math.inf or (Fraction(str(value)) / Fraction(str(step))).denominator != 1:
+        yield ValidationError(f"{value!r} is not a multiple of {step}")
+
+
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_ATOM = "[a-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_POINTER = "(?:/(?:[^~/]|~[01])*)*"
+_VARIABLE = "(?:[a-z0-9_.]|%[0-9a-f]{2})+(?::[1-9][0-9]{0,3}|[*])?"
+_WRITTEN = {
+    "duration": r"P(?!$)(?:\d+W|(?:\d+Y)?(?:\d+M)?(?:\d+D)?(?:T(?=\d)(?:\d+H)?(?:\d+M)?(?:\d+S)?)?)",
+    "email": rf'(?:{_ATOM}(?:[.]{_ATOM})*|"(?:[^"\\]|\\.)*")@(?:{_LABEL}(?:[.]{_LABEL})*|\[[0-9a-f:.]+\])',
+    "hostname": rf"(?=.{{1,254}}$){_LABEL}(?:[.]{_LABEL})*[.]?",
+    "json-pointer": _POINTER,
+    "relative-json-pointer": rf"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
+    "uri-template": (
+        r"""(?:[^\x00-\x20"'<>%\\^`{|}]|%[0-9a-f]{2}|"""
+        rf"""\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"""
+    ),
+}
+"""How texts of the formats are written that jsonschema checks loosely, or only beside other packages."""
+
+
+def _formats() -> FormatChecker:
+    formats = FormatChecker()
+    for name, written in _WRITTEN.items():
+        flags = re.ASCII if name == "duration" else re.IGNORECASE | re.ASCII | re.DOTALL
+        fits = re.compile(written, flags).fullmatch
+        formats.checks(name)(lambda value, fits=fits: not isinstance(value, str) or bool(fits(value)))
+    # Of all drafts together, jsonschema keeps the `time` of the third, without a zone.
+    formats.checks("time")(
+        lambda value: not isinstance(value, str) or validate_rfc3339(f"1970-01-01T{value.upper()}")
+    )
+    formats.checks("regex", raises=regex.error)(
+        lambda value: not isinstance(value, str) or bool(compiled(_as_python(value)))
+    )
+    return formats
+
+
+def _as_python(pattern: str) -> str:
+    """Return a schema's pattern, which is JavaScript's, for the module `regex`; one that only Python knows stays."""
+    escapes = (found[1] for found in re.finditer(r"\\(.)", pattern, re.DOTALL))
+    is_foreign = any(letter.isalpha() and letter not in "dDwWsSbBfnrtvcxukpP" for letter in escapes)
+    if is_foreign or not is_javascript_pattern(pattern):
+        return pattern
+    return python_pattern(pattern, is_unicode=True)
+
+
+_FORMATS = _formats()
 
 
 class _LimitedPatterns:
@@ -223,7 +281,7 @@ class _LimitedPatterns:
 
     @staticmethod
     def search(pattern: str, text: str) -> bool:
-        return is_found(pattern, text)
+        return is_found(_as_python(pattern), text)
 
 
 def _rebound(check: Any) -> Any:

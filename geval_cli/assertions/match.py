@@ -48,6 +48,7 @@ _ALONE = {
 _SAME = frozenset("DWsSfnrtvb0123456789")
 _HEXADECIMAL = re.compile(r"x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}")
 _CONTROL = re.compile(r"c[A-Za-z]")
+_UNICODE = re.compile(r"\\(?:[pP]\{[^{}]+\}|u\{(0*(?:10)?[0-9a-fA-F]{1,5})\})")
 _NAMED = re.compile(r"k<([A-Za-z_]\w*)>")
 _COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
 _ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
@@ -169,18 +170,23 @@ def is_javascript_pattern(pattern: str) -> bool:
     return _FOREIGN_GROUP.search(_ESCAPED.sub("", pattern)) is None
 
 
-def python_pattern(pattern: str) -> str:
+def python_pattern(pattern: str, *, is_unicode: bool = False) -> str:
     r"""The pattern for the module `regex` that matches what `new RegExp(pattern)` matches in JavaScript.
 
     Digits and words are ASCII, `$` is the very end, `.` stops at every line break, and escapes that JavaScript does not
-    know are the characters themselves. What is broken stays so.
+    know are the characters themselves. What is broken stays so. `is_unicode` is its flag `u`, by which `\p{L}` and
+    `\u{e9}` mean characters.
     """
     parts: list[str] = []
     place, in_class = 0, False
     while place < len(pattern):
         sign = pattern[place]
         if sign == "\\":
-            written, place = _escape(pattern, place + 1, in_class=in_class)
+            found = _UNICODE.match(pattern, place) if is_unicode else None
+            if found is None:
+                written, place = _escape(pattern, place + 1, in_class=in_class)
+            else:
+                written, place = re.escape(chr(int(found[1], 16))) if found[1] else found[0], found.end()
         elif in_class:
             in_class = sign != "]"
             is_sign = sign == "-" and parts[-1] in _IN_CLASS.values()  # no range begins with many characters
