@@ -40,6 +40,7 @@ def test_contains_sql_looks_into_code_fences() -> None:
     assert passes("contains-sql", "Sure:\n```sql\nSELECT 1\n```\nok?")
     assert passes("contains-sql", "```\nno sql\n```\n```mysql\nSELECT 1\n```")
     assert passes("contains-sql", "SELECT 1")
+    assert passes("contains-sql", "Sure:\r\n```sql\r\nSELECT 1\r\n```\r\n")
     assert not passes("contains-sql", "```python\nprint(1)\n```")
 
 
@@ -63,6 +64,23 @@ def test_contains_sql_looks_into_code_fences() -> None:
 )
 def test_only_what_is_allowed_may_be_used(rules: dict[str, object], output: str, reason: str | None) -> None:
     result = judged("is-sql", output, value=SqlRules(**rules))
+    assert result.score == float(reason is None), result.reason
+    assert reason is None or (result.reason or "").endswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("SELECT 1 /*!50000 FROM secret */", "select::null::secret"),
+        ("SELECT 1 /*M! FROM secret */", "select::null::secret"),
+        ("SELECT '/* it''s' /*! , x FROM secret */", "select::null::secret"),
+        ("SELECT '/*! FROM secret */'", None),
+        ("SELECT 1 /* /*! FROM secret */", None),
+        ("SELECT 1 -- it's\n/*! FROM secret */", "select::null::secret"),
+    ],
+)
+def test_comments_that_mysql_runs_are_sql(output: str, reason: str | None) -> None:
+    result = judged("is-sql", output, value=SqlRules(allowed_tables=("orders",)))
     assert result.score == float(reason is None), result.reason
     assert reason is None or (result.reason or "").endswith(reason)
 

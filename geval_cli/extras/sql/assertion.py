@@ -38,7 +38,7 @@ _DIALECTS = {
     "tsql": "tsql",
 }
 
-_FENCE = re.compile(r"```[ \t]*(?P<language>\w*)[ \t]*\n(?P<content>.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```[ \t]*(?P<language>\w*)[ \t\r]*\n(?P<content>.*?)```", re.DOTALL)
 
 
 class SqlRules(ValueRules):

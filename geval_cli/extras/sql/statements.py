@@ -62,11 +62,21 @@ _ABOUT_TABLES = frozenset(
 _SEES_OUTPUTS = (exp.Order, exp.Group, exp.Having, exp.Qualify, exp.Distinct)
 """Parts of a query where a name may be that of one of its outputs."""
 _EVERYTHING = "(.*)"
+_RUN_BY_MYSQL = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[ \t][^\n]*|\#[^\n]*"""
+    r"""|/\*M?!\d*(?P<sql>.*?)\*/|/\*.*?\*/""",
+    re.DOTALL,
+)
+"""Texts and comments; what is in `/*! ... */` is no comment for MySQL, and `/*M! ... */` none for MariaDB."""
 
 
 def sql_problem(text: str, dialect: str, rules: "SqlRules") -> str:
     """Return the first problem of the SQL, read as a dialect of sqlglot (`""`: of none); "" when there is none."""
     what = f"the output is not {rules.database_type} SQL"
+    if dialect == "mysql":
+        text = _RUN_BY_MYSQL.sub(
+            lambda found: found[0] if found["sql"] is None else f" {found['sql']} ", text
+        )
     try:
         statements = [_as_insert(item, dialect) for item in sqlglot.parse(text, dialect=dialect) if item]
     except (SqlglotError, RecursionError) as error:
