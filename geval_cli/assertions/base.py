@@ -775,6 +775,23 @@ def held_data(text: str, test: MergedTest, templates: Templates) -> JsonValue:
     return found if isinstance(found, list | dict) else None
 
 
+class Filled(str):
+    """A text of data that named nothing but a variable, rendered: it may also mean what the variable holds."""
+
+    held: JsonValue
+
+
+def filled(text: str, test: MergedTest, templates: Templates) -> str:
+    """Return a text of data rendered: `Filled` where `{{ id }}` alone stands for a number, a list or their like."""
+    rendered = templates.render(text, test.variables)
+    name = _ONE_NAME.fullmatch(text) if templates.rules.template_language == "strict" else None
+    if name is None or isinstance(test.variables.get(name[1], rendered), str):
+        return rendered
+    found = Filled(rendered)
+    found.held = test.variables[name[1]]
+    return found
+
+
 def rendered_texts(
     value: JsonValue, test: MergedTest, templates: Templates, *, split: bool = False
 ) -> list[str]:

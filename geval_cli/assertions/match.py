@@ -13,6 +13,7 @@ from pydantic import Field
 from geval_cli.assertions.base import (
     Assertion,
     CheckContext,
+    Filled,
     MergedTest,
     Outcome,
     Subject,
@@ -21,6 +22,7 @@ from geval_cli.assertions.base import (
     as_text,
     check_texts,
     compact_json,
+    filled,
     held_data,
     listed,
     render_deep,
@@ -126,12 +128,11 @@ class EqualsAssertion(Assertion):
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Compare with the rendered `value`: texts letter by letter, lists and mappings as JSON."""
-        variables = subject.test.variables
         held = held_data(self.value, subject.test, tools.templates) if isinstance(self.value, str) else None
         if held is None and not isinstance(self.value, dict | list) and self.value is not None:
-            expected = tools.templates.render(as_text(self.value), variables)
+            expected = tools.templates.render(as_text(self.value), subject.test.variables)
             return _outcome(subject.text == expected, expected)
-        render = partial(tools.templates.render, variables=variables)
+        render = partial(filled, test=subject.test, templates=tools.templates)
         value = expected_data(self.value, render, tools.rules) if held is None else held
         try:
             found = parse_strict_json(subject.text)
@@ -150,12 +151,14 @@ def expected_data(value: JsonValue, render: Callable[[str], str], rules: Dialect
 
 
 def is_same_json(one: JsonValue, other: JsonValue) -> bool:
-    """Return whether two values are equal as JSON: 1 equals 1.0, true equals no number, keys have no order."""
+    """Return whether a value is the expected one as JSON: 1 is 1.0, true is no number, keys have no order."""
+    if isinstance(other, Filled) and is_same_json(one, other.held):
+        return True
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(is_same_json(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(is_same_json, one, other))
     return bool(one == other)
 

@@ -47,6 +47,22 @@ def test_texts_anywhere_in_the_value_are_templates() -> None:
 
 
 @pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ('{"id": 7, "tags": ["x"], "gone": null}', True),
+        ('{"id": "7", "tags": ["x"], "gone": null}', True),
+        ('{"id": 8, "tags": ["x"], "gone": null}', False),
+        ('{"id": 7, "tags": ["y"], "gone": null}', False),
+        ('{"id": 7, "tags": ["x"], "gone": 0}', False),
+    ],
+)
+def test_a_variable_within_data_stands_for_what_it_holds(output: str, expected: bool) -> None:
+    value = {"id": "{{ id }}", "tags": "{{ tags }}", "gone": "{{ gone }}"}
+    variables = {"id": 7, "tags": ["x"], "gone": None}
+    assert passes("equals", output, value=value, vars=variables) is expected
+
+
+@pytest.mark.parametrize(
     ("variable", "output", "expected"),
     [
         ([1, "b"], '[1,"b"]', True),

@@ -8,12 +8,12 @@ from support.judge_server import prompt_text
 from support.loopback import LoopbackServer, Reply, chat_reply
 from support.product import Product
 from support.specs import case, subject
-from support.verdicts import judged
+from support.verdicts import judged, problems
 
 from geval_cli import GEval, MissingParamsError, TestCase, UsageError, check
+from geval_cli.assertions.match import is_same_json
 from geval_cli.assertions.trace import fits, trace_of
 from geval_cli.errors import UnjudgeableError
-from geval_cli.extras.traces.trajectory import same
 from geval_cli.records import Choice, ModelResponse, Status, TraceStep, Turn
 from geval_cli.specs.base import ProviderSpec
 
@@ -134,6 +134,41 @@ def test_without_forbidden_tools_the_negation_passes() -> None:
     assert verdict(f"not-{USED}", ABC, ["x", "y"]) is Status.PASSED
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "passed"),
+    [
+        (USED, "{{ names }}", True),
+        (USED, ("{{ names }}", "c"), True),
+        (USED, "a, c", True),
+        (USED, "a, x", False),
+        (SEQUENCE, ("{{ names }}", "c"), True),
+        (SEQUENCE, ("c", "{{ names }}"), False),
+        (ARGS, {"name": "a", "args": {"q": "{{ one }}", "at": "{{ two }}"}}, True),
+        (ARGS, {"name": "a", "args": {"q": "{{ one }}", "n": None, "at": [1, 2]}, "mode": "exact"}, True),
+        (ARGS, {"name": "a", "args": {"q": "{{ text }}"}}, False),
+        (ARGS, {"name": "a", "args": {"n": "{{ two }}"}}, False),
+    ],
+    ids=str,
+)
+def test_variables_stand_for_what_they_hold(kind: str, value: Any, passed: bool) -> None:
+    variables = {"names": ["a", "b"], "one": 1, "two": [1, 2], "text": "1"}
+    seen = subject("The output.", case(trace=ABC, vars=variables))
+    assert judged(kind, "", seen=seen, value=value).status is (Status.PASSED if passed else Status.FAILED)
+
+
+@pytest.mark.parametrize("kind", [USED, SEQUENCE])
+@pytest.mark.parametrize("names", [[], [""], " "])
+def test_a_variable_without_names_is_a_problem(kind: str, names: Any) -> None:
+    (problem,) = problems(kind, value=("{{ names }}",), vars={"names": names})
+    assert "tool name" in problem.message
+    assert not problems(kind, value=("{{ names }}",), vars={"names": ["a"]})
+
+
+def test_a_limit_on_steps_whose_time_is_not_known_is_an_error() -> None:
+    with pytest.raises(UnjudgeableError, match="not known how long"):
+        verdict(TIME, ABC, {"max": 1})
+
+
 @pytest.mark.parametrize("kind", [TIME, ERRORS])
 def test_nothing_to_hold_against_a_limit_passes(kind: str) -> None:
     value = {"max": 1, "pattern": "x*"} if kind == TIME else {"pattern": "x*"}
@@ -169,7 +204,7 @@ def test_patterns_fit_whole_names(name: str, pattern: str, expected: bool) -> No
     ],
 )  # fmt: skip
 def test_values_are_compared_as_json_has_them(one: Any, other: Any, expected: bool) -> None:
-    assert same(one, other) is same(other, one) is expected
+    assert is_same_json(one, other) is is_same_json(other, one) is expected
 
 
 CALLED = [

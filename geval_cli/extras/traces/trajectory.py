@@ -2,37 +2,60 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+from msgspec import Struct
 from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import (
     Assertion,
     CheckContext,
+    Filled,
+    MergedTest,
     Outcome,
     Subject,
     Tools,
     ValueRules,
+    filled,
     render_deep,
+    rendered_texts,
     shortened,
 )
+from geval_cli.assertions.match import is_same_json
 from geval_cli.assertions.trace import fits, known_trace
-from geval_cli.errors import Problem
+from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.judge.source import TOOL
 from geval_cli.records import JsonValue, TraceStep
-from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import Spec, StepType
+from geval_cli.templating import Templates
 
 Count = Annotated[int, Field(ge=0)]
-Render = Callable[[str], str]
-"""Fills the variables of a test into a text."""
 _Kind = StepType | Literal["span", "command", "search", "reasoning", "message"]
 _SPAN = "span"
 _COMMANDS = frozenset({"exec_command", "local_shell", "shell"})
 _MESSAGES = frozenset({"agent response", "send input"})
 _MOST_SHOWN = 3
 _BOUNDS_HINT = "add one of them"
+
+
+class Fill(Struct, frozen=True):
+    """Fills the variables of a test into what an assertion expects."""
+
+    test: MergedTest
+    templates: Templates
+
+    def text(self, written: str) -> str:
+        """Return a text rendered."""
+        return self.templates.render(written, self.test.variables)
+
+    def texts(self, written: JsonValue, *, split: bool = False) -> list[str]:
+        """Return texts rendered, of which a variable may hold a list; with `split` one text is cut at commas."""
+        return rendered_texts(written, self.test, self.templates, split=split)
+
+    def data(self, written: JsonValue) -> JsonValue:
+        """Return data with its texts rendered; one that is a variable alone may also be what it holds."""
+        return render_deep(written, lambda text: filled(text, self.test, self.templates))
 
 
 class StepMatcher(Spec):
@@ -103,10 +126,10 @@ class TraceAssertion(Assertion):
             UnjudgeableError: nothing is known of them.
         """
         steps = known_trace(subject, self.base_type)
-        return self.verdict(steps, lambda text: tools.templates.render(text, subject.test.variables))
+        return self.verdict(steps, Fill(subject.test, tools.templates))
 
-    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
-        """Return the verdict on the steps; `render` fills the test's variables into a text."""
+    def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
+        """Return the verdict on the steps; `fill` fills the test's variables in."""
         raise NotImplementedError
 
 
@@ -139,19 +162,19 @@ class ToolUsedAssertion(TraceAssertion):
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of names: none is given, or one is empty."""
-        return [*super().check(context), *_empty_names(tuple(self.texts()), self.base_type, self.place)]
+        return _with_empty_names(super().check(context), self, context)
 
-    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+    def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Pass when all tools were called; with `not-`, when none was."""
         called = _tools_in(steps)
         if isinstance(self.value, ToolCount):
-            wanted = render(self.value.wanted)
+            wanted = fill.text(self.value.wanted)
             count = sum(fits(step.name, wanted) for step in called)
             bounds = self.value if self.value.min is not None else self.value.model_copy(update={"min": 1})
             times_called = {0: "never called", 1: "called once"}.get(count, f"called {count} times")
             reason = f"{wanted} was {times_called}; expected: {bounds.shown}. {_called(called)}"
             return Outcome.of(bounds.holds(count), reason, count=count)
-        wanted_names = [render(name) for name in _listed(self.value)]
+        wanted_names = fill.texts(self.value, split=True)
         used = [name for name in wanted_names if any(fits(step.name, name) for step in called)]
         missing = [name for name in wanted_names if name not in used]
         # `not-` turns this round: then one of the forbidden tools is enough to fail.
@@ -201,11 +224,11 @@ class ToolSequenceAssertion(TraceAssertion):
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of names: none is given, or one is empty."""
-        return [*super().check(context), *_empty_names(tuple(self.texts()), self.base_type, self.place)]
+        return _with_empty_names(super().check(context), self, context)
 
-    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+    def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Pass when the calls fit one after the other; with `mode: exact`, when there is no other call."""
-        called, wanted = _tools_in(steps), [render(text) for text in self.texts()]
+        called, wanted = _tools_in(steps), fill.texts(list(self.texts()))
         if self._sequence.mode == "exact":
             fit = [fits(step.name, name) for step, name in zip(called, wanted, strict=False)]
             passed = len(called) == len(wanted) and all(fit)
@@ -261,10 +284,10 @@ class ToolArgumentsAssertion(TraceAssertion):
         )
         return problems
 
-    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+    def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Pass when one of the tool's calls has the arguments."""
         rules, called = self.value, _tools_in(steps)
-        wanted, expected = render(rules.wanted), render_deep(rules.args, render)
+        wanted, expected = fill.text(rules.wanted), fill.data(rules.args)
         calls = [step for step in called if fits(step.name, wanted)]
         known = [step.args for step in calls if step.args is not None]
         passed = any(_arguments_fit(args, expected, rules) for args in known)
@@ -304,9 +327,9 @@ class StepCountAssertion(TraceAssertion):
         """Yield the name."""
         yield self.value.wanted
 
-    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+    def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Count the steps of the type and the name."""
-        rules, wanted = self.value, render(self.value.wanted)
+        rules, wanted = self.value, fill.text(self.value.wanted)
         kinds = (rules.type,) if isinstance(rules.type, str) else rules.type or ()
         found = [
             step
@@ -341,9 +364,9 @@ class SpanCountAssertion(TraceAssertion):
         """Yield the pattern."""
         yield self.value.pattern
 
-    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+    def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Count the steps whose names fit."""
-        pattern = render(self.value.pattern)
+        pattern = fill.text(self.value.pattern)
         count = len(_named(steps, pattern))
         reason = f"{_number(count, 'step')} with a name that matches {pattern}; expected: {self.value.shown}"
         return Outcome.of(self.value.holds(count), reason, count=count)
@@ -372,10 +395,13 @@ class SpanDurationAssertion(TraceAssertion):
         """Yield the pattern."""
         yield self.value.pattern
 
-    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+    def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Hold the slowest step against the limit, or the percentile of all by nearest rank; passes without any."""
-        rules, pattern = self.value, render(self.value.pattern)
+        rules, pattern = self.value, fill.text(self.value.pattern)
         timed = sorted((step.ms, step.name) for step in _named(steps, pattern) if step.ms is not None)
+        if not timed and _named(steps, pattern) and fill.templates.rules.traces_from_answers:
+            message = f"it is not known how long the steps took that match {pattern}"
+            raise UnjudgeableError(message, hint="give them `ms` in the test's `trace`")
         if not timed:
             return Outcome.of(True, f"no step that matches {pattern} has a duration")
         rank = len(timed) if rules.percentile is None else math.ceil(rules.percentile / 100 * len(timed))
@@ -416,9 +442,9 @@ class ErrorSpansAssertion(TraceAssertion):
         """Yield the pattern."""
         yield self._rules.pattern
 
-    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+    def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Count the steps that have an error."""
-        rules, pattern = self._rules, render(self._rules.pattern)
+        rules, pattern = self._rules, fill.text(self._rules.pattern)
         named = _named(steps, pattern)
         if not named:
             return Outcome.of(True, f"no step matches {pattern}")
@@ -444,10 +470,26 @@ def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
-def _empty_names(names: Sequence[str], what: str, place: SourcePath) -> Iterator[Problem]:
-    if not names or any(not name.strip() for name in names):
-        message = f"{what} needs at least one tool name" if not names else f"{what} has an empty tool name"
-        yield Problem(message, place.value("value"), "write tool names; `*` and `?` are wildcards")
+def _with_empty_names(
+    problems: list[Problem], spec: ToolUsedAssertion | ToolSequenceAssertion, context: CheckContext
+) -> list[Problem]:
+    """Return the problems of templates, or one of names: none is given, or one is empty, in a variable too."""
+    names = list(spec.texts())
+    if problems or not context.knows_variables:
+        rendered = names
+    elif isinstance(spec.value, str):
+        rendered = rendered_texts(spec.value, context.test, context.templates, split=True)
+    else:
+        rendered = rendered_texts(names, context.test, context.templates)
+    if rendered and all(name.strip() for name in rendered):
+        return problems
+    message = (
+        f"{spec.base_type} needs at least one tool name"
+        if not rendered
+        else f"{spec.base_type} has an empty tool name"
+    )
+    hint = "write tool names; `*` and `?` are wildcards"
+    return [*problems, Problem(message, spec.place.value("value"), hint)]
 
 
 def _kinds_of(step: TraceStep) -> set[str]:
@@ -490,8 +532,12 @@ def _arguments_fit(args: JsonValue, expected: JsonValue, rules: ToolArguments) -
     own, wanted = _without(args, ignored), _without(expected, ignored)
     if isinstance(own, Mapping) and rules.defaults:
         known = rules.defaults
-        own = {name: value for name, value in own.items() if not (name in known and same(value, known[name]))}
-    return same(own, wanted) if rules.mode == "exact" else _has(own, wanted)
+        own = {
+            name: value
+            for name, value in own.items()
+            if not (name in known and is_same_json(value, known[name]))
+        }
+    return is_same_json(own, wanted) if rules.mode == "exact" else _has(own, wanted)
 
 
 def _without(value: JsonValue, ignored: Sequence[str]) -> JsonValue:
@@ -508,6 +554,8 @@ def _is_ignored(name: str, entry: str) -> bool:
 
 def _has(value: JsonValue, expected: JsonValue) -> bool:
     """Return whether a value holds all that is expected: mappings may have more, lists have to be as long."""
+    if isinstance(expected, Filled) and _has(value, expected.held):
+        return True
     if isinstance(expected, Mapping):
         return isinstance(value, Mapping) and all(
             name in value and _has(value[name], item) for name, item in expected.items()
@@ -518,13 +566,4 @@ def _has(value: JsonValue, expected: JsonValue) -> bool:
             and len(value) == len(expected)
             and all(_has(own, item) for own, item in zip(value, expected, strict=True))
         )
-    return same(value, expected)
-
-
-def same(one: JsonValue, other: JsonValue) -> bool:
-    """Return whether two values are the same as JSON has them: 1 is 1.0, and not true."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(same(own, item) for own, item in zip(one, other, strict=True))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    return is_same_json(value, expected)
