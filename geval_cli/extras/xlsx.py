@@ -1,11 +1,13 @@
 """Tests in sheets of .xlsx files, read row by row with the place of each cell."""
 
 import io
+import re
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import reduce
 from itertools import repeat
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +29,10 @@ _MAX_ELEMENTS, _MAX_DEPTH = 4_000_000, 100
 _MAX_TAG_BYTES = 4 << 20
 """Of the XML in an untrusted sheet, attributes counted, too: each takes a hundred bytes where it takes five here."""
 
+_MERGED = re.compile(rb'<(?:\w+:)?mergeCell\s[^>]{0,99}?\bref="([A-Z]{1,3})(\d{1,7}):[A-Z]{1,3}(\d{1,7})"')
+_MERGED_MAX = 150
+"""Bytes of what this matches."""
+
 _BROKEN_SHEET = (
     ValueError,
     LookupError,
@@ -45,7 +51,8 @@ def sheet_rows(
 ) -> Iterator[TableRow]:
     """Yield the rows of a sheet (the first one when `sheet` is empty) one by one; formulas have their saved values.
 
-    `sheet` is its name, or its number from 1. With `is_strict`, a formula without a value is an error.
+    `sheet` is its name, or its number from 1. With `is_strict`, a formula without a value is an error, and merged cells
+    have their value in each row.
 
     Raises:
         ConfigError: the file cannot be read, has no such sheet, or the package for it is missing.
@@ -83,6 +90,8 @@ def sheet_rows(
         written: Iterator[tuple[Any, ...]] = repeat(())
         if is_strict and _has_formulas(content):
             written = _opened(openpyxl, content, books, data_only=False)[name].iter_rows(values_only=True)
+        merged = _merged(content, book[name]) if is_strict else {}
+        covering: dict[int, tuple[int, Any]] | None = None  # until the header
         rows = zip(book[name].iter_rows(values_only=True), written, strict=False)
         for number, (cells, formulas) in enumerate(rows, start=1):
             if not cells and not formulas and number <= _MAX_SHEET_ROWS:  # a gap before a cell far below
@@ -97,6 +106,10 @@ def sheet_rows(
                 raise ConfigError([Problem(message, asked_at, "save it as .csv, which is read row by row")])
             row = TableRow(list(cells), number, number, sheet=name)
             _check_formulas(row, formulas, path)
+            if covering is not None:
+                _fill_merged(row.cells, number, merged, covering)
+            elif any(cell is not None for cell in cells):
+                covering = {}
             yield row
     except (*_BROKEN_SHEET, openpyxl.utils.exceptions.InvalidFileException) as error:
         hint = "save it again as .xlsx, or as .csv"
@@ -127,6 +140,41 @@ def _has_formulas(content: bytes) -> bool:
                         return True
                     end = chunk[-1:]
     return False
+
+
+def _merged(content: bytes, sheet: Any) -> dict[int, list[tuple[int, int]]]:
+    """Return the columns in which cells are merged with those below: by first row, each with the last row."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(sheet._worksheet_path) as stream:
+        end = b""
+        while chunk := stream.read(_CHUNK):
+            text = end + chunk
+            end = text[-_MERGED_MAX:]
+            for match in _MERGED.finditer(text):
+                column = reduce(lambda before, letter: before * 26 + letter - 64, match[1], 0)
+                found.setdefault(int(match[2]), []).append((column - 1, int(match[3])))
+    return found
+
+
+def _fill_merged(
+    cells: list[Any],
+    number: int,
+    merged: dict[int, list[tuple[int, int]]],
+    covering: dict[int, tuple[int, Any]],
+) -> None:
+    """Give the cells that a merged one covers in its column its value, as it is seen; not in a row without others.
+
+    `covering` has the last row and the value of the merged cells, by their columns.
+    """
+    if any(cell is not None for cell in cells):
+        for column in [column for column, (last, _) in covering.items() if last < number]:
+            del covering[column]
+        for column, (_, value) in covering.items():
+            cells += [None] * (column + 1 - len(cells))
+            cells[column] = value if cells[column] is None else cells[column]
+    for column, last in merged.pop(number, ()):
+        if column < len(cells) and cells[column] is not None:
+            covering[column] = (last, cells[column])
 
 
 def _check_formulas(row: TableRow, formulas: tuple[Any, ...], path: Path) -> None:

@@ -332,6 +332,30 @@ def test_durations_in_a_sheet_are_what_it_shows(tmp_path: Path) -> None:
     assert found == ["30:05:00", "00:00:07", "120:00:01"]
 
 
+def test_a_merged_cell_counts_in_each_row_that_it_covers(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    sheet = book.active
+    for row in (
+        ["area", "question", "word"],
+        ["a", "1", "x"],
+        [None, "2", None],
+        [None, "3", "y"],
+        [None, "4", None],
+    ):
+        sheet.append(row)
+    sheet.merge_cells("A2:B2")  # in one row: the second column has no value of its own
+    for merged in ("A3:A9", "C2:C3", "C1:D1"):
+        sheet.merge_cells(merged)
+    sheet["A3"] = "b"
+    book.save(tmp_path / "t.xlsx")
+    found = [
+        tuple(dict(case.vars)[name] for name in ("area", "question", "word"))
+        for case in cases(tmp_path, "file://t.xlsx")
+    ]
+    assert found == [("a", "", "x"), ("b", "2", "x"), ("b", "3", "y"), ("b", "4", "")]
+
+
 def test_a_sheet_that_holds_a_chart_is_passed_over(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
