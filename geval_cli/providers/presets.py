@@ -531,10 +531,10 @@ class _Call(Struct, frozen=True):
 
 def _request_url(preset: Preset, base_url: str, call: _Call) -> str:
     path = WIRE_FORMATS[preset.wire_format].path.format(model=call.model)
-    if path.startswith("/v1/") and base_url.rstrip("/").endswith("/v1"):
-        path = path.removeprefix("/v1")
     if path:
-        return join_url(base_url, path)
+        version = f"/{path.split('/')[1]}"  # which addresses of vendors often end with
+        has_version = split_url(base_url).path.rstrip("/").endswith(version)
+        return join_url(base_url, path.removeprefix(version) if has_version else path)
     if call.path == _COHERE_EMBED:
         return join_url(base_url.rstrip("/").removesuffix(_COMPATIBLE), call.path)
     if preset.wire_format == "openai" or split_url(base_url).path.rstrip("/").endswith("/openai/v1"):
