@@ -174,7 +174,8 @@ def test_every_kind_of_json_document_is_on_the_page_of_reports() -> None:
     page = (DOCS / "reference" / "reports.md").read_text(encoding="utf-8")
     table = page[page.index("| kind |") :].partition("\n\n")[0]
     named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-    known = re.findall(r'"kind": "(\w+)"', "".join(module_texts().values()))
+    head = r'schema_version"?(?:: |=)\{?\w+\}?,(?:\\n|\s)*"?kind"?(?:: |=)"(\w+)"'
+    known = re.findall(head, "".join(module_texts().values()))
     assert sorted(named) == sorted(set(known)), "the table of kinds in docs/reference/reports.md"
 
 
