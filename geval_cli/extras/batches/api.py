@@ -283,7 +283,5 @@ def way_to_batches(provider_id: str, config: Mapping[str, JsonValue] | None = No
     preset = PRESETS.get(kind)
     if preset is not None and preset.batch and name.startswith("responses:"):
         return f"write `{kind}:{name.removeprefix('responses:')}`: its batches take chat requests only"
-    return (
-        "use openai:, anthropic:, google:, mistral:, together: or groq:, "
-        "or set `batch: openai` for a server that has OpenAI's batch API"
-    )
+    able = [f"{kind}:" for kind, preset in PRESETS.items() if preset.batch and kind not in _WITHOUT]
+    return f"use {', '.join(able)}, or set `batch: openai` for a server that has OpenAI's batch API"
