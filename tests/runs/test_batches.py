@@ -361,10 +361,8 @@ class StuckServer(BatchServer):
             RemoteBatch(f"{vendor.id_prefix}other_{number}", vendor, [], "another", "file-x")
             for number in range(self.shown)
         ]
-        query = {**dict.fromkeys(("page", "pageToken", "nextToken"), "0"), "nameContains": ""}
-        page = vendor.listed(others, {**request.query, "after": "", "after_id": "", **query}, 100)
-        token = f"page-{len(self.log)}"
-        return web.json_response({**page, "has_more": True, "nextPageToken": token, "nextToken": token})
+        page = vendor.listed(others, {**request.query, vendor.page_key: "", "nameContains": ""}, 100)
+        return web.json_response({**page, "has_more": True, vendor.next_key: f"page-{len(self.log)}"})
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import queue
 import signal
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -48,6 +48,8 @@ class BatchServer(LoopThread):
         status_of: the HTTP status of a line of results, by its body.
         is_filtered: whether a content filter takes the answer to a body away, directly and in a batch.
         page_size: how many batches one page of a list has at most.
+        mistakes: exceptions of the emulator itself, such as a request that its vendor's class does not read; one
+            fails the test.
         calls: a list to which each request is added as it came: operation, method, path, query, header names, content.
     """
 
@@ -79,6 +81,12 @@ class BatchServer(LoopThread):
         self.headers: list[Any] = []
         self.kills_at: tuple[str, str] | None = None
         self.victim: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.mistakes: list[Exception] = []
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None and self.mistakes:
+            raise AssertionError("the emulator failed: is the vendor described?") from self.mistakes[0]
 
     @property
     def base_url(self) -> str:
@@ -135,7 +143,13 @@ class BatchServer(LoopThread):
         when = self._kill_time(operation)
         if when == "before":
             await self._kill()
-        response: web.StreamResponse = await handler(request)
+        try:
+            response: web.StreamResponse = await handler(request)
+        except web.HTTPException:
+            raise
+        except Exception as error:  # noqa: BLE001 - geval would ask again after a 500, for minutes
+            self.mistakes.append(error)
+            return web.json_response(error_body("emulator", repr(error)), status=422)
         if when == "after":
             await self._kill()
         if fault == "500":
@@ -248,7 +262,7 @@ class BatchServer(LoopThread):
         batch = RemoteBatch(
             f"{vendor.id_prefix}batch_{len(self.batches)}",
             vendor,
-            self.files[file_id] if file_id else body["requests"],
+            self.files[file_id] if file_id else vendor.submitted(body),
             label,
             file_id,
             expired_share=self.expired_share,
@@ -330,8 +344,7 @@ class BatchServer(LoopThread):
 
 def topic_answer(body: Any) -> str:
     """An answer that is another one for each topic; a verdict or steps where a judge is asked for them."""
-    messages = body.get("messages") or [*body["contents"], body.get("systemInstruction") or {"parts": []}]
-    text = "\n".join(_text_of(message) for message in messages) + str(body.get("system", ""))
+    text = "\n".join(_texts_in(body))
     number = next((word.strip(".,\"'") for word in text.split("topic ")[1:]), "-").split()[0].strip(".")
     if '"score"' in text:
         digits = "".join(letter for letter in number if letter.isdigit()) or "0"
@@ -341,11 +354,12 @@ def topic_answer(body: Any) -> str:
     return f"A sentence about topic {number}."
 
 
-def _text_of(message: Any) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text")) for part in content)
-    return str(content or "\n".join(str(part.get("text")) for part in message["parts"]))
+def _texts_in(value: Any) -> Iterator[str]:
+    """The texts of a request, whatever its vendor calls their places."""
+    if isinstance(value, str):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts_in(item)
 
 
 def _plain(field: Any) -> Any:

@@ -15,6 +15,7 @@ from support.batch_vendors import VENDORS
 
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.events import RunEvent
+from geval_cli.providers.preset_table import PRESETS
 from geval_cli.records import to_json
 from geval_cli.report.report import RunReport
 from geval_cli.runs.evaluate import run_evaluation
@@ -110,14 +111,8 @@ class BatchSuite:
             ),
             "AWS_ENDPOINT_URL_S3": f"{url.removesuffix('/v1')}/bedrock/s3",
             "OPENAI_BASE_URL": url,
-            "OPENAI_API_KEY": "sk-batch",
+            **{preset.key_envs[0]: "sk-batch" for preset in PRESETS.values() if preset.batch},
             "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
-            "ANTHROPIC_API_KEY": "sk-batch",
-            "GROQ_API_KEY": "sk-batch",
-            "AZURE_OPENAI_API_KEY": "sk-batch",
-            "GEMINI_API_KEY": "sk-batch",
-            "MISTRAL_API_KEY": "sk-batch",
-            "TOGETHER_API_KEY": "sk-batch",
         }
 
     def run(

@@ -53,6 +53,7 @@ class Vendor:
         has_error_file: whether errors are in a file of their own.
         refuses_when_full: whether too many tokens in its queue are a 429, not a batch that fails.
         uploads_elsewhere: whether the first answer to an upload only says where the file goes, below `store`.
+        page_key, next_key: how a query of the list names a page, and an answer the next one.
     """
 
     prefix: ClassVar[str] = ""
@@ -63,6 +64,8 @@ class Vendor:
     keeps_label: ClassVar[bool] = True
     has_error_file: ClassVar[bool] = True
     uploads_elsewhere: ClassVar[bool] = False
+    page_key: ClassVar[str] = "after"
+    next_key: ClassVar[str] = "last_id"
     refuses_when_full: ClassVar[bool] = False
     routes: ClassVar[Mapping[str, tuple[str, str]]] = {
         "chat": ("POST", "/v1/chat/completions"),
@@ -104,6 +107,10 @@ class Vendor:
         assert (body["endpoint"], body["completion_window"]) == ("/v1/chat/completions", "24h")
         assert self.keeps_label == ("metadata" in body)
         return body["input_file_id"], (body.get("metadata") or {}).get("geval_batch")
+
+    def submitted(self, body: Any) -> Lines:
+        """The requests of a batch that names no file; of vendors that take none."""
+        raise NotImplementedError
 
     def reply(self, body: Any, text: str) -> Any:
         choices = [
@@ -161,6 +168,7 @@ class Vendor:
 
 class Anthropic(Vendor):
     root = "/v1/messages"
+    page_key = "after_id"
     has_error_file = False
     routes: ClassVar[Mapping[str, tuple[str, str]]] = {
         "message": ("POST", "/v1/messages"),
@@ -176,6 +184,9 @@ class Anthropic(Vendor):
 
     def wished(self, body: Any) -> tuple[str, str | None]:
         return "", None
+
+    def submitted(self, body: Any) -> Lines:
+        return list(body["requests"])
 
     def reply(self, body: Any, text: str) -> Any:
         return {
@@ -278,6 +289,7 @@ class Mistral(Vendor):
     """Its jobs are of one model; what expired has no line."""
 
     prefix = "/mistral"
+    page_key = "page"
     states: ClassVar[Mapping[str, str]] = {
         "validating": "QUEUED",
         "in_progress": "RUNNING",
@@ -336,7 +348,7 @@ class Mistral(Vendor):
     def listed(self, batches: list[RemoteBatch], query: Mapping[str, str], most: int) -> Any:
         assert query["order_by"] == "-created"
         size = min(most, int(query["page_size"]))
-        first = int(query["page"]) * size
+        first = int(query["page"] or 0) * size
         page = [self.shown(item) for item in batches[first : first + size]]
         return {"object": "list", "data": page, "total": len(batches)}
 
@@ -403,6 +415,8 @@ class Together(Vendor):
 
 class Google(Vendor):
     prefix = "/google"
+    page_key = "pageToken"
+    next_key = "nextPageToken"
     root = ""
     base = ""
     id_prefix = "batches/"
@@ -518,6 +532,8 @@ class Bedrock(Vendor):
     """Its files are objects in a bucket; what was not asked has no line, and a token is good for one job."""
 
     prefix = "/bedrock"
+    page_key = "nextToken"
+    next_key = "nextToken"
     root = ""
     base = ""
     id_prefix = "arn:aws:bedrock:eu-west-1:123456789012:model-invocation-job/"
