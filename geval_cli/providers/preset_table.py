@@ -19,17 +19,21 @@ class WireRules(Struct, frozen=True):
         module: the module of `providers.wire` whose `build` makes the provider.
         key_header: the header that holds the key; `authorization` holds it as a bearer token.
         path: where requests go, below `base_url`, with `{model}`; empty for OpenAI's APIs, which have several.
+        version_header, version: a header that names the API's version, and the one to send unless `api_version` of
+            the config names another.
     """
 
     module: str
     key_header: str = "authorization"
     path: str = ""
+    version_header: str = ""
+    version: str = ""
 
 
 WIRE_FORMATS: Mapping[WireFormat, WireRules] = {
     "openai": WireRules("openai"),
     "azure": WireRules("openai", "api-key"),
-    "anthropic": WireRules("anthropic", "x-api-key", "/v1/messages"),
+    "anthropic": WireRules("anthropic", "x-api-key", "/v1/messages", "anthropic-version", "2023-06-01"),
     "google": WireRules("google", "x-goog-api-key", "/v1beta/models/{model}:generateContent"),
 }
 

@@ -133,8 +133,6 @@ class Endpoint:
 AZURE_API_VERSION = "2024-10-21"
 """The newest version of Azure's deployment API that is not a preview."""
 
-ANTHROPIC_VERSION = "2023-06-01"
-
 MODERATION_MODEL = "omni-moderation-latest"
 """Who moderates when only `openai:moderation` is written."""
 
@@ -503,8 +501,9 @@ def _needs_key(source: ProviderSource, settings: Mapping[str, Any]) -> bool:
 
 def _credentials(preset: Preset, settings: Mapping[str, Any], key: str | None) -> dict[str, str]:
     headers = {}
-    if preset.wire_format == "anthropic":
-        headers["anthropic-version"] = str(settings.get("api_version", ANTHROPIC_VERSION))
+    rules = WIRE_FORMATS[preset.wire_format]
+    if rules.version_header:
+        headers[rules.version_header] = str(settings.get("api_version", rules.version))
     if key:
         name = _key_header(preset)
         headers[name] = f"Bearer {key}" if name == "authorization" else key

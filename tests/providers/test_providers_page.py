@@ -18,8 +18,8 @@ from geval_cli.extras.local.models import LOCAL_KEYS
 from geval_cli.extras.programs.scripting.processes import DEFAULT_PARALLEL
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.providers.options import ENDPOINT_KEYS, OwnKey
-from geval_cli.providers.preset_table import PRESETS
-from geval_cli.providers.presets import ANTHROPIC_VERSION, AZURE_API_VERSION
+from geval_cli.providers.preset_table import PRESETS, WIRE_FORMATS
+from geval_cli.providers.presets import AZURE_API_VERSION
 from geval_cli.providers.registry import NONE_PROVIDER, OWN_KINDS
 from geval_cli.providers.trust import MODELS_DIR_VARIABLE
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
@@ -126,6 +126,13 @@ def test_every_kind_without_a_preset_has_an_example_and_its_address() -> None:
         assert kind.base_url in PAGE
 
 
+def test_every_vendor_with_batches_is_in_their_table() -> None:
+    page = (DOCS / "reference" / "costs.md").read_text(encoding="utf-8")
+    table = page[page.index("| | one batch |") :].partition("\n\n")[0]
+    missing = {kind for kind, preset in PRESETS.items() if preset.batch and f"`{kind}:`" not in table}
+    assert missing == set(), "add them to the table in docs/reference/costs.md"
+
+
 def test_every_variable_that_no_preset_has_is_named() -> None:
     for variable in (*VERTEX.key_envs, *VERTEX.base_url_envs, *VERTEX.account_envs):
         assert f"`{variable}`" in PAGE
@@ -149,7 +156,8 @@ def test_the_defaults_are_those_of_the_code() -> None:
     assert f" {limits.max_retries} by default" in rows["max_retries"]
     assert f"{DEFAULT_PARALLEL} for `python:` and `exec:`" in rows["max_concurrency"]
     assert f"{AZURE_API_VERSION} " in rows["api_version"]
-    assert f"{ANTHROPIC_VERSION} " in rows["api_version"]
+    for rules in WIRE_FORMATS.values():
+        assert f"{rules.version} " in rows["api_version"]
     assert f"| {llama.n_ctx} |" in rows["n_ctx"]
     assert f"| {llama.n_parallel} |" in rows["n_parallel"]
     assert f"is {DEFAULT_MAX_TOKENS} unless" in PAGE
