@@ -20,6 +20,7 @@ from geval_cli.errors import (
     ProviderUnavailableError,
 )
 from geval_cli.providers.base import Provider
+from geval_cli.providers.preset_table import WIRE_FORMATS
 
 KEY = "sk-very-secret-0123456789"
 
@@ -63,6 +64,18 @@ def anthropic(server: LoopbackServer, config: Mapping[str, Any]) -> Provider:
     return provider("anthropic:claude-sonnet-4-5", config, env=env)
 
 
+def google_reply(text: str, **reply: Any) -> Reply:
+    body = {
+        "candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3},
+    }
+    return Reply(body=body, **reply)
+
+
+def google(server: LoopbackServer, config: Mapping[str, Any]) -> Provider:
+    return provider("google:gemini", {"base_url": server.url, **config}, env={"GEMINI_API_KEY": KEY})
+
+
 def converse_reply(text: str, **reply: Any) -> Reply:
     body = {
         "output": {"message": {"role": "assistant", "content": [{"text": text}]}},
@@ -96,9 +109,14 @@ CASES = {
     ),
     "groq": Case(groq, chat_reply, "/v1/chat/completions", "authorization"),
     "anthropic": Case(anthropic, anthropic_reply, "/v1/messages", "x-api-key"),
+    "google": Case(google, google_reply, "/v1beta/models/gemini:generateContent", "x-goog-api-key"),
     "bedrock": Case(bedrock, converse_reply, "/model/eu.amazon.nova-lite-v1%3A0/converse", "authorization"),
     "http": Case(plain_http, chat_reply, "/answer", "authorization"),
 }
+
+
+def test_every_api_is_among_them() -> None:
+    assert WIRE_FORMATS.keys() - CASES.keys() == set(), "add a case of these APIs to CASES"
 
 
 @pytest.fixture(params=list(CASES))

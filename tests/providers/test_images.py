@@ -14,6 +14,7 @@ from support.pictures import BLUE, GIF, JPEG, WEBP, data_url, png
 from geval_cli.errors import UnjudgeableError
 from geval_cli.gateway.cache import choice_keys
 from geval_cli.providers.base import ProviderIdentity
+from geval_cli.providers.preset_table import WIRE_FORMATS
 from geval_cli.records import Message, ModelRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.media import Media, data_url_media, read_media, with_media
@@ -51,7 +52,7 @@ def converse_reply() -> Reply:
 
 Vendor = tuple[str, Callable[[], Reply], str, list[Any]]
 VENDORS: dict[str, Vendor] = {
-    "chat": (
+    "openai": (
         "openai:gpt-4.1",
         lambda: chat_reply("A cat."),
         "messages",
@@ -104,6 +105,12 @@ VENDORS: dict[str, Vendor] = {
 }
 
 
+def test_every_api_is_among_them() -> None:
+    apis = {rules.module for rules in WIRE_FORMATS.values()}
+    told = "add these APIs to VENDORS; of one without images, tell `sees_images` of providers.registry"
+    assert apis - VENDORS.keys() == set(), told
+
+
 def sent(vendor: Vendor, request: ModelRequest) -> Any:
     """What a vendor's server gets for `request`: the parts of the last message."""
     model, reply, key, _ = vendor
@@ -145,13 +152,13 @@ def test_an_image_that_a_chat_has_in_one_form_is_sent_in_any(
 
 def test_the_detail_that_openai_takes_is_kept(image: Media) -> None:
     part = {"type": "image_url", "image_url": {"url": image.marker, "detail": "low"}}
-    [found] = sent(VENDORS["chat"], ModelRequest((Message("user", [part]),)))
+    [found] = sent(VENDORS["openai"], ModelRequest((Message("user", [part]),)))
     assert found["image_url"]["detail"] == "low"
 
 
 def test_an_address_in_a_chat_goes_as_it_is() -> None:
     part = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
-    assert sent(VENDORS["chat"], ModelRequest((Message("user", [part]),))) == [part]
+    assert sent(VENDORS["openai"], ModelRequest((Message("user", [part]),))) == [part]
 
 
 @pytest.mark.parametrize(("content", "kind"), [(JPEG, "jpeg"), (GIF, "gif"), (WEBP, "webp"), (PNG, "png")])
