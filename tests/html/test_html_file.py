@@ -466,6 +466,12 @@ def test_the_config_is_not_in_the_page(tmp_path: Path) -> None:
     assert "only for us" not in file.read_text("utf-8") + json.dumps(chunks_of(file))
 
 
+def test_a_metric_may_be_called_half_of_a_surrogate_pair(tmp_path: Path) -> None:
+    summary = replace(SUMMARY, metrics={"half \ud800": next(iter(SUMMARY.metrics.values()))})
+    write_results_file(tmp_path / "run.html", make_report(summary=summary))
+    assert "half ?" in (tmp_path / "run.html").read_text("utf-8")
+
+
 def test_a_run_without_results(tab: Any, tmp_path: Path) -> None:
     report = make_report(results=lambda: iter(()), summary=RunSummary())
     with opened(tab, tmp_path, report) as found:

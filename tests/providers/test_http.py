@@ -79,8 +79,8 @@ def test_the_tests_variables_go_where_the_config_wants_them() -> None:
 
 def test_parameters_stand_behind_those_of_the_address() -> None:
     config = {"query_params": {"q": "{{ prompt }}", "n": 5}, "body": {"a": 1}}
-    _, sent = exchange(config, path="/ask?lang=en", request=ask("a b&c"))
-    assert (sent.method, sent.path) == ("POST", "/ask?lang=en&q=a+b%26c&n=5")
+    _, sent = exchange(config, path="/ask?lang=en", request=ask("a b&c\ud800"))
+    assert (sent.method, sent.path) == ("POST", "/ask?lang=en&q=a+b%26c%3F&n=5")
 
 
 def test_a_variable_that_is_missing_is_refused_before_anything_is_sent() -> None:

@@ -50,6 +50,7 @@ def test_json_text_stays_json(template: str, filled: str) -> None:
 
 def test_an_address_is_encoded() -> None:
     assert PLACES.fill_url("/{{ vars.b }}?q={{ vars.a }}").startswith("/5?q=say%20%22%7B%7B%20vars.b")
+    assert PlaceholderValues(ask("half \ud800", variables={})).fill_url("/{{ prompt }}") == "/half%20%3F"
 
 
 @pytest.mark.parametrize("name", ["missing", "user.missing", "a.length", "user.tags.x"])

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -72,6 +73,7 @@ def make_environment(*folders: Path) -> Environment:
     environment.globals["version"] = __version__
     environment.filters |= {
         "sanitize": shown_text,
+        "urlencode": lambda text: quote(text, errors="replace"),  # a name may hold half of a surrogate pair
         "short": short_text,
         "clip": clipped_text,
         "status_word": lambda status: _STATUS_WORDS[Status(status)],

@@ -442,7 +442,9 @@ def _chunks(
 
 def _choice_link(choice: MarkFilter) -> str:
     values = {name: getattr(choice, name) for name in choice.__struct_fields__}
-    return "#" + urlencode({name: value for name, value in values.items() if value is not None})
+    return "#" + urlencode(
+        {name: value for name, value in values.items() if value is not None}, errors="replace"
+    )
 
 
 def _case_link(result: CaseResult) -> str:

@@ -64,7 +64,9 @@ class PlaceholderValues(Struct, frozen=True):
 
     def fill_url(self, url: str) -> str:
         """`url` with the values in it, percent-encoded."""
-        return _PLACEHOLDER.sub(lambda found: quote(self._text(found["name"]), safe=""), url)
+        return _PLACEHOLDER.sub(
+            lambda found: quote(self._text(found["name"]), safe="", errors="replace"), url
+        )
 
     def _text(self, name: str) -> str:
         value = self._value(name)

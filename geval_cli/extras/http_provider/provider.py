@@ -598,7 +598,9 @@ def _with_query(url: str, query: Mapping[str, str]) -> str:
     if not query:
         return url
     parts = split_url(url)
-    return urlunsplit(parts._replace(query="&".join(filter(None, [parts.query, urlencode(query)]))))
+    return urlunsplit(
+        parts._replace(query="&".join(filter(None, [parts.query, urlencode(query, errors="replace")])))
+    )
 
 
 def _request_body(settings: HttpSettings, places: PlaceholderValues) -> tuple[bytes, dict[str, str]]:
