@@ -91,6 +91,11 @@ class Problem:
     notes: tuple[str, ...] = field(default=())
     severity: Severity = Severity.ERROR
 
+    def __post_init__(self) -> None:
+        location: Any = self.location
+        if location is not None and not isinstance(location, Location):  # a plugin's `self.place`
+            object.__setattr__(self, "location", location.value())
+
 
 @dataclass(frozen=True, slots=True)
 class MissingKey(Problem):

@@ -217,6 +217,7 @@ def test_what_is_wrong_with_a_package_is_told(tmp_path: Path, case: str) -> None
 SLIPS = """
 from typing import ClassVar
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion, Outcome
+from geval_cli.errors import Problem
 from geval_cli.extras.graded.asking import JudgeClient, Question
 from geval_cli.judge.prompt import Block
 class Made:
@@ -247,6 +248,8 @@ class Placed(Assertion):
     def check(self, context):
         problems = []
         context.render(self.text, self.place.child("text"), problems)
+        if self.text == "odd":
+            problems.append(Problem("this is odd", self.place.child("text")))
         return problems
 class Judged(Assertion):
     async def judge(self, subject, tools): boom("judged")
@@ -338,12 +341,17 @@ def test_the_schema_for_editors_has_the_assertions_of_packages(
     assert Draft202012Validator(json.loads(done.stdout)).is_valid(suite) == is_valid
 
 
-def test_a_template_of_an_assertion_is_checked_at_its_place(tmp_path: Path, slips: Path) -> None:
-    written = "{type: placed, text: '{{ unknown }}'}"
+@pytest.mark.parametrize(
+    ("text", "said"), [("{{ unknown }}", "undefined variable `unknown`"), ("odd", "error: this is odd")]
+)
+def test_a_problem_of_an_assertion_is_told_at_its_place(
+    tmp_path: Path, slips: Path, text: str, said: str
+) -> None:
+    written = f"{{type: placed, text: '{text}'}}"
     (tmp_path / "config.yaml").write_text(ECHO.replace("{type: contains, value: hell}", written))
     done = geval(tmp_path, "validate", "config.yaml", packages=slips)
     assert done.code == 2, done.stderr
-    assert "undefined variable `unknown`" in done.stderr
+    assert said in done.stderr
     assert "config.yaml:3:40" in done.stderr
 
 

@@ -97,7 +97,11 @@ def _usage_error(error: Any, kinds: Set[str], group: Any) -> UsageError:
     context = error.ctx
     where = "geval" if context is None else context.command_path
     if context is None and group is not None and group.invoked_subcommand:
-        where = f"{group.command_path} {group.invoked_subcommand}"
+        where, command = group.command_path, group.command
+        for word in group.meta[_WORDS]:
+            found = command.get_command(group, word) if hasattr(command, "commands") else None
+            if found is not None:
+                command, where = found, f"{where} {word}"
     hint = f"`{where} --help` lists its options and arguments"
     if "NoSuchOption" in kinds:
         known = [] if context is None else [name for param in context.command.params for name in param.opts]
@@ -134,6 +138,8 @@ def _usage_error(error: Any, kinds: Set[str], group: Any) -> UsageError:
     return UsageError(text, hint=hint)
 
 
+_WORDS = "geval.words"
+"""Where a context keeps what was written behind `geval`."""
 _PYDANTIC = "Input should be"
 _TOO_MANY = compile_later(r"got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 _NO_COMMAND = compile_later(r"No such command '([^']*)'")
@@ -144,8 +150,11 @@ class Commands(TyperGroup):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Return the context of a call; a usage error is reported as all errors are."""
+        words = tuple(args)  # parsing takes them from the list
         with _click_errors_as_ours():
-            return super().make_context(info_name, args, parent, **extra)
+            context = super().make_context(info_name, args, parent, **extra)
+        context.meta[_WORDS] = words
+        return context
 
     def invoke(self, ctx: Any) -> Any:
         """Call the command that was named."""

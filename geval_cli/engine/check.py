@@ -309,6 +309,10 @@ class _Findings(Struct):
 _TEXTS = ("input", "output", "expected_output", "context", "retrieval_context", "evaluation_schema")
 
 
+_DEFAULTS = ("defaultTest", "default_test", "defaultTest.vars", "default_test.vars")
+"""Where a mistake leaves it open which variables all tests have."""
+
+
 def check_plan(
     plan: Plan,
     templates: Templates,
@@ -339,11 +343,13 @@ def check_plan(
     subjects = GateSubjects(suite.gates, suite.margins, suite.margin_place, suite.derived_metrics)
     asked, likely = _IdenticalRequests(suite.prompts), extra("likely mistakes").LikelyMistakes(plan)
     stores_answers = False
+    lacks_default = any(item.location and item.location.key_path in _DEFAULTS for item in broken)
     try:
         # One pass for everything: tests may come from a large file, and are never held together.
         for written in plan.suite.tests:
-            # What its code adds to the variables is not known before the run.
-            seen_by = templates if written.transform_vars is None else lenient
+            # What its code adds to the variables is not known before the run, nor what a broken defaultTest has.
+            is_open = written.transform_vars is not None or lacks_default
+            seen_by = lenient if is_open else templates
             test = seen_by_templates(written, seen_by)
             totals.record(test, plan)
             if plan.suite.access.is_untrusted and totals.tests > MOST_UNTRUSTED_TESTS:
@@ -356,9 +362,7 @@ def check_plan(
             asked.record(test)
             likely.record(written)
             where = describe_test(test)
-            knows_variables = not (
-                stores_answers or written.transform_vars is not None or written.promptfoo.made_vars
-            )
+            knows_variables = not (stores_answers or is_open or written.promptfoo.made_vars)
             stores_answers = stores_answers or is_order_bound(written)
             for problem in _check_test(
                 test, plan, seen_by, judges, is_complete=is_complete, knows_variables=knows_variables

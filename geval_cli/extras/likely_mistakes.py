@@ -23,6 +23,7 @@ _NAMES_MAX = 200
 _SHOWN_MAX = 60
 _NAMES_LISTED = 4
 _TAG = compile_later(r"\{\{(.*?)\}\}|\{%(.*?)%\}", re.DOTALL)
+_SEPARATOR = compile_later(r"^---[ \t]*$", re.MULTILINE)
 _WORD = compile_later(r"[^\W\d]\w*")
 _BRACES = (
     compile_later(r"(?<![{$%\w])\{\s*([^\W\d]\w*)\s*\}(?!\})"),
@@ -75,6 +76,7 @@ class LikelyMistakes(Struct):
     _read_last: dict[int, object] = field(default_factory=dict)
     _quoted: dict[str, Location | None] = field(default_factory=dict)
     _braced: dict[str, tuple[str, Location | None]] = field(default_factory=dict)
+    _changed: dict[tuple[str, str], Location] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _has_users: bool = False
     _profiles_are_used: bool = False
@@ -98,6 +100,12 @@ class LikelyMistakes(Struct):
     def record(self, test: MergedTest) -> None:
         """Note the next test."""
         self._note_unrendered(test)
+        for keys, value in (
+            (("output",), test.output),
+            *((("vars", name), value) for name, value in test.vars.items()),
+        ):
+            if isinstance(value, int | float):
+                self._note_changed(value, self._home(test, keys), *keys)
         for spec in each_assertion(test.assertions):
             value = vars(spec).get("value")  # pydantic takes long to say that a type has no such field
             if isinstance(value, str):
@@ -107,6 +115,8 @@ class LikelyMistakes(Struct):
                 for index, item in enumerate(value):
                     self._note_quotes(item, spec, "value", index)
                     self._note_braces(test, item, spec, "value", index)
+            elif isinstance(value, int | float):
+                self._note_changed(value, spec.place, "value")
         self._names.update(test.vars)
         if test.user is not None:
             self._has_users = True
@@ -169,6 +179,21 @@ class LikelyMistakes(Struct):
                 f"`{written}` in `{where}` is not rendered{f' ({count:,} tests)' if count > 1 else ''}",
                 _location(place, keys),
                 "test values are not templates: put it into the prompt, or write the value out",
+                severity=Severity.WARNING,
+            )
+        for prompt in self.plan.suite.prompts:
+            if self.plan.suite.rules.template_language == "strict" and _may_be_several(prompt.raw or ""):
+                yield Problem(
+                    f"the prompt `{_short(prompt.label or prompt.id)}` is one prompt: `---` in it separates none",
+                    prompt.place.value("raw") or prompt.place.value(),
+                    "write each prompt to a file of its own; with `dialect: promptfoo`, `---` separates them",
+                    severity=Severity.WARNING,
+                )
+        for (key, number), written_at in self._changed.items():
+            yield Problem(
+                f"`{key}` is the number {number}, which is not how it is written",
+                written_at,
+                "put quotes around it to keep it as it is",
                 severity=Severity.WARNING,
             )
         for value, (name, location) in self._braced.items():
@@ -243,6 +268,14 @@ class LikelyMistakes(Struct):
         if found and found[1] in test.variables and len(self._braced) < _NAMES_MAX:
             self._braced.setdefault(value, (found[1], spec.place.value(*keys)))
 
+    def _note_changed(self, value: float, place: SourcePath | Location, *keys: str) -> None:
+        """Note a number that is not shown as it is written: 02134, 1.10 or 1e3 may be a code, a version or a price."""
+        if isinstance(value, bool) or len(self._changed) >= _NAMES_MAX:
+            return
+        location = place.value(*keys) if isinstance(place, SourcePath) and place.has(*keys) else None
+        if location is not None and location.length != len(str(value)):
+            self._changed.setdefault((".".join(keys), str(value)), location)
+
     def _note_unrendered(self, test: MergedTest) -> None:
         named: list[tuple[tuple[str, ...], JsonValue]] = [
             (("input",), test.input),
@@ -315,6 +348,15 @@ class LikelyMistakes(Struct):
         if not tag.isascii() or "-" in tag or "[" in tag:  # has names that are not words
             self._tags.add(tag)
         self.sees_all = self.sees_all or "vars" in words
+
+
+def _may_be_several(text: str) -> bool:
+    """Return whether lines of `---` seem to separate prompts: what is between them uses the same variables."""
+    if "---" not in text:
+        return False
+    parts = [part for part in _SEPARATOR.split(text) if part.strip()]
+    names = {frozenset(_WORD.findall("".join(map("".join, _TAG.findall(part))))) for part in parts}
+    return len(parts) > 1 and len(names) == 1 and any(names)
 
 
 def _texts_of_prompt(prompt: PromptSpec) -> Iterator[str]:

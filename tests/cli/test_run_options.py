@@ -171,7 +171,11 @@ def test_help_names_no_types_of_python_and_no_brackets_twice() -> None:
         ),
         (
             "models check --json=3",
-            "error: option `--json` does not take a value\n    = `geval models --help`",
+            "error: option `--json` does not take a value\n    = `geval models check --help`",
+        ),
+        (
+            "--debug import run --home",
+            "error: option `--home` requires a value\n    = `geval import run --help`",
         ),
     ],
 )

@@ -9,7 +9,9 @@ from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest
 from geval_cli.assertions.judges import DEFAULT_JUDGE
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import Plan
-from geval_cli.errors import Severity
+from geval_cli.errors import ConfigError, Severity
+from geval_cli.runs.prepare import prepare
+from geval_cli.runs.requests import RunRequest
 from geval_cli.source.access import TRUSTED, Access, untrusted_access
 from geval_cli.specs.base import PromptSpec, ProviderSpec, TestOptionsSpec
 
@@ -40,6 +42,21 @@ def test_an_undefined_variable_names_the_test_and_the_names_that_exist() -> None
     ).problems
     assert problem.message == "undefined variable `nmae` (in prompt `p` for test 1 (greeting))"
     assert (problem.hint, problem.notes) == ("did you mean `name`?", ("defined here: name",))
+
+
+@pytest.mark.parametrize("default", ["file://default.yaml", "[]", "{vars: [a]}"])
+def test_a_default_test_that_cannot_be_read_leaves_variables_open(tmp_path: Path, default: str) -> None:
+    tests = "[{vars: {q: x}, assert: [{type: contains, value: '{{ language }}'}]}]"
+    path = tmp_path / "config.yaml"
+    path.write_text(f"prompts: ['{{{{ q }}}} in {{{{ language }}}}']\nproviders: echo\ntests: {tests}\n")
+    with pytest.raises(ConfigError) as without:
+        prepare(RunRequest(path, {}), is_going_to_run=False)
+    assert [item.message[:18] for item in without.value.problems] == ["undefined variable"] * 2
+    path.write_text(f"{path.read_text()}defaultTest: {default}\n")
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunRequest(path, {}), is_going_to_run=False)
+    [problem] = caught.value.problems
+    assert "undefined" not in problem.message
 
 
 def test_the_same_mistake_in_many_tests_is_one_problem() -> None:

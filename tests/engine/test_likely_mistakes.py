@@ -205,6 +205,44 @@ def test_uses_of_variables_are_known(tmp_path: Path, keys: dict[str, object]) ->
     assert warnings(tmp_path, **keys) == []
 
 
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [("02134", "2134"), ("1.10", "1.1"), ("1e3", "1000.0"), ("0x1F", "31"), ("+7", "7"), ("2.", "2.0")],
+)
+@pytest.mark.parametrize("place", ["vars.zip", "value", "output"])
+def test_a_number_that_loses_its_form_is_told(tmp_path: Path, written: str, number: str, place: str) -> None:
+    def shown(as_written: str) -> list[str]:
+        zip_code, value, output = (
+            as_written if place == key else "x" for key in ("vars.zip", "value", "output")
+        )
+        text = f"tests: [{{vars: {{zip: {zip_code}}}, output: {output}, description: '{{{{ zip }}}}', "
+        text += f"assert: [{{type: contains, value: {value}}}]}}]"
+        path = tmp_path / "config.yaml"
+        path.write_text(text)
+        prepared = prepare(RunRequest(path, {}), is_going_to_run=False)
+        return [problem.message for problem in prepared.warnings]
+
+    assert f"`{place}` is the number {number}, which is not how it is written" in shown(written)
+    for harmless in (f'"{written}"', number, "true", "12.5", "-3"):
+        assert not any("number" in message for message in shown(harmless))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("Hello {{ q }}\n---\nBye {{ q }}\n", True),
+        ("---\nHello {{ q }}\n---\nBye {{ q }}\n---\n", True),
+        ("Answer.\n---\n{{ q }}\n---\n", False),  # a line around a document
+        ("Hello {{ q }}\n----\nBye {{ q }}\n", False),
+        ("Hello\n---\nBye\n", False),
+    ],
+)
+def test_lines_that_do_not_separate_prompts_are_told(tmp_path: Path, text: str, is_told: bool) -> None:
+    (tmp_path / "p.txt").write_text(text)
+    found = [line for line in warnings(tmp_path, prompts=["file://p.txt"]) if "`---`" in line]
+    assert len(found) == int(is_told)
+
+
 def test_columns_of_a_table_may_be_for_people_but_a_misspelt_one_is_told(tmp_path: Path) -> None:
     (tmp_path / "tests.csv").write_text("q,number,nmae,assert.contains\nx,1,b,a\n", encoding="utf-8")
     [found] = warnings(tmp_path, prompts=["{{ q }} {{ name | default('') }}"], tests="file://tests.csv")
