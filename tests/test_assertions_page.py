@@ -14,12 +14,11 @@ from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml, write_yaml
 
-PAGE = (Path(__file__).parents[1] / "docs" / "assertions.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "assertions.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 WHOLE = re.findall(r"^```yaml config\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-PAGES = "\n".join(
-    path.read_text(encoding="utf-8") for path in (Path(__file__).parents[1] / "docs").rglob("*.md")
-)
+PAGES = "\n".join(path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md"))
 ASK_JUDGES = frozenset(
     name for name, spec in ASSERTION_TYPES.items() if issubclass(spec, ModelGradedAssertion)
 )
@@ -70,3 +69,10 @@ def test_every_check_with_a_judge_has_a_config_on_some_page() -> None:
     of_class = {ASSERTION_TYPES[name] for name in shown}
     without = [name for name in ASK_JUDGES if ASSERTION_TYPES[name] not in of_class]
     assert without == [], "a page of docs/ needs an example of these types"
+
+
+def test_every_type_is_explained_and_not_only_shown() -> None:
+    pages = PAGE + (DOCS / "reference" / "agents.md").read_text(encoding="utf-8")
+    of_class = {kind for name, kind in ASSERTION_TYPES.items() if f"`{name}`" in pages}
+    without = [name for name, kind in ASSERTION_TYPES.items() if kind not in of_class]
+    assert without == [], "a table of docs/assertions.md needs a row on these types"
