@@ -18,6 +18,7 @@ from geval_cli.cli.arguments import repeated_options
 from geval_cli.cli.options import GroupedCommand, declared
 from geval_cli.errors import UsageError
 from geval_cli.extras.web.api.runs import start_request
+from geval_cli.library.run import RunKeywords
 from geval_cli.runs.options import InApi, Option, OptionGroup, RunOptions, declared_options, default_of
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import deciding_options
@@ -231,6 +232,13 @@ def test_the_api_takes_the_options_that_are_marked_and_no_other() -> None:
     assert [name for name in marked if f"`{name}`" not in page] == [], (
         "name them in docs/reference/http-api.md"
     )
+
+
+def test_the_options_of_the_library_are_on_its_page_and_no_other() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "library.md").read_text(encoding="utf-8")
+    named = page[page.index("**Options** are those of `geval run`") :].partition("\n\n")[0]
+    shown = set(re.findall(r"`(\w+)`", named))
+    assert shown == set(RunKeywords.__annotations__), "name them under Options in docs/reference/library.md"
 
 
 @pytest.mark.parametrize("name", BY_FLAG.values())
