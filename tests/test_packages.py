@@ -89,6 +89,27 @@ class TestThePackageOfThePage:
         done = geval(tmp_path, "run", "config.yaml", packages=site)
         assert (done.code, "config.yaml:7:16" in done.stderr) == (2, True), done.stderr
 
+    def test_settings_of_its_provider_are_checked_and_limits_are_its_own(
+        self, tmp_path: Path, site: Path, config: Path
+    ) -> None:
+        text = config.read_text()
+        config.write_text(
+            text.replace("haiku:basho", "{id: haiku:basho, config: {timeout_s: soon, max_retry: 1}}")
+        )
+        done = geval(tmp_path, "validate", "config.yaml", packages=site)
+        assert done.code == 2
+        assert "`timeout_s` must be a number of seconds above 0" in done.stderr
+        assert "`max_retry`" in done.stderr
+        script = (
+            "from pathlib import Path; from geval_haiku.provider import build\n"
+            "from geval_cli.providers.base import ProviderSource; from geval_cli.specs.base import ProviderSpec\n"
+            "spec = ProviderSpec(id='haiku:basho', config={'max_concurrency': 2})\n"
+            "print(build(ProviderSource(spec, {}, Path())).limits.max_concurrency)"
+        )
+        env = clean_environment(PYTHONPATH=str(site))
+        said = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, check=True)
+        assert said.stdout.strip() == b"2"
+
     def test_its_assertion_is_tested_as_the_page_says(self, tmp_path: Path, site: Path) -> None:
         [test] = re.findall(r"`(assert check\(.+)`", PAGE)
         for code, ends_with in ((test, 0), (test.replace('"value": 2', '"value": 3'), 1)):
@@ -114,6 +135,9 @@ class TestThePackageOfThePage:
         points = tomllib.loads(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0])
         project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
         assert points["project"]["entry-points"] == project["entry-points"]
+        [wanted] = project["dependencies"]
+        assert f"`{wanted}`" in PAGE
+        assert __version__ in Requirement(wanted).specifier
         [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
         assert code in (EXAMPLE / "geval_haiku" / "__init__.py").read_text()
 

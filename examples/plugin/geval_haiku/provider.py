@@ -1,6 +1,8 @@
 """`haiku:NAME`: a provider that knows one poem."""
 
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
+from geval_cli.errors import Problem
+from geval_cli.providers.base import ProviderIdentity, ProviderSource
+from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
 POEM = "An old silent pond\nA frog jumps into the pond\nSplash! Silence again"
@@ -14,7 +16,7 @@ class HaikuProvider:
     def __init__(self, source: ProviderSource) -> None:
         self.id, self.label = source.id, source.label
         self.identity = ProviderIdentity("haiku", source.name, "")
-        self.limits = ProviderLimits()
+        self.limits = limits_of(own_settings(source.spec.config, LIMIT_KEYS))
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         choices = tuple(Choice(POEM, "stop") for _ in request.sample_indexes)
@@ -22,6 +24,11 @@ class HaikuProvider:
 
     async def aclose(self) -> None:
         """Close nothing: there is nothing to close."""
+
+
+def check(source: ProviderSource) -> list[Problem]:
+    """Find mistakes in the limits, such as `max_concurrency`; there are no other settings."""
+    return check_settings(source, LIMIT_KEYS)
 
 
 def build(source: ProviderSource) -> HaikuProvider:
