@@ -613,7 +613,7 @@ def _prompt_problem(
 
 def _check_silence(plan: Plan) -> Iterator[Problem]:
     """Report providers without prompts: each would be sent empty requests, and paid for them."""
-    asks_nothing = all(prompt == NO_PROMPT for prompt in plan.suite.prompts)
+    asks_nothing = plan.suite.prompts == (NO_PROMPT,)
     for provider in plan.providers:
         if asks_nothing and provider.id != NO_PROVIDER.id:
             yield Problem(

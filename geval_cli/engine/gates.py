@@ -89,7 +89,7 @@ class _Sums(Struct):
                 self.scores.add(result.test_index, result.named_scores[metric])
             status = metric_status(result.assertions, metric)
             # Another assertion may have failed the case: an error of this one is left out all the same.
-            is_lost = Status.ERROR in (status, result.status if status is None else None)
+            is_lost = status is Status.ERROR or (status is None and _may_lack_a_metric(result))
             self.unscored += is_lost and metric not in result.named_scores
             self.unjudged += is_lost and status is None
             if status not in {None, Status.NOT_EVALUATED}:
@@ -179,6 +179,12 @@ class _Sums(Struct):
 
 
 _LATENCY = "latency"
+_OF_RUNS_AND_METRICS = {
+    Statistic.MEAN: ("score", "the score of whole cases"),
+    Statistic.DELTA: ("score", "the score of whole cases"),
+    Statistic.PASS_RATE_DELTA: (PASS_RATE, "the pass rate of whole cases"),
+}
+"""Figures that a gate writes alike for the run and for a metric of this name."""
 
 
 class GateSubjects(Struct):
@@ -280,6 +286,10 @@ class GateSubjects(Struct):
                     f"`{gate.text}` limits the run's latency in milliseconds, not the metric `{_LATENCY}`"
                 )
                 yield Problem(message, gate.place.value(), "give the metric another name")
+            of_run = _OF_RUNS_AND_METRICS.get(gate.statistic)
+            if gate.metric is None and of_run is not None and of_run[0] in self.metrics:
+                message = f"`{gate.text}` is about {of_run[1]}, not the metric `{of_run[0]}`"
+                yield Problem(message, gate.place.value(), "give the metric another name")
             if index not in self.fitting:
                 yield self._missing_tags(gate)
 
@@ -307,6 +317,15 @@ def passed_gate(share: float) -> Gate:
 def is_tagged(metadata: Mapping[str, JsonValue], name: str, value: str) -> bool:
     """Return whether metadata has a value, or a list that holds it, under a name."""
     return name in metadata and value in _tag_texts(metadata[name])
+
+
+def _may_lack_a_metric(result: CaseResult) -> bool:
+    """Return whether an error may be why a case has no assertion of a metric, and no score of it from code."""
+    if result.status is not Status.ERROR:
+        return False
+    errored = [item.type for item, _ in with_members(result.assertions) if item.status is Status.ERROR]
+    is_of_code = any(kind.removeprefix("not-") in _NAMES_SCORES for kind in errored)
+    return not result.assertions or result.error is not None or is_of_code
 
 
 def _borderline_marks(result: CaseResult, metric: str | None) -> Iterator[bool]:

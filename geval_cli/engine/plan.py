@@ -256,12 +256,12 @@ class Selection(Struct, frozen=True):
         """Return the suite with what is selected of it. Tests keep their numbers."""
         if self.takes_all:
             return suite
-        return replace(
-            suite,
-            providers=tuple(spec for spec in suite.providers if _is_wanted(self.providers, spec)),
-            prompts=tuple(spec for spec in suite.prompts if _is_wanted(self.prompts, spec)),
-            tests=SelectedTests(suite.tests, self),
-        )
+        providers = tuple(spec for spec in suite.providers if _is_wanted(self.providers, spec))
+        prompts = tuple(spec for spec in suite.prompts if _is_wanted(self.prompts, spec))
+        # Without a provider, the outputs of tests would be judged in place of answers.
+        is_empty = bool(suite.providers and not providers) or not prompts
+        tests = () if is_empty else SelectedTests(suite.tests, self)
+        return replace(suite, providers=providers, prompts=prompts, tests=tests)
 
     def takes(self, test: MergedTest) -> bool:
         """Return whether a test is one of those that `first` and `sample` choose among."""

@@ -232,8 +232,9 @@ def _all_problems(
     leaves_out = request.judged is not None and bool(request.judged.metrics.only)
     if checked.checks_nothing and not opened.problems and not leaves_out:
         problems.append(_NOTHING_CHECKED)
-    if not checked.cases and not problems and not request.allows_empty:
-        problems.append(_nothing_to_run(suite, request))
+    is_broken = any(item.severity is Severity.ERROR for item in problems)
+    if not checked.cases and not is_broken and not request.allows_empty:
+        problems.append(_nothing_to_run(opened.suite, suite, request))
     return sort_problems(problems)
 
 
@@ -268,7 +269,17 @@ def _with_needs(
     return dataclasses.replace(suite, env=env), ports
 
 
-def _nothing_to_run(suite: LoadedSuite, request: RunRequest) -> Problem:
+def _nothing_to_run(whole: LoadedSuite, suite: LoadedSuite, request: RunRequest) -> Problem:
+    """Return why nothing is left of a `whole` suite in the selected one."""
+    for option, of_whole, left in (
+        ("--filter-providers", whole.providers, suite.providers),
+        ("--filter-prompts", whole.prompts, suite.prompts),
+    ):
+        if of_whole and not left:
+            what = option.removeprefix("--filter-").removesuffix("s")
+            message = f"no {what} of {suite.path} matches {option}, so there is nothing to run"
+            names = [*dict.fromkeys(f"`{spec.label or spec.id}`" for spec in of_whole)][:10]
+            return Problem(message, None, f"use a pattern that is found in one of these: {', '.join(names)}")
     if request.selection.takes_all and suite.providers and not Plan(suite).columns:
         message = f"no provider of {suite.path} gets any prompt, so there is nothing to run"
         known = ", ".join(f"`{prompt.label}`" for prompt in suite.prompts)

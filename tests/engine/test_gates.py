@@ -110,6 +110,14 @@ ALSO_FAILED = make_case(
     named_scores={"tone": 0.1},
     assertions=(*BROKEN[0].assertions, make_judged(Status.FAILED, 0.1, metric="tone")),
 )
+OF_OTHERS = make_case(
+    12,
+    status=Status.ERROR,
+    score=None,
+    named_scores={},
+    assertions=(make_judged(Status.ERROR, None, metric="tone"),),
+)
+OF_CODE = replace(OF_OTHERS, assertions=(replace(OF_OTHERS.assertions[0], type="not-python"),))
 CALIBRATED = replace(
     PASSED[0], assertions=(make_judged(Status.PASSED, 0.9, metric="coherence", detail={"borderline": True}),)
 )
@@ -124,6 +132,9 @@ CALIBRATED = replace(
         ("coherence.mean >= 0", [*PASSED, *FAILED, *BROKEN], "n=8 of 10, 95 % CI "),
         ("coherence.mean >= 0", [*PASSED, ALSO_FAILED], "n=6 of 7"),
         ("tone.mean >= 0", [*PASSED, ALSO_FAILED], "n=1"),
+        ("coherence.mean >= 0", [*PASSED, OF_OTHERS], "n=6"),
+        ("coherence.errors <= 9", [*PASSED, OF_OTHERS], "of 6"),
+        ("coherence.mean >= 0", [*PASSED, OF_CODE], "n=6 of 7"),
         ("coherence.mean >= 0", PASSED, "n=6"),
         ("coherence.pass_rate >= 0", [*PASSED, NO_ANSWER], "n=6 of 7"),
         ("coherence.pass_rate >= 0", [*PASSED, BROKEN[0], NO_ANSWER], "86 % if the error failed"),
@@ -413,5 +424,27 @@ def test_a_gate_on_the_runs_latency_is_not_taken_for_one_on_a_metric_of_that_nam
     text: str, metric: str, is_mixed_up: bool
 ) -> None:
     problems = list(GateSubjects([gate(text)], metrics={metric}, fitting={0}).problems())
+
+    assert [problem.hint for problem in problems] == ["give the metric another name"] * is_mixed_up
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "is_mixed_up"),
+    [
+        ("score.mean >= 0.5", "score", True),
+        ("score.delta >= 0 vs baseline", "score", True),
+        ("score equivalent within 0.1 vs baseline", "score", True),
+        ("pass_rate.delta >= 0 vs baseline", "pass_rate", True),
+        ("score.mean >= 0.5", "tone", False),
+        ("'score'.mean >= 0.5", "score", False),
+        ("score.pass_rate >= 0.5", "score", False),
+        ("pass_rate >= 0.5", "pass_rate", False),
+        ("tone.mean >= 0.5", "tone", False),
+    ],
+)
+def test_a_figure_of_the_run_is_not_taken_for_that_of_a_metric_of_the_same_name(
+    text: str, metric: str, is_mixed_up: bool
+) -> None:
+    problems = list(GateSubjects([gate(text)], metrics={metric}, own={metric}, fitting={0}).problems())
 
     assert [problem.hint for problem in problems] == ["give the metric another name"] * is_mixed_up

@@ -1,11 +1,12 @@
 """What is refused before anything is sent because the command line says so."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from geval_cli.cli.run import RunDisplay, run_configs
-from geval_cli.errors import ConfigError, UsageError
+from geval_cli.errors import ConfigError, Severity, UsageError
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.store.state import CacheChoice
@@ -136,6 +137,39 @@ def test_a_pattern_that_no_test_matches(suite: Path, more: str, hint: str) -> No
     with pytest.raises(ConfigError) as caught:
         prepare(RunRequest(suite, {}, filter_pattern="zzz"))
     assert [problem.hint for problem in caught.value.problems] == [hint]
+
+
+def messages_of(request: RunRequest) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        prepare(request)
+    return [problem.message for problem in caught.value.problems if problem.severity is Severity.ERROR]
+
+
+OWN_OUTPUT = """\
+providers: [echo]
+prompts: ["{{ q }}"]
+tests: [{vars: {q: a}, output: b, assert: [{type: equals, value: b}]}]
+"""
+
+
+def test_outputs_are_not_judged_where_a_filter_leaves_no_provider_or_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(OWN_OUTPUT, encoding="utf-8")
+    for key, option in (("providers", "--filter-providers"), ("prompts", "--filter-prompts")):
+        filters: dict[str, Any] = {f"filter_{key}": "ecko"}
+        (message,) = messages_of(RunRequest(path, {}, **filters))
+        assert message == f"no {key[:-1]} of {path} matches {option}, so there is nothing to run"
+        assert not prepare(RunRequest(path, {}, allows_empty=True, **filters)).total
+
+
+def test_a_filter_that_selects_nothing_is_an_error_beside_warnings(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(OWN_OUTPUT.replace("[echo]", "[echo, echo]"), encoding="utf-8")
+    assert prepare(RunRequest(path, {})).warnings
+    filters: dict[str, Any]
+    for filters in ({"filter_pattern": "x"}, {"filter_metadata": (("a", "x"),)}):
+        (message,) = messages_of(RunRequest(path, {}, **filters))
+        assert "is selected, so there is nothing to run" in message
 
 
 def test_one_run_is_not_gone_on_with_under_several_configs(suite: Path) -> None:
