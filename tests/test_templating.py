@@ -39,6 +39,46 @@ def test_a_misspelt_attribute_is_an_error_too() -> None:
         TEMPLATES.render("{{ user.nmae }}", {"user": {"name": "x"}})
 
 
+ORDER = {"order": {"items": ["tea"], "get": 1}, "words": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered"),
+    [
+        ("{{ order.items }}", '["tea"]'),
+        ("{{ order.items[0] }} {{ order['items'][0] }}", "tea tea"),
+        ("{% for key, value in order.items() %}{{ key }} {% endfor %}", "items get "),
+        ("{{ order.get }} {{ order.get('items')[0] }}", "1 tea"),
+        ("{{ order.keys() }}", '["items", "get"]'),
+        ("{{ order | dictsort | first | first }}", "get"),
+        ("{{ words | map('upper') }}", '["A", "B"]'),
+        ("{{ words | reject('eq', 'a') }}", '["b"]'),
+        ("{{ range(2) }}", "[0, 1]"),
+        ("{{ words[0].upper() }}", "A"),
+    ],
+)
+def test_data_is_shown_and_never_an_object_of_python(text: str, rendered: str) -> None:
+    assert TEMPLATES.render(text, ORDER) == rendered
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{{ order.keys }}", r"`keys` is a function: write `keys\(\)` to call it"),
+        ("{{ words[0].upper }}", "`upper` is a function"),
+        ("{{ range }}", "`range` is a function"),
+        ("{{ self }}", "`loop`, `self` and macros are no texts"),
+        ("{% for word in words %}{{ loop }}{% endfor %}", "`loop`, `self` and macros are no texts"),
+        ("{% macro m() %}x{% endmacro %}{{ m }}", "`loop`, `self` and macros are no texts"),
+        ("{{ words[0].encode() }}", "bytes is no text"),
+        ("{{ 'a long text' | truncate(2) }}", "expected length >= 3, got 2"),
+    ],
+)
+def test_what_is_no_data_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(TemplateError, match=message):
+        TEMPLATES.render(text, ORDER)
+
+
 def test_values_are_not_rendered_again() -> None:
     assert TEMPLATES.render("{{ x }}", {"x": "{{ 7 * 7 }}"}) == "{{ 7 * 7 }}"
 

@@ -4,6 +4,7 @@ The module of a kind is imported on its first use.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -187,15 +188,19 @@ def begin_loading(specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base
     """
     kinds = (_find_kind(ProviderSource(spec, env, base_dir, TRUSTED)) for spec in specs)
     modules = {kind.builds for kind in kinds if kind is not None and kind.plugin is None}
-    if modules:
+    if modules and not _MAY_CONFUSE_THREADS.intersection(sys.modules):
         # Nobody waits for it at the end: an import that Ctrl-C cuts short may leave it waiting for a lock for ever.
         Thread(target=_load, args=(sorted(modules),), name="geval-imports", daemon=True).start()
 
 
+_MAY_CONFUSE_THREADS = frozenset({"_pytest.assertion.rewrite"} if sys.version_info < (3, 13) else ())
+"""Reads each module that is imported by `ast`, in which older Pythons take one thread's depth of recursion for
+another's (python/cpython#106905): whichever thread imports, its import may fail."""
+
+
 def _load(modules: Sequence[str]) -> None:
-    # What is missing is told where the provider is built. SystemError: Python 3.11 may take one thread's depth of
-    # recursion for another's while both compile (python/cpython#106905); the import is then done where it is needed.
-    with suppress(ImportError, SystemError):
+    # What is missing is told where the provider is built.
+    with suppress(ImportError):
         for module in modules:
             import_module(module)
 

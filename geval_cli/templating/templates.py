@@ -6,8 +6,9 @@ that exist.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import jinja2
 from jinja2 import (
@@ -20,7 +21,8 @@ from jinja2 import (
     UndefinedError,
     nodes,
 )
-from jinja2.exceptions import SecurityError
+from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.visitor import NodeTransformer
 
 from geval_cli.errors import Location, Problem, TemplateError
 from geval_cli.plugins import extra
@@ -33,7 +35,9 @@ from geval_cli.templating.limits import (
     TemplateLimitError,
     begin_counting,
     end_counting,
+    environment_call,
     limited_filters,
+    rounds,
 )
 
 _BEGINNINGS = ("{{", "{%", "{#")
@@ -45,6 +49,7 @@ _RENDER_FAILURES = (
     ArithmeticError,
     LookupError,
     AttributeError,
+    AssertionError,  # of filters that get numbers which they cannot use
     RecursionError,
 )
 # Templates per run are few; a config with a criterion of its own per test must not grow memory
@@ -66,7 +71,7 @@ class Templates:
         self, rules: DialectRules = DEFAULT_RULES, undefined: type[Undefined] = StrictUndefined
     ) -> None:
         self.rules = rules
-        environment = LimitedEnvironment(
+        environment = _StrictEnvironment(
             undefined=undefined,
             autoescape=False,
             optimized=False,  # its optimizer takes the cube of the depth: 13 s for 300 filters in a row
@@ -155,6 +160,33 @@ class Templates:
         ) as error:  # of Python, which Jinja2 makes templates into
             hint = "make it simpler, or build the text outside the template and pass it in as a variable"
             raise TemplateError("the template is nested too deeply, or too long", hint=hint) from error
+
+
+class _StrictEnvironment(LimitedEnvironment):
+    """`order.items` is what is in the mapping under that name; only where it is called, it is the method."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        return (
+            obj[attribute]
+            if isinstance(obj, Mapping) and attribute in obj
+            else super().getattr(obj, attribute)
+        )
+
+    def method(self, obj: Any, attribute: str) -> Any:
+        """Return what is called by `order.items()`."""
+        return super().getattr(obj, attribute)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        return _CalledMethods().visit(super()._parse(source, name, filename))  # type: ignore[no-any-return]
+
+
+class _CalledMethods(NodeTransformer):
+    def visit_Call(self, node: nodes.Call) -> nodes.Node:
+        self.generic_visit(node)
+        if isinstance(node.node, nodes.Getattr):
+            name = nodes.Const(node.node.attr, lineno=node.lineno)
+            node.node = environment_call("method", [node.node.node, name], node)
+        return node
 
 
 class _Compiled:
@@ -259,12 +291,24 @@ def syntax_error_in_words(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _as_prompt_text(value: JsonValue) -> JsonValue:
+def _as_prompt_text(value: Any) -> JsonValue | Undefined:
     if value is None:
         return ""
+    if isinstance(value, str | Undefined) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
     if isinstance(value, bool | list | tuple | dict):
         return json.dumps(value, ensure_ascii=False)
-    return value
+    if type(value).__module__.startswith("jinja2.runtime"):
+        raise TemplateRuntimeError("`loop`, `self` and macros are no texts")
+    if isinstance(value, Iterator | KeysView | ValuesView | ItemsView | range):  # of a filter or a method
+        return json.dumps(list(rounds(value)), ensure_ascii=False)
+    name = getattr(value, "__name__", "").removeprefix("safe_")
+    told = (
+        f"`{name}` is a function: write `{name}()` to call it"
+        if name
+        else f"{type(value).__name__} is no text"
+    )
+    raise TemplateRuntimeError(told)
 
 
 def template_problem(error: TemplateError, *, where: str, location: Location | None) -> Problem:

@@ -403,13 +403,20 @@ class TestClientCertificates:
 
 
 @pytest.mark.parametrize(
-    ("provider_id", "is_loaded"), [("openai:m", True), ("echo", False), ("opnai:m", False)]
+    ("provider_id", "before", "is_loaded"),
+    [
+        ("openai:m", "", True),
+        ("echo", "", False),
+        ("opnai:m", "", False),
+        ("openai:m", "import _pytest.assertion.rewrite", sys.version_info >= (3, 13)),
+    ],
 )
 def test_what_a_provider_needs_is_loaded_beforehand_and_nothing_else(
-    provider_id: str, is_loaded: bool
+    provider_id: str, before: str, is_loaded: bool
 ) -> None:
     program = f"""
 import sys, threading
+{before}
 from pathlib import Path
 from geval_cli.specs.promptfoo import EnvProviderSpec
 from geval_cli.specs.base import ProviderSpec
