@@ -67,10 +67,13 @@ def test_data_is_shown_and_never_an_object_of_python(text: str, rendered: str) -
         ("{{ order.keys }}", r"`keys` is a function: write `keys\(\)` to call it"),
         ("{{ words[0].upper }}", "`upper` is a function"),
         ("{{ range }}", "`range` is a function"),
-        ("{{ self }}", "`loop`, `self` and macros are no texts"),
-        ("{% for word in words %}{{ loop }}{% endfor %}", "`loop`, `self` and macros are no texts"),
-        ("{% macro m() %}x{% endmacro %}{{ m }}", "`loop`, `self` and macros are no texts"),
-        ("{{ words[0].encode() }}", "bytes is no text"),
+        ("{{ self }}", "`loop`, `self` and macros cannot be shown as text"),
+        (
+            "{% for word in words %}{{ loop }}{% endfor %}",
+            "`loop`, `self` and macros cannot be shown as text",
+        ),
+        ("{% macro m() %}x{% endmacro %}{{ m }}", "`loop`, `self` and macros cannot be shown as text"),
+        ("{{ words[0].encode() }}", "bytes cannot be shown as text"),
         ("{{ 'a long text' | truncate(2) }}", "expected length >= 3, got 2"),
     ],
 )

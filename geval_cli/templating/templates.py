@@ -299,14 +299,14 @@ def _as_prompt_text(value: Any) -> JsonValue | Undefined:
     if isinstance(value, bool | list | tuple | dict):
         return json.dumps(value, ensure_ascii=False)
     if type(value).__module__.startswith("jinja2.runtime"):
-        raise TemplateRuntimeError("`loop`, `self` and macros are no texts")
+        raise TemplateRuntimeError("`loop`, `self` and macros cannot be shown as text")
     if isinstance(value, Iterator | KeysView | ValuesView | ItemsView | range):  # of a filter or a method
         return json.dumps(list(rounds(value)), ensure_ascii=False)
     name = getattr(value, "__name__", "").removeprefix("safe_")
     told = (
         f"`{name}` is a function: write `{name}()` to call it"
         if name
-        else f"{type(value).__name__} is no text"
+        else f"{type(value).__name__} cannot be shown as text"
     )
     raise TemplateRuntimeError(told)
 
