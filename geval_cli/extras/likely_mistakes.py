@@ -273,7 +273,9 @@ class LikelyMistakes(Struct):
         if isinstance(value, bool) or len(self._changed) >= _NAMES_MAX:
             return
         location = place.value(*keys) if isinstance(place, SourcePath) and place.has(*keys) else None
-        if location is not None and location.length != len(str(value)):
+        # What people write; programs write JSON, and a number in a Parquet file has no width.
+        is_yaml = location is not None and location.file.endswith((".yaml", ".yml"))
+        if location is not None and is_yaml and location.length != len(str(value)):
             self._changed.setdefault((".".join(keys), str(value)), location)
 
     def _note_unrendered(self, test: MergedTest) -> None:

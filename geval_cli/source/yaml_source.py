@@ -308,6 +308,8 @@ class _Composer:
                 children[frame.key] = KeySpan(frame.key_start, frame.key_end, Span(start, end))
                 frame.key = None
             return
+        if event.anchor and not event.style:
+            start = max(start, end - len(event.value))  # behind the anchor
         node = _Node(value, Span(start, end))
         if event.anchor:
             self._anchors[event.anchor] = node

@@ -1,5 +1,6 @@
 """Warnings about what a config hardly means, and the many ways of using a variable that are no mistake."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,20 @@ def test_a_number_that_loses_its_form_is_told(tmp_path: Path, written: str, numb
     assert f"`{place}` is the number {number}, which is not how it is written" in shown(written)
     for harmless in (f'"{written}"', number, "true", "12.5", "-3"):
         assert not any("number" in message for message in shown(harmless))
+
+
+def test_numbers_of_other_files_and_with_anchors_are_as_they_are(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    import_module("pyarrow.parquet").write_table(
+        pyarrow.table({"n": [1], "f": [0.5]}), tmp_path / "t.parquet"
+    )
+    (tmp_path / "t.jsonl").write_text('{"n": 1e-7, "f": 2E3}\n')
+    (tmp_path / "t.py").write_text("def generate_tests():\n    yield {'n': 1, 'f': 0.5}\n")
+    (tmp_path / "t.yaml").write_text("- {n: &n 12, f: 0.5}\n- {n: 7, f: &f 0.25}\n")
+    names = ("t.parquet", "t.jsonl", "t.py", "t.yaml")
+    tests = [f"file://{name}" for name in names]
+    found = warnings(tmp_path, prompts=["{{ n }} {{ f }}"], tests=tests, defaultTest={"assert": [USED]})
+    assert [line for line in found if "number" in line] == []
 
 
 @pytest.mark.parametrize(
