@@ -147,6 +147,10 @@ def prepare_check(
     if unknown:
         hint = hint_among(unknown[0], CheckKeywords.__annotations__, everything="docs/reference/library.md")
         raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
+    if output is None:
+        raise UsageError(
+            "the output is None", hint='return it from the function that makes it; JSON\'s null is "null"'
+        )
     test = {name: value for name, value in given.items() if value is not None and name not in _NOT_OF_TEST}
     for name, kind in MEDIA_FIELDS.items():
         if name in test:

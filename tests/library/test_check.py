@@ -111,6 +111,12 @@ def test_what_is_wrong_is_said_before_anything_is_asked(
     assert server.requests == []
 
 
+def test_an_output_that_is_none_passes_nothing() -> None:
+    with pytest.raises(UsageError, match="the output is None"):
+        check(None, {"type": "not-contains", "value": "x"})
+    assert check("null", {"type": "is-json"}).success
+
+
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
