@@ -939,3 +939,8 @@ def test_thresholds_assertions_and_tests_that_changed_are_named() -> None:
     assert compared(before, higher).changes == ("the threshold of m: 0.50 to 0.70",)
     more = [*rated(6, "m", "n"), *(case(test, {"m": 1.0, "n": 1.0}) for test in range(20, 23))]
     assert compared(before, more).changes == ("the assertions of 6 cases", "2 tests removed", "3 tests added")
+    negated = [
+        replace(item, assertions=tuple(replace(part, type=f"not-{part.type}") for part in item.assertions))
+        for item in before
+    ]
+    assert compared(before, negated).changes == ("the assertions of 8 cases",)

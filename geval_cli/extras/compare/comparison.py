@@ -186,6 +186,7 @@ class CaseSetup(Struct, frozen=True, gc=False):
 
     prompt: int
     provider: str
+    types: tuple[str, ...]
     thresholds: tuple[tuple[str, float | None], ...]
 
 
@@ -490,9 +491,11 @@ def compared_case(result: CaseResult, shared: dict[object, object] | None = None
             by_metric.setdefault(item.metric, []).append(item)
     things = ((name, measured_things(result, items)) for name, items in by_metric.items())
     thresholds = tuple([(item.metric or item.type, item.threshold) for item in assertions])
+    types = tuple([item.type for item in assertions])
     if shared is not None:
         thresholds = shared.setdefault(thresholds, thresholds)  # type: ignore[assignment]
-    setup = CaseSetup(hash(result.prompt.rendered), result.provider.id, thresholds)
+        types = shared.setdefault(types, types)  # type: ignore[assignment]
+    setup = CaseSetup(hash(result.prompt.rendered), result.provider.id, types, thresholds)
     return ComparedCase(
         test_index=result.test_index,
         repeat_index=result.repeat_index,
@@ -835,9 +838,9 @@ class _Comparing(CountedCases):
             self.prompts.add(after.column)
         if old_setup.provider != new_setup.provider:
             self.providers.setdefault(after.column, (old_setup.provider, new_setup.provider))
-        if old_setup.thresholds != new_setup.thresholds:
+        if (old_setup.types, old_setup.thresholds) != (new_setup.types, new_setup.thresholds):
             pairs = list(zip(old_setup.thresholds, new_setup.thresholds, strict=False))
-            if len(old_setup.thresholds) != len(new_setup.thresholds) or any(a[0] != b[0] for a, b in pairs):
+            if old_setup.types != new_setup.types or any(a[0] != b[0] for a, b in pairs):
                 self.other_assertions += 1
                 return
             for (name, low), (_, high) in pairs:
