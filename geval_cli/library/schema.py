@@ -59,6 +59,7 @@ class SchemaEvaluation:
         """Return the verdict on an output: text, or data as JSON would have it.
 
         Raises:
+            UsageError: the output is no data that JSON can have.
             GevalError: a pattern of the schema takes too long on this output.
         """
         import asyncio
@@ -70,10 +71,14 @@ class SchemaEvaluation:
     async def aevaluate(self, actual_output: Any) -> SchemaResult:
         """Evaluate as `evaluate` does, without blocking the event loop."""
         from geval_cli.assertions.json_output import evaluate_text
+        from geval_cli.library.suite import SuiteWriter
 
-        text = (
-            actual_output if isinstance(actual_output, str) else json.dumps(actual_output, ensure_ascii=False)
-        )
+        text = actual_output
+        if not isinstance(text, str):
+            writer = SuiteWriter()
+            text = json.dumps(writer.plain(actual_output, ("actual_output",)), ensure_ascii=False)
+            if writer.problems:
+                raise UsageError.of("this output cannot be checked", writer.problems)
         outcome: Outcome = await evaluate_text(text, self._written(), self.parsing)
         return SchemaResult(outcome.status.value, outcome.score, outcome.reason)  # type: ignore[arg-type]  # never `error`
 

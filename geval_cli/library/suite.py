@@ -94,7 +94,7 @@ def build_suite(suite: Suite) -> "BuiltSuite":
     from geval_cli.source.source_map import Document, Positions
     from geval_cli.suite.load import BuiltSuite
 
-    builder = _SuiteWriter()
+    builder = SuiteWriter()
     content = builder.content(suite)
     if builder.problems:
         raise UsageError.of("this suite cannot be run", builder.problems)
@@ -127,7 +127,7 @@ class _DataPositions(Mapping["KeyPath", "Location"]):
         return 1
 
 
-class _SuiteWriter:
+class SuiteWriter:
     """Writes the parts of a suite as JSON, and notes functions and problems."""
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """`run` and `Suite`: what a Python program gives, and what it gets."""
 
 import asyncio
+import datetime
 import json
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
@@ -145,6 +146,20 @@ def raises(prompt: str) -> str:
     raise ValueError("no \x1b[31mway")
 
 
+def ends(error: BaseException) -> Callable[[str], str]:
+    def bot(prompt: str) -> str:
+        raise error
+
+    return bot
+
+
+def ends_async(error: BaseException) -> Callable[[str], Any]:
+    async def bot(prompt: str) -> str:
+        raise error
+
+    return bot
+
+
 @pytest.mark.parametrize(
     "answer", [{"error": "out of tea"}, {"output": None}, {}], ids=["error", "null", "none"]
 )
@@ -167,6 +182,15 @@ async def never(prompt: str) -> str:
     ("provider", "message"),
     [
         (raises, "function:raises raised ValueError: no"),
+        (ends(StopIteration()), "raised RuntimeError: the call raised StopIteration()"),
+        (ends(SystemExit(0)), "raised RuntimeError: the call raised SystemExit(0)"),
+        (ends(asyncio.CancelledError()), "raised RuntimeError: the call raised CancelledError()"),
+        (ends_async(SystemExit(0)), "raised SystemExit: 0"),
+        (ends_async(asyncio.CancelledError()), "raised CancelledError"),
+        (
+            lambda prompt: {"output": [prompt, object()]},
+            "cannot be JSON: an object of the class object is no data",
+        ),
         (lambda prompt: None, "returned NoneType, not text"),
         (lambda prompt: 3, "returned int, not text"),
         (lambda prompt: {"error": "quota"}, "reported an error: quota"),
@@ -179,6 +203,13 @@ def test_a_function_that_breaks_is_an_error_and_no_low_score(provider: Any, mess
     assert (case.score, result.failures, result.exit_code) == (None, (), 3)
     assert case.error is not None
     assert message in case.error.message
+
+
+def test_an_output_may_hold_what_numpy_counts_with_and_dates() -> None:
+    numpy = pytest.importorskip("numpy")
+    output = {"day": datetime.date(2026, 11, 27), "n": numpy.int64(3), "l": numpy.array([1, 2])}
+    result = run(Suite(tests=[{"input": "q"}], providers=[lambda prompt: {"output": output}]))
+    assert result.results[0].output == '{"day": "2026-11-27", "n": 3, "l": [1, 2]}'
 
 
 @pytest.mark.parametrize(

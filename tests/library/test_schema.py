@@ -47,3 +47,12 @@ def test_within_an_event_loop_too() -> None:
     one, other = asyncio.run(both())
     assert one == other
     assert one.status == "passed"
+
+
+def test_an_output_may_be_numbers_of_numpy_and_nothing_that_is_no_data() -> None:
+    numpy = pytest.importorskip("numpy")
+    whole = SchemaEvaluation({"type": "array", "items": {"type": "integer"}})
+    assert whole.evaluate([numpy.int64(3)]).status == "passed"
+    assert whole.evaluate(numpy.array([0.5])).status == "failed"
+    with pytest.raises(UsageError, match="an object of the class object is not allowed here"):
+        whole.evaluate([1, object()])

@@ -1,8 +1,10 @@
 """A user's program as a provider, for all languages: how a config names and sets it up, and how its answer is read."""
 
+import asyncio
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,25 @@ class ProgramProvider:
         return ProviderTimeoutError(message, provider_id=self.id, hint=hint)
 
 
+async def called_in_thread(threads: Executor, call: Callable[[], Any]) -> Any:
+    """Return what `call` returns in a thread. Whatever it raises, but for Ctrl-C, is an Exception here.
+
+    The event loop cannot take over StopIteration, and would wait forever; SystemExit would end the program.
+    """
+
+    def guarded() -> Any:
+        try:
+            return call()
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or (
+                isinstance(error, Exception) and not isinstance(error, StopIteration)
+            ):
+                raise
+            raise RuntimeError(f"the call raised {error!r}") from error
+
+    return await asyncio.get_running_loop().run_in_executor(threads, guarded)
+
+
 def program_response(
     result: Any, request: ModelRequest, settings: ProgramSettings, latency_ms: float
 ) -> ModelResponse:
@@ -193,12 +214,16 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
 
     Raises:
         ProviderRequestError: the mapping holds an `error`.
-        ProviderShapeError: it is neither, or its `output` is null.
+        ProviderShapeError: it is neither, or its `output` is null or no data.
     """
     if isinstance(result, str):
         return result, _usage(None, None, caller)
     output = result.get("output") if isinstance(result, dict) else None
-    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    unwritten: Exception | None = None
+    try:
+        text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=_data_of)
+    except (TypeError, ValueError, RecursionError) as failure:
+        text, unwritten = "", failure
     usage = Usage()
     if isinstance(result, dict):
         tokens = reported_usage(result.get("token_usage") or result.get("tokenUsage"))
@@ -207,6 +232,9 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
     if isinstance(result, dict) and result.get("error"):
         message = caller.secrets.excerpt(f"{caller.id} reported an error: {result['error']}")
         error = ProviderRequestError(message, provider_id=caller.id)
+    elif unwritten is not None:
+        message = caller.secrets.excerpt(f"{caller.id} returned an `output` that cannot be JSON: {unwritten}")
+        error = ProviderShapeError(message, provider_id=caller.id)
     elif output is not None:
         return text, usage
     else:
@@ -218,6 +246,15 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
     error.cost_usd = usage.cost_usd
     error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
     raise error
+
+
+def _data_of(value: Any) -> Any:
+    """Return what JSON writes for an object: for numpy's numbers and arrays, and for dates."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    raise TypeError(f"an object of the class {type(value).__name__} is no data")
 
 
 def split_target(source: ProviderSource) -> tuple[Path, str]:

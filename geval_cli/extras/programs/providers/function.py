@@ -15,6 +15,7 @@ from geval_cli.errors import GevalError, Problem, ProviderRequestError
 from geval_cli.extras.programs.providers.base import (
     ProgramProvider,
     ProgramSettings,
+    called_in_thread,
     check_program,
     program_response,
     program_settings,
@@ -70,9 +71,11 @@ class FunctionProvider(ProgramProvider):
         try:
             async with limit:
                 return await self._called(arguments)
-        except GevalError:
+        except (GevalError, GeneratorExit, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise
             if isinstance(error, TimeoutError) and limit.expired():
                 raise self.timed_out(
                     f"{self.id} did not answer within {self.limits.timeout_s:g} s"
@@ -89,9 +92,14 @@ class FunctionProvider(ProgramProvider):
             return await self._function(*arguments)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="geval-function")
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._threads, lambda: self._function(*arguments))
+        result = await called_in_thread(self._threads, lambda: self._function(*arguments))
         return await result if inspect.isawaitable(result) else result
+
+
+def _is_being_cancelled() -> bool:
+    """Return whether a cancellation comes from outside; a function may also raise one of its own."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def check(source: ProviderSource) -> list[Problem]:

@@ -1,6 +1,5 @@
 """Sends the requests of the chat API through a client of the `openai` library that the user already has."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from geval_cli.errors import ProviderRequestError, ProviderTimeoutError, ProviderUnavailableError
+from geval_cli.extras.programs.providers.base import called_in_thread
 from geval_cli.providers.base import ClientModel, ProviderIdentity, ProviderLimits, is_async_client
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport, json_in
@@ -120,8 +120,7 @@ class ClientTransport(Transport):
             return await create(**named, extra_body=rest)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="geval-client")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: create(**named, extra_body=rest))
+        return await called_in_thread(self._threads, lambda: create(**named, extra_body=rest))
 
     def _context_of(self, request: Any, context: CallContext) -> CallContext:
         sent = [request.headers.get(name, "") for name in _KEY_HEADERS]
