@@ -24,7 +24,7 @@ from geval_cli.assertions.base import (
     rendered_texts,
 )
 from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, within
-from geval_cli.errors import CheckTimeoutError, Problem
+from geval_cli.errors import CheckTimeoutError, Problem, Severity
 from geval_cli.numbers import format_score_beside, format_threshold
 from geval_cli.specs.base import Score
 
@@ -48,9 +48,17 @@ class LevenshteinAssertion(Assertion):
     threshold: Amount = Field(5, description="The largest passing number of edits.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the template in `value`."""
+        """Return problems of the template in `value`, and of a threshold that lets anything short pass."""
         problems: list[Problem] = []
-        context.render(as_text(self.value), self.place.value("value"), problems)
+        place = self.place.value("value")
+        expected = context.render(as_text(self.value), place, problems)
+        if expected and len(expected) <= self.threshold and not self.is_negated:
+            message = (
+                f"{self.type} passes an empty output ({context.where}): `value` is no longer than the "
+                f"{self.threshold:g} edits that are allowed"
+            )
+            hint = "set a lower `threshold`; it is 5 by default"
+            problems.append(Problem(message, place, hint, severity=Severity.WARNING))
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

@@ -1,8 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.verdicts import judged, passes
+from support.verdicts import judged, passes, problems
 
+from geval_cli.errors import Severity
 from geval_cli.records import Status
 
 
@@ -28,6 +29,25 @@ def test_the_default_limit_is_five_characters() -> None:
     result = judged("levenshtein", "abcdef", value="")
     assert (result.threshold, result.detail["limit"], result.status) == (None, 5, Status.FAILED)
     assert result.reason == "the edit distance is 6, more than 5"
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "is_told"),
+    [
+        ("levenshtein", {"value": "Paris"}, True),
+        ("levenshtein", {"value": "{{ city }}"}, True),
+        ("levenshtein", {"value": "Paris", "threshold": 4}, False),
+        ("levenshtein", {"value": "Paris!"}, False),
+        ("levenshtein", {"value": ""}, False),
+        ("not-levenshtein", {"value": "Paris"}, False),
+    ],
+)
+def test_a_limit_that_lets_an_empty_output_pass_is_told(
+    kind: str, keys: dict[str, object], is_told: bool
+) -> None:
+    found = problems(kind, vars={"city": "Oslo"}, **keys)
+    assert [problem.severity for problem in found] == [Severity.WARNING] * is_told
+    assert all("passes an empty output" in problem.message for problem in found)
 
 
 @given(st.text(max_size=12), st.text(max_size=12))
