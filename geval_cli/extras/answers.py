@@ -133,14 +133,25 @@ class FinishReasonAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Compare what the words mean, whatever API they are of. Without a reason, it is not the right one."""
+        """Compare what the words mean, whatever API they are of.
+
+        Raises:
+            UnjudgeableError: it is not known why the model stopped.
+        """
         expected = tools.templates.render(self.value, subject.test.variables).strip()
         ended = None if subject.response is None else subject.response.choices[0].finish_reason
         # A program's own word counts; for one that was flagged, `ended` says that a filter stopped it.
         own = subject.reported.get("finishReason") or subject.reported.get("finish_reason")
         found = own if isinstance(own, str) else ended
-        if found is None:
+        if (
+            found is None and subject.rules.echo_finish_reason is None
+        ):  # promptfoo's: not even that of `echo` is known
             return Outcome.of(False, "the provider gave no finish reason")
+        if found is None and subject.response is None:
+            hint = "leave finish-reason out, or let a provider answer"
+            raise UnjudgeableError("the test brings its own output, so there is no finish reason", hint=hint)
+        if found is None:
+            raise UnjudgeableError("the provider gave no finish reason", hint="leave finish-reason out")
         ends = [known_end(found), known_end(expected)]
         is_refusal = all(end is not None and end.is_refusal for end in ends)
         passed = (

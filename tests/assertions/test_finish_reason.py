@@ -1,11 +1,13 @@
 import pytest
+from msgspec.structs import replace
 from support.specs import case
 from support.verdicts import judged, problems
 
 from geval_cli.assertions.base import Subject
-from geval_cli.errors import Severity
+from geval_cli.errors import Severity, UnjudgeableError
 from geval_cli.providers.wire.finish_reasons import VOCABULARIES, Vocabulary
 from geval_cli.records import Choice, ModelResponse, Status
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 
 
 def answered(reason: str | None) -> Subject:
@@ -18,12 +20,21 @@ def answered(reason: str | None) -> Subject:
         ("finish-reason", "stop", "stop", Status.PASSED),
         ("finish-reason", "{{r}}", "stop", Status.PASSED),
         ("finish-reason", "stop", "LENGTH", Status.FAILED),
-        ("finish-reason", "stop", None, Status.FAILED),
         ("not-finish-reason", "length", "stop", Status.PASSED),
     ],
 )
 def test_verdicts(kind: str, value: str, found: str | None, status: Status) -> None:
     assert judged(kind, "x", seen=answered(found), value=value).status is status
+
+
+@pytest.mark.parametrize("kind", ["finish-reason", "not-finish-reason"])
+def test_an_end_that_is_not_known_is_an_error(kind: str) -> None:
+    with pytest.raises(UnjudgeableError, match="the provider gave no finish reason"):
+        judged(kind, "x", seen=answered(None), value="length")
+    with pytest.raises(UnjudgeableError, match="the test brings its own output"):
+        judged(kind, "x", value="length")
+    told = judged("finish-reason", "x", seen=replace(answered(None), rules=PROMPTFOO_RULES), value="stop")
+    assert told.status is Status.FAILED
 
 
 def test_the_reason_names_both() -> None:
