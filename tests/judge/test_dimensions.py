@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from geval_cli.errors import UsageError
@@ -16,6 +18,14 @@ RANGES = {
 
 def test_there_are_the_seven_dimensions_with_their_ranges():
     assert {name: item.score_range for name, item in DIMENSIONS.items()} == RANGES
+
+
+@pytest.mark.parametrize(("page", "lists"), [("README.md", 2), ("examples/configs/g-eval-assertion.yaml", 1)])
+def test_every_list_of_them_is_whole(page, lists):
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    assert text.count(", ".join(list(DIMENSIONS)[1:])) == lists, (
+        f"name all dimensions in {page}, in their order"
+    )
 
 
 @pytest.mark.parametrize("name", RANGES)

@@ -8,6 +8,8 @@ import pytest
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
+from geval_cli.extras.local.check import _TOOLS
+from geval_cli.providers.preset_table import WIRE_FORMATS
 from geval_cli.providers.wire.chat import TOOL_ERROR, made_call_id
 from geval_cli.records import Message, ModelRequest, ToolDefinition
 
@@ -119,6 +121,12 @@ SAID: Mapping[str, Any] = {
         "stopReason": "tool_use",
     },
 }
+
+
+def test_every_api_is_among_them() -> None:
+    apis = {rules.module for rules in WIRE_FORMATS.values()}
+    assert apis - IDS.keys() == set(), "add these APIs to IDS and SAID, and test what they are sent"
+    assert apis - _TOOLS.keys() == set(), "add the form of a tool to _TOOLS of extras/local/check.py"
 
 
 def exchanged(wire: str, said: Any, **request: Any) -> tuple[dict[str, Any], dict[str, Any]]:

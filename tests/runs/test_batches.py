@@ -8,7 +8,7 @@ import re
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from aiohttp import web
@@ -24,6 +24,7 @@ from geval_cli.extras.aws.batches import BedrockBatches
 from geval_cli.extras.batches import driver
 from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.gateway.budget import Budget
+from geval_cli.providers.preset_table import BatchApiName
 from geval_cli.records import RunStatus
 from geval_cli.runs.evaluate import exit_code
 from geval_cli.runs.prepare import prepare
@@ -60,6 +61,12 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def server() -> Any:
     with BatchServer() as server:
         yield server
+
+
+def test_every_batch_api_is_among_them() -> None:
+    assert {*get_args(BatchApiName)} - {"", *WIRES} == set(), (
+        "describe them in tests/support/batch_vendors.py"
+    )
 
 
 def paid_once(server: BatchServer, requests: int) -> bool:
