@@ -1,7 +1,8 @@
 import asyncio
+from typing import Any
 
 import pytest
-from support.calls import run
+from support.calls import answer, provider, run
 from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ProviderError, ProviderRequestError, ProviderShapeError
@@ -249,3 +250,15 @@ def test_secrets_are_masked_in_every_spelling() -> None:
 
 def test_a_public_address_has_no_secrets() -> None:
     assert public_url("https://u:pw@x.example/p?api_key=ghi&v=1#f") == "https://x.example/p?v=1"
+
+
+def test_a_mistake_in_the_answers_that_a_test_scripts_fails_the_test() -> None:
+    def respond(body: Any, headers: Any) -> Reply:
+        raise KeyError("no such answer")
+
+    with (
+        pytest.raises(AssertionError, match="the server of this test failed"),
+        LoopbackServer(respond=respond) as server,
+        pytest.raises(ProviderRequestError, match="no such answer"),
+    ):
+        run(answer(provider("openai:m", {"base_url": server.base_url})))

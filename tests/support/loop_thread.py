@@ -11,13 +11,19 @@ _START_S = 60.0
 
 
 class LoopThread:
-    """A context manager: the server that `listening` makes is there from its beginning to its end."""
+    """A context manager: the server that `listening` makes is there from its beginning to its end.
+
+    Attributes:
+        mistakes: exceptions of the test's own code while it answered, such as a request that an emulator does not
+            read. What is tested may take them for trouble at a vendor and try again, so the end raises the first.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True, name=name)
         self._bound: Future[int] = Future()
         self._stop = asyncio.Event()
+        self.mistakes: list[Exception] = []
 
     @property
     def port(self) -> int:
@@ -38,6 +44,8 @@ class LoopThread:
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+        if kind is None and self.mistakes:
+            raise AssertionError("the server of this test failed while it answered") from self.mistakes[0]
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

@@ -214,9 +214,13 @@ class LoopbackServer(LoopThread):
             return self._replies.popleft()
         if self._respond is None:
             return error_reply(500, "the loopback server has no reply left")
-        answer = self._respond(request.json, request.headers)
-        if inspect.isawaitable(answer):
-            answer = await answer
+        try:
+            answer = self._respond(request.json, request.headers)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except Exception as error:  # noqa: BLE001 - whatever the code of a test raises
+            self.mistakes.append(error)
+            return error_reply(422, repr(error))
         if isinstance(answer, Reply):
             return answer
         if isinstance(answer, tuple):
