@@ -58,7 +58,18 @@ class GEvalAssertion(GEvalFields):
         levels = scoring_levels(self, context.test, context.defaults)
         problems += check_threshold_on_rating(self, levels)
         problems += check_early_stop(self, context.test, context.defaults, context.templates)
-        _check_criteria(self, context, problems)
+        location = partial(self.place.spelled, "criteria", "value")
+        criteria = written_criteria(self)
+        for number, criterion in enumerate(criteria, start=1):
+            text = context.render(criterion, location, problems)
+            # One that is written empty is a problem of the metric, whatever the test.
+            if criterion.strip() and text is not None and not text.strip():
+                what = "the criteria is empty" if len(criteria) == 1 else f"criterion {number} is empty"
+                problems.append(
+                    Problem(
+                        f"{what} ({context.where})", location(), "check the variables in it: one is empty"
+                    )
+                )
         _check_items(self, context, problems)
         place = partial(self.place.spelled, "evaluation_steps", "evaluationSteps")
         for step in self.evaluation_steps or ():
@@ -291,19 +302,6 @@ def _case_of(
         turns=test.turns or None,
         **texts,
     )
-
-
-def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
-    location = partial(spec.place.spelled, "criteria", "value")
-    criteria = written_criteria(spec)
-    for number, criterion in enumerate(criteria, start=1):
-        text = context.render(criterion, location, problems)
-        # One that is written empty is a problem of the metric, whatever the test.
-        if criterion.strip() and text is not None and not text.strip():
-            what = "the criteria is empty" if len(criteria) == 1 else f"criterion {number} is empty"
-            problems.append(
-                Problem(f"{what} ({context.where})", location(), "check the variables in it: one is empty")
-            )
 
 
 def _check_items(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:

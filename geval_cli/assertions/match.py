@@ -195,23 +195,20 @@ def python_pattern(pattern: str, *, is_unicode: bool = False) -> str:
             is_sign = sign == "-" and parts[-1] in _IN_CLASS.values()  # no range begins with many characters
             written, place = (rf"\{sign}" if sign == "[" or is_sign else sign), place + 1
         elif sign == "[":
-            written, place, in_class = _class_start(pattern, place)
+            # The translated start of a class, the next position, and whether that is inside of the class.
+            if pattern.startswith("[^]", place):
+                written, place, in_class = r"[\s\S]", place + 3, False
+            elif pattern.startswith("[]", place):
+                written, place, in_class = "(?!)", place + 2, False
+            else:
+                start = "[^" if pattern.startswith("[^", place) else "["
+                written, place, in_class = start, place + len(start), True
         elif sign == "{" and not _COUNT.match(pattern, place):
             written, place = r"\{", place + 1
         else:
             written, place = _PLAIN.get(sign, sign), place + 1
         parts.append(written)
     return "".join(parts)
-
-
-def _class_start(pattern: str, place: int) -> tuple[str, int, bool]:
-    """Return the translated start of a class, the next position, and whether that is inside of the class."""
-    if pattern.startswith("[^]", place):
-        return r"[\s\S]", place + 3, False
-    if pattern.startswith("[]", place):
-        return "(?!)", place + 2, False
-    start = "[^" if pattern.startswith("[^", place) else "["
-    return start, place + len(start), True
 
 
 def _escape(pattern: str, place: int, *, in_class: bool) -> tuple[str, int]:

@@ -27,31 +27,31 @@ def _plain(value: object) -> JsonValue:
     if isinstance(value, Spec):
         return serialize(value)
     if isinstance(value, ToolSet):
-        return _tools(value)
+        # Tools as a config has them; those that are functions are in files, and stay there.
+        written: dict[str, JsonValue] = {
+            "definitions": [
+                {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": _plain(dict(tool.parameters)),
+                }
+                for tool in value.definitions
+            ],
+            "max_calls": value.max_calls,
+        }
+        if value.simulator is not None:
+            written["simulate"] = {"provider": serialize(value.simulator), "world": value.world}
+        if value.recorded:
+            answers = [serialize(answer) for answer in value.recorded]
+            written["recorded"] = [
+                answer if "error" in answer else {"result": None, **answer} for answer in answers
+            ]
+        return written
     if isinstance(value, tuple | list):
         return list(_listed(value))
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value
-
-
-def _tools(tools: ToolSet) -> dict[str, JsonValue]:
-    """Return tools as a config has them; those that are functions are in files, and stay there."""
-    written: dict[str, JsonValue] = {
-        "definitions": [
-            {"name": tool.name, "description": tool.description, "parameters": _plain(dict(tool.parameters))}
-            for tool in tools.definitions
-        ],
-        "max_calls": tools.max_calls,
-    }
-    if tools.simulator is not None:
-        written["simulate"] = {"provider": serialize(tools.simulator), "world": tools.world}
-    if tools.recorded:
-        answers = [serialize(answer) for answer in tools.recorded]
-        written["recorded"] = [
-            answer if "error" in answer else {"result": None, **answer} for answer in answers
-        ]
-    return written
 
 
 def _listed(items: Sequence[object]) -> Iterator[JsonValue]:

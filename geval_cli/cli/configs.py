@@ -19,7 +19,7 @@ from geval_cli.extras.starter import DEMO_CONFIG, DEMO_MODEL, choose_starter, ha
 from geval_cli.numbers import plural
 from geval_cli.report.safe_file import SafeFile, open_in_place, output_error
 from geval_cli.report.sanitize import quoted
-from geval_cli.runs.requests import PreparedRun, RunRequest, is_untrusted
+from geval_cli.runs.requests import RunRequest, is_untrusted
 from geval_cli.source.access import TRUSTED, Access, untrusted_access
 from geval_cli.version import install_hint
 
@@ -44,7 +44,18 @@ def validate_configs(
         ConfigError: with every problem of every config.
         UsageError: `output` has another ending, or cannot be written.
     """
-    file_format = None if output is None else _format_of(output)
+    if output is None:
+        file_format = None
+    else:
+        found = next(
+            (form for ending, form in FILE_ENDINGS.items() if output.name.lower().endswith(ending)), None
+        )
+        if found is None:
+            raise UsageError(
+                f"problems cannot be written to {output}: unknown file type",
+                hint=f"use a name that ends in one of: {', '.join(sorted(FILE_ENDINGS))}",
+            )
+        file_format = found
     if sandbox is not None:
         sandbox.confine(requests, outputs=[] if output is None else [output])
     prepared, problems = check_all(requests, is_going_to_run=False)
@@ -59,20 +70,14 @@ def validate_configs(
     print_problems(problems)
     print_annotations(problems)
     for run in prepared:
-        sys.stdout.write(_described(run) + "\n")
+        columns = len(run.plan.columns)
+        sys.stdout.write(
+            f"{run.suite.path} is valid: {plural(run.tests, 'test')} x {plural(columns, 'column')}"
+            f" = {plural(run.total, 'case')}" + "\n"
+        )
         if lists_differences:
             sys.stdout.write(_listed(list(differences(run.suite))))
     return ExitCode.OK
-
-
-def _format_of(path: Path) -> ProblemFormat:
-    found = next((form for ending, form in FILE_ENDINGS.items() if path.name.lower().endswith(ending)), None)
-    if found is None:
-        raise UsageError(
-            f"problems cannot be written to {path}: unknown file type",
-            hint=f"use a name that ends in one of: {', '.join(sorted(FILE_ENDINGS))}",
-        )
-    return found
 
 
 def write_starter(path: Path) -> None:
@@ -194,11 +199,3 @@ def _listed(found: Sequence[ConfigDifference]) -> str:
         where = f" ({item.location}{more})" if item.location else ""
         lines.append(f"- {item.what}{where}\n  promptfoo: {item.promptfoo}\n  geval: {item.geval}")
     return "\n".join(lines) + "\n"
-
-
-def _described(prepared: PreparedRun) -> str:
-    columns = len(prepared.plan.columns)
-    return (
-        f"{prepared.suite.path} is valid: {plural(prepared.tests, 'test')} x {plural(columns, 'column')}"
-        f" = {plural(prepared.total, 'case')}"
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.run import prepare_all, run_stoppable, state_folders
 from geval_cli.errors import ExitCode, UsageError
-from geval_cli.extras.lock import LockedSuites, lock_path, lock_suites, read_lock, write_lock
+from geval_cli.extras.lock import lock_path, lock_suites, read_lock, write_lock
 from geval_cli.gateway.call import Wire
 from geval_cli.numbers import plural
 from geval_cli.report.sanitize import one_line
@@ -57,11 +57,6 @@ def lock_configs(
         locked = run_stoppable(locking, wire)
     if not before.is_there or before.entries != locked.entries:
         write_lock(requests[0].config, locked.entries)
-    sys.stdout.write(_described(path, locked, removes_unused=updates))
-    return ExitCode.OK
-
-
-def _described(path: Path, locked: LockedSuites, *, removes_unused: bool) -> str:
     pinned = plural(len(locked.entries), "criterion", "criteria")
     new = f" ({locked.asked:,} new)" if locked.asked else ""
     lines = [f"{path} pins the evaluation steps of {pinned}{new}"]
@@ -75,9 +70,10 @@ def _described(path: Path, locked: LockedSuites, *, removes_unused: bool) -> str
         shown = one_line(entry.criteria, _SHOWN)
         if same_text[entry.criteria] > 1:
             shown += f" (by {one_line(entry.judge, _SHOWN)} from {one_line(', '.join(entry.params), _SHOWN)})"
-        lines.append(f"{'removed' if removes_unused else 'unused'}: {shown}")
-    if locked.unused and not removes_unused:
+        lines.append(f"{'removed' if updates else 'unused'}: {shown}")
+    if locked.unused and not updates:
         lines.append("remove what is unused with --update")
     elif locked.asked:
         lines.append(f"commit {path.name}: every run of a config in its folder uses it")
-    return "\n".join(lines) + "\n"
+    sys.stdout.write("\n".join(lines) + "\n")
+    return ExitCode.OK

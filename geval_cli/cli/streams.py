@@ -24,7 +24,18 @@ def survive_odd_streams() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
             if _may_break(stream):
-                setattr(sys, name, _unbreakable(stream))
+                stream.flush()
+                setattr(
+                    sys,
+                    name,
+                    io.TextIOWrapper(
+                        io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False)),
+                        encoding=stream.encoding,
+                        errors=stream.errors,
+                        line_buffering=stream.line_buffering,
+                        write_through=stream.write_through,
+                    ),
+                )
 
 
 def _open_what_is_closed() -> None:
@@ -53,17 +64,6 @@ def _may_break(stream: TextIO) -> bool:
         return stream.fileno() >= 0 and not stream.isatty()
     except (OSError, ValueError):  # nothing of the operating system's is behind it
         return False
-
-
-def _unbreakable(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    stream.flush()
-    return io.TextIOWrapper(
-        io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False)),
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
 
 
 class _Pipe(io.FileIO):

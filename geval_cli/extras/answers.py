@@ -218,22 +218,22 @@ class LimitAssertion(Assertion):
                 hint=f"remove {self.base_type} from tests that have their own output",
             )
         is_latency = self.base_type == "latency"
-        value, shown = _latency(subject.response) if is_latency else _cost(subject.response)
+        if is_latency:
+            # The latency in milliseconds; for an answer from the cache, that of the original request.
+            response = subject.response
+            if response.latency_ms is None:
+                raise UnjudgeableError(
+                    "there is no latency: the answer came from a batch",
+                    hint="run without --batch, or with --batch-judge instead",
+                )
+            when = " when it was generated (it comes from the cache)" if response.is_from_cache else ""
+            value, shown = response.latency_ms, f"the answer took {response.latency_ms:,.0f} ms{when}"
+        else:
+            value, shown = _cost(subject.response)
         passed = value <= self.threshold
         limit = f"the limit of {f'{self.threshold:,g} ms' if is_latency else _dollars(self.threshold)}"
         reason = f"{shown}, {'within' if passed else 'above'} {limit}"
         return Outcome.of(passed, reason, value=value, limit=self.threshold)
-
-
-def _latency(response: ModelResponse) -> tuple[float, str]:
-    """Return the latency in milliseconds; for an answer from the cache, that of the original request."""
-    if response.latency_ms is None:
-        raise UnjudgeableError(
-            "there is no latency: the answer came from a batch",
-            hint="run without --batch, or with --batch-judge instead",
-        )
-    when = " when it was generated (it comes from the cache)" if response.is_from_cache else ""
-    return response.latency_ms, f"the answer took {response.latency_ms:,.0f} ms{when}"
 
 
 def _cost(response: ModelResponse) -> tuple[float, str]:

@@ -154,7 +154,22 @@ class ClassifierAssertion(ModelGradedAssertion):
         # A class is the same in every repeat, so that the repeat is no part of the request.
         messages = user_message(subject.text)
         response = await model.complete(ModelRequest(messages, role=Role.JUDGE, purpose=Purpose.VERDICT))
-        outcome = self._verdict(_scores(response.choices[0].text), subject.test, tools)
+        text = response.choices[0].text
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        is_scores = isinstance(found, dict) and found and all(map(_is_share, found.values()))
+        if not is_scores:
+            raise JudgeParseError(
+                "the model did not return class scores between 0 and 1",
+                raw_text=text,
+                hint="name a classification model, or have the model return JSON of classes and scores: "
+                '{"toxic": 0.02}',
+            )
+        outcome = self._verdict(
+            {str(label): float(score) for label, score in found.items()}, subject.test, tools
+        )
         return replace(outcome, latency_ms=response.latency_ms)
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
@@ -177,30 +192,13 @@ class ClassifierAssertion(ModelGradedAssertion):
                     hint=f"write one of its classes in `value`: {listed(list(scores)[:9])}",
                 )
         score = scores.get(label_name, 0.0)
-        shown = ", ".join(f"{shortened(label, 40)} {found:.2f}" for label, found in _highest(scores))
+        shown = ", ".join(
+            f"{shortened(label, 40)} {found:.2f}"
+            for label, found in sorted(scores.items(), key=lambda item: -item[1])[:5]
+        )
         own = f"{format_score_beside(score, threshold)}; the threshold is {format_threshold(threshold)}"
         reason = f'the class "{shortened(label_name, 60)}" has {own} ({shown})'
         return Outcome.graded(score, reason, threshold, is_default=is_default, scores=dict(scores))
-
-
-def _highest(scores: dict[str, float]) -> list[tuple[str, float]]:
-    return sorted(scores.items(), key=lambda item: -item[1])[:5]
-
-
-def _scores(text: str) -> dict[str, float]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    is_scores = isinstance(found, dict) and found and all(map(_is_share, found.values()))
-    if not is_scores:
-        raise JudgeParseError(
-            "the model did not return class scores between 0 and 1",
-            raw_text=text,
-            hint="name a classification model, or have the model return JSON of classes and scores: "
-            '{"toxic": 0.02}',
-        )
-    return {str(label): float(score) for label, score in found.items()}
 
 
 def _is_share(value: object) -> bool:

@@ -397,7 +397,12 @@ class PairwiseAssertion(ModelGradedAssertion):
         own, other = subject.text, _text_of(members, pair)
         if own == other:  # whatever a judge says of a text and itself, it is not about the text
             return [_known(_SAME_TEXT), _known(_SAME_TEXT)]
-        task = _task(subject, subject if second is None else members[second].subject)
+        # What both outputs answer; where they were asked in different words, the variables that both come from.
+        tasks = {_input_of(subject), _input_of(subject if second is None else members[second].subject)}
+        if len(tasks) == 1:
+            task = tasks.pop()
+        else:
+            task = "\n".join(f"{name}: {value}" for name, value in subject.test.vars.items())
         criteria = tools.templates.render(self.criteria, subject.test.variables)
         scoring = _scoring(self, subject.test, tools)
         ahead = _question(criteria, task, own, other)
@@ -492,14 +497,6 @@ def _text_of(members: Sequence[RowMember], pair: _Pair) -> str:
 
 def _are_same(members: Sequence[RowMember], first: int, second: int | None) -> bool:
     return members[first].subject.text == _text_of(members, (first, second))
-
-
-def _task(first: Subject, second: Subject) -> str:
-    """Return what both outputs answer; where they were asked in different words, the variables that both come from."""
-    tasks = {_input_of(first), _input_of(second)}
-    if len(tasks) == 1:
-        return tasks.pop()
-    return "\n".join(f"{name}: {value}" for name, value in first.test.vars.items())
 
 
 def _input_of(subject: Subject) -> str:

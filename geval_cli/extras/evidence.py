@@ -19,7 +19,6 @@ from geval_cli.plugins import extra
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
-    Column,
     ColumnSummary,
     ErrorInfo,
     MetricStat,
@@ -59,7 +58,6 @@ from geval_cli.report.failures import GROUPS_MAX, WHOLE, GroupBy, normalised
 from geval_cli.report.report import RunReport, usage_texts
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.terminal import (
-    Row,
     TableRows,
     excerpt_of,
     fit_table,
@@ -599,17 +597,17 @@ def _grouped_by(result: CaseResult, by: GroupBy) -> Iterator[tuple[str, Status, 
         if by is GroupBy.ASSERTION:
             yield item.metric or item.type, item.status, item.score, decides
         elif item.status in PROBLEMS:
-            why = item.error.message if item.error is not None else _own_reason(item)
+            if item.error is not None:
+                why = item.error.message
+            else:
+                # Why an assertion failed; of a jury, the reason without its last line, the scores of the
+                # judges.
+                reason = item.reason or ""
+                why = reason.rpartition("\n")[0] if "judges" in item.detail else reason
             name = f"{item.metric or item.type}: {normalised(why or 'no reason given')}"
             yield name, item.status, item.score, decides
     if is_problem and not has_decided:
         yield WHOLE, result.status, result.score, True  # its own threshold decides, or what is compared
-
-
-def _own_reason(item: AssertionResult) -> str:
-    """Return why an assertion failed; of a jury, the reason without its last line, the scores of the judges."""
-    reason = item.reason or ""
-    return reason.rpartition("\n")[0] if "judges" in item.detail else reason
 
 
 def print_failures(failures: Failures, report: RunReport, console: Console) -> None:
@@ -698,28 +696,25 @@ def print_table(rows: TableRows, report: RunReport, console: Console) -> None:
     if rows.rows and layout.cell:
         print_matrix(rows.rows, report.columns, console, layout)
     elif rows.rows:
-        _print_blocks(rows.rows, report.columns, console)
+        columns = report.columns
+        signs = signs_of(console)
+        titles = {column.index: column_title(column, columns, signs) for column in columns}
+        positions = {column.index: position for position, column in enumerate(columns, start=1)}
+        is_long = len(rows.rows) * len(columns) > _LINES_MAX
+        print_legend(list(titles.values()), console)
+        for row in rows.rows:
+            number = case_number(row[0])
+            title = case_title(row[0], console.width - len(number) - 4)
+            console.print(Text.assemble((f" {number}", "bold"), f"  {title}"), no_wrap=True)
+            shown = [result for result in row if not is_long or result.status in PROBLEMS]
+            for result in shown:
+                label = f"[{positions.get(result.column, result.column + 1)}]"
+                _print_block_line(result, label.ljust(len(str(len(columns))) + 2), console)
+            if len(shown) < len(row):
+                rest = {result.status for result in row} - PROBLEMS
+                others = "passed" if rest == {Status.PASSED} else "passed or were not evaluated"
+                console.print(Text(f"   and {len(row) - len(shown)} {others}", style="dim"))
     _print_notes(rows, report, console)
-
-
-def _print_blocks(rows: tuple[Row, ...], columns: tuple[Column, ...], console: Console) -> None:
-    signs = signs_of(console)
-    titles = {column.index: column_title(column, columns, signs) for column in columns}
-    positions = {column.index: position for position, column in enumerate(columns, start=1)}
-    is_long = len(rows) * len(columns) > _LINES_MAX
-    print_legend(list(titles.values()), console)
-    for row in rows:
-        number = case_number(row[0])
-        title = case_title(row[0], console.width - len(number) - 4)
-        console.print(Text.assemble((f" {number}", "bold"), f"  {title}"), no_wrap=True)
-        shown = [result for result in row if not is_long or result.status in PROBLEMS]
-        for result in shown:
-            label = f"[{positions.get(result.column, result.column + 1)}]"
-            _print_block_line(result, label.ljust(len(str(len(columns))) + 2), console)
-        if len(shown) < len(row):
-            rest = {result.status for result in row} - PROBLEMS
-            others = "passed" if rest == {Status.PASSED} else "passed or were not evaluated"
-            console.print(Text(f"   and {len(row) - len(shown)} {others}", style="dim"))
 
 
 def _print_block_line(result: CaseResult, label: str, console: Console) -> None:

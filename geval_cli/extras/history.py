@@ -286,15 +286,11 @@ def _change(item: RunListEntry, _: datetime, __: Path) -> Text:
 
 def change_text(change: RunChange) -> str:
     """Return a change in percentage points with half the width of its interval: `+5.7 ±3.9`."""
-    text = _points(change.value)
+    text = f"{100 * change.value:+.1f}"
+    text = "0" if float(text) == 0 else text
     if change.interval is not None and change.interval[0] < change.interval[1]:
         text += f" ±{50 * (change.interval[1] - change.interval[0]):.1f}"
     return text
-
-
-def _points(share: float) -> str:
-    text = f"{100 * share:+.1f}"
-    return "0" if float(text) == 0 else text
 
 
 def _started(run: RunRecord, now: datetime) -> datetime | None:

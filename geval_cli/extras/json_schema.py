@@ -71,10 +71,29 @@ def config_json_schema(*, with_plugins: bool = False) -> JsonSchema:
     for name in plugin_names(ASSERTIONS) if with_plugins else ():
         with suppress(UsageError):
             types.setdefault(name, ASSERTION_TYPES[name])
+    gates = _list_of({"type": "string"})
+    profile = {"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1}]}
+    margin = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
     return {
         "$schema": _DIALECT,
         "title": "geval config",
-        **_spec_schema(SuiteSpec, _suite_forms()),
+        **_spec_schema(
+            SuiteSpec,
+            {
+                "prompts": _one_or_list(_reference("prompt")),
+                "providers": _one_or_list(_reference("provider")),
+                "default_test": _reference("test"),
+                "tests": {"anyOf": [_TEST_FILE, _list_of(_test_entry(), at_least=1)]},
+                "tools": _reference("tools"),
+                "profiles": {
+                    "anyOf": [{"type": "string", "pattern": "^file://."}, _list_of(profile, at_least=1)]
+                },
+                "options": _spec_schema(RunOptionsSpec, {}),
+                "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
+                "margin": {"anyOf": [margin, {"type": "object", "additionalProperties": margin}]},
+                "gates": {"anyOf": [gates, _spec_schema(GatesSpec, {"conditions": gates})]},
+            },
+        ),
         "$defs": {
             "prompt": _prompt_schema(),
             "chatMessages": _list_of(_spec_schema(ChatMessageSpec, {}), at_least=1),
@@ -103,24 +122,6 @@ def _list_of(item: JsonSchema, *, at_least: int = 0) -> JsonSchema:
 
 def _one_or_list(item: JsonSchema) -> JsonSchema:
     return {"anyOf": [item, _list_of(item, at_least=1)]}
-
-
-def _suite_forms() -> dict[str, JsonSchema]:
-    gates = _list_of({"type": "string"})
-    profile = {"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1}]}
-    margin = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
-    return {
-        "prompts": _one_or_list(_reference("prompt")),
-        "providers": _one_or_list(_reference("provider")),
-        "default_test": _reference("test"),
-        "tests": {"anyOf": [_TEST_FILE, _list_of(_test_entry(), at_least=1)]},
-        "tools": _reference("tools"),
-        "profiles": {"anyOf": [{"type": "string", "pattern": "^file://."}, _list_of(profile, at_least=1)]},
-        "options": _spec_schema(RunOptionsSpec, {}),
-        "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
-        "margin": {"anyOf": [margin, {"type": "object", "additionalProperties": margin}]},
-        "gates": {"anyOf": [gates, _spec_schema(GatesSpec, {"conditions": gates})]},
-    }
 
 
 def _test_entry() -> JsonSchema:

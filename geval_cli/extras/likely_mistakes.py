@@ -137,7 +137,13 @@ class LikelyMistakes(Struct):
                 self._unused[name].tests += 1
             elif len(self._unused) < _NAMES_MAX:
                 place = self._home(test, ("vars", name))
-                self._unused[name] = _Unused(place, _is_in_config(place, name), frozenset(test.vars))
+                # Whether a YAML file has the variable, and not a table of tests.
+                location = _location(place, ("vars", name))
+                self._unused[name] = _Unused(
+                    place,
+                    location is not None and location.file.endswith((".yaml", ".yml")),
+                    frozenset(test.vars),
+                )
 
     def _home(self, test: MergedTest, keys: tuple[str, ...]) -> SourcePath | Location:
         """Return where a key of a test is written: in the test, else in `defaultTest`."""
@@ -366,12 +372,6 @@ def _texts_of_prompt(prompt: PromptSpec) -> Iterator[str]:
     yield prompt.system or ""
     for message in prompt.messages or ():
         yield str(message.content)
-
-
-def _is_in_config(place: SourcePath | Location, name: str) -> bool:
-    """Return whether a YAML file has the variable, and not a table of tests."""
-    location = _location(place, ("vars", name))
-    return location is not None and location.file.endswith((".yaml", ".yml"))
 
 
 def _unused(names: Sequence[str], found: _Unused, place: Location | None, hint: str) -> Problem:

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import JudgeDefaults, Subject, Tools
+from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.assertions.geval import GEvalAssertion, metric_of
 from geval_cli.assertions.judges import judge_provider, members_of
 from geval_cli.engine.check import assertions_of_plan
@@ -36,7 +36,6 @@ from geval_cli.source.files import read_document
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
-from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating import Templates
 
 _VERSION = 1
@@ -314,16 +313,12 @@ def needs_of_plan(
             if not with_variables and any(tag in text for text in written for tag in _TAGS):
                 needs.unlocked.update(written)
             else:
-                _note_needs(spec, subject, tools, plan.suite, needs)
+                judges = members_of(judge_provider(spec, subject.test, tools.defaults))
+                for criteria, labels in steps_needed(
+                    metric_of(spec, subject.test, tools), spec.case(subject, tools)
+                ):
+                    for judge in judges:
+                        needed = NeededSteps(criteria, labels, plan.suite.resolved(judge), spec.place.key())
+                        needs.found.setdefault(needed.key, needed)
+                        needs.uses[needed.key] += 1
     return needs
-
-
-def _note_needs(
-    spec: GEvalAssertion, subject: Subject, tools: Tools, suite: LoadedSuite, needs: Needs
-) -> None:
-    judges = members_of(judge_provider(spec, subject.test, tools.defaults))
-    for criteria, labels in steps_needed(metric_of(spec, subject.test, tools), spec.case(subject, tools)):
-        for judge in judges:
-            needed = NeededSteps(criteria, labels, suite.resolved(judge), spec.place.key())
-            needs.found.setdefault(needed.key, needed)
-            needs.uses[needed.key] += 1

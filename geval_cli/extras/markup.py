@@ -7,7 +7,6 @@ import asyncio
 import re
 import sys
 from html.parser import HTMLParser
-from typing import NoReturn
 from xml.parsers import expat
 
 from msgspec import Struct, field
@@ -299,8 +298,4 @@ def _parser(elements: _Elements) -> expat.XMLParserType:
 
 def _check_doctype(_name: str, _system: str | None, _public: str | None, has_contents: int) -> None:
     if has_contents:
-        _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise _RefusedError("it declares its own entities or elements, which geval does not read")
+        raise _RefusedError("it declares its own entities or elements, which geval does not read")

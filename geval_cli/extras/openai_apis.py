@@ -370,25 +370,21 @@ class ModerationProvider(EndpointProvider):
         return {"model": self._endpoint.model, "input": text, **self._endpoint.wire}
 
     def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
-        return (Choice(json.dumps(_flagged(received))),)
-
-
-def _flagged(received: JsonAnswer) -> dict[str, float | None]:
-    body = received.body
-    results = body.get("results") if isinstance(body, dict) else None
-    first = results[0] if isinstance(results, list) and results else None
-    categories = first.get("categories") if isinstance(first, dict) else None
-    if not isinstance(first, dict) or not isinstance(categories, dict):
-        raise received.refuse("an answer without a moderation verdict")
-    scores = first.get("category_scores")
-    flagged = [str(name) for name, is_flagged in categories.items() if is_flagged is True]
-    verdicts = [found for found in (first.get("flagged"), *categories.values()) if found is not None]
-    if not verdicts or not all(isinstance(verdict, bool) for verdict in verdicts):
-        raise received.refuse("a verdict that is neither true nor false")
-    if first.get("flagged") is True and not flagged:
-        raise received.refuse("a verdict that flags the text but no category")
-    scores = scores if isinstance(scores, Mapping) else {}
-    return {name: finite_number(scores.get(name)) for name in flagged}
+        body = received.body
+        results = body.get("results") if isinstance(body, dict) else None
+        first = results[0] if isinstance(results, list) and results else None
+        categories = first.get("categories") if isinstance(first, dict) else None
+        if not isinstance(first, dict) or not isinstance(categories, dict):
+            raise received.refuse("an answer without a moderation verdict")
+        scores = first.get("category_scores")
+        flagged = [str(name) for name, is_flagged in categories.items() if is_flagged is True]
+        verdicts = [found for found in (first.get("flagged"), *categories.values()) if found is not None]
+        if not verdicts or not all(isinstance(verdict, bool) for verdict in verdicts):
+            raise received.refuse("a verdict that is neither true nor false")
+        if first.get("flagged") is True and not flagged:
+            raise received.refuse("a verdict that flags the text but no category")
+        scores = scores if isinstance(scores, Mapping) else {}
+        return (Choice(json.dumps({name: finite_number(scores.get(name)) for name in flagged})),)
 
 
 class ClassificationProvider(EndpointProvider):

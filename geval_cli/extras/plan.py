@@ -295,8 +295,22 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
         text = f"{plural(plan.anchors.ratings, 'more rating')} before the run, none from the cache; {price}"
         print_hanging(Text(" anchors ", style="bold"), Text(text), console, indent=0)
     for item in plan.power:
+        total = plan.total
+        what = "the pass rate" if item.metric is None else f"the mean of {one_line(item.metric, _NAME_WIDTH)}"
+        told = f"{estimated(item.needed)} tests detect a drop of {format_score(item.drop)} in {what} (80 % power)"
+        if total.most and total.cost_least_usd is not None:
+            # More tests would be answered by no cache.
+            scale = (total.most + total.cached) / total.most * item.needed / item.tests
+            low, high = (
+                None if usd is None else usd * scale for usd in (total.cost_least_usd, total.cost_most_usd)
+            )
+            told += f", price {_price(low, high)}"
+        here = f"; the {item.tests:,} here detect {format_score(item.shown)} or more" if item.shown else ""
         print_hanging(
-            Text(" power   ", style="bold"), Text(_describe_power(item, plan.total)), console, indent=0
+            Text(" power   ", style="bold"),
+            Text(f"{told}{here} (spread as in run {item.run})"),
+            console,
+            indent=0,
         )
     for remark in _REMARKS:
         print_hanging(Text(" "), Text(remark, style="dim"), console, indent=0)
@@ -306,20 +320,6 @@ def _describe_workers(plan: WorkersPlan) -> str:
     shards = f"{plural(plan.shards, 'shard')} of at most {plural(plan.shard_tests, 'test')}"
     requests = plural(plan.requests_at_once, "request")
     return f"{plural(plan.workers, 'process', 'processes')} with {requests} at once each, {shards}"
-
-
-def _describe_power(item: PowerPlan, total: RequestCounts) -> str:
-    what = "the pass rate" if item.metric is None else f"the mean of {one_line(item.metric, _NAME_WIDTH)}"
-    told = f"{estimated(item.needed)} tests detect a drop of {format_score(item.drop)} in {what} (80 % power)"
-    if total.most and total.cost_least_usd is not None:
-        # More tests would be answered by no cache.
-        scale = (total.most + total.cached) / total.most * item.needed / item.tests
-        low, high = (
-            None if usd is None else usd * scale for usd in (total.cost_least_usd, total.cost_most_usd)
-        )
-        told += f", price {_price(low, high)}"
-    here = f"; the {item.tests:,} here detect {format_score(item.shown)} or more" if item.shown else ""
-    return f"{told}{here} (spread as in run {item.run})"
 
 
 def _cells(counts: RequestCounts) -> list[str]:

@@ -185,7 +185,15 @@ class ContextFaithfulnessAssertion(ContextAssertion):
             )
             verdicts = await judge.ask(question, lambda text: parse_verdict_list(text, len(statements)))
         score = sum(verdicts) / len(verdicts) if verdicts else 1.0
-        reason = _reason(statements, verdicts)
+        if not statements:
+            reason = "the answer makes no claims"
+        else:
+            unsupported = [text for text, holds in zip(statements, verdicts, strict=True) if not holds]
+            if not unsupported:
+                reason = f"all {len(statements)} claims follow from the context"
+            else:
+                counted = f"{len(unsupported)} of {len(statements)} claims"
+                reason = f"{counted} do not follow from the context: {unsupported[0]}"
         return self.scored(
             score, reason, judge.latency_ms, statements=list(statements), verdicts=list(verdicts)
         )
@@ -331,15 +339,6 @@ def _parse_statements(text: str) -> tuple[str, ...]:
     return parse_texts(text, "statements")
 
 
-def _reason(statements: tuple[str, ...], verdicts: tuple[bool, ...]) -> str:
-    if not statements:
-        return "the answer makes no claims"
-    unsupported = [text for text, holds in zip(statements, verdicts, strict=True) if not holds]
-    if not unsupported:
-        return f"all {len(statements)} claims follow from the context"
-    return f"{len(unsupported)} of {len(statements)} claims do not follow from the context: {unsupported[0]}"
-
-
 # [1], [1, 2], [1-3], [^1] and, as some vendors write it, 【1†source】.
 _MARK = r"\[\^?\d{1,4}(?:\s{0,2}[,;\u2013-]\s{0,2}\^?\d{1,4}){0,20}\]|【\d{1,4}[^】]{0,80}】"
 _MARKS = compile_later(_MARK)
@@ -459,21 +458,19 @@ def citations_in(text: str) -> Iterator[Citation]:
     Code neither cites nor quotes, and neither do targets of links, HTML tags and lists of sources. A linked number
     cites.
     """
-    for sentence in _sentences(_MARK_BEHIND.sub(r"\2\1", _without_code(text))):
+    # A text in which nothing but what cites or quotes looks like it.
+    text = _FENCED.sub("\n", text.translate(dict.fromkeys(_BARED)))
+    text = _CODE.sub(lambda found: found[0].translate(_SHIELDED), text)
+    text = _LINK.sub(_link_text, text)
+    for sentence in _sentences(
+        _MARK_BEHIND.sub(r"\2\1", _DEFINITION.sub("", _LIST_OF_SOURCES.sub("", _TAG.sub("", text))))
+    ):
         cited = [number for mark in _MARKS.findall(sentence) for number in _numbers_in(mark)]
         quoted = [next(filter(None, found.groups())).strip() for found in _QUOTATION.finditer(sentence)]
         long = tuple(one for one in quoted if len(one) >= _MIN_QUOTED_CHARS)
         claim = " ".join(_MARKS.sub("", sentence).split()).strip(" -*•").translate(_BARED)
         if claim.strip(".!?:;,") and (cited or long):
             yield Citation(re.sub(r"\s+([.,;:!?])", r"\1", claim), tuple(dict.fromkeys(cited)), long)
-
-
-def _without_code(text: str) -> str:
-    """Return a text in which nothing but what cites or quotes looks like it."""
-    text = _FENCED.sub("\n", text.translate(dict.fromkeys(_BARED)))
-    text = _CODE.sub(lambda found: found[0].translate(_SHIELDED), text)
-    text = _LINK.sub(_link_text, text)
-    return _DEFINITION.sub("", _LIST_OF_SOURCES.sub("", _TAG.sub("", text)))
 
 
 def _link_text(link: "re.Match[str]") -> str:

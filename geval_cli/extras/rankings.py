@@ -351,7 +351,11 @@ class RankingSums(Struct):
             number = count[item.metric] = count.get(item.metric, 0) + 1
             for column, pair in _pairs_of(item):
                 if column in (_EXPECTED, *range(len(self.columns))) and column != result.column:
-                    met, seen = _from_lower(result.column, column, pair)
+                    if result.column < column:
+                        met, seen = (result.column, column), pair
+                    else:
+                        outcome = _OUTCOMES[2 - _OUTCOMES.index(pair.outcome)]
+                        met, seen = (column, result.column), _Pair(outcome, 1 - pair.share, pair.consistent)
                     of_metric = self._of_test.setdefault(item.metric, {})
                     of_metric.setdefault((result.repeat_index, number, *met), seen)
 
@@ -400,13 +404,6 @@ def _entry(label: str, outcomes: Sequence[int], rating: PlayerStrength | None) -
         ties=ties,
         losses=losses,
     )
-
-
-def _from_lower(own: int, other: int, pair: _Pair) -> tuple[tuple[int, int], _Pair]:
-    if own < other:
-        return (own, other), pair
-    outcome = _OUTCOMES[2 - _OUTCOMES.index(pair.outcome)]
-    return (other, own), _Pair(outcome, 1 - pair.share, pair.consistent)
 
 
 def _pairs_of(result: AssertionResult) -> Iterator[tuple[int, _Pair]]:

@@ -610,13 +610,11 @@ def _refused(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _cannot_read(path, error) from error
+        hint = "use a run from `geval list`, or a file that `geval run -o FILE` wrote"
+        raise UsageError(
+            f"cannot read {path}: {(error.strerror or str(error)).lower()}", hint=hint
+        ) from error
     except ConfigError as error:
         raise UsageError(error.problems[0].message, hint=error.problems[0].hint) from error
     except UNREADABLE as error:
         raise UsageError(f"{path} is not a geval results file", hint=_HINT) from error
-
-
-def _cannot_read(path: Path, error: OSError) -> UsageError:
-    hint = "use a run from `geval list`, or a file that `geval run -o FILE` wrote"
-    return UsageError(f"cannot read {path}: {(error.strerror or str(error)).lower()}", hint=hint)

@@ -371,7 +371,15 @@ class CostReservation:
                 self._budget.give_up(call.provider.label)
             return response
         finally:
-            self._release(price, set_aside_usd)
+            # End a reservation, however its request ended, and let all who wait look again.
+            self._under_way -= 1
+            # Rounding may leave a rest, for whose end a call that no other will wake would wait.
+            self._reserved_usd = self._reserved_usd - set_aside_usd if self._under_way else 0.0
+            price.is_asked = False
+            waiting, self._waiting = self._waiting, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def _pay_out(self, call: ModelCall, cost_usd: float) -> None:
         self._budget.pay(cost_usd)
@@ -401,17 +409,6 @@ class CostReservation:
         self._reserved_usd += set_aside_usd
         self._under_way += 1
         return set_aside_usd
-
-    def _release(self, price: _Price, set_aside_usd: float) -> None:
-        """End a reservation, however its request ended, and let all who wait look again."""
-        self._under_way -= 1
-        # Rounding may leave a rest, for whose end a call that no other will wake would wait.
-        self._reserved_usd = self._reserved_usd - set_aside_usd if self._under_way else 0.0
-        price.is_asked = False
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
 
 
 class _Expense(Struct):

@@ -20,7 +20,7 @@ from geval_cli.gateway.call import OPEN_CASE, Handler, ModelCall, OpenCase, Runt
 from geval_cli.gateway.retry import Pauses
 from geval_cli.numbers import format_cost, plural
 from geval_cli.providers.base import Provider, ProviderLimits
-from geval_cli.records import ModelRequest, ModelResponse, Purpose, Role
+from geval_cli.records import ModelResponse, Purpose, Role
 
 
 class OpenCases:
@@ -566,10 +566,35 @@ class Limits:
         self._queues: dict[tuple[ServerKey, ProviderLimits], _AdmissionQueue] = {}
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
-        queue = self._queue_of(call)
-        estimate = _estimated_tokens(call.request) if queue.tokens else 0.0
+        limits = call.provider.limits
+        queue = self._queues.get((call.server, limits))
+        if queue is None:
+            limits = self._pace.of(limits)
+            caps = [cap for cap in (limits.max_concurrency, self._max_concurrency) if cap is not None]
+            queue = self._queues[call.server, call.provider.limits] = _AdmissionQueue(
+                server=call.server,
+                slots=_Slots(AdaptiveSlots(min(caps, default=None), self._pace), self._overall),
+                requests=_window(limits.requests_per_minute),
+                tokens=_window(limits.tokens_per_minute),
+                spacing=Window(_MINUTE_MS / limits.delay_ms, capacity=1) if limits.delay_ms else None,
+            )
+        if queue.tokens:
+            # An estimate of the messages' tokens, until the server says it: about four characters a token.
+            characters = sum(len(str(message.content)) for message in call.request.messages)
+            estimate = characters / _CHARACTERS_PER_TOKEN
+        else:
+            estimate = 0.0
         case = self._case_to_begin(call)
-        admission = self._admit_at_once(queue, call.provider, estimate, case)
+        # Take slots and return the admission, or None when the call has to wait. Most calls need not.
+        self._check_may_leave(call.provider, case)
+        if queue.line.is_behind(goes_before=case is None) or self._wait_s(queue, estimate):
+            admission = None
+        else:
+            ticket = queue.slots.take(goes_before=case is None)
+            if ticket is None or not self._begins_at_once(case, queue, ticket):
+                admission = None
+            else:
+                admission = self._admitted(queue, ticket, estimate)
         while admission is None:
             await queue.line.enter(goes_before=case is None)
             try:
@@ -617,18 +642,6 @@ class Limits:
         self._cases.begin_anyway(case)
         return None
 
-    def _admit_at_once(
-        self, queue: _AdmissionQueue, provider: Provider, estimate: float, case: OpenCase | None
-    ) -> _Admission | None:
-        """Take slots and return the admission, or None when the call has to wait. Most calls need not."""
-        self._check_may_leave(provider, case)
-        if queue.line.is_behind(goes_before=case is None) or self._wait_s(queue, estimate):
-            return None
-        ticket = queue.slots.take(goes_before=case is None)
-        if ticket is None or not self._begins_at_once(case, queue, ticket):
-            return None
-        return self._admitted(queue, ticket, estimate)
-
     async def _admit(
         self, queue: _AdmissionQueue, provider: Provider, estimate: float, case: OpenCase | None
     ) -> _Admission | None:
@@ -670,21 +683,6 @@ class Limits:
         by_limits = queue.wait_s(estimate, self._runtime.clock()) if queue.has_windows else 0.0
         return max(by_limits, self._pauses.remaining_s(queue.server))
 
-    def _queue_of(self, call: ModelCall) -> _AdmissionQueue:
-        limits = call.provider.limits
-        queue = self._queues.get((call.server, limits))
-        if queue is None:
-            limits = self._pace.of(limits)
-            caps = [cap for cap in (limits.max_concurrency, self._max_concurrency) if cap is not None]
-            queue = self._queues[call.server, call.provider.limits] = _AdmissionQueue(
-                server=call.server,
-                slots=_Slots(AdaptiveSlots(min(caps, default=None), self._pace), self._overall),
-                requests=_window(limits.requests_per_minute),
-                tokens=_window(limits.tokens_per_minute),
-                spacing=Window(_MINUTE_MS / limits.delay_ms, capacity=1) if limits.delay_ms else None,
-            )
-        return queue
-
 
 def _window(per_minute: float | None) -> Window | None:
     return None if per_minute is None else Window(per_minute, margin_s=_ON_THE_WAY_S)
@@ -695,9 +693,3 @@ def _is_overload(error: ProviderError) -> bool:
     if isinstance(error, ProviderUnavailableError):
         return error.status in _OVERLOADED or bool(error.retry_after_s)
     return isinstance(error, ProviderRateLimitError)
-
-
-def _estimated_tokens(request: ModelRequest) -> float:
-    """Return an estimate of the messages' tokens, until the server says it: about four characters a token."""
-    characters = sum(len(str(message.content)) for message in request.messages)
-    return characters / _CHARACTERS_PER_TOKEN

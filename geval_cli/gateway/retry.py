@@ -161,7 +161,11 @@ class Retry:
                 state.failures += 1
                 delay_s = self._delay_s(call, error, state)
                 if delay_s is None:
-                    _tell_what_was_tried(error, state)
+                    # The numbers are the same for all calls to a provider, so a report can show equal errors once.
+                    if state.patience_s is not None:
+                        error.remark(f"geval waits at most {state.patience_s:g} s for a rate limit")
+                    elif error.is_retryable and state.retries > 1:
+                        error.remark(f"sent {state.retries} times")
                     raise
                 is_pause = isinstance(error, ProviderRateLimitError) or _named_delay_s(error) is not None
             else:
@@ -232,15 +236,6 @@ class Retry:
                 f"{call.provider.label} is still rate-limiting and has not answered for {limited_s:.0f} "
                 f"s; geval gives up at {until}"
             )
-
-
-def _tell_what_was_tried(error: ProviderError, state: _RetryState) -> None:
-    """Add to the error what was tried."""
-    # In numbers that are the same for all calls to a provider, so that a report can show equal errors once.
-    if state.patience_s is not None:
-        error.remark(f"geval waits at most {state.patience_s:g} s for a rate limit")
-    elif error.is_retryable and state.retries > 1:
-        error.remark(f"sent {state.retries} times")
 
 
 def _named_delay_s(error: ProviderError) -> float | None:

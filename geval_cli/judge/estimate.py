@@ -665,7 +665,12 @@ async def estimate_rating(question: RatingQuestion, metric: Metric, calls: Judge
     if metric.scoring == "samples":
         return await _by_samples(question, metric, calls, Purpose.SAMPLES)
     if metric.scoring == "logprobs":
-        return await _by_logprobs(question, calls)
+        request = question.request(calls, want_logprobs=True)
+        found = await _rated(question, request, calls)
+        if found.fallback is not None:
+            message = f"{found.fallback}, but `scoring: logprobs` needs them"
+            raise JudgeError(message, hint=LOGPROBS_HINT)
+        return found
     if question.criterion.is_form:
         return await _by_logprobs_or_samples(question, metric, calls)
     return await _by_logprobs_or_single_reply(question, calls)
@@ -696,15 +701,6 @@ async def _rated(
     alone = replace(request, response_schema=None)
     second = await calls.ask_again(alone, first, messages, read)
     return replace(second, reason=second.reason or " ".join(said.split()) or None, read_from="retry")
-
-
-async def _by_logprobs(question: RatingQuestion, calls: JudgeCalls) -> RatingEstimate:
-    request = question.request(calls, want_logprobs=True)
-    found = await _rated(question, request, calls)
-    if found.fallback is not None:
-        message = f"{found.fallback}, but `scoring: logprobs` needs them"
-        raise JudgeError(message, hint=LOGPROBS_HINT)
-    return found
 
 
 async def _by_logprobs_or_single_reply(question: RatingQuestion, calls: JudgeCalls) -> RatingEstimate:
@@ -755,7 +751,18 @@ async def _by_samples(
         if taken.is_lost(metric) or (decision is not None and decision.stops and taken.is_enough(metric)):
             break
     await taken.check(metric, calls)
-    early_stop = None if decision is None else _stopped(taken, metric, decision)
+    if decision is None:
+        early_stop = None
+    else:
+        # The account of an early stop for the detail: how many were taken of how many, and why no more.
+        left = metric.samples - taken.requested
+        if not left:
+            why = "all samples were taken"
+        elif decision.is_certain:
+            why = f"the other {left} could not change the verdict"
+        else:
+            why = f"the other {left} were unlikely to change the verdict"
+        early_stop = {"taken": taken.requested, "upto": metric.samples, "p_pass": decision.p_pass, "why": why}
     ratings = [reply.rating for reply in taken.replies]
     mean = mean_of_samples(ratings)
     return RatingEstimate(
@@ -784,20 +791,6 @@ def _stop_rule(metric: Metric, stop_error: float) -> StopRule:
     least_mean = low + metric.effective_threshold * (high - low)
     # On a scale that is too fine to be listed nothing but certainty stops.
     return StopRule(ratings, least_mean, stop_error) if ratings else StopRule((low, high), least_mean, 0)
-
-
-def _stopped(
-    taken: "SampledReplies[ParsedReply]", metric: Metric, decision: StopDecision
-) -> Mapping[str, JsonValue]:
-    """Return the account of an early stop for the detail: how many were taken of how many, and why no more."""
-    left = metric.samples - taken.requested
-    if not left:
-        why = "all samples were taken"
-    elif decision.is_certain:
-        why = f"the other {left} could not change the verdict"
-    else:
-        why = f"the other {left} were unlikely to change the verdict"
-    return {"taken": taken.requested, "upto": metric.samples, "p_pass": decision.p_pass, "why": why}
 
 
 def _least_valid(metric: Metric, requested: int) -> int:

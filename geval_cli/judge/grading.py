@@ -312,11 +312,21 @@ class _Judging(Struct, frozen=True):
             score = strict_score(estimate.distribution)
         if criterion.is_form:
             estimate = replace(estimate, reason=await self._reason(criterion, steps, estimate, score, calls))
+        source = self.shown.source
         return graded(
             self.metric,
             score,
             estimate,
-            self._about(criterion, question.joint),
+            {
+                "dimension": self.metric.dimension,
+                "criteria": criterion.criteria,
+                "evaluation_params": self.shown.params,
+                "source_from": None if source is None else source.found_in,
+                "judge": self.judge.label,
+                "strict_mode": self.metric.strict_mode or None,
+                "joint": question.joint or None,
+                "prompt_version": joint_prompt_version() if question.joint else prompt_version(),
+            },
             usage=calls.usage,
             latency_ms=calls.latency_ms,
             score_range=criterion.score_range,
@@ -390,19 +400,6 @@ class _Judging(Struct, frozen=True):
         except (ProviderError, JudgeError) as error:  # the rating is paid for, and stands without it
             return f"{in_words} (no explanation: {error.message})"
         return "\n".join(filter(None, (response.text.strip(), in_words)))
-
-    def _about(self, criterion: Criterion, joint: tuple[str, ...]) -> dict[str, JsonValue]:
-        source = self.shown.source
-        return {
-            "dimension": self.metric.dimension,
-            "criteria": criterion.criteria,
-            "evaluation_params": self.shown.params,
-            "source_from": None if source is None else source.found_in,
-            "judge": self.judge.label,
-            "strict_mode": self.metric.strict_mode or None,
-            "joint": joint or None,
-            "prompt_version": joint_prompt_version() if joint else prompt_version(),
-        }
 
 
 @lru_cache(maxsize=METRICS_KEPT)

@@ -203,7 +203,27 @@ def parse_rating(
     _check_range(value, rating["top"], score_range, text)
     if "star" in rating[0].lower() and rating["top"] is None and score_range[1] != 5 >= value:  # noqa: PLR2004
         raise JudgeParseError("the judge's reply gives stars without saying out of how many", raw_text=text)
-    _check_asides(rating, value, score_range, text)
+    # Refuse brackets around a rating that name another scale, or make another label or rating of it.
+    contrary = {score_range[0]: r"\bpass|\bmet\b", score_range[1]: r"\bfail"}.get(value, r"(?!)")
+    label_scale = rating.groupdict().get("scale")
+    for aside in filter(None, (label_scale, rating["span"])):
+        span = _SPAN.fullmatch(aside)
+        if span is not None:
+            low = float(span[1])
+            high = float(span[2])
+            if (low, high) != tuple(score_range):
+                rated, asked = (" to ".join(map(format_number, ends)) for ends in ((low, high), score_range))
+                raise JudgeRangeError(
+                    f"the judge rated from {rated}, but should have been {asked}", raw_text=text
+                )
+        elif (
+            aside is label_scale
+            or _QUALIFIES.search(aside)
+            or _SUPPOSED.search(aside)
+            or _DENIES.search(aside)
+            or re.search(contrary, aside)
+        ):
+            raise JudgeParseError("the judge's reply qualifies its score", raw_text=text)
     _check_rest(words[: rating.start()], words[rating.end() :], value, score_range, text)
     reason = " ".join(answer.split())
     says_more = sum(map(str.isalpha, reason)) > len("out of rating") * 2
@@ -314,30 +334,6 @@ def _check_rest(
         is_less = value == score_range[1] and _DEDUCTS.search(sentence)
         if is_short or is_other_scale or is_less or _RATES_AGAIN.search(sentence):
             raise JudgeParseError("the judge's reply states a second score", raw_text=text)
-
-
-def _check_asides(rating: re.Match[str], value: float, score_range: ScoreRange, text: str) -> None:
-    """Refuse brackets around a rating that name another scale, or make another label or rating of it."""
-    contrary = {score_range[0]: r"\bpass|\bmet\b", score_range[1]: r"\bfail"}.get(value, r"(?!)")
-    label_scale = rating.groupdict().get("scale")
-    for aside in filter(None, (label_scale, rating["span"])):
-        span = _SPAN.fullmatch(aside)
-        if span is not None:
-            low = float(span[1])
-            high = float(span[2])
-            if (low, high) != tuple(score_range):
-                rated, asked = (" to ".join(map(format_number, ends)) for ends in ((low, high), score_range))
-                raise JudgeRangeError(
-                    f"the judge rated from {rated}, but should have been {asked}", raw_text=text
-                )
-        elif (
-            aside is label_scale
-            or _QUALIFIES.search(aside)
-            or _SUPPOSED.search(aside)
-            or _DENIES.search(aside)
-            or re.search(contrary, aside)
-        ):
-            raise JudgeParseError("the judge's reply qualifies its score", raw_text=text)
 
 
 def _check_range(value: float, top: str | None, score_range: ScoreRange, text: str) -> None:

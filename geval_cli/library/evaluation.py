@@ -76,7 +76,23 @@ async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, sp
     case = replace(case, **absent)  # of a table, as in a suite
     started = time.perf_counter()
     held = _media_of(case, evaluation)  # until the verdict is there
-    metric, judged = evaluation.metric, _judged_case(case, held)
+    turns = _turns(case)
+    texts: dict[str, Any] = {name: getattr(case, name) for name in TEST_TEXTS}
+    texts |= {name: _texts(name, texts[name]) for name in ("context", "retrieval_context")}
+    texts["input"] = case.input or last_words(turns)
+    metric, judged = (
+        evaluation.metric,
+        JudgedCase(
+            images=tuple(item.marker for item in held if item.kind == "image"),
+            audio=tuple(item.marker for item in held if item.kind == "audio"),
+            actual_output=case.actual_output if case.actual_output is not NO_OUTPUT else output_of(turns[-1]),
+            rendered_prompt=case.input,  # the source of a dimension, when there is no context
+            turns=turns or None,
+            trace=_trace(case),
+            shows_trace=case.trace is not None,
+            **texts,
+        ),
+    )
     if missing := missing_params(metric.evaluation_params, judged):
         raise MissingParamsError(missing)
     asked = [(judge, _find_judge(judges, judge)) for judge in _all_judges(evaluation)]
@@ -247,23 +263,6 @@ def _media_of(case: TestCase, evaluation: Evaluation) -> list[Media]:
             hint = "use Gemini, or a model with OpenAI's chat API (wav and mp3)"
             raise UsageError(f"the judge {_id_of(judge)} cannot hear this audio", hint=hint)
     return held
-
-
-def _judged_case(case: TestCase, held: Sequence[Media]) -> JudgedCase:
-    turns = _turns(case)
-    texts: dict[str, Any] = {name: getattr(case, name) for name in TEST_TEXTS}
-    texts |= {name: _texts(name, texts[name]) for name in ("context", "retrieval_context")}
-    texts["input"] = case.input or last_words(turns)
-    return JudgedCase(
-        images=tuple(item.marker for item in held if item.kind == "image"),
-        audio=tuple(item.marker for item in held if item.kind == "audio"),
-        actual_output=case.actual_output if case.actual_output is not NO_OUTPUT else output_of(turns[-1]),
-        rendered_prompt=case.input,  # the source of a dimension, when there is no context
-        turns=turns or None,
-        trace=_trace(case),
-        shows_trace=case.trace is not None,
-        **texts,
-    )
 
 
 def _trace(case: TestCase) -> tuple[TraceStep, ...] | None:

@@ -253,7 +253,14 @@ class SuiteWriter:
             number += 1
             provider_id = f"function:{name}#{number}"
         self.functions[provider_id] = function
-        self.parts[provider_id] = hashlib.sha256(_code_of(function)).hexdigest()
+        # The code of a function, by which a changed one is known; its name where there is none to see.
+        called = getattr(function, "func", function)  # of a functools.partial
+        code = getattr(called, "__code__", None) or getattr(
+            vars(type(called)).get("__call__"), "__code__", None
+        )
+        self.parts[provider_id] = hashlib.sha256(
+            _name_of(function).encode() if code is None else b"\0".join(_instructions(code))
+        ).hexdigest()
         return {"id": provider_id, "label": provider_id.removeprefix("function:")}
 
     def _refuse(self, message: str, path: tuple[str | int, ...], hint: str = "") -> None:
@@ -299,13 +306,6 @@ def _items(value: Any) -> Any:
 def _name_of(function: Any) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     return "".join(sign if sign.isalnum() or sign in "_.-" else "" for sign in name) or "function"
-
-
-def _code_of(function: Any) -> bytes:
-    """Return the code of a function, by which a changed one is known; its name where there is none to see."""
-    called = getattr(function, "func", function)  # of a functools.partial
-    code = getattr(called, "__code__", None) or getattr(vars(type(called)).get("__call__"), "__code__", None)
-    return _name_of(function).encode() if code is None else b"\0".join(_instructions(code))
 
 
 def _instructions(code: Any) -> Iterator[bytes]:

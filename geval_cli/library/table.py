@@ -1,7 +1,7 @@
 """Results as HTML tables, for notebooks. All text in them may be a model's: it is made harmless and escaped."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,7 +51,11 @@ def comparison_html(found: "RunComparison") -> str:
 
 
 def _row(number: int, result: "CaseResult") -> str:
-    name = result.description or _input_of(result.vars) or f"test {result.test_index}"
+    name = (
+        result.description
+        or ", ".join(f"{name}={value}" for name, value in result.vars.items())
+        or f"test {result.test_index}"
+    )
     status = result.status.value
     marked = f'<td style="{_CELL};color:{_COLOURS[status]}">{_shown(status)}</td>'
     before = "".join(map(_cell, (number, name, result.provider.label, result.output)))
@@ -70,10 +74,6 @@ def _why_not(found: "AssertionResult") -> str:
         return ""
     what = found.metric or found.type
     return f"{what}: {found.error.message if found.error is not None else found.reason or 'failed'}"
-
-
-def _input_of(variables: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def _cell(value: Any) -> str:

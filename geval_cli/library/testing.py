@@ -290,7 +290,10 @@ class _Turns:
 
     def taken(self, asked: Any) -> contextlib.AbstractContextManager[object]:
         """Return the turn of this process, for the time of a block; waits until it comes."""
-        shared, name = self._shared, digest(_without_limits(asked))
+        # A question as text, without what decides only whether its score passes.
+        if isinstance(asked, tuple) and isinstance(asked[0], Mapping):
+            asked = ({key: value for key, value in asked[0].items() if key not in _LIMITS}, *asked[1:])
+        shared, name = self._shared, digest(repr(asked))
         if shared is None or name in self._taken:
             return contextlib.nullcontext()
         self._taken.add(name)
@@ -299,13 +302,6 @@ class _Turns:
         stack = contextlib.ExitStack()
         stack.callback(shared.release, name)
         return stack
-
-
-def _without_limits(asked: Any) -> str:
-    """Return a question as text, without what decides only whether its score passes."""
-    if isinstance(asked, tuple) and isinstance(asked[0], Mapping):
-        asked = ({key: value for key, value in asked[0].items() if key not in _LIMITS}, *asked[1:])
-    return repr(asked)
 
 
 class _Record:

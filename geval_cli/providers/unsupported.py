@@ -95,7 +95,20 @@ def find_unsupported_parameter(body: str, sent: Sent, *, added: Collection[str] 
         if name not in _NEVER_OPTIONAL
     }
     for path, code, text in _complaints(body):
-        named = None if path is None else _parameter_at(path, spellings)
+        if path is None:
+            named = None
+        else:
+            # The parameter that a path such as `reasoning.effort` or `generation_config.topK` leads to.
+            plain = _plain(path)
+            found = [
+                (len(spelling), name)
+                for name, names in spellings.items()
+                for spelling in map(_plain, names)
+                if plain == spelling
+                or plain.startswith((f"{spelling}.", f"{spelling}["))
+                or plain.endswith(f".{spelling}")
+            ]
+            named = max(found)[1] if found else None
         if named and (code in _REFUSAL_CODES or _is_refusal(text, named, added)):
             # A value may be refused on account of another parameter: that one is then named beside it.
             return named
@@ -157,20 +170,6 @@ def _is_refusal(text: str, parameter: str, added: Collection[str]) -> bool:
     if parameter in added or _REFUSAL.search(text):
         return True
     return parameter in _OWN_WISHES and _OUT_OF_RANGE.search(text) is not None
-
-
-def _parameter_at(path: str, spellings: Mapping[str, tuple[str, ...]]) -> str | None:
-    """Return the parameter that a path such as `reasoning.effort` or `generation_config.topK` leads to."""
-    plain = _plain(path)
-    found = [
-        (len(spelling), name)
-        for name, names in spellings.items()
-        for spelling in map(_plain, names)
-        if plain == spelling
-        or plain.startswith((f"{spelling}.", f"{spelling}["))
-        or plain.endswith(f".{spelling}")
-    ]
-    return max(found)[1] if found else None
 
 
 def _plain(name: str) -> str:

@@ -574,7 +574,25 @@ def _rows(
     base, whole = baseline_number(columns), shape.is_whole
 
     def against(column: ColumnSummary) -> str:
-        return verdict_text(column, quoted) if whole else _against(column, columns[base - 1], shape)
+        if whole:
+            return verdict_text(column, quoted)
+        # `better +20 pts, p 0.004`: the verdict on a column, and how far its pass rate is from the baseline's.
+        baseline = columns[base - 1]
+        found = column.vs_first
+        if found is None:
+            return "baseline"
+        rate = found.pass_rate
+        if rate is not None and rate.verdict in {"better", "worse"}:
+            said = DeltaWords(rate.delta, is_share=True)
+            text = f"{rate.verdict} {said.change}"
+            return f"{text}, p {said.p}" if shape.has_p and said.p else text
+        word = verdict_word(column)
+        if word in {"better", "worse"}:
+            names = _decided_metrics(column, word)
+            return f"{word} in {names[0] if len(names) == 1 else plural(len(names), 'metric')}"
+        if word == "identical" and rate is not None and _is_of_fewer(rate.delta, column, baseline):
+            return f"same in {plural(rate.delta.clusters, 'test')}"
+        return _SAID.get(word, word)
 
     def rate(column: ColumnSummary) -> str:
         stat = column.pass_rate
@@ -629,25 +647,6 @@ def _bar(share: float | None) -> str:
     eighths = round((share or 0.0) * 8 * _BAR_CELLS)
     whole, part = divmod(eighths, 8)
     return "█" * whole + " ▏▎▍▌▋▊▉"[part].strip()
-
-
-def _against(column: ColumnSummary, baseline: ColumnSummary, shape: _Shape) -> str:
-    """`better  +20 pts, p 0.004`: the verdict on a column, and how far its pass rate is from the baseline's."""
-    found = column.vs_first
-    if found is None:
-        return "baseline"
-    rate = found.pass_rate
-    if rate is not None and rate.verdict in {"better", "worse"}:
-        said = DeltaWords(rate.delta, is_share=True)
-        text = f"{rate.verdict} {said.change}"
-        return f"{text}, p {said.p}" if shape.has_p and said.p else text
-    word = verdict_word(column)
-    if word in {"better", "worse"}:
-        names = _decided_metrics(column, word)
-        return f"{word} in {names[0] if len(names) == 1 else plural(len(names), 'metric')}"
-    if word == "identical" and rate is not None and _is_of_fewer(rate.delta, column, baseline):
-        return f"same in {plural(rate.delta.clusters, 'test')}"
-    return _SAID.get(word, word)
 
 
 def _chances(columns: Sequence[ColumnSummary]) -> Iterator[tuple[str, Callable[[ColumnSummary], str]]]:

@@ -78,7 +78,14 @@ def csv_document(results: Callable[[], Iterator[CaseResult]]) -> Iterator[str]:
         names.add(result)
     yield _BYTE_ORDER_MARK + csv_line(names.header())
     for result in results():
-        yield _row(result, names)
+        cells = csv_cells(result)
+        named = [cells.asked.get(name, "") for name in names.asked]
+        named += [cells.scores.get(name, "") for name in names.metrics]
+        named += [cells.variables.get(name, "") for name in names.variables]
+        named += [cells.metadata.get(name, "") for name in names.metadata]
+        named += [cells.conversation] if names.has_turns else []
+        named += [_quoted(result.ended_by or "")] if names.has_ends else []
+        yield ",".join([cells.fixed, *named]) + "\r\n"
 
 
 class _Names(Struct):
@@ -140,17 +147,6 @@ def csv_cells(result: CaseResult) -> CsvCells:
         _quoted("\n".join(f"{turn.role}: {said(turn)}" for turn in result.turns)),
         {name: _quoted(text) for name, text in (result.asked.texts if result.asked else {}).items()},
     )
-
-
-def _row(result: CaseResult, names: _Names) -> str:
-    cells = csv_cells(result)
-    named = [cells.asked.get(name, "") for name in names.asked]
-    named += [cells.scores.get(name, "") for name in names.metrics]
-    named += [cells.variables.get(name, "") for name in names.variables]
-    named += [cells.metadata.get(name, "") for name in names.metadata]
-    named += [cells.conversation] if names.has_turns else []
-    named += [_quoted(result.ended_by or "")] if names.has_ends else []
-    return ",".join([cells.fixed, *named]) + "\r\n"
 
 
 def _fixed_cells(result: CaseResult) -> Iterator[str]:

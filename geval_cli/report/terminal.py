@@ -286,7 +286,26 @@ def print_answer(
     is_kept = report.is_stored or bool(report.file)
     show = show_command(name, home) if is_kept else ""
     console.print()
-    print_hanging(Text(), _title(report, failed, console), console, indent=1)
+    # What was run, on one line: the config, its tests by prompts by models, and the judge.
+    signs, columns, run = signs_of(console), report.columns, report.run
+    prompts = {column.prompt_label for column in columns}
+    models = {column.provider_label for column in columns}
+    if failed is None:
+        shape = plural(report.summary.total, "case")
+    else:
+        is_grid = len(prompts) * len(models) == len(columns)
+        factors = [
+            *(((len(prompts), "prompt"), (len(models), "model")) if is_grid else ((len(columns), "column"),)),
+            (failed.repeats, "repeat"),
+        ]
+        parts = [_tests_text(report, failed), *(plural(*factor) for factor in factors if factor[0] > 1)]
+        shape = f" {signs.times} ".join(parts)
+    if len(models) == 1 and next(iter(models)):
+        shape += f" {signs.dot} {one_line(next(iter(models)), 60)}"
+    if run.judges:
+        judges = ", ".join(one_line(judge, 60) for judge in run.judges[:3])
+        shape += f" {signs.dot} judge {judges}" if len(run.judges) == 1 else f" {signs.dot} judges {judges}"
+    print_hanging(Text(), Text.assemble((run_title(run), "bold"), f" {signs.dot} {shape}"), console, indent=1)
     console.print()
     if failed is not None:  # the first thing to know: figures below are of what could be judged
         failed.print_errors(report, console, show)
@@ -322,29 +341,6 @@ def print_answer(
         console,
         indent=1,
     )
-
-
-def _title(report: RunReport, failed: FailedTests | None, console: Console) -> Text:
-    """Return what was run, on one line: `support.yaml · 25 tests × 2 prompts × 2 models · judge openai:gpt-4.1`."""  # noqa: RUF002
-    signs, columns, run = signs_of(console), report.columns, report.run
-    prompts = {column.prompt_label for column in columns}
-    models = {column.provider_label for column in columns}
-    if failed is None:
-        shape = plural(report.summary.total, "case")
-    else:
-        is_grid = len(prompts) * len(models) == len(columns)
-        factors = [
-            *(((len(prompts), "prompt"), (len(models), "model")) if is_grid else ((len(columns), "column"),)),
-            (failed.repeats, "repeat"),
-        ]
-        parts = [_tests_text(report, failed), *(plural(*factor) for factor in factors if factor[0] > 1)]
-        shape = f" {signs.times} ".join(parts)
-    if len(models) == 1 and next(iter(models)):
-        shape += f" {signs.dot} {one_line(next(iter(models)), 60)}"
-    if run.judges:
-        judges = ", ".join(one_line(judge, 60) for judge in run.judges[:3])
-        shape += f" {signs.dot} judge {judges}" if len(run.judges) == 1 else f" {signs.dot} judges {judges}"
-    return Text.assemble((run_title(run), "bold"), f" {signs.dot} {shape}")
 
 
 def _tests_text(report: RunReport, failed: FailedTests) -> str:

@@ -200,7 +200,13 @@ def cell_verdict(result: CaseResult, signs: Symbols, width: int, *, has_marks: b
 
 def column_title(column: Column, columns: tuple[Column, ...], signs: Symbols) -> str:
     """`prompt × provider`, or only the one of the two in which the columns differ; `[2]` behind it where none does."""  # noqa: RUF002
-    title = _title(column, columns, signs)
+    prompt, provider = (one_line(label, _LABEL_MAX) for label in (column.prompt_label, column.provider_label))
+    if not prompt or (len({item.prompt_label for item in columns}) == 1 and provider):
+        title = provider
+    elif not provider or len({item.provider_label for item in columns}) == 1:
+        title = prompt
+    else:
+        title = f"{prompt} {signs.times} {provider}"
     names = column.prompt_label, column.provider_label
     same = sum((item.prompt_label, item.provider_label) == names for item in columns)
     return f"{title} [{column.index + 1}]" if same > 1 else title
@@ -226,15 +232,6 @@ def fitted_title(title: str, width: int, signs: Symbols) -> str:
     room = width - cell_len(times)
     second = min(cell_len(provider), max(2 * room // 3, room - cell_len(prompt)))
     return f"{one_line(prompt, room - second)}{times}{one_line(provider, second)}"
-
-
-def _title(column: Column, columns: tuple[Column, ...], signs: Symbols) -> str:
-    prompt, provider = (one_line(label, _LABEL_MAX) for label in (column.prompt_label, column.provider_label))
-    if not prompt or (len({item.prompt_label for item in columns}) == 1 and provider):
-        return provider
-    if not provider or len({item.provider_label for item in columns}) == 1:
-        return prompt
-    return f"{prompt} {signs.times} {provider}"
 
 
 def shown_gates(gates: Iterable[GateResult]) -> list[GateResult]:

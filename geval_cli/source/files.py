@@ -634,19 +634,17 @@ def _named_files(value: JsonValue, files: SourceFiles) -> Iterator[str]:
             pending.extend(part.values())
             for key in _PROVIDER_KEYS:
                 if key in part:
-                    yield from _provider_files(part[key], files)
+                    # Small files that the ids of providers and judges name: `scripted:replies.yaml`,
+                    # `exec:./ask.sh --short`.
+                    named = part[key]
+                    for item in named if isinstance(named, list) else [named]:
+                        provider_id = item.get("id") if isinstance(item, dict) else item
+                        if isinstance(provider_id, str):
+                            rest = provider_id.partition(":")[2].removeprefix("//")
+                            candidates = {rest, rest.rpartition(":")[0], *rest.split()}
+                            yield from (name for name in candidates if _is_small_file(files, name))
         elif isinstance(part, list):
             pending.extend(part)
-
-
-def _provider_files(named: JsonValue, files: SourceFiles) -> Iterator[str]:
-    """Small files that the ids of providers and judges name: `scripted:replies.yaml`, `exec:./ask.sh --short`."""
-    for item in named if isinstance(named, list) else [named]:
-        provider_id = item.get("id") if isinstance(item, dict) else item
-        if isinstance(provider_id, str):
-            rest = provider_id.partition(":")[2].removeprefix("//")
-            candidates = {rest, rest.rpartition(":")[0], *rest.split()}
-            yield from (name for name in candidates if _is_small_file(files, name))
 
 
 def _is_small_file(files: SourceFiles, name: str) -> bool:

@@ -301,24 +301,20 @@ def _near(word: str, candidate: str) -> int | None:
     tolerance = _tolerance(word, candidate)
     if abs(len(word) - len(candidate)) > tolerance:
         return None
-    distance = _distance(word, candidate)
+    # Optimal string alignment distance: insertions, deletions, changes and swaps of neighbours cost one each.
+    before: Sequence[int] = []
+    above: Sequence[int] = range(len(candidate) + 1)
+    for row, left in enumerate(word, start=1):
+        current = [row]
+        for column, right in enumerate(candidate, start=1):
+            cost = min(above[column] + 1, current[-1] + 1, above[column - 1] + (left != right))
+            if row > 1 and column > 1 and left == candidate[column - 2] and word[row - 2] == right:
+                cost = min(cost, before[column - 2] + 1)
+            current.append(cost)
+        before, above = above, current
+    distance = above[len(candidate)]
     return distance if distance <= tolerance else None
 
 
 def _similarity(word: str, candidate: str) -> float:
     return SequenceMatcher(None, word, candidate).ratio()
-
-
-def _distance(first: str, second: str) -> int:
-    """Optimal string alignment distance: insertions, deletions, changes and swaps of neighbours cost one each."""
-    before: Sequence[int] = []
-    above: Sequence[int] = range(len(second) + 1)
-    for row, left in enumerate(first, start=1):
-        current = [row]
-        for column, right in enumerate(second, start=1):
-            cost = min(above[column] + 1, current[-1] + 1, above[column - 1] + (left != right))
-            if row > 1 and column > 1 and left == second[column - 2] and first[row - 2] == right:
-                cost = min(cost, before[column - 2] + 1)
-            current.append(cost)
-        before, above = above, current
-    return above[len(second)]

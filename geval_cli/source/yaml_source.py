@@ -76,7 +76,25 @@ def resolve_plain(text: str) -> str | int | float | bool | None:
         return None
     if text in _BOOLS:
         return _BOOLS[text]
-    return _resolve_number(text) if text[0] in _NUMBER_STARTS else text
+    if text[0] in _NUMBER_STARTS:
+        if len(text) > _MAX_DIGITS and _FLOAT.fullmatch(text):
+            raise ScalarError(f"this number has more than {_MAX_DIGITS} digits")
+        if _INT.fullmatch(text):
+            return int(text)
+        if _OCTAL.fullmatch(text) or _HEX.fullmatch(text):
+            whole = int(text, 0)
+            if whole.bit_length() > _MAX_BITS:  # it can be read, and not be written as digits again
+                raise ScalarError(f"this number has more than {_MAX_DIGITS} digits")
+            return whole
+        if _NOT_FINITE.fullmatch(text):
+            raise ScalarError(f"`{text}` is not a finite number")
+        if not _FLOAT.fullmatch(text):
+            return text
+        number = float(text)
+        if not math.isfinite(number):
+            raise ScalarError("this number is too large")
+        return number
+    return text
 
 
 def resolve_tagged(text: str, tag: str) -> str | int | float | bool | None:
@@ -97,26 +115,6 @@ def resolve_tagged(text: str, tag: str) -> str | int | float | bool | None:
     if type(value) is not expected:
         raise ScalarError(f"this value does not match its tag `!!{kind}`")
     return value
-
-
-def _resolve_number(text: str) -> str | int | float:
-    if len(text) > _MAX_DIGITS and _FLOAT.fullmatch(text):
-        raise ScalarError(f"this number has more than {_MAX_DIGITS} digits")
-    if _INT.fullmatch(text):
-        return int(text)
-    if _OCTAL.fullmatch(text) or _HEX.fullmatch(text):
-        whole = int(text, 0)
-        if whole.bit_length() > _MAX_BITS:  # it can be read, and not be written as digits again
-            raise ScalarError(f"this number has more than {_MAX_DIGITS} digits")
-        return whole
-    if _NOT_FINITE.fullmatch(text):
-        raise ScalarError(f"`{text}` is not a finite number")
-    if not _FLOAT.fullmatch(text):
-        return text
-    number = float(text)
-    if not math.isfinite(number):
-        raise ScalarError("this number is too large")
-    return number
 
 
 def explain_yaml_error(error: yaml.YAMLError, text: str, tree: SpanTree) -> Problem:

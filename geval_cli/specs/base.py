@@ -557,7 +557,18 @@ def _option_text(option: Any) -> str:
             return (
                 f"a list of {_COUNTS.get(len(arguments), len(arguments))} {expected_text(arguments[0])[2:]}s"
             )
-        return _list_text(expected_text(arguments[0]))
+        item = expected_text(arguments[0])
+        if item.startswith("one of "):
+            return f"a list with any of {item.removeprefix('one of ')}"
+        plurals = {
+            "text": "texts",
+            "a mapping": "mappings",
+            "a number": "numbers",
+            "a whole number": "whole numbers",
+            "a value": "values",
+            "true or false": "booleans",
+        }
+        return "a list of " + re.sub("|".join(plurals), lambda found: plurals[found[0]], item)
     simple = _SIMPLE.get(base, "a value")
     low, above, high = limits.get("minimum"), limits.get("exclusiveMinimum"), limits.get("maximum")
     if low is not None:
@@ -567,20 +578,6 @@ def _option_text(option: Any) -> str:
     else:
         bounds_text = f" of at most {high}" if high is not None else ""
     return simple + bounds_text
-
-
-def _list_text(item: str) -> str:
-    if item.startswith("one of "):
-        return f"a list with any of {item.removeprefix('one of ')}"
-    plurals = {
-        "text": "texts",
-        "a mapping": "mappings",
-        "a number": "numbers",
-        "a whole number": "whole numbers",
-        "a value": "values",
-        "true or false": "booleans",
-    }
-    return "a list of " + re.sub("|".join(plurals), lambda found: plurals[found[0]], item)
 
 
 def _is_number(text: str) -> bool:

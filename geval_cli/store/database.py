@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from enum import StrEnum
 from pathlib import Path
@@ -313,7 +313,18 @@ class Database(Struct, frozen=True):
         """Return a new connection like `connect`, but raise SQLite's own errors."""
         if self.is_read_only:
             return _open(self.path, self.access)
-        return _connect_in_memory(self.path) if self.access is OpenMode.MEMORY else _connect(self.path)
+        if self.access is OpenMode.MEMORY:
+            return _connect_in_memory(self.path)
+        connection = _open(self.path)
+        try:
+            _use_wal(connection)
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA temp_store = MEMORY")  # an untrusted run may write nowhere else
+            connection.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
 
     def make_room(self) -> None:
         """Write `ROOM_BYTES` for good and free them again, so that what is stored next has its room.
@@ -392,7 +403,12 @@ def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) ->
             if (is_frozen and not has_log) or not _is_readable(database):
                 database = Database(path, schema, access=OpenMode.FROZEN)
                 if has_log:
-                    database = Database(_copied(path, log, stack), schema)
+                    # Copy the database and its log to a temporary folder: to read a log, SQLite needs to make
+                    # files beside it.
+                    folder = stack.enter_context(temporary_folder())
+                    for source in (path, log):
+                        shutil.copy(source, folder)
+                    database = Database(folder / path.name, schema)
             with contextlib.closing(database.connect_plainly()) as connection:
                 applied_migrations(connection, path, schema)
         except sqlite3.Error as error:
@@ -421,14 +437,6 @@ def _is_readable(database: Database) -> bool:
     return True
 
 
-def _copied(path: Path, log: Path, stack: contextlib.ExitStack) -> Path:
-    """Copy the database and its log to a temporary folder: to read a log, SQLite needs to make files beside it."""
-    folder = stack.enter_context(temporary_folder())
-    for source in (path, log):
-        shutil.copy(source, folder)
-    return folder / path.name
-
-
 def is_unwritable(error: StoreError) -> bool:
     """Return whether the file could perhaps be read, but not written."""
     return error.__cause__ is not None and _primary_code(error.__cause__) in _UNWRITABLE
@@ -448,19 +456,6 @@ def store_error(error: Exception, *, path: Path, name: str) -> StoreError:
     return StoreError(f"the {name} {path} cannot be used: {what}", path=str(path), hint=hint)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = _open(path)
-    try:
-        _use_wal(connection)
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA temp_store = MEMORY")  # an untrusted run may write nowhere else
-        connection.execute("PRAGMA synchronous = NORMAL")
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
-
-
 def _connect_in_memory(path: Path) -> sqlite3.Connection:
     connection = _open(path, OpenMode.MEMORY)
     connection.execute("PRAGMA foreign_keys = ON")
@@ -475,19 +470,15 @@ def _open(path: Path, access: OpenMode = OpenMode.WRITE) -> sqlite3.Connection:
         address, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=bool(access)
     )
     try:
-        _distrust(connection)
+        # Have SQLite trust nothing that stands in the file itself: someone else may have written it.
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        if sys.version_info >= (3, 12):
+            connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
     except sqlite3.Error:
         connection.close()
         raise
     return connection
-
-
-def _distrust(connection: sqlite3.Connection) -> None:
-    """Have SQLite trust nothing that stands in the file itself: someone else may have written it."""
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA cell_size_check = ON")
-    if sys.version_info >= (3, 12):
-        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
@@ -679,7 +670,18 @@ class DatabaseThread:
             self._gathering, self._is_awake = None, False
             batch = [self._jobs.popleft() for _ in range(len(self._jobs))]
             self._run_batch(batch)
-            _release(batch)
+            # Settle all futures with one call per event loop: waking a loop costs a system call.
+            by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+            for job in batch:
+                if job.loop is None:
+                    job.settle()
+                else:
+                    by_loop.setdefault(job.loop, []).append(job)
+            for loop, jobs in by_loop.items():
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # the loop was closed meanwhile: nobody waits any more
+                    loop.call_soon_threadsafe(_settle, jobs)
         self._connection.close()
 
     def _run_batch(self, batch: list[_Job]) -> None:
@@ -711,19 +713,6 @@ class DatabaseThread:
         if isinstance(error, _FAILURES):
             job.error = self._database.error(error)
             job.error.__cause__ = error
-
-
-def _release(batch: Iterable[_Job]) -> None:
-    """Settle all futures with one call per event loop: waking a loop costs a system call."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-    for job in batch:
-        if job.loop is None:
-            job.settle()
-        else:
-            by_loop.setdefault(job.loop, []).append(job)
-    for loop, jobs in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
-            loop.call_soon_threadsafe(_settle, jobs)
 
 
 def _settle(jobs: list[_Job]) -> None:

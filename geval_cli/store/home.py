@@ -268,7 +268,15 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(_OWNER_FOLDER)
-        _write_gitignore(folder)
+        path = folder / ".gitignore"
+        try:
+            path.write_text(_IGNORED, encoding="utf-8")
+        except OSError:
+            # On a full disk; a folder that stays without it would be taken for one that was there before
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                folder.rmdir()
+            raise
     except OSError as error:
         raise StoreError(
             f"the folder {folder} cannot be created: {error.strerror or error}",
@@ -310,15 +318,3 @@ def _is_ours(folder: Path) -> bool:
         return (folder / ".gitignore").read_text(encoding="utf-8") == _IGNORED
     except (OSError, ValueError):
         return False
-
-
-def _write_gitignore(folder: Path) -> None:
-    path = folder / ".gitignore"
-    try:
-        path.write_text(_IGNORED, encoding="utf-8")
-    except OSError:
-        # On a full disk; a folder that stays without it would be taken for one that was there before
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-            folder.rmdir()
-        raise

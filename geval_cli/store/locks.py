@@ -153,7 +153,12 @@ class RunLocks:
                 file = path.open("a+b", buffering=0)
                 if self._is_mine(file, path):
                     self._held[run_id] = file
-                    _sign(file)
+                    # Write the holder into the locked file if possible: the lock holds without it, as on a full
+                    # disk.
+                    with contextlib.suppress(OSError):
+                        file.truncate(0)
+                        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+                        file.flush()
                     return True
                 file.close()
                 time.sleep(_PAUSE_S)
@@ -231,14 +236,6 @@ class RunLocks:
             return os.path.samestat(os.fstat(file.fileno()), path.stat())
         except FileNotFoundError:
             return False
-
-
-def _sign(file: BinaryIO) -> None:
-    """Write the holder into the locked file if possible: the lock holds without it, as on a full disk."""
-    with contextlib.suppress(OSError):
-        file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-        file.flush()
 
 
 class SharedRuns:

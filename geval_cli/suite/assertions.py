@@ -230,21 +230,19 @@ def _document(reference: str, place: SourcePath, reading: LoadContext) -> JsonVa
         return None
 
 
-def _file_content(reference: str, place: SourcePath, reading: LoadContext) -> JsonValue:
-    """Return the content of the file: data for JSON and YAML, else text without the space around it."""
-    suffix = PurePosixPath(reference).suffix.lower().partition(":")[0]
-    if suffix in _PROGRAMS:
-        hint = "write the expected value, or check it in a `python` or `javascript` assertion"
-        reading.report("a program cannot be the `value` of this assertion", place.value(), hint)
-        return None
-    if suffix in _DOCUMENTS:
-        return _document(reference, place, reading)
-    text = reading.text(reference, place.value)
-    return text.strip() if isinstance(text, str) else text
-
-
 def _read_text(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
-    return _file_content(value, place, reading) if is_file_reference(value) else value
+    if is_file_reference(value):
+        # The content of the file: data for JSON and YAML, else text without the space around it.
+        suffix = PurePosixPath(value).suffix.lower().partition(":")[0]
+        if suffix in _PROGRAMS:
+            hint = "write the expected value, or check it in a `python` or `javascript` assertion"
+            reading.report("a program cannot be the `value` of this assertion", place.value(), hint)
+            return None
+        if suffix in _DOCUMENTS:
+            return _document(value, place, reading)
+        text = reading.text(value, place.value)
+        return text.strip() if isinstance(text, str) else text
+    return value
 
 
 def _read_value_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:

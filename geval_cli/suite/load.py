@@ -210,7 +210,15 @@ def read_suite(
         ConfigError: the content is no mapping.
     """
     raw = _top_mapping(document)
-    filled = _fill_env(raw, document, reading)
+    if not document.may_use_env:
+        filled = raw
+    else:
+        filled = {
+            key: value
+            if key in LITERAL_KEYS
+            else reading.env.fill(value, document.place.child(key), reading.problems)
+            for key, value in raw.items()
+        }
     fields = read_fields(SuiteSpec, filled, document.place, "the config", reading)
     if fields is None:  # a mapping, as was checked
         raise ConfigError(reading.problems)
@@ -225,7 +233,20 @@ def read_suite(
     reading = replace(reading, calibrations=calibrations)
     if isinstance(filled.get("calibration"), str):  # so that the digest is of what is in the file, too
         filled = {**filled, "calibration": as_reference(filled["calibration"])}
-    tests = _tests(fields, reading, variables)
+    default: TestSpec | None = None
+    if "default_test" in fields.values:
+        place = fields.child("default_test")
+        default = read_test(fields.values["default_test"], place, "defaultTest", reading)
+    if "tools" in fields.values and (default is None or "tools" not in default.model_fields_set):
+        tools = extra("tools of a config").read_tools(fields.values["tools"], fields.child("tools"), reading)
+        default = (default or NO_DEFAULT).model_copy(update={"tools": tools})
+    profiles = None
+    if "profiles" in fields.values:
+        profiles = extra("simulated users").read_profiles(
+            fields.values["profiles"], fields.child("profiles"), reading
+        )
+    place = fields.child("profiles")
+    tests = SuiteTests(_rows(fields, reading), reading, default, dict(variables), profiles, place)
     # The digest needs the rows, too; their problems are found, and reported, by the check.
     unreported = reading.with_problems([])
     rows = chain(prompt_references(filled.get("prompts"), unreported), tests.source.marked(unreported))
@@ -233,7 +254,11 @@ def read_suite(
     masked = mask_config(raw)
     unfilled = {key: value for key, value in masked.items() if filled.get(key) == raw[key]}
     parts = suite_parts(deciding, rows, reading.files, variables, unfilled)
-    rest = _check_rest(fields, reading)
+    # The keys that need no reader of their own, if they are right.
+    names = ("description", "dialect", "schema_uri", "baseline", "labels", "anchors", _TAGS)
+    plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
+    _check_env(fields, reading)
+    rest = build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
     prompts: tuple[PromptSpec, ...] = part("prompts", read_prompts, ())
     providers: tuple[ProviderSpec, ...] = part("providers", read_providers, ())
     options = part("options", _options, None)
@@ -292,17 +317,6 @@ def _literal_env(raw: Mapping[str, JsonValue]) -> dict[str, str]:
     return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
-def _fill_env(raw: dict[str, JsonValue], document: Document, reading: LoadContext) -> dict[str, JsonValue]:
-    if not document.may_use_env:
-        return raw
-    return {
-        key: value
-        if key in LITERAL_KEYS
-        else reading.env.fill(value, document.place.child(key), reading.problems)
-        for key, value in raw.items()
-    }
-
-
 def _options(value: JsonValue, place: SourcePath, reading: LoadContext) -> RunOptionsSpec | None:
     return read_spec(RunOptionsSpec, value, place, "the options of the run", reading)
 
@@ -312,14 +326,6 @@ def _named_file(rest: SuiteSpec | None, key: str, fields: Fields, folder: Path) 
     return (
         None if name is None else ConfiguredFile(folder / name.removeprefix(FILE_PREFIX), fields.child(key))
     )
-
-
-def _check_rest(fields: Fields, reading: LoadContext) -> SuiteSpec | None:
-    """Return the keys that need no reader of their own, if they are right."""
-    names = ("description", "dialect", "schema_uri", "baseline", "labels", "anchors", _TAGS)
-    plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
-    _check_env(fields, reading)
-    return build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
 
 
 def _check_env(fields: Fields, reading: LoadContext) -> None:
@@ -335,23 +341,6 @@ def _check_env(fields: Fields, reading: LoadContext) -> None:
 
 def _report_unseen(message: str, location: Location | None, reading: LoadContext) -> None:
     reading.report(message, None if location is None else dataclasses.replace(location, length=0))
-
-
-def _tests(fields: Fields, reading: LoadContext, variables: Mapping[str, JsonValue]) -> SuiteTests:
-    default: TestSpec | None = None
-    if "default_test" in fields.values:
-        place = fields.child("default_test")
-        default = read_test(fields.values["default_test"], place, "defaultTest", reading)
-    if "tools" in fields.values and (default is None or "tools" not in default.model_fields_set):
-        tools = extra("tools of a config").read_tools(fields.values["tools"], fields.child("tools"), reading)
-        default = (default or NO_DEFAULT).model_copy(update={"tools": tools})
-    profiles = None
-    if "profiles" in fields.values:
-        profiles = extra("simulated users").read_profiles(
-            fields.values["profiles"], fields.child("profiles"), reading
-        )
-    place = fields.child("profiles")
-    return SuiteTests(_rows(fields, reading), reading, default, dict(variables), profiles, place)
 
 
 def _rows(fields: Fields, reading: LoadContext) -> RowSource:

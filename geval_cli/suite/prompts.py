@@ -82,16 +82,13 @@ def _of_files(
         for file in files or ():
             relative = relative_name(file, reading)
             name = file.stem if stems[file.stem] == 1 else relative
-            yield _of_file(item, name, f"{FILE_PREFIX}{relative}"), place
-
-
-def _of_file(item: JsonValue, name: str, reference: str) -> dict[str, JsonValue]:
-    written = item if isinstance(item, dict) else {}
-    names = {
-        key: f"{written[key]}: {name}" if isinstance(written.get(key), str) else name
-        for key in ("id", "label")
-    }
-    return {**written, **names, "raw": reference}
+            reference = f"{FILE_PREFIX}{relative}"
+            written = item if isinstance(item, dict) else {}
+            names = {
+                key: f"{written[key]}: {name}" if isinstance(written.get(key), str) else name
+                for key in ("id", "label")
+            }
+            yield {**written, **names, "raw": reference}, place
 
 
 def _read_prompt(value: JsonValue, place: SourcePath, reading: LoadContext) -> PromptSpec | None:

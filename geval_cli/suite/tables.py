@@ -335,7 +335,16 @@ class FlatColumns:
                 self._doubled.add(name)
                 self._reading.report(f"`{name}` duplicates another column", place.key(name), "keep one")
             origins[path] = (*place.path, name)
-            _put(test, path, value)
+            key = str(path[0])
+            if len(path) == 1:
+                known = test.get(key)
+                test[key] = (
+                    {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
+                )
+                continue
+            below = test.get(key)
+            # A new mapping: the row's own belongs to the file, which is read again.
+            test[key] = {**(below if isinstance(below, dict) else {}), str(path[1]): value}
         _add_checks(test, checks, place, origins)
         old = place.positions
         keys, values = _MovedPositions(origins, old.keys), _MovedPositions(origins, old.values)
@@ -385,17 +394,6 @@ def _meant_path(name: str) -> str | None:
     is_slip = first.startswith("as") and "r" in first and did_you_mean(first, ("assert",)) is not None
     is_ours = first in ("assert", "assertion", "assertions")
     return f"assert.{kind}" if is_ours or (is_kind and is_slip) else None
-
-
-def _put(test: dict[str, JsonValue], path: KeyPath, value: JsonValue) -> None:
-    key = str(path[0])
-    if len(path) == 1:
-        known = test.get(key)
-        test[key] = {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
-        return
-    below = test.get(key)
-    # A new mapping: the row's own belongs to the file, which is read again.
-    test[key] = {**(below if isinstance(below, dict) else {}), str(path[1]): value}
 
 
 def _add_checks(

@@ -331,7 +331,18 @@ def _load_texts(fields: Fields, reading: LoadContext) -> None:
     for name, kind in MEDIA_FIELDS.items():
         if isinstance(fields.values.get(name), str):
             fields.values[name] = (fields.values[name],)
-        _load_media(name, kind, fields, reading)
+        written, place = fields.values.get(name), fields.child(name)
+        if not isinstance(written, tuple):
+            continue
+        found = []
+        for index, item in enumerate(written):
+            location = place.value(index) or place.value()
+            if named_kind(item) == kind:
+                found.append(reading.media(item, location))
+            else:
+                reading.report(*_no_media(item, kind, location))
+                found.append(None)
+        fields.values[name] = tuple(item for item in found if item is not None)
     if reading.is_built:  # a model's stored answer may begin with file://
         return
     for name in ("output", *TEST_TEXTS):
@@ -354,21 +365,6 @@ def _content(value: JsonValue, location: Location | None, reading: LoadContext) 
     if reading.rules.marks_images and (names_media(value) or is_marker(value)):
         return reading.media(value, location)
     return reading.text(value, lambda: location)
-
-
-def _load_media(name: str, kind: str, fields: Fields, reading: LoadContext) -> None:
-    written, place = fields.values.get(name), fields.child(name)
-    if not isinstance(written, tuple):
-        return
-    found = []
-    for index, item in enumerate(written):
-        location = place.value(index) or place.value()
-        if named_kind(item) == kind:
-            found.append(reading.media(item, location))
-        else:
-            reading.report(*_no_media(item, kind, location))
-            found.append(None)
-    fields.values[name] = tuple(item for item in found if item is not None)
 
 
 def _no_media(item: JsonValue, kind: str, location: Location | None) -> tuple[str, Location | None, str]:

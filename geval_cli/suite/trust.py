@@ -98,7 +98,12 @@ class WatchedTests:
         self._is_complete = True
 
     def _check(self, number: int, test: MergedTest) -> None:
-        digest = _digest(test)
+        # A hash of all that a test says, wherever it is.
+        try:
+            text = msgspec.json.encode(test, enc_hook=_plain)
+        except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold and UTF-8 cannot
+            text = repr(msgspec.to_builtins(test, enc_hook=_plain)).encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(text).digest()
         if number < len(self._digests):
             if digest != self._digests[number]:
                 raise ConfigError([_changed(test.place.value(), number)])
@@ -113,15 +118,6 @@ class WatchedTests:
 def _changed(location: Location | None, number: int) -> Problem:
     message = f"test {number + 1} has changed since it was checked: a tests file was modified"
     return Problem(message, location, "do not change the files during a run, and run again")
-
-
-def _digest(test: MergedTest) -> bytes:
-    """Return a hash of all that a test says, wherever it is."""
-    try:
-        text = msgspec.json.encode(test, enc_hook=_plain)
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold and UTF-8 cannot
-        text = repr(msgspec.to_builtins(test, enc_hook=_plain)).encode("utf-8", "surrogatepass")
-    return hashlib.sha256(text).digest()
 
 
 def _plain(value: object) -> object:

@@ -683,19 +683,18 @@ class BatchDriver:
         watched = self._watched[batch.id]
         batch = await self._steps.take(batch, watched)
         if watched.refused:
-            await self._make_smaller(batch, watched)
+            # Have what a provider refused as too much at once submitted again: one by one, or in smaller
+            # batches.
+            refused, watched.refused = watched.refused, []
+            if watched.group is not None:
+                item = self._waiting.setdefault(watched.group, _Waiting(watched.provider))
+                item.keys.extend(refused)
+                item.one_by_one = True
+                item.size = (
+                    item.size if await self._is_busy(watched.provider) else max(1, batch.requests // 2)
+                )
         if not batch.state.is_open:
             self._locks.release(name)
-
-    async def _make_smaller(self, batch: Batch, watched: WatchedBatch) -> None:
-        """Have what a provider refused as too much at once submitted again: one by one, or in smaller batches."""
-        refused, watched.refused = watched.refused, []
-        if watched.group is None:  # the next pass asks again, as it does for all that is in no batch
-            return
-        item = self._waiting.setdefault(watched.group, _Waiting(watched.provider))
-        item.keys.extend(refused)
-        item.one_by_one = True
-        item.size = item.size if await self._is_busy(watched.provider) else max(1, batch.requests // 2)
 
     def _tell(self, batches: Sequence[Batch]) -> None:
         """Emit how far the batches of each role are."""

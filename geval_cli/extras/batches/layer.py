@@ -24,7 +24,7 @@ from geval_cli.providers.base import Provider, batch_api
 from geval_cli.providers.network.messages import json_bytes
 from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
-from geval_cli.records import ModelRequest, ModelResponse, Purpose, Role
+from geval_cli.records import ModelResponse, Purpose, Role
 from geval_cli.report.sanitize import resume_command
 
 LAST_PASS = 12
@@ -162,7 +162,15 @@ class BatchQueue:
         """
         provider, key = cast(BatchingProvider, call.provider), self.key_of(call)  # `takes` says so
         body = json_bytes(provider.payload(call.request))
-        expected_usd = self._expected_usd(provider, call.request)
+        # What a request is expected to cost at most; 0 where no bound on money is to be kept.
+        price = provider.batch_price
+        if price is None or self.budget.max_cost_usd is None:
+            expected_usd = 0.0
+        else:
+            payload = provider.payload(call.request)
+            limit = token_limit(payload) if isinstance(payload, dict) else None
+            written = (limit or _ASSUMED_WRITTEN_TOKENS) * len(call.request.sample_indexes)
+            expected_usd = _usd(price, -(-call.request.characters // _CHARACTERS_PER_TOKEN), written)
         claim = await self.store.claim(key, body, self.policy.run_id, expected_usd)
         if claim.reply is not None:
             self.budget.reserved_usd = max(0.0, self.budget.reserved_usd - expected_usd)
@@ -235,16 +243,6 @@ class BatchQueue:
             await self.sweep()
         return replace(response, usage=usage)
 
-    def _expected_usd(self, provider: BatchingProvider, request: ModelRequest) -> float:
-        """Return what a request is expected to cost at most; 0 where no bound on money is to be kept."""
-        price = provider.batch_price
-        if price is None or self.budget.max_cost_usd is None:
-            return 0.0
-        payload = provider.payload(request)
-        limit = token_limit(payload) if isinstance(payload, dict) else None
-        written = (limit or _ASSUMED_WRITTEN_TOKENS) * len(request.sample_indexes)
-        return _usd(price, -(-request.characters // _CHARACTERS_PER_TOKEN), written)
-
 
 @lru_cache(maxsize=1024)  # a list price is computed from a large table
 def _usd(price: Price, read: int, written: int) -> float:
@@ -302,19 +300,16 @@ class ScoutLayer:
                 # the one that takes it off the list of waiting requests sends it.
                 if not await self._queue.take(call):
                     break
-                return await self._scout(call, scouting, send_next)
+                try:
+                    response = await send_next(replace(call, is_direct=True))
+                except ProviderError:
+                    # A kind that always fails must not be asked about one by one.
+                    scouting.failures += 1
+                    scouting.is_done = scouting.failures >= _MOST_SCOUTS
+                    raise
+                scouting.is_done = True
+                return response
             finally:
                 under_way, scouting.under_way = scouting.under_way, None
                 under_way.set_result(None)
         return await send_next(call)
-
-    async def _scout(self, call: ModelCall, scouting: _Scouting, send_next: Handler) -> ModelResponse:
-        try:
-            response = await send_next(replace(call, is_direct=True))
-        except ProviderError:
-            # A kind that always fails must not be asked about one by one.
-            scouting.failures += 1
-            scouting.is_done = scouting.failures >= _MOST_SCOUTS
-            raise
-        scouting.is_done = True
-        return response

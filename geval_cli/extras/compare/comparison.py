@@ -696,7 +696,15 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
     rows = _rows(comparing, match, options, margins)
     overall = _overall(comparing, match, options, margins)
     verdict, said = headline(rows, paired, overall)
-    drift = _drift(a.report.run, b.report.run, rows)
+    # Whether the judge or the outputs moved; None unless both runs had anchors judged.
+    if a.report.run.anchors is None or b.report.run.anchors is None:
+        drift = None
+    else:
+        differs = any(row.verdict.is_clear for row in rows)
+        found: dict[str, JsonValue] | None = extra("drift").between_runs(
+            a.report.run, b.report.run, differs=differs
+        )
+        drift = found
     is_steady = drift is None or drift["finding"] in _STEADY
     told = () if drift is None else (drift["text"],)
     return RunComparison(
@@ -739,15 +747,6 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
 _STEADY = frozenset({"no drift", "the outputs moved"})
 
 
-def _drift(a: RunRecord, b: RunRecord, rows: Sequence[ComparedRow]) -> dict[str, JsonValue] | None:
-    """Return whether the judge or the outputs moved; None unless both runs had anchors judged."""
-    if a.anchors is None or b.anchors is None:
-        return None
-    differs = any(row.verdict.is_clear for row in rows)
-    found: dict[str, JsonValue] | None = extra("drift").between_runs(a, b, differs=differs)
-    return found
-
-
 class _Comparing(CountedCases):
     """The sums of a comparison while the cases of the later run come; with `pairs`, those are kept there."""
 
@@ -782,7 +781,14 @@ class _Comparing(CountedCases):
                 self._add(before, found, compared_case(result, self._shared))
 
     def _add(self, before: ComparedCase, result: CaseResult, after: ComparedCase) -> None:
-        cluster = self._cluster_of(result)
+        if self._cluster is None:
+            cluster = result.test_index
+        else:
+            value = result.metadata.get(self._cluster)
+            self.has_clusters = self.has_clusters or value is not None
+            # A test without the value is a cluster of its own.
+            name = ("test", str(result.test_index)) if value is None else ("value", str(value))
+            cluster = self._clusters.setdefault(name, len(self._clusters))
         if self._pairs is not None:
             self._pairs.append(Pair(before.as_stored, after.as_stored))
         metrics = (name for name in result.named_scores if name in before.named_scores)
@@ -813,15 +819,6 @@ class _Comparing(CountedCases):
         if found is None:
             found = self.rows[key] = _Row()
         return found
-
-    def _cluster_of(self, result: CaseResult) -> int:
-        if self._cluster is None:
-            return result.test_index
-        value = result.metadata.get(self._cluster)
-        self.has_clusters = self.has_clusters or value is not None
-        # A test without the value is a cluster of its own.
-        name = ("test", str(result.test_index)) if value is None else ("value", str(value))
-        return self._clusters.setdefault(name, len(self._clusters))
 
     def _note_setup(self, before: ComparedCase, after: ComparedCase) -> None:
         """Take in by what else than the answer of the model two cases differ."""
@@ -1197,14 +1194,7 @@ def _providers_of(config: JsonValue) -> dict[str, JsonValue]:
 def _warnings(comparing: _Comparing, alike: AmbiguousTests, a: RunRecord, b: RunRecord) -> Iterator[str]:
     for part, metrics in comparing.differing.items():
         yield f"not comparable: different {part} in {_listed(sorted(metrics))}"
-    yield from _wrong_pairs(alike)
-    both = a.prompt_version and b.prompt_version
-    if both and a.prompt_version != b.prompt_version and "prompt version" not in comparing.differing:
-        yield "not comparable: the judges' prompts are from another version"
-
-
-def _wrong_pairs(alike: AmbiguousTests) -> Iterator[str]:
-    """Yield why pairs may be wrong, and what to do about it."""
+    # Why pairs may be wrong, and what to do about it.
     if alike.miscounted:
         tests = plural(alike.miscounted, "test")
         yield (
@@ -1216,6 +1206,9 @@ def _wrong_pairs(alike: AmbiguousTests) -> Iterator[str]:
             f"pairs may be wrong: {_unknown(alike, alike.unknown)}, and different numbers of them in the two runs;"
             f" {_KEYS_HINT}"
         )
+    both = a.prompt_version and b.prompt_version
+    if both and a.prompt_version != b.prompt_version and "prompt version" not in comparing.differing:
+        yield "not comparable: the judges' prompts are from another version"
 
 
 def _unknown(alike: AmbiguousTests, count: int) -> str:

@@ -153,21 +153,7 @@ class TestPairs:
         """Return how many of the tests so far could be paired otherwise."""
         mine, theirs = _counts_of_keys(self.later), _counts_of_keys(self.earlier)
         miscounted = _most_of_uneven((mine[key], theirs[key]) for key in mine.keys() & theirs.keys())
-        groups = self._groups_without_keys()
-        lacking = [
-            name
-            for name, names in (("A", self.earlier), ("B", self.later))
-            if any(item.key is None for item in names.values())
-        ]
-        return AmbiguousTests(
-            miscounted,
-            _most_of_uneven(groups),
-            sum(before for before, after in groups if before == after > 1),
-            " and ".join(lacking),
-        )
-
-    def _groups_without_keys(self) -> list[tuple[int, int]]:
-        """Return how many tests of both runs were candidates for each other without a key on one of the sides."""
+        # How many tests of both runs were candidates for each other without a key on one of the sides.
         by_key = {
             index
             for index, other in self.partners.items()
@@ -181,7 +167,17 @@ class TestPairs:
             pair = old + (old_keyed if new else 0), new + (new_keyed if old else 0)
             if all(pair):
                 groups.append(pair)
-        return groups
+        lacking = [
+            name
+            for name, names in (("A", self.earlier), ("B", self.later))
+            if any(item.key is None for item in names.values())
+        ]
+        return AmbiguousTests(
+            miscounted,
+            _most_of_uneven(groups),
+            sum(before for before, after in groups if before == after > 1),
+            " and ".join(lacking),
+        )
 
 
 def _counts_of_keys(names: Mapping[int, TestName]) -> Counter[str]:

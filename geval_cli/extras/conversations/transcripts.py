@@ -13,7 +13,6 @@ from geval_cli.extras.traces.importing import MOST_PROBLEMS, TraceReading, messa
 from geval_cli.json_codec import decode_json
 from geval_cli.numbers import plural
 from geval_cli.records import Turn
-from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import is_results_file, open_report
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.files import open_problem
@@ -78,20 +77,16 @@ def read_transcripts(named: str, home: Path | None) -> Transcripts:
     else:
         hint = "use a run whose tests have `turns`"
         with open_report(named, home, os.environ) as (report, _):
-            found = _of_run(report)
+            # The conversations of a run; those of a test are one cluster.
+            transcripts, failed = [], 0
+            for result in report.results():
+                if result.turns and result.error is None:
+                    transcripts.append(Transcript(result.turns, result.test_key or str(result.test_index)))
+                failed += bool(result.turns) and result.error is not None
+            found = replace(_speaking(report.file or f"run {report.run.id}", transcripts), failed=failed)
     if not found.transcripts:
         raise UsageError(f"{found.name} has no conversation in which a user says something", hint=hint)
     return found
-
-
-def _of_run(report: RunReport) -> Transcripts:
-    """Return the conversations of a run; those of a test are one cluster."""
-    transcripts, failed = [], 0
-    for result in report.results():
-        if result.turns and result.error is None:
-            transcripts.append(Transcript(result.turns, result.test_key or str(result.test_index)))
-        failed += bool(result.turns) and result.error is not None
-    return replace(_speaking(report.file or f"run {report.run.id}", transcripts), failed=failed)
 
 
 def _speaking(name: str, transcripts: Iterable[Transcript], *, earlier: int = 0) -> Transcripts:

@@ -420,20 +420,19 @@ def passages_of(document: SourceDocument, most_characters: int = PASSAGE_CHARACT
     while start < len(text):
         end = min(start + most_characters, len(text))
         if end < len(text):
-            end = _cut(text, start + most_characters // 2, end)
+            # The best place between two others to cut a text at.
+            least = start + most_characters // 2
+            paragraph = text.rfind("\n\n", least, end)
+            if paragraph >= 0:
+                end = paragraph + 2
+            else:
+                sentences = [match.end() for match in _SENTENCE_END.finditer(text, least, end)]
+                if sentences:
+                    end = sentences[-1]
+                else:
+                    spaces = [match.end() for match in re.finditer(r"\s", text[least:end])]
+                    end = least + spaces[-1] if spaces else end
         if text[start:end].strip():
             found.append(Passage(document, start, end))
         start = end
     return found
-
-
-def _cut(text: str, least: int, most: int) -> int:
-    """Return the best place between two others to cut a text at."""
-    paragraph = text.rfind("\n\n", least, most)
-    if paragraph >= 0:
-        return paragraph + 2
-    sentences = [match.end() for match in _SENTENCE_END.finditer(text, least, most)]
-    if sentences:
-        return sentences[-1]
-    spaces = [match.end() for match in re.finditer(r"\s", text[least:most])]
-    return least + spaces[-1] if spaces else most

@@ -292,10 +292,17 @@ async def grade_checklist(metric: Metric, case: JudgedCase, calls: JudgeCalls) -
         "strict_mode": metric.strict_mode or None,
         "prompt_version": checklist_prompt_version(),
     }
+    # `2 of 3 items met; not met: Names the price (required)`.
+    missing = [item for item in items if not item.met]
+    head = f"{len(items) - len(missing)} of {len(items)} items met"
     return graded(
         metric,
         score,
-        replace(answers.estimate, rating=score, reason=_in_words(items)),
+        replace(
+            answers.estimate,
+            rating=score,
+            reason=f"{head}; not met: {'; '.join(map(_missing_in_words, missing))}" if missing else head,
+        ),
         about,
         usage=calls.usage,
         latency_ms=calls.latency_ms,
@@ -410,13 +417,6 @@ def _of_samples(
         tuple(found),
         _found_by("samples", read_from={"json": valid}, valid=valid, requested=taken.requested),
     )
-
-
-def _in_words(items: Sequence[CheckedItem]) -> str:
-    """`2 of 3 items met; not met: Names the price (required)`."""
-    missing = [item for item in items if not item.met]
-    head = f"{len(items) - len(missing)} of {len(items)} items met"
-    return f"{head}; not met: {'; '.join(map(_missing_in_words, missing))}" if missing else head
 
 
 def _missing_in_words(checked: CheckedItem) -> str:

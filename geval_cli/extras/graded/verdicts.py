@@ -501,7 +501,14 @@ def _stated(answer: str, text: str) -> Iterator[WinnerReply]:
             check_no_error(holder, text)
             for member, reason in _winner_members(holder):
                 end = holder.end
-                yield _winner_of_member(answer, member, reason, text)
+                match = None
+                if isinstance(member.value, str | float) and not isinstance(member.value, bool):
+                    match = _WINNER_VALUE.fullmatch(answer, member.start, member.end)
+                if match is None:
+                    raise JudgeParseError(
+                        'the judge\'s winner is not one of "1", "2" and "tie"', raw_text=text
+                    )
+                yield _winner_reply(match, reason)
     check_not_taken_back(answer[end:], text)
     outside = "".join((*rest, answer[position:]))
     for line in _WINNER_LINE.finditer(outside):
@@ -515,15 +522,6 @@ def _winner_members(holder: JsonObject) -> Iterator[tuple[JsonMember, str | None
             yield member, reason_of(holder)
         elif isinstance(member.value, JsonObject) and not NOT_THE_VERDICT.search(plain_key(member.key)):
             yield from _winner_members(member.value)
-
-
-def _winner_of_member(answer: str, member: JsonMember, reason: str | None, text: str) -> WinnerReply:
-    match = None
-    if isinstance(member.value, str | float) and not isinstance(member.value, bool):
-        match = _WINNER_VALUE.fullmatch(answer, member.start, member.end)
-    if match is None:
-        raise JudgeParseError('the judge\'s winner is not one of "1", "2" and "tie"', raw_text=text)
-    return _winner_reply(match, reason)
 
 
 def _winner_reply(match: re.Match[str], reason: str | None) -> WinnerReply:

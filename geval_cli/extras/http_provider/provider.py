@@ -371,7 +371,22 @@ class HttpProvider:
 
     def __init__(self, settings: HttpSettings, transport: Transport | None = None) -> None:
         self._settings = settings
-        self.identity = _identity(settings)
+        headers = {name: keyed_value(name, value) for name, value in settings.headers.items()}
+        code = settings.response_code
+        path: Any = list(settings.response_path) if code is None else code.digest_text
+        params = {"method": settings.method, "headers": headers, "body": settings.body, "response_path": path}
+        if settings.query:
+            params["query"] = {name: keyed_value(name, value) for name, value in settings.query.items()}
+        parts = [settings.url, settings.body, list(settings.query.values())]
+        if settings.templates is None:
+            used = variables_in(parts)
+        else:
+            used = names_in([*parts, settings.method, list(settings.headers.values())])
+            params["templates"] = str(settings.templates.rules.name)
+            if "env" in used:
+                seen = {name: settings.env[name] for name in used if name in settings.env}
+                params["env"] = {name: keyed_value("authorization", value) for name, value in seen.items()}
+        self.identity = ProviderIdentity("http", "", keyed_url(settings.url), params, used)
         self._transport = transport or Transport(certificate=settings.certificate, signer=settings.signer)
         self._context = CallContext(
             settings.id,
@@ -454,7 +469,13 @@ class HttpProvider:
         try:
             if settings.templates is not None:
                 return _rendered_call(settings, HttpTemplates(settings.templates, request))
-            return _filled_call(settings, PlaceholderValues(request))
+            places = PlaceholderValues(request)
+            query = {name: places.fill_text(value) for name, value in settings.query.items()}
+            url = _with_query(places.fill_url(settings.url), query)
+            body, headers = _request_body(settings, places)
+            return HttpCall(
+                url, {**headers, **settings.headers}, body, settings.method, settings.limits.timeout_s
+            )
         except (LookupError, TemplateError, ValueError) as error:
             hint = "set the variable in every test that uses this provider"
             if not isinstance(error, LookupError):
@@ -534,36 +555,10 @@ def _key_source(settings: HttpSettings) -> str:
     return "the address in the config" if secret_values([settings.url, dict(settings.query)]) else ""
 
 
-def _identity(settings: HttpSettings) -> ProviderIdentity:
-    headers = {name: keyed_value(name, value) for name, value in settings.headers.items()}
-    code = settings.response_code
-    path: Any = list(settings.response_path) if code is None else code.digest_text
-    params = {"method": settings.method, "headers": headers, "body": settings.body, "response_path": path}
-    if settings.query:
-        params["query"] = {name: keyed_value(name, value) for name, value in settings.query.items()}
-    parts = [settings.url, settings.body, list(settings.query.values())]
-    if settings.templates is None:
-        used = variables_in(parts)
-    else:
-        used = names_in([*parts, settings.method, list(settings.headers.values())])
-        params["templates"] = str(settings.templates.rules.name)
-        if "env" in used:
-            seen = {name: settings.env[name] for name in used if name in settings.env}
-            params["env"] = {name: keyed_value("authorization", value) for name, value in seen.items()}
-    return ProviderIdentity("http", "", keyed_url(settings.url), params, used)
-
-
 def _has_no_body(source: ProviderSource) -> bool:
     url = source.spec.config.get("url") or source.spec.id
     has_expression = is_template(str(url)) if source.rules.http_templates else has_place(source.spec.id)
     return "body" not in source.spec.config and (has_expression or "queryParams" in source.spec.config)
-
-
-def _filled_call(settings: HttpSettings, places: PlaceholderValues) -> HttpCall:
-    query = {name: places.fill_text(value) for name, value in settings.query.items()}
-    url = _with_query(places.fill_url(settings.url), query)
-    body, headers = _request_body(settings, places)
-    return HttpCall(url, {**headers, **settings.headers}, body, settings.method, settings.limits.timeout_s)
 
 
 def _rendered_call(settings: HttpSettings, templates: HttpTemplates) -> HttpCall:

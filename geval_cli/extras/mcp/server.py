@@ -455,7 +455,17 @@ class AssistantTools:
                     count=work.count,
                     wire=work.wire,
                 )
-                return _improvement_facts(outcome), _improvement_text(outcome)
+                # What came of a search, in geval's own words and numbers alone.
+                gain = outcome.gain
+                return {
+                    "status": "stopped" if outcome.stopped else "completed",
+                    "accepted": outcome.is_accepted,
+                    "measure": outcome.measure.value,
+                    "before": None if gain is None else gain.before,
+                    "after": None if gain is None else gain.after,
+                    "gain_interval": None if gain is None or gain.interval is None else list(gain.interval),
+                    "held_out_labels": outcome.labels["held-out"],
+                }, _improvement_text(outcome)
 
             return await self._begin(
                 _JudgeWork("improve", plan.ratings, search), plan.facts, asks, part, only_plan
@@ -823,20 +833,6 @@ class _JudgeWork:
 
     def count(self, ratings: int) -> None:
         self.ratings += ratings
-
-
-def _improvement_facts(found: "Improvement") -> dict[str, JsonValue]:
-    """Return what came of a search, in geval's own words and numbers alone."""
-    gain = found.gain
-    return {
-        "status": "stopped" if found.stopped else "completed",
-        "accepted": found.is_accepted,
-        "measure": found.measure.value,
-        "before": None if gain is None else gain.before,
-        "after": None if gain is None else gain.after,
-        "gain_interval": None if gain is None or gain.interval is None else list(gain.interval),
-        "held_out_labels": found.labels["held-out"],
-    }
 
 
 def _improvement_text(found: "Improvement") -> str:

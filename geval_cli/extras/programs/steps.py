@@ -366,7 +366,11 @@ def _parts(
     }
     members = list(_members(spec, result, subject, tools))
     if isinstance(spec, AssertSet):
-        whole["metadata"] = {"assertionSet": _set_shown(spec)}
+        shown: dict[str, JsonValue] = {"type": spec.type, "assertionCount": len(spec.assertions)}
+        for name in ("metric", "threshold", "weight"):
+            if name in spec.model_fields_set:
+                shown[name] = getattr(spec, name)
+        whole["metadata"] = {"assertionSet": shown}
     else:
         whole["assertion"] = written_assertion(spec)
         rendered = _rendered_value(spec, subject, tools)
@@ -386,14 +390,6 @@ def _members(
     specs = spec.members or [spec] * len(members)
     for member_spec, member in zip(specs, members, strict=False):
         yield from _parts(member_spec, member, subject, tools)
-
-
-def _set_shown(spec: AssertSet) -> dict[str, JsonValue]:
-    shown: dict[str, JsonValue] = {"type": spec.type, "assertionCount": len(spec.assertions)}
-    for name in ("metric", "threshold", "weight"):
-        if name in spec.model_fields_set:
-            shown[name] = getattr(spec, name)
-    return shown
 
 
 def _rendered_value(spec: Assertion, subject: Subject, tools: Tools) -> str | None:

@@ -139,7 +139,7 @@ class PromptfooEnv(EnvValues):
 
     def _fill_expressions(self, text: str, place: SourcePath, problems: list[Problem]) -> str:
         def replacement(found: re.Match[str]) -> str:
-            name = found["name"] or _unquoted(found["key"])
+            name = found["name"] or _ESCAPE.sub(r"\1", found["key"][1:-1])
             if not self.access.reads_environment:
                 problems.append(environment_problem(name, place.value()))
                 return ""
@@ -181,7 +181,3 @@ def literal_env(raw: JsonValue, around: Mapping[str, str], access: Access) -> di
         filled = PromptfooEnv({**around, **values}, access)
         values = {name: filled.fill(text, SourcePath.nowhere(), []) for name, text in values.items()}
     return settable(values, access)
-
-
-def _unquoted(text: str) -> str:
-    return _ESCAPE.sub(r"\1", text[1:-1])

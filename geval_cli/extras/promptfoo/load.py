@@ -487,7 +487,14 @@ def _suite(
     whole = configs[0].document.place
     prompts = read_promptfoo_prompts(merged.prompts, reading) or (default_prompt(whole),)
     providers = read_promptfoo_providers(merged.providers, reading)
-    _warn_of_choices(prompts, providers, reading)
+    # Warn of prompts that a provider chooses and that do not exist: promptfoo leaves them out, silently.
+    for provider in providers:
+        chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
+        for index, name in enumerate(chosen or ()):
+            if not any(is_chosen(prompt_names(prompt), [name]) for prompt in prompts):
+                labels = dict.fromkeys(prompt.label for prompt in prompts)
+                at = provider.place.child("prompts").value(index)
+                reading.warn(f"there is no prompt `{name}`", at, hint_among(name, labels))
     tests = PromptfooTests(
         tests=tuple(merged.tests),
         scenarios=read_scenarios(merged.scenarios, reading),
@@ -513,7 +520,20 @@ def _suite(
     reading.problems.extend(tests.problems())
     problems = sort_problems(map(reading.env.hide, reading.problems))
     rows = _named_elsewhere(tests, prompts, providers)
-    parts = _digest_parts(configs, reading, variables, rows)
+    # The parts that decide the results: all configs, and every file they name, with or without file://.
+    joined = {
+        (key if index == 0 else f"{key} ({config.path.name})"): value
+        for index, config in enumerate(configs)
+        for key, value in config.content.items()
+    }
+    named: list[JsonValue] = sorted(
+        {
+            f"{FILE_PREFIX}{name}"
+            for config in configs
+            for name in _files_in(config.content, config.path.parent, reading.files.access)
+        }
+    )
+    parts = suite_parts(joined, chain(named, rows), reading.files, variables)
     written = [without_media_data(mask_config(config.written)) for config in configs]
     snapshot = written[0] if len(written) == 1 else written
     suite = LoadedSuite(
@@ -540,19 +560,6 @@ def _suite(
     )
     errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
     return OpenedSuite(suite, errors)
-
-
-def _warn_of_choices(
-    prompts: Sequence[PromptSpec], providers: Sequence[ProviderSpec], reading: LoadContext
-) -> None:
-    """Warn of prompts that a provider chooses and that do not exist: promptfoo leaves them out, silently."""
-    for provider in providers:
-        chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
-        for index, name in enumerate(chosen or ()):
-            if not any(is_chosen(prompt_names(prompt), [name]) for prompt in prompts):
-                labels = dict.fromkeys(prompt.label for prompt in prompts)
-                at = provider.place.child("prompts").value(index)
-                reading.warn(f"there is no prompt `{name}`", at, hint_among(name, labels))
 
 
 def _tags(part: ConfigPart | None, reading: LoadContext) -> dict[str, str]:
@@ -600,28 +607,6 @@ def _named_elsewhere(
         names = sorted({*_files_in(value, files.base_dir, files.access, is_marked=True)})
         if names:
             yield [f"{FILE_PREFIX}{name}" for name in names]
-
-
-def _digest_parts(
-    configs: list[ConfigFile],
-    reading: LoadContext,
-    variables: Mapping[str, JsonValue],
-    rows: Iterator[JsonValue],
-) -> dict[str, str]:
-    """Return the parts that decide the results: all configs, and every file they name, with or without file://."""
-    joined = {
-        (key if index == 0 else f"{key} ({config.path.name})"): value
-        for index, config in enumerate(configs)
-        for key, value in config.content.items()
-    }
-    named: list[JsonValue] = sorted(
-        {
-            f"{FILE_PREFIX}{name}"
-            for config in configs
-            for name in _files_in(config.content, config.path.parent, reading.files.access)
-        }
-    )
-    return suite_parts(joined, chain(named, rows), reading.files, variables)
 
 
 def _files_in(value: JsonValue, folder: Path, access: Access, *, is_marked: bool = False) -> Iterator[str]:

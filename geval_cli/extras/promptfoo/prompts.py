@@ -240,7 +240,9 @@ def default_prompt(place: SourcePath) -> PromptSpec:
 def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
     label, name = value.get("label"), value.get("id")
     shown = label if isinstance(label, str) else ""
-    _check_keys(value, part, reading)
+    if {"raw", "id", "messages"} & value.keys():
+        for key in value.keys() - {"id", "label", "raw", "messages", "display", "config"}:
+            reading.warn(f"`{key}` of this prompt is not used", part.place.key(key))
     if isinstance(value.get("raw"), str):
         drafts = _of_text(value["raw"], replace(part, place=part.place), reading)
         yield from (
@@ -259,13 +261,6 @@ def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: LoadCont
             yield from _labelled(_of_text(file, inner, reading), its_label)
     else:
         reading.report("this prompt has no text", part.place.value(), "add `raw`, or `id: file://prompt.txt`")
-
-
-def _check_keys(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> None:
-    if not {"raw", "id", "messages"} & value.keys():
-        return
-    for key in value.keys() - {"id", "label", "raw", "messages", "display", "config"}:
-        reading.warn(f"`{key}` of this prompt is not used", part.place.key(key))
 
 
 def _params(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> dict[str, JsonValue]:

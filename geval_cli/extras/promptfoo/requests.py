@@ -511,7 +511,12 @@ def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: MergedTest)
     The test's parameters override the prompt's, and those the provider's. A schema in a file is found for the
     Responses API and Anthropic's, and overlooked for chat APIs.
     """
-    key = _structured_output_key(provider)
+    # The parameter in which promptfoo looks whether a JSON Schema was asked for; None where it does not look.
+    vendor = provider.id.partition(":")[0].lower()
+    if vendor in _NEVER_DATA or takes_text(provider):
+        key = None
+    else:
+        key = "output_format" if vendor == "anthropic" else "response_format"
     if key is None:
         return False
     for params, file_params in param_levels(provider, prompt, test):
@@ -561,7 +566,17 @@ def render_text(
     except (ValueError, RecursionError):
         if _stays_as_it_is(raw):
             return raw
-        return templates.render(raw, _rendered_values(variables, templates, opaque))
+        # Texts rendered once more; one that is no template, or names what is no variable, stays as it is.
+        rendered = {}
+        for name, value in variables.items():
+            rendered[name] = value
+            is_template = isinstance(value, str) and name not in opaque and not _stays_as_it_is(value)
+            if is_template and _names_nothing_unknown(value, variables):
+                try:
+                    rendered[name] = templates.render(value, variables)
+                except TemplateError:
+                    continue
+        return templates.render(raw, rendered)
     own = {name: _opened(value, variables, opaque, name) for name, value in variables.items()}
     return js_json(render_content(document, own, templates), 2)
 
@@ -624,7 +639,12 @@ def chat_messages(text: str) -> tuple[Message, ...]:
             found = json.loads(text)
         except (ValueError, RecursionError):
             found = None
-    if isinstance(found, list) and found and all(_is_message(item) for item in found):
+    # Whether this is meant as a message. Without content the API refuses it; as text it would pass.
+    if (
+        isinstance(found, list)
+        and found
+        and all(isinstance(item, dict) and isinstance(item.get("role"), str) for item in found)
+    ):
         return tuple(map(_message, found))
     return (Message("user", text),)
 
@@ -748,22 +768,6 @@ def _names_nothing_unknown(text: str, variables: Mapping[str, JsonValue]) -> boo
     return all(root is None or root[0] == "env" or root[0] in variables for root in roots)
 
 
-def _rendered_values(
-    variables: Mapping[str, JsonValue], templates: Templates, opaque: Collection[str]
-) -> dict[str, JsonValue]:
-    """Return texts rendered once more; one that is no template, or names what is no variable, stays as it is."""
-    rendered = {}
-    for name, value in variables.items():
-        rendered[name] = value
-        is_template = isinstance(value, str) and name not in opaque and not _stays_as_it_is(value)
-        if is_template and _names_nothing_unknown(value, variables):
-            try:
-                rendered[name] = templates.render(value, variables)
-            except TemplateError:
-                continue
-    return rendered
-
-
 def _opened(
     value: JsonValue, variables: Mapping[str, JsonValue], opaque: Collection[str], name: str
 ) -> JsonValue:
@@ -774,11 +778,6 @@ def _opened(
     return _PLACEHOLDER.sub(
         lambda place: js_string(variables[place[1]]) if place[1] in opaque else place[0], value
     )
-
-
-def _is_message(item: JsonValue) -> bool:
-    """Return whether this is meant as a message. Without content the API refuses it; as text it would pass."""
-    return isinstance(item, dict) and isinstance(item.get("role"), str)
 
 
 def _message(item: dict[str, JsonValue]) -> Message:
@@ -803,14 +802,6 @@ def param_levels(
 
 _NEVER_DATA = frozenset({"local", "mistral", "cohere", "ollama", "google", "gemini", "vertex"})
 """Whose answers promptfoo leaves as texts, whatever format was asked for; and so of all who take texts."""
-
-
-def _structured_output_key(provider: ProviderSpec) -> str | None:
-    """The parameter in which promptfoo looks whether a JSON Schema was asked for; None where it does not look."""
-    vendor = provider.id.partition(":")[0].lower()
-    if vendor in _NEVER_DATA or takes_text(provider):
-        return None
-    return "output_format" if vendor == "anthropic" else "response_format"
 
 
 def _overlooks_schema_files(provider_id: str) -> bool:

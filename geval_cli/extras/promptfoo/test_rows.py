@@ -93,18 +93,19 @@ def assertion_of_cell(text: str, known_types: Collection[str]) -> dict[str, Json
     base, written = found["type"].removeprefix("not-"), found["value"]
     assertion: dict[str, JsonValue] = {"type": found["type"]}
     if written is not None:
-        assertion["value"] = _split(written) if base in _LISTS else written.strip()
+        if base in _LISTS:
+            # The texts between the commas; quotes keep a comma inside a text.
+            line = _LINE_BREAK.sub(" ", written)
+            csv.field_size_limit(max(csv.field_size_limit(), len(line)))
+            assertion["value"] = [
+                item.strip() for row in csv.reader([line], skipinitialspace=True) for item in row
+            ]
+        else:
+            assertion["value"] = written.strip()
     threshold = float(found["threshold"]) if found["threshold"] else _THRESHOLDS.get(base)
     if threshold is not None and base not in _TAKES_NO_THRESHOLD:
         assertion["threshold"] = threshold
     return assertion
-
-
-def _split(text: str) -> list[JsonValue]:
-    """Return the texts between the commas; quotes keep a comma inside a text."""
-    line = _LINE_BREAK.sub(" ", text)
-    csv.field_size_limit(max(csv.field_size_limit(), len(line)))
-    return [item.strip() for row in csv.reader([line], skipinitialspace=True) for item in row]
 
 
 _EXPECTED = "__expected"

@@ -59,25 +59,22 @@ class JunitFile:
             for column in report.columns:
                 title, time_ms = titles[column.index], times[column.index]
                 statuses = {status: counts[column.index, status] for status in Status}
-                derived = _derived(column, report)
+                # The derived metrics of a column, as properties of its suite; those that cannot be computed are
+                # left out.
+                summary = report.summary
+                found: dict[str, str] = {}
+                for name, of_all in list(summary.derived.items())[:_DERIVED_MAX]:
+                    of_columns = summary.derived_by_column.get(name, ())
+                    value = of_columns[column.index] if column.index < len(of_columns) else of_all
+                    if value is not None:
+                        found[f"geval.derived.{one_line(name, _NAME_WIDTH)}"] = format_score(value)
+                derived = found
                 file.write(_suite_start(title, column, report.run, statuses, time_ms, derived))
                 for result in report.results():  # again for each column, so that no results are held
                     if result.column == column.index:
                         file.write(_case(result, title))
                 file.write(f"<system-out>{said}</system-out>\n<system-err/>\n</testsuite>\n")
             file.write("</testsuites>\n")
-
-
-def _derived(column: Column, report: RunReport) -> dict[str, str]:
-    """The derived metrics of a column, as properties of its suite; those that cannot be computed are left out."""
-    summary = report.summary
-    found: dict[str, str] = {}
-    for name, of_all in list(summary.derived.items())[:_DERIVED_MAX]:
-        of_columns = summary.derived_by_column.get(name, ())
-        value = of_columns[column.index] if column.index < len(of_columns) else of_all
-        if value is not None:
-            found[f"geval.derived.{one_line(name, _NAME_WIDTH)}"] = format_score(value)
-    return found
 
 
 def _suite_start(

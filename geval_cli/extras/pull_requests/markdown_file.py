@@ -140,32 +140,6 @@ class _ShownCases(Struct):
 
 
 def _document(report: RunReport, picked: _ShownCases) -> str:
-    sections = [
-        _head(report),
-        _gates(report.summary),
-        ""
-        if report.summary.baseline is None
-        else extra("comparison in words").baseline_markdown(report.summary.baseline),
-        _columns(report, picked),
-        _metrics(report.summary),
-        _rankings(report.summary),
-        _derived(report),
-        _warnings(report),
-    ]
-    foot = _foot(report)
-    room, fitting = TEXT_MAX - len(foot) - _REST_ROOM, list[str]()
-    for section in filter(None, sections):
-        if len(section) < room:
-            fitting.append(section)
-            room -= len(section) + 1
-        elif fitting[-1:] != [_TOO_LONG]:
-            fitting.append(_TOO_LONG)
-    text = "\n".join(fitting)
-    details = _details(report, picked, room=TEXT_MAX - len(text) - len(foot))
-    return "\n".join(part for part in (text, details, foot) if part)
-
-
-def _head(report: RunReport) -> str:
     summary = report.summary
     counts = (
         f"{MARKS[Status.ERROR]} {plural(summary.errored, 'error')}",
@@ -182,7 +156,43 @@ def _head(report: RunReport) -> str:
         f"{' · '.join(counts)}{duration}",
         _pass_rate(summary),
     ]
-    return "\n\n".join(line for line in lines if line) + "\n"
+    rows = [
+        (
+            code_span(sanitize(gate.gate)),
+            gate_value(gate),
+            f"{MARKS[gate.status]} {gate.status.value}",
+            gate.note,
+        )
+        for gate in shown_gates(report.summary.gates)
+    ]
+    sections = [
+        "\n\n".join(line for line in lines if line) + "\n",
+        markdown_table(("gate", "actual", "status", "note"), rows) if rows else "",
+        ""
+        if report.summary.baseline is None
+        else extra("comparison in words").baseline_markdown(report.summary.baseline),
+        _columns(report, picked),
+        _metrics(report.summary),
+        _rankings(report.summary),
+        _derived(report),
+        "".join(
+            f"- warning: {code_span(one_line(text, 500))}\n" for text in report.run.warnings[:_METRICS_MAX]
+        ),
+    ]
+    usage = [f"{role}: {text}" for role, text in usage_texts(report.summary.usage)]
+    named = "" if report.run.title is None else f" {code_span(one_line(report.run.title, 200))}"
+    run = f"run{named} {code_span(sanitize(report.run.id))} of {code_span(sanitize(report.run.config_path))}"
+    foot = f"\n---\n{' · '.join([run, *usage, f'geval {report.run.tool_version}'])}\n"
+    room, fitting = TEXT_MAX - len(foot) - _REST_ROOM, list[str]()
+    for section in filter(None, sections):
+        if len(section) < room:
+            fitting.append(section)
+            room -= len(section) + 1
+        elif fitting[-1:] != [_TOO_LONG]:
+            fitting.append(_TOO_LONG)
+    text = "\n".join(fitting)
+    details = _details(report, picked, room=TEXT_MAX - len(text) - len(foot))
+    return "\n".join(part for part in (text, details, foot) if part)
 
 
 def _pass_rate(summary: RunSummary) -> str:
@@ -195,19 +205,6 @@ def _pass_rate(summary: RunSummary) -> str:
         if summary.pass_interval is None
         else f"{rate} (95 % interval {format_share_interval(summary.pass_interval)})"
     )
-
-
-def _gates(summary: RunSummary) -> str:
-    rows = [
-        (
-            code_span(sanitize(gate.gate)),
-            gate_value(gate),
-            f"{MARKS[gate.status]} {gate.status.value}",
-            gate.note,
-        )
-        for gate in shown_gates(summary.gates)
-    ]
-    return markdown_table(("gate", "actual", "status", "note"), rows) if rows else ""
 
 
 def _columns(report: RunReport, picked: _ShownCases) -> str:
@@ -275,12 +272,6 @@ def _derived(report: RunReport) -> str:
     return markdown_table(DERIVED_HEADER, rows) if rows else ""
 
 
-def _warnings(report: RunReport) -> str:
-    return "".join(
-        f"- warning: {code_span(one_line(text, 500))}\n" for text in report.run.warnings[:_METRICS_MAX]
-    )
-
-
 def _details(report: RunReport, picked: _ShownCases, *, room: int) -> str:
     """Return the cases that did not pass, errors first, as many as there is `room` for, in characters."""
     cases = picked.errors + picked.cases
@@ -331,13 +322,6 @@ def _case(result: CaseResult, report: RunReport) -> str:
     for name, text in view.test_texts.items():
         lines += ["", f"{name.capitalize()}:", _block(text)]
     return "\n".join(lines) + "\n"
-
-
-def _foot(report: RunReport) -> str:
-    usage = [f"{role}: {text}" for role, text in usage_texts(report.summary.usage)]
-    named = "" if report.run.title is None else f" {code_span(one_line(report.run.title, 200))}"
-    run = f"run{named} {code_span(sanitize(report.run.id))} of {code_span(sanitize(report.run.config_path))}"
-    return f"\n---\n{' · '.join([run, *usage, f'geval {report.run.tool_version}'])}\n"
 
 
 def _block(text: str) -> str:

@@ -125,7 +125,11 @@ class _LocatedProblem:
         self.problem = problem
         self.rule = _RULES[origin, problem.severity]
         self.place = problem.location
-        self.path = "" if self.place is None else _relative(self.place.file, workspace)
+        if self.place is None:
+            self.path = ""
+        else:
+            path, root = Path(self.place.file).resolve(), workspace.resolve()
+            self.path = path.relative_to(root).as_posix() if path.is_relative_to(root) else self.place.file
 
     @property
     def text(self) -> str:
@@ -137,11 +141,6 @@ class _LocatedProblem:
     def head(self) -> str:
         """The message up to its first colon: it stays when the reason of a judge is another."""
         return self.problem.message.partition(":")[0]
-
-
-def _relative(file: str, workspace: Path) -> str:
-    path, root = Path(file).resolve(), workspace.resolve()
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
 
 
 def _full(items: Sequence[_LocatedProblem]) -> str:

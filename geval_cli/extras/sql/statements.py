@@ -122,7 +122,16 @@ def _tables(statements: Sequence[exp.Expr]) -> Iterator[str]:
         stand_ins: set[int] = set()
         for node in statement.walk():
             for target, action in _written(node):
-                table = _aliased(target, node)
+                # The table that a name stands for: in `DELETE o FROM orders o` it is `orders`.
+                if target.db or target.alias or not isinstance(node, exp.Delete | exp.Update):
+                    table = target
+                else:
+                    others = (
+                        other
+                        for other in node.find_all(exp.Table)
+                        if other.alias.lower() == target.name.lower()
+                    )
+                    table = next(others, target)
                 written.setdefault(id(table), []).append(action)
                 stand_ins |= {id(target)} - {id(table)}
             yield from _described(node)
@@ -186,14 +195,6 @@ def _written(node: exp.Expr) -> Iterator[tuple[exp.Table, str]]:
 
 def _columns_set(item: exp.Expr) -> Iterator[exp.Column]:
     return item.this.find_all(exp.Column) if isinstance(item, exp.EQ) else iter(())
-
-
-def _aliased(table: exp.Table, node: exp.Expr) -> exp.Table:
-    """Return the table that a name stands for: in `DELETE o FROM orders o` it is `orders`."""
-    if table.db or table.alias or not isinstance(node, exp.Delete | exp.Update):
-        return table
-    others = (other for other in node.find_all(exp.Table) if other.alias.lower() == table.name.lower())
-    return next(others, table)
 
 
 def _common_query(table: exp.Table) -> exp.CTE | None:

@@ -130,7 +130,17 @@ class _ScriptReader:
         if not isinstance(item.get("match", ""), str):
             self._report("`match` must be a string", place, "match")
             return None
-        replies = self._replies(item, place)
+        given = [key for key in ("reply", "replies", "default") if key in item]
+        if len(given) > 1:
+            self._report(f"`{given[0]}` and `{given[1]}` cannot be combined", place, given[1])
+        if "replies" in item:
+            if isinstance(item["replies"], list) and item["replies"]:
+                replies = self._texts(item["replies"])
+            else:
+                self._report("`replies` must be a list with at least one string", place, "replies")
+                replies = ("",)
+        else:
+            replies = self._texts([item[given[0]]]) if given else ()
         logprobs = self._logprobs(item, replies, place)
         error = self._error(item, place)
         if not replies and logprobs:
@@ -170,17 +180,6 @@ class _ScriptReader:
             for number, call in enumerate(value)
         )
 
-    def _replies(self, item: Mapping[str, Any], place: SourcePath) -> tuple[str, ...]:
-        given = [key for key in ("reply", "replies", "default") if key in item]
-        if len(given) > 1:
-            self._report(f"`{given[0]}` and `{given[1]}` cannot be combined", place, given[1])
-        if "replies" in item:
-            if isinstance(item["replies"], list) and item["replies"]:
-                return self._texts(item["replies"])
-            self._report("`replies` must be a list with at least one string", place, "replies")
-            return ("",)
-        return self._texts([item[given[0]]]) if given else ()
-
     @staticmethod
     def _texts(values: list[Any]) -> tuple[str, ...]:
         return tuple(
@@ -193,7 +192,13 @@ class _ScriptReader:
         value = item.get("logprobs")
         if value is None:
             return None
-        is_valid = isinstance(value, dict) and bool(value) and all(_is_probability(p) for p in value.values())
+        is_valid = (
+            isinstance(value, dict)
+            and bool(value)
+            and all(
+                isinstance(p, int | float) and not isinstance(p, bool) and 0 < p <= 1 for p in value.values()
+            )
+        )
         if not is_valid:
             self._report("`logprobs` must map tokens to probabilities above 0, at most 1", place, "logprobs")
             return None
@@ -217,10 +222,6 @@ class _ScriptReader:
         return ScriptedError(
             status, str(value.get("message", "scripted error")), None if wait is None else float(wait)
         )
-
-
-def _is_probability(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
 _EXCERPT_CHARS = 200

@@ -122,7 +122,17 @@ def _turn(item: Fields | str, role: str) -> TracedTurn:
     parts = inner.get("parts", first(inner, "content", "contents"))
     calls = [*dicts(inner, "tool_calls"), *_parts_of(parts, {"tool_call", "tool_use"})]
     responses = _parts_of(parts, {"tool_call_response", "tool_result"})
-    text = _text_of(parts)
+    if isinstance(parts, str):
+        text = parts
+    elif isinstance(parts, list):
+        texts = (
+            part if isinstance(part, str) else first(_inner(part), "text", "content")
+            for part in parts
+            if isinstance(part, str) or str(_inner(part).get("type", "text")) in _TEXT_PARTS
+        )
+        text = "".join(text for text in texts if isinstance(text, str))
+    else:
+        text = "" if parts is None else as_text(parts)
     if responses and not text:
         text = "\n".join(as_text(first(part, "response", "result", "content")) for part in responses)
     answered = first(inner, "tool_call_id", "call_id") or next(
@@ -135,19 +145,6 @@ def _turn(item: Fields | str, role: str) -> TracedTurn:
         tool_calls=tuple(_call(call) for call in calls),
         tool_call_id=str(answered or ""),
     )
-
-
-def _text_of(parts: Any) -> str:
-    if isinstance(parts, str):
-        return parts
-    if isinstance(parts, list):
-        texts = (
-            part if isinstance(part, str) else first(_inner(part), "text", "content")
-            for part in parts
-            if isinstance(part, str) or str(_inner(part).get("type", "text")) in _TEXT_PARTS
-        )
-        return "".join(text for text in texts if isinstance(text, str))
-    return "" if parts is None else as_text(parts)
 
 
 def _inner(part: Any) -> Fields:
@@ -304,7 +301,29 @@ def spans_of(span: Fields, about: Fields) -> list[TraceSpan]:
         return []
     trace_id, span_id = _id(span, "traceId", "trace_id"), _id(span, "spanId", "span_id")
     start = _nanoseconds(first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"))
-    step = _step(kind, span, known, start)
+    # A span as the `trace` of a test has it, with what is known of it.
+    end = _nanoseconds(first(span, "endTimeUnixNano", "end_time_unix_nano", "end_time"))
+    names = _MODEL_NAMES if kind == "llm" else _TOOL_NAMES
+    name = next(
+        (known[key] for key in names if isinstance(known.get(key), str) and known[key]), span.get("name")
+    )
+    # Why a span failed, as far as it says so; None for one that did not.
+    status = mapping(span.get("status"))
+    code = first(status, "code", "status_code") or first(span, "status_code", "status.code")
+    if str(code) in _FAILED or "error.type" in known:
+        message = first(status, "message", "description") or first(span, "status_message", "status.message")
+        error = str(message or known.get("error.type") or "failed")
+    else:
+        error = None
+    found = {
+        "type": kind,
+        "name": name if isinstance(name, str) and name else kind,
+        "args": None if kind == "llm" else data_in(first(known, *_TOOL_ARGUMENTS)),
+        "output": None if kind == "llm" else first(known, *_TOOL_RESULTS),
+        "error": error,
+        "ms": (end - start) / 1_000_000 if end >= start > 0 else None,
+    }
+    step = {key: value for key, value in found.items() if value is not None}
     if kind != "llm":
         return [TraceSpan(trace_id, start, step, span_id=span_id)]
     events = [(str(item.get("name")), _attributes(item.get("attributes"))) for item in dicts(span, "events")]
@@ -332,32 +351,6 @@ def _kind_of(known: Fields) -> str | None:
         return "step"
     is_call = any(name.startswith(("gen_ai.", "llm.")) for name in known)
     return "llm" if is_call and operation is None and not kind else None
-
-
-def _step(kind: str, span: Fields, known: Fields, start: int) -> Fields:
-    """Return a span as the `trace` of a test has it, with what is known of it."""
-    end = _nanoseconds(first(span, "endTimeUnixNano", "end_time_unix_nano", "end_time"))
-    names = _MODEL_NAMES if kind == "llm" else _TOOL_NAMES
-    name = next(
-        (known[key] for key in names if isinstance(known.get(key), str) and known[key]), span.get("name")
-    )
-    # Why a span failed, as far as it says so; None for one that did not.
-    status = mapping(span.get("status"))
-    code = first(status, "code", "status_code") or first(span, "status_code", "status.code")
-    if str(code) in _FAILED or "error.type" in known:
-        message = first(status, "message", "description") or first(span, "status_message", "status.message")
-        error = str(message or known.get("error.type") or "failed")
-    else:
-        error = None
-    found = {
-        "type": kind,
-        "name": name if isinstance(name, str) and name else kind,
-        "args": None if kind == "llm" else data_in(first(known, *_TOOL_ARGUMENTS)),
-        "output": None if kind == "llm" else first(known, *_TOOL_RESULTS),
-        "error": error,
-        "ms": (end - start) / 1_000_000 if end >= start > 0 else None,
-    }
-    return {key: value for key, value in found.items() if value is not None}
 
 
 def _nanoseconds(value: Any) -> int:
@@ -634,10 +627,6 @@ def _parse(line: bytes) -> Iterator[TraceSpan | ModelAnswer | None]:
         key.startswith(FLAT_ATTRIBUTE) for key in value
     ):
         return iter(spans_of(value, {}))
-    return iter([_logged(value)])
-
-
-def _logged(value: Fields) -> ModelAnswer | None:
     if isinstance(value.get("result"), dict) and "custom_id" in value:  # Anthropic's batches
         response, is_batch = mapping(value["result"].get("message")), True
     else:
@@ -658,7 +647,7 @@ def _logged(value: Fields) -> ModelAnswer | None:
         "custom_id": value.get("custom_id"),
         "model": source.get("model") or request.get("model"),
     }
-    return answer_of([*system, *turns], given, metadata, dict(flat_names(value, "")))
+    return iter([answer_of([*system, *turns], given, metadata, dict(flat_names(value, "")))])
 
 
 def _body(value: Any) -> Fields:

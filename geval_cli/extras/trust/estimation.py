@@ -256,7 +256,18 @@ def _from_elsewhere(
                 f"no output of the run has a score of `{metric}`", hint="check that it is the right run"
             )
         threshold = threshold_of((item.threshold for item in outputs), options.good, options.threshold)
-        rates = _error_rates(given, metric, threshold, options.good)
+        pairs = [
+            (passes(label.score, threshold), passes(label.human, options.good))
+            for label in given.labels
+            if label.metric == metric and label.score is not None
+        ]
+        good = sum(good for _, good in pairs)
+        rates = ErrorRates(
+            passed_good=sum(passed and good for passed, good in pairs),
+            good=good,
+            failed_bad=sum(not passed and not good for passed, good in pairs),
+            bad=len(pairs) - good,
+        )
         passed = ClusteredMean()
         for item, _ in scored:
             verdict = passed_at(item.score, item.passed, options.threshold, threshold)
@@ -291,21 +302,6 @@ def _worth(passed: ClusteredMean) -> float:
         return float(passed.clusters)
     variance = error**2 * (passed.clusters - 1) / passed.clusters
     return min(float(passed.n), share * (1 - share) / variance)
-
-
-def _error_rates(given: LabelFile, metric: str, threshold: float, good_at: float) -> ErrorRates:
-    pairs = [
-        (passes(label.score, threshold), passes(label.human, good_at))
-        for label in given.labels
-        if label.metric == metric and label.score is not None
-    ]
-    good = sum(good for _, good in pairs)
-    return ErrorRates(
-        passed_good=sum(passed and good for passed, good in pairs),
-        good=good,
-        failed_bad=sum(not passed and not good for passed, good in pairs),
-        bad=len(pairs) - good,
-    )
 
 
 def estimate_document(found: Estimated) -> ReportDocument:

@@ -497,7 +497,26 @@ class _Collector:
         self._check_types(row, place)
         if len(self._problems) > known:
             return
-        item, scale = _item_of(row), self._scale(row, place)
+        digest = row.get("output_sha256")
+        if digest is not None:
+            digest = digest.lower().removeprefix("sha256:")
+        elif row.get("output") is not None:
+            digest = output_digest(row["output"])
+        variables = row.get("vars")
+        item, scale = (
+            ItemRef(
+                id=_name(row.get("id")),
+                description=row.get("description"),
+                variables=None if variables is None else vars_key(variables),
+                prompt=row.get("prompt"),
+                provider=row.get("provider"),
+                repeat=row.get("repeat"),
+                output_sha256=digest,
+                run_id=row.get("run_id"),
+                test_key=row.get("test_key"),
+            ),
+            self._scale(row, place),
+        )
         self.has_scores = self.has_scores or "score" in row
         if not item.names_something:
             hint = "add `id`, or `description` and `vars`, from the run's results"
@@ -687,26 +706,6 @@ class _Collector:
             columns={**label.columns, **earlier.columns, **drawn},
             notes={**earlier.notes, **label.notes},
         )
-
-
-def _item_of(row: Mapping[str, JsonValue]) -> ItemRef:
-    digest = row.get("output_sha256")
-    if digest is not None:
-        digest = digest.lower().removeprefix("sha256:")
-    elif row.get("output") is not None:
-        digest = output_digest(row["output"])
-    variables = row.get("vars")
-    return ItemRef(
-        id=_name(row.get("id")),
-        description=row.get("description"),
-        variables=None if variables is None else vars_key(variables),
-        prompt=row.get("prompt"),
-        provider=row.get("provider"),
-        repeat=row.get("repeat"),
-        output_sha256=digest,
-        run_id=row.get("run_id"),
-        test_key=row.get("test_key"),
-    )
 
 
 def _name(value: JsonValue) -> str | None:

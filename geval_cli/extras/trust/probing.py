@@ -324,7 +324,9 @@ class ConcurrentRater:
         results = {form: ProbePairs() for form in item.forms}
         tasks = [self._ask(item, form, target, results[form]) for form in item.forms for target in targets]
         await asyncio.gather(*tasks)
-        is_certain = self._is_certain(item, targets)
+        # Whether the damage is surely about the metric: a dimension says so, or the user.
+        is_dimension = all(getattr(target.spec, "dimension", None) is not None for target in targets)
+        is_certain = is_dimension or item.hits is None or item.name in self._options.only
         if item.kind is ProbeKind.REPETITION:
             # The findings of each form that the metric can have: one that has a scale of its own has no other.
             known = {form: result for form, result in results.items() if result.skipped.keys() != {NO_FORM}}
@@ -349,11 +351,6 @@ class ConcurrentRater:
             for why, count in result.skipped.items():
                 left_out[why] = left_out.get(why, 0) + count
         return [_with_reasons(finding, left_out) for finding in found]
-
-    def _is_certain(self, item: Probe, targets: Sequence[Target]) -> bool:
-        """Return whether the damage is surely about the metric: a dimension says so, or the user."""
-        is_dimension = all(getattr(target.spec, "dimension", None) is not None for target in targets)
-        return is_dimension or item.hits is None or item.name in self._options.only
 
     async def _ask(self, item: Probe, form: str, target: Target, asked: ProbePairs) -> None:
         """Rate one output in one form, beside what it is compared with."""

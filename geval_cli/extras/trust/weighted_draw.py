@@ -83,7 +83,17 @@ def sizes(candidates: Sequence[UnlabelledOutput], labelled: Sequence[tuple[float
     """
     squares = [_expected_square(item) for item in candidates]
     if len(labelled) >= _PRIOR_LABELS:
-        errors = _squared_errors(labelled)
+        # Each score with the square of its label's distance from the line through all of them.
+        scores = [score for score, _ in labelled]
+        marks = [(human + passes(human, GOOD_AT)) / 2 for _, human in labelled]
+        centre, level = math.fsum(scores) / len(scores), math.fsum(marks) / len(marks)
+        square = math.fsum((score - centre) ** 2 for score in scores)
+        both = math.fsum((score - centre) * (mark - level) for score, mark in zip(scores, marks, strict=True))
+        slope = min(1.0, max(0.0, both / square)) if square > _DUST else 0.0
+        errors = [
+            (score, (mark - level - slope * (score - centre)) ** 2)
+            for score, mark in zip(scores, marks, strict=True)
+        ]
         sums: dict[float, tuple[float, float]] = {}
         for score in {item.score for item in candidates}:
             near = [
@@ -111,20 +121,6 @@ def _expected_square(item: UnlabelledOutput) -> float:
         chance = 0.5 * item.score / limit if below else 0.5 + 0.5 * (item.score - limit) / (1 - limit)
     chance = 0.1 + 0.8 * min(1.0, max(0.0, chance))  # no judge is that sure
     return chance * (1 - chance) + item.spread**2
-
-
-def _squared_errors(labelled: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return each score with the square of its label's distance from the line through all of them."""
-    scores = [score for score, _ in labelled]
-    marks = [(human + passes(human, GOOD_AT)) / 2 for _, human in labelled]
-    centre, level = math.fsum(scores) / len(scores), math.fsum(marks) / len(marks)
-    square = math.fsum((score - centre) ** 2 for score in scores)
-    both = math.fsum((score - centre) * (mark - level) for score, mark in zip(scores, marks, strict=True))
-    slope = min(1.0, max(0.0, both / square)) if square > _DUST else 0.0
-    return [
-        (score, (mark - level - slope * (score - centre)) ** 2)
-        for score, mark in zip(scores, marks, strict=True)
-    ]
 
 
 def chances(found: Sequence[float], count: int) -> list[float]:

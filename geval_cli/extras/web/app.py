@@ -156,12 +156,30 @@ def create_app(settings: ServerSettings) -> FastAPI:
                 yield
                 await live_runs.aclose()
 
+    # The middleware, outermost first.
+    found = [
+        Middleware(Compression),
+        Middleware(SecurityHeaders),
+        Middleware(HostAndOrigin, settings=settings),
+    ]
+    if settings.allowed_origins:
+        found.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.allowed_origins),
+                allow_methods=["GET", "POST", "PATCH", "DELETE"],
+                allow_headers=["authorization", "content-type"],
+                expose_headers=["location", "retry-after"],
+            )
+        )
+    if settings.token is not None:
+        found.append(Middleware(TokenCheck, settings=settings))
     app = FastAPI(
         title="geval",
         version=__version__,
         summary="Judge outputs with G-Eval, start runs and read their results.",
         lifespan=lifespan,
-        middleware=_middleware(settings),
+        middleware=[*found, Middleware(HeadAsGet), Middleware(BodyGuard, settings=settings)],
         telemetry=_NO_TELEMETRY,
         docs_url=None,
         redoc_url=None,
@@ -190,25 +208,3 @@ def judge_environment(settings: ServerSettings) -> dict[str, str]:
 
 def _log_notice(message: str) -> None:
     _log.warning("%s", message)
-
-
-def _middleware(settings: ServerSettings) -> list[Middleware]:
-    """Return the middleware, outermost first."""
-    found = [
-        Middleware(Compression),
-        Middleware(SecurityHeaders),
-        Middleware(HostAndOrigin, settings=settings),
-    ]
-    if settings.allowed_origins:
-        found.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=list(settings.allowed_origins),
-                allow_methods=["GET", "POST", "PATCH", "DELETE"],
-                allow_headers=["authorization", "content-type"],
-                expose_headers=["location", "retry-after"],
-            )
-        )
-    if settings.token is not None:
-        found.append(Middleware(TokenCheck, settings=settings))
-    return [*found, Middleware(HeadAsGet), Middleware(BodyGuard, settings=settings)]

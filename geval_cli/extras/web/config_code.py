@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from geval_cli.assertions.base import Assertion
 from geval_cli.errors import ConfigError
 from geval_cli.providers.options import KEY_COMMAND
 from geval_cli.providers.trust import runs_program
@@ -37,16 +36,18 @@ def runs_code(request: RunRequest) -> tuple[str, ...]:
             found.update(dict.fromkeys(part.what for part in code_of_test(test)))
             if test.provider is not None and runs_program(test.provider):
                 found.setdefault(test.provider.public_id)
-            found.update(dict.fromkeys(_code_in([_dumped(item) for item in test.assertions])))
+            # All that an assertion holds, the members of a set and of a jury too.
+            found.update(
+                dict.fromkeys(
+                    _code_in(
+                        [item.model_dump(mode="json", serialize_as_any=True) for item in test.assertions]
+                    )
+                )
+            )
             found.update(dict.fromkeys(_code_in([test.options.model_dump(mode="json"), dict(test.vars)])))
     except ConfigError:
         return tuple(found)  # a config with problems is refused when it is prepared, and says them all
     return tuple(found)
-
-
-def _dumped(assertion: Assertion) -> dict[str, JsonValue]:
-    """Return all that an assertion holds, the members of a set and of a jury too."""
-    return assertion.model_dump(mode="json", serialize_as_any=True)
 
 
 def _code_in(value: JsonValue) -> Iterator[str]:
@@ -54,24 +55,20 @@ def _code_in(value: JsonValue) -> Iterator[str]:
     while pending:
         part = pending.pop()
         if isinstance(part, dict):
-            yield from _code_in_mapping(part)
+            kind = part.get("type")
+            if isinstance(kind, str) and kind.removeprefix("not-") in _ASSERTION_TYPES:
+                yield kind
+            yield from (key for key in KEY_COMMAND.spellings if isinstance(part.get(key), list))
+            for key in _PROVIDER_KEYS:
+                named = part.get(key)
+                if isinstance(named, str) and _is_program(named):
+                    yield named
             pending.extend(reversed(part.values()))
         elif isinstance(part, list):
             yield from (item for item in part if isinstance(item, str) and _is_program(item))
             pending.extend(reversed(part))
         elif isinstance(part, str) and _is_code_file(part):
             yield part
-
-
-def _code_in_mapping(part: dict[str, Any]) -> Iterator[str]:
-    kind = part.get("type")
-    if isinstance(kind, str) and kind.removeprefix("not-") in _ASSERTION_TYPES:
-        yield kind
-    yield from (key for key in KEY_COMMAND.spellings if isinstance(part.get(key), list))
-    for key in _PROVIDER_KEYS:
-        named = part.get(key)
-        if isinstance(named, str) and _is_program(named):
-            yield named
 
 
 def _is_program(text: str) -> bool:

@@ -405,21 +405,6 @@ class LiveRuns:
         self.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _check_room(self) -> None:
-        if self._closing.is_set():
-            raise RefusedError(
-                "the server is stopping", status=_UNAVAILABLE, hint="start it again with `geval serve`"
-            )
-        if self._state.runs.is_gone:
-            message = (
-                "the folder with the stored runs was deleted while the server ran, so no run can be stored"
-            )
-            raise RefusedError(message, status=_UNAVAILABLE, hint="restart the server, which makes a new one")
-        if len(self._starting) + len(self._live) >= self._settings.max_runs:
-            message = f"{self._settings.max_runs} runs are already in progress"
-            hint = "wait until one of them finishes, or stop one"
-            raise RefusedError(message, status=_TOO_MANY, hint=hint, retry_after_s=_AGAIN_S)
-
     async def _launch(
         self, path: Path, request: Callable[[], RunRequest], *, unless_running: bool = False
     ) -> str:
@@ -443,7 +428,19 @@ class LiveRuns:
     @contextmanager
     def _place(self, path: Path, *, unless_running: bool) -> Iterator[None]:
         """Count a run as starting, so that of two requests at once the second one knows of the first."""
-        self._check_room()  # here, where nothing else comes between it and the place
+        if self._closing.is_set():
+            raise RefusedError(
+                "the server is stopping", status=_UNAVAILABLE, hint="start it again with `geval serve`"
+            )
+        if self._state.runs.is_gone:
+            message = (
+                "the folder with the stored runs was deleted while the server ran, so no run can be stored"
+            )
+            raise RefusedError(message, status=_UNAVAILABLE, hint="restart the server, which makes a new one")
+        if len(self._starting) + len(self._live) >= self._settings.max_runs:
+            message = f"{self._settings.max_runs} runs are already in progress"
+            hint = "wait until one of them finishes, or stop one"
+            raise RefusedError(message, status=_TOO_MANY, hint=hint, retry_after_s=_AGAIN_S)
         if unless_running and path in self._starting:
             raise _is_running(path, None)
         self._starting.append(path)

@@ -224,23 +224,19 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     if broken is not None:
         detail = f"the body is not JSON: {broken['ctx']['error']} (at character {broken['loc'][-1]})"
         return problem_answer(request.scope, 400, detail, hint=_ADVICE[400])
-    errors = _request_errors(found, error.body)
-    count = f"{len(errors)} problems" if len(errors) > 1 else "1 problem"
-    return problem_answer(request.scope, 422, f"{count} in the request", errors=errors)
-
-
-def _request_errors(found: Iterable[Mapping[str, Any]], body: Any) -> list[dict[str, Any]]:
-    """Return one problem for each place of a request. Of a value that may have several forms it names them all."""
+    # One problem for each place of a request. Of a value that may have several forms it names them all.
     places: dict[tuple[str, str], list[str]] = {}
     for item in found:
         where, *path = item["loc"]
         if where == "body":
-            pointer = "".join(f"/{_escaped(str(part))}" for part in _own_path(item, body))
+            pointer = "".join(f"/{_escaped(str(part))}" for part in _own_path(item, error.body))
             place = "pointer", f"#{pointer}"
         else:
             place = where, str(path[0]) if path else ""
         places.setdefault(place, []).append(_in_words(item))
-    return [{"detail": _of_all_forms(said), place: at} for (place, at), said in places.items()]
+    errors = [{"detail": _of_all_forms(said), place: at} for (place, at), said in places.items()]
+    count = f"{len(errors)} problems" if len(errors) > 1 else "1 problem"
+    return problem_answer(request.scope, 422, f"{count} in the request", errors=errors)
 
 
 def _own_path(item: Mapping[str, Any], body: Any) -> Iterator[str | int]:

@@ -331,26 +331,24 @@ async def run_in_workers(
         else:
             executor = RayWorkers(setup, address)
             await executor.take_over()
-        await _run_workers(run, executor, count)
+        run.records += [
+            WorkerRecord(f"worker {number + 1}", executor.host(number)) for number in range(count)
+        ]
+        watching = [
+            asyncio.ensure_future(_pass_on_stop(run.stop, executor, run.news)),
+            asyncio.ensure_future(_pass_on_hurry(run.stop, executor)),
+        ]
+        working = [asyncio.ensure_future(run.work(number, executor)) for number in range(count)]
+        try:
+            await asyncio.gather(*working)
+        finally:
+            for task in (*working, *watching):
+                task.cancel()
+            await asyncio.gather(*working, *watching, return_exceptions=True)
+            await executor.aclose()
         return tuple(run.records)
     finally:
         events.end()
-
-
-async def _run_workers(run: _DistributedRun, executor: ShardExecutor, count: int) -> None:
-    run.records += [WorkerRecord(f"worker {number + 1}", executor.host(number)) for number in range(count)]
-    watching = [
-        asyncio.ensure_future(_pass_on_stop(run.stop, executor, run.news)),
-        asyncio.ensure_future(_pass_on_hurry(run.stop, executor)),
-    ]
-    working = [asyncio.ensure_future(run.work(number, executor)) for number in range(count)]
-    try:
-        await asyncio.gather(*working)
-    finally:
-        for task in (*working, *watching):
-            task.cancel()
-        await asyncio.gather(*working, *watching, return_exceptions=True)
-        await executor.aclose()
 
 
 async def _pass_on_stop(stop: StopSignal, executor: ShardExecutor, news: asyncio.Condition) -> None:

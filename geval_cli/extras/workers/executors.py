@@ -195,11 +195,14 @@ class _LocalWorker:
     def __init__(self, address: Any, key: bytes, number: int, setup: WorkerSetup) -> None:
         from loky import ProcessPoolExecutor  # noqa: PLC0415 - few runs have workers
 
+        # Which permissions new files of this process lack.
+        umask = os.umask(0o077)  # it cannot be read alone; a file that is made meanwhile is nobody else's
+        os.umask(umask)
         self._pool = ProcessPoolExecutor(
             max_workers=1,
             timeout=None,
             initializer=start_local_worker,
-            initargs=(address, key, number, dict(os.environ), _umask(), setup),
+            initargs=(address, key, number, dict(os.environ), umask, setup),
             context=_process_context(),
         )
         self._connection: Connection[Any, Any] | None = None
@@ -266,7 +269,13 @@ class _LocalWorker:
         self.is_gone = True
         self.tell(_END)
         if self._connection is not None:
-            _hang_up(self._connection)
+            # Close a connection so that both ends hear of it: while a thread reads, closing alone leaves it
+            # open.
+            with contextlib.suppress(OSError):  # the other end is gone
+                if sys.platform != "win32":
+                    with socket.socket(fileno=os.dup(self._connection.fileno())) as both:
+                        both.shutdown(socket.SHUT_RDWR)
+                self._connection.close()
         self._pool.shutdown(wait=False, kill_workers=True)
 
     def _listen(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
@@ -286,15 +295,6 @@ class _LocalWorker:
             asyncio.run_coroutine_threadsafe(putting, loop).result()
         except RuntimeError:  # the loop is closed: nobody wants to know
             putting.close()
-
-
-def _hang_up(connection: "Connection[Any, Any]") -> None:
-    """Close a connection so that both ends hear of it: while a thread reads, closing alone leaves it open."""
-    with contextlib.suppress(OSError):  # the other end is gone
-        if sys.platform != "win32":
-            with socket.socket(fileno=os.dup(connection.fileno())) as both:
-                both.shutdown(socket.SHUT_RDWR)
-        connection.close()
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -415,13 +415,6 @@ class _Process:
             self._runner.hurry()
         else:
             self._runner.stop(StopReason(message.decode()))
-
-
-def _umask() -> int:
-    """Return which permissions new files of this process lack."""
-    umask = os.umask(0o077)  # it cannot be read alone; a file that is made meanwhile is nobody else's
-    os.umask(umask)
-    return umask
 
 
 def start_local_worker(

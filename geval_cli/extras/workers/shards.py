@@ -115,13 +115,14 @@ class Permits:
         part_usd = free_usd * _PERMIT_SHARE
         if not self._held and not self._budget.requests:
             return part_usd
-        if self._budget.requests and part_usd > 0.0 and part_usd >= _FEWEST_REQUESTS * self._usual_usd():
+        # The mean cost of a request so far.
+        if (
+            self._budget.requests
+            and part_usd > 0.0
+            and part_usd >= _FEWEST_REQUESTS * (self._budget.cost_usd / self._budget.requests)
+        ):
             return part_usd
         return 0.0 if self._held else free_usd
-
-    def _usual_usd(self) -> float:
-        """Return the mean cost of a request so far."""
-        return self._budget.cost_usd / self._budget.requests
 
 
 class ShardOrder(Struct, frozen=True):

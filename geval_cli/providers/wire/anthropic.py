@@ -74,7 +74,18 @@ class AnthropicProvider(EndpointProvider):
         return read_messages_usage(body)
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
-        return _dropped(self._endpoint, request)
+        settings = {
+            name: value
+            for name, value in {**self._endpoint.wire, **request.params}.items()
+            if value is not None
+        }
+        wished = {
+            "logprobs": request.want_logprobs,
+            "n": len(request.sample_indexes) > 1,
+            "response_format": request.response_schema is not None and not takes_schema(self._endpoint.model),
+            **dict.fromkeys(_left_out(self._endpoint, request, settings), True),
+        }
+        return tuple(name for name, is_wished in wished.items() if is_wished)
 
 
 def build(source: ProviderSource) -> AnthropicProvider:
@@ -95,7 +106,16 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     # This API demands a limit, and knows it by one name only.
     limits = [settings.pop(name, None) for name in LIMITS]
     limit = next((limit for limit in limits if limit is not None), None)
-    payload["max_tokens"] = _default_limit(endpoint, settings) if limit is None else limit
+    if limit is None:
+        budget, thinking = thinking_budget(settings), settings.get("thinking")
+        if budget is not None:
+            payload["max_tokens"] = budget + DEFAULT_MAX_TOKENS
+        else:
+            kind = thinking.get("type") if isinstance(thinking, dict) else None
+            thinks = kind == "adaptive" or (kind != "disabled" and not takes_sampling(endpoint.model))
+            payload["max_tokens"] = DEFAULT_MAX_TOKENS + (THINKING_TOKENS if thinks else 0)
+    else:
+        payload["max_tokens"] = limit
     stop = settings.pop("stop", None)
     if stop is not None:
         payload["stop_sequences"] = [stop] if isinstance(stop, str) else stop
@@ -151,15 +171,6 @@ def _left_out(endpoint: Endpoint, request: ModelRequest, settings: Mapping[str, 
     return list(dict.fromkeys(left_out))
 
 
-def _default_limit(endpoint: Endpoint, settings: Mapping[str, Any]) -> int:
-    budget, thinking = thinking_budget(settings), settings.get("thinking")
-    if budget is not None:
-        return budget + DEFAULT_MAX_TOKENS
-    kind = thinking.get("type") if isinstance(thinking, dict) else None
-    thinks = kind == "adaptive" or (kind != "disabled" and not takes_sampling(endpoint.model))
-    return DEFAULT_MAX_TOKENS + (THINKING_TOKENS if thinks else 0)
-
-
 def _refuse(endpoint: Endpoint, name: str, mistake: str) -> None:
     if mistake:
         what, _, hint = mistake.partition("; ")
@@ -213,19 +224,6 @@ def _tool_use(call: Any) -> dict[str, Any]:
     if found is None:
         return call if isinstance(call, dict) else {"type": "text", "text": str(call)}
     return {"type": "tool_use", "id": call.get("id"), "name": found[0], "input": found[1]}
-
-
-def _dropped(endpoint: Endpoint, request: ModelRequest) -> tuple[str, ...]:
-    settings = {
-        name: value for name, value in {**endpoint.wire, **request.params}.items() if value is not None
-    }
-    wished = {
-        "logprobs": request.want_logprobs,
-        "n": len(request.sample_indexes) > 1,
-        "response_format": request.response_schema is not None and not takes_schema(endpoint.model),
-        **dict.fromkeys(_left_out(endpoint, request, settings), True),
-    }
-    return tuple(name for name, is_wished in wished.items() if is_wished)
 
 
 def _is_call(block: Mapping[str, Any]) -> bool:

@@ -140,7 +140,20 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
     else:
         kind = written.get("type") if isinstance(written, dict) else None
         shape = {"responseMimeType": "application/json"} if kind in ("json_object", "json_schema") else {}
-    logprobs = _logprobs(request, settings, most_alternatives)
+    # The parameters that ask for token probabilities, as configs of this API or of others write them.
+    asked, alternatives = settings.pop("logprobs", None), settings.pop("top_logprobs", None)
+    if request.want_logprobs:
+        logprobs = {"responseLogprobs": True, "logprobs": most_alternatives}
+    else:
+        if isinstance(asked, int) and not isinstance(asked, bool):
+            alternatives = asked
+        if not asked and alternatives is None:
+            logprobs = {}
+        else:
+            logprobs = {
+                "responseLogprobs": True,
+                **({} if alternatives is None else {"logprobs": alternatives}),
+            }
     effort = settings.pop("reasoning_effort", None)
     thinking = {} if effort is None else {"thinkingConfig": _thinking(endpoint, effort)}
     body = {name: settings.pop(name) for name in _BODY_KEYS & settings.keys()}
@@ -165,18 +178,6 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
     if generation:
         payload["generationConfig"] = generation
     return payload
-
-
-def _logprobs(request: ModelRequest, settings: dict[str, Any], most_alternatives: int) -> dict[str, Any]:
-    """Return the parameters that ask for token probabilities, as configs of this API or of others write them."""
-    asked, alternatives = settings.pop("logprobs", None), settings.pop("top_logprobs", None)
-    if request.want_logprobs:
-        return {"responseLogprobs": True, "logprobs": most_alternatives}
-    if isinstance(asked, int) and not isinstance(asked, bool):
-        alternatives = asked
-    if not asked and alternatives is None:
-        return {}
-    return {"responseLogprobs": True, **({} if alternatives is None else {"logprobs": alternatives})}
 
 
 def _thinking(endpoint: Endpoint, effort: Any) -> dict[str, Any]:

@@ -279,7 +279,31 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
         )
         error.retry_after_s = retry_after_s(reply, now_s=now_s)
         return error
-    return _request_error(reply, context)
+    hint = ""
+    if reply.status == HTTPStatus.NOT_FOUND:
+        hint = (
+            f"check the model's name and {context.address}" if context.model else f"check {context.address}"
+        )
+    elif reply.status < HTTPStatus.BAD_REQUEST:
+        target = context.secrets.redact(reply.headers.get("location", ""))[:_MESSAGE_CHARS]
+        hint = (
+            f"the server redirects to {target}; redirects are not followed, so set {context.address} to that URL"
+            if target
+            else f"the server redirects without a target, and redirects are not followed: check {context.address}"
+        )
+    elif reply.status == HTTPStatus.FORBIDDEN:
+        hint = "the server refuses this request; others may still be answered"
+    elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
+        hint = "the prompt has more tokens than your per-minute limit: shorten it, or have the limit raised"
+    elif _CONTEXT_TOO_LONG.search(reply.text):
+        hint = "the prompt is too long for the model: shorten it, or use a model with a larger context"
+    return ProviderRequestError(
+        _message(reply, context),
+        provider_id=context.provider_id,
+        status=reply.status,
+        body=context.secrets.excerpt(reply.text),
+        hint=hint,
+    )
 
 
 def retry_after_s(reply: HttpResponse, *, now_s: float) -> float | None:
@@ -427,34 +451,6 @@ def _written_error(reply: HttpResponse, context: CallContext, parameter: str) ->
         status=reply.status,
         body=context.secrets.excerpt(reply.text),
         hint=f"leave `{parameter}` out, or use a value that this model accepts",
-    )
-
-
-def _request_error(reply: HttpResponse, context: CallContext) -> ProviderRequestError:
-    hint = ""
-    if reply.status == HTTPStatus.NOT_FOUND:
-        hint = (
-            f"check the model's name and {context.address}" if context.model else f"check {context.address}"
-        )
-    elif reply.status < HTTPStatus.BAD_REQUEST:
-        target = context.secrets.redact(reply.headers.get("location", ""))[:_MESSAGE_CHARS]
-        hint = (
-            f"the server redirects to {target}; redirects are not followed, so set {context.address} to that URL"
-            if target
-            else f"the server redirects without a target, and redirects are not followed: check {context.address}"
-        )
-    elif reply.status == HTTPStatus.FORBIDDEN:
-        hint = "the server refuses this request; others may still be answered"
-    elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
-        hint = "the prompt has more tokens than your per-minute limit: shorten it, or have the limit raised"
-    elif _CONTEXT_TOO_LONG.search(reply.text):
-        hint = "the prompt is too long for the model: shorten it, or use a model with a larger context"
-    return ProviderRequestError(
-        _message(reply, context),
-        provider_id=context.provider_id,
-        status=reply.status,
-        body=context.secrets.excerpt(reply.text),
-        hint=hint,
     )
 
 

@@ -151,7 +151,25 @@ def read_converse_usage(body: Mapping[str, Any]) -> TokenUsage | None:
     if not isinstance(usage, dict) or not _reports(usage, "inputTokens", "outputTokens"):
         return None
     try:
-        return _consistent(_converse_usage(usage, body))
+        read, written = _count(usage, "cacheReadInputTokens"), _count(usage, "cacheWriteInputTokens")
+        input_tokens, output_tokens = _count(usage, "inputTokens"), _count(usage, "outputTokens")
+        if _count(usage, "totalTokens") != input_tokens + output_tokens:
+            # Some models count cached input as part of the input; the total tells which it is.
+            input_tokens += read + written
+        details = usage.get("cacheDetails")
+        listed = [item for item in (details if isinstance(details, list) else ()) if isinstance(item, dict)]
+        long = [item for item in listed if _text(item, "ttl") == "1h"]
+        tier = _text(_part(body, "serviceTier"), "type")
+        return _consistent(
+            TokenUsage(
+                input_tokens,
+                output_tokens,
+                cache_read_tokens=read,
+                cache_write_tokens=written,
+                long_cache_write_tokens=sum(_count(item, "inputTokens") for item in long),
+                conditions={} if tier is None else {"service_tier": tier},
+            )
+        )
     except _InvalidCountError:
         return None
 
@@ -197,26 +215,6 @@ def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage
         model=_text(body, "model"),
         conditions=_conditions(body),
         charged_usd=charged_usd,
-    )
-
-
-def _converse_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage:
-    read, written = _count(usage, "cacheReadInputTokens"), _count(usage, "cacheWriteInputTokens")
-    input_tokens, output_tokens = _count(usage, "inputTokens"), _count(usage, "outputTokens")
-    if _count(usage, "totalTokens") != input_tokens + output_tokens:
-        # Some models count cached input as part of the input; the total tells which it is.
-        input_tokens += read + written
-    details = usage.get("cacheDetails")
-    listed = [item for item in (details if isinstance(details, list) else ()) if isinstance(item, dict)]
-    long = [item for item in listed if _text(item, "ttl") == "1h"]
-    tier = _text(_part(body, "serviceTier"), "type")
-    return TokenUsage(
-        input_tokens,
-        output_tokens,
-        cache_read_tokens=read,
-        cache_write_tokens=written,
-        long_cache_write_tokens=sum(_count(item, "inputTokens") for item in long),
-        conditions={} if tier is None else {"service_tier": tier},
     )
 
 

@@ -102,7 +102,14 @@ class ExecProvider(ProgramProvider):
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
         if has_place(command, "prompt", "messages"):
             return arguments
-        extra = () if self._command.options is None else (self._command.options, _context(request))
+        extra = (
+            ()
+            if self._command.options is None
+            else (
+                self._command.options,
+                {"vars": dict(request.variables), "repeatIndex": request.repeat_index, **request.origin},
+            )
+        )
         return [*arguments, places.prompt, *map(js_json, extra)]
 
     async def _start(self, arguments: list[str]) -> asyncio.subprocess.Process:
@@ -154,10 +161,6 @@ def build(source: ProviderSource) -> ExecProvider:
     options = {"id": source.spec.id, "config": settings.told_config} if source.rules.tells_programs else None
     command = Command(_split_command(source), source.base_dir.resolve(), source.env, options)
     return ExecProvider(settings, command)
-
-
-def _context(request: ModelRequest) -> dict[str, Any]:
-    return {"vars": dict(request.variables), "repeatIndex": request.repeat_index, **request.origin}
 
 
 def _split_command(source: ProviderSource) -> tuple[str, ...]:

@@ -26,7 +26,16 @@ def describe_api(app: FastAPI, *, needs_token: bool, has_open_geval: bool = Fals
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-            _add_problem_schemas(found)
+            schema = ProblemDocument.model_json_schema(ref_template=_REFERENCE)
+            schemas = found.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(schema.pop("$defs", {}))
+            schemas["ProblemDocument"] = schema
+            for item in found["paths"].values():
+                for operation in item.values():
+                    # FastAPI lists its own form of 422 beside ours.
+                    for response in operation["responses"].values():
+                        if "application/problem+json" in response.get("content", {}):
+                            response["content"].pop("application/json", None)
             _add_record_schemas(found)
             if needs_token:
                 _add_token(found, _OPEN_OPERATIONS | ({"geval"} if has_open_geval else set()))
@@ -43,19 +52,6 @@ def operations_of(document: dict[str, Any]) -> list[dict[str, Any]]:
         for path, item in document["paths"].items()
         for method, operation in item.items()
     ]
-
-
-def _add_problem_schemas(document: dict[str, Any]) -> None:
-    schema = ProblemDocument.model_json_schema(ref_template=_REFERENCE)
-    schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    schemas.update(schema.pop("$defs", {}))
-    schemas["ProblemDocument"] = schema
-    for item in document["paths"].values():
-        for operation in item.values():
-            # FastAPI lists its own form of 422 beside ours.
-            for response in operation["responses"].values():
-                if "application/problem+json" in response.get("content", {}):
-                    response["content"].pop("application/json", None)
 
 
 def _add_record_schemas(document: dict[str, Any]) -> None:

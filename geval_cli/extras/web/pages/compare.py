@@ -466,7 +466,18 @@ def show_comparison_charts(request: Request) -> Response:
     query = {"before": before.run.id, "after": after.run.id}
     indexes = column_indexes((before, after))
     links = _ComparisonLinks(query, indexes)
-    charts = list(_comparison_charts(decided.rows, _paired_scores(cases, after.run.id), links))
+    # The scores of all cases that both runs have, and those of each metric, columns together.
+    scores: dict[str, list[PairedScore]] = {SCORE: []}
+    for pair in cases.pairs:
+        old, new = pair.before, pair.after
+        title = new.description or f"test {new.test_index + 1:,}"
+        href = case_link(after.run.id, new)
+        if old.score is not None and new.score is not None:
+            scores[SCORE].append(PairedScore(old.score, new.score, title, href))
+        for name, score in new.named_scores.items():
+            if name in old.named_scores and (name in scores or len(scores) <= _PAIRED_METRICS_MAX):
+                scores.setdefault(name, []).append(PairedScore(old.named_scores[name], score, title, href))
+    charts = list(_comparison_charts(decided.rows, scores, links))
     return render_page(
         "compare_charts.html",
         section="runs",
@@ -512,21 +523,6 @@ def _comparison_charts(
             to_scores = partial(links.scores, None if name == SCORE else name)
             yield score_scatter(f"pairs-{number}", what, scores[name], to_scores)
             yield sorted_differences(f"differences-{number}", what, scores[name])
-
-
-def _paired_scores(found: CasePairs, after_id: str) -> dict[str, list[PairedScore]]:
-    """Return the scores of all cases that both runs have, and those of each metric, columns together."""
-    scores: dict[str, list[PairedScore]] = {SCORE: []}
-    for pair in found.pairs:
-        old, new = pair.before, pair.after
-        title = new.description or f"test {new.test_index + 1:,}"
-        href = case_link(after_id, new)
-        if old.score is not None and new.score is not None:
-            scores[SCORE].append(PairedScore(old.score, new.score, title, href))
-        for name, score in new.named_scores.items():
-            if name in old.named_scores and (name in scores or len(scores) <= _PAIRED_METRICS_MAX):
-                scores.setdefault(name, []).append(PairedScore(old.named_scores[name], score, title, href))
-    return scores
 
 
 def trends(history: Sequence[RunPoint], config: str | None = None) -> list[Chart]:
