@@ -29,6 +29,9 @@ _MAX_ELEMENTS, _MAX_DEPTH = 4_000_000, 100
 _MAX_TAG_BYTES = 4 << 20
 """Of the XML in an untrusted sheet, attributes counted, too: each takes a hundred bytes where it takes five here."""
 
+_PADDING = re.compile(rb'formatCode="(?:\[[^]"]*\])?00+[;"]')
+_ZEROS = re.compile(r"(?:\[[^]]*\])?(00+)(?:;.*)?", re.DOTALL)
+"""Formats of numbers with a fixed count of digits, as of postcodes."""
 _MERGED = re.compile(rb'<(?:\w+:)?mergeCell\s[^>]{0,99}?\bref="([A-Z]{1,3})(\d{1,7}):[A-Z]{1,3}(\d{1,7})"')
 _MERGED_MAX = 150
 """Bytes of what this matches."""
@@ -92,7 +95,10 @@ def sheet_rows(
             written = _opened(openpyxl, content, books, data_only=False)[name].iter_rows(values_only=True)
         merged = _merged(content, book[name]) if is_strict else {}
         covering: dict[int, tuple[int, Any]] | None = None  # until the header
-        rows = zip(book[name].iter_rows(values_only=True), written, strict=False)
+        is_padded = is_strict and _has_padding(content)
+        read = book[name].iter_rows(values_only=not is_padded)
+        shown = (tuple(map(_padded, cells)) for cells in read) if is_padded else read
+        rows = zip(shown, written, strict=False)
         for number, (cells, formulas) in enumerate(rows, start=1):
             if not cells and not formulas and number <= _MAX_SHEET_ROWS:  # a gap before a cell far below
                 continue
@@ -140,6 +146,22 @@ def _has_formulas(content: bytes) -> bool:
                         return True
                     end = chunk[-1:]
     return False
+
+
+def _has_padding(content: bytes) -> bool:
+    """Return whether numbers may be shown with zeros before them: only then are the formats of cells read."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        styles = "xl/styles.xml"
+        return styles in archive.namelist() and _PADDING.search(archive.read(styles)) is not None
+
+
+def _padded(cell: Any) -> Any:
+    """Return the value of a cell; one shown as 02134 as that text."""
+    value = cell.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value % 1:
+        return value
+    zeros = _ZEROS.fullmatch(cell.number_format or "")
+    return f"{int(value):0{len(zeros[1])}}" if zeros else value
 
 
 def _merged(content: bytes, sheet: Any) -> dict[int, list[tuple[int, int]]]:

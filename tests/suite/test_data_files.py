@@ -332,6 +332,19 @@ def test_durations_in_a_sheet_are_what_it_shows(tmp_path: Path) -> None:
     assert found == ["30:05:00", "00:00:07", "120:00:01"]
 
 
+def test_a_number_that_a_sheet_shows_with_zeros_before_it_has_them(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["a", "b"], [2134, 2134], [123456, 0.5], [7.0, True], ["x", None]):
+        book.active.append(row)
+    for cell in book.active["A"]:
+        cell.number_format = "[$-409]00000;@"
+    book.active["B3"].number_format = book.active["B4"].number_format = "000"
+    book.save(tmp_path / "t.xlsx")
+    found = [(dict(case.vars)["a"], dict(case.vars)["b"]) for case in cases(tmp_path, "file://t.xlsx")]
+    assert found == [("02134", "2134"), ("123456", "0.5"), ("00007", "true"), ("x", "")]
+
+
 def test_a_merged_cell_counts_in_each_row_that_it_covers(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
