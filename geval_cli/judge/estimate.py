@@ -175,7 +175,6 @@ def graded(
     *,
     usage: Usage,
     latency_ms: float,
-    score_range: ScoreRange | None = None,
     steps: tuple[str, ...] = (),
     may_pass: bool = True,
 ) -> Grade:
@@ -188,7 +187,6 @@ def graded(
         about: what else the detail says, without what is None.
         usage: of all calls.
         latency_ms: of all calls.
-        score_range: of the rating; the metric's `asked_range` unless it is another.
         steps: the evaluation steps that were followed.
         may_pass: False where something that is required is missing, whatever the score.
     """
@@ -197,7 +195,7 @@ def graded(
     detail = {
         "estimator": estimate.estimator,
         "rating": estimate.rating,
-        "score_range": score_range or metric.asked_range,
+        "score_range": metric.asked_range,
         "distribution": shares or None,
         "coverage": estimate.coverage,
         "valid": estimate.valid,

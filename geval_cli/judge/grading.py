@@ -329,7 +329,6 @@ class _Judging(Struct, frozen=True):
             },
             usage=calls.usage,
             latency_ms=calls.latency_ms,
-            score_range=criterion.score_range,
             steps=steps,
         )
 

@@ -66,9 +66,7 @@ def two_sided_p(t: float, freedom: float) -> float:
 @lru_cache(maxsize=4096)
 def t_quantile(share: float, freedom: float) -> float:
     """Return the value below which `share` (above 0, below 1) of Student's t distribution lies."""
-    if share == 0.5:  # noqa: PLR2004  # the middle, by symmetry
-        return 0.0
-    if share < 0.5:  # noqa: PLR2004
+    if share < 0.5:  # noqa: PLR2004  # by symmetry
         return -t_quantile(1 - share, freedom)
     # Newton's method from the normal quantile, which is nearer to 0: the tail is convex, so no step goes too far.
     # Only rounding makes a step back.

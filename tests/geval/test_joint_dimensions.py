@@ -55,6 +55,7 @@ def test_one_call_gives_each_dimension_a_verdict_of_its_own(product: Product) ->
     assert set(finished.results["summary"]["metrics"]) == {"fluency", "coherence"}
     assert [one["score"] for one in again.verdicts] == [one["score"] for one in finished.verdicts]
     assert {tuple(sorted(one["detail"]["joint"])) for one in finished.verdicts} == {("Coherence", "Fluency")}
+    assert [one["detail"]["score_range"] for one in finished.verdicts] == [[1, 3], [1, 5]]
 
 
 def test_the_prompt_shows_each_criterion_with_its_scale_and_no_json_to_copy(product: Product) -> None:

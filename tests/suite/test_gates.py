@@ -111,6 +111,7 @@ def test_gates_that_can_be_read(text: str, expected: Gate) -> None:
         ("errors <= 150%", "a limit above 1 (or 100%)", "coherence.mean >= 0.7"),
         ("failures <= 101 %", "a limit above 1 (or 100%)", "coherence.mean >= 0.7"),
         ("cost <= 5%", "a percentage limit on a figure that is not a share", "coherence.mean >= 0.7"),
+        ("cost <= 500%", "a percentage limit on a figure that is not a share", "coherence.mean >= 0.7"),
         ("pass_rate[billing] >= 0.9", "broken tags", "[area=billing]"),
         ("pass_rate[] >= 0.9", "broken tags", "[area=billing]"),
         (".mean >= 0.5", "unknown figure `.mean`", "METRIC.mean"),
