@@ -218,7 +218,7 @@ def _calls_of(value: JsonValue) -> Iterator[ToolCall]:
         for calls in (value.get("tool_calls"), live.get("functionCalls") if isinstance(live, dict) else None):
             for item in calls if isinstance(calls, list) else ():
                 yield from _calls_of_item(item)
-        if value.get("type") in _FLAT_CALLS or "arguments" in value:
+        if value.get("type") in _FLAT_CALLS or "arguments" in value or "args" in value:
             yield from _call_in(value)
         yield from _call_in(value.get("functionCall"), is_sure=True)
         yield from _call_in(value.get("function_call"), is_sure=True)

@@ -146,6 +146,7 @@ GOOGLE = {"functionCall": {"name": "get_weather", "args": {}}}
         {"toolCall": {"functionCalls": [{"name": "get_weather", "args": {}}]}},
         {"function_call": call("get_weather", {})},
         call("get_weather", {}),
+        {"name": "get_weather", "args": {"city": "x"}},
         {"type": "function_call", **call("get_weather", {})},
     ],
 )
