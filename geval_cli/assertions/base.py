@@ -760,18 +760,39 @@ def unrendered(
             return
 
 
-_ONE_NAME = compile_later(r"\s*\{\{-?\s*(\w+)\s*-?\}\}\s*")
+_ONE_NAME = compile_later(
+    r"""\s*\{\{-?\s*(\w+)((?:\.\w+|\[\s*(?:\d+|'[^'\\]*'|"[^"\\]*")\s*\])*)\s*-?\}\}\s*"""
+)
+_MEMBER = compile_later(r"""\.(\w+)|\[\s*(?:(\d+)|'([^']*)'|"([^"]*)")\s*\]""")
+
+
+def _held(text: str, test: MergedTest, templates: Templates) -> JsonValue:
+    """Return what a text holds that only names a variable or a part of it: `{{ order.items[0] }}`; "" of others."""
+    found = _ONE_NAME.fullmatch(text) if templates.rules.template_language == "strict" else None
+    if found is None:
+        return ""
+    value = test.variables.get(found[1], "")
+    for name, index, *quoted in _MEMBER.findall(found[2]):
+        key = name or "".join(quoted)
+        if isinstance(value, Mapping):
+            value = value.get(key, "") if not index else ""
+        elif (
+            isinstance(value, list | tuple)
+            and (index or name).isdecimal()
+            and int(index or name) < len(value)
+        ):
+            value = value[int(index or name)]
+        else:
+            return ""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def held_data(text: str, test: MergedTest, templates: Templates) -> JsonValue:
-    """Return the list or mapping that a text stands for, which is nothing but the name of a variable; None of others.
+    """Return the list or mapping that a text stands for, which only names a variable or a part of it; None of others.
 
     Rendered, it would be one of many ways to write it as JSON. In nunjucks, texts have JavaScript's form of it.
     """
-    name = _ONE_NAME.fullmatch(text) if templates.rules.template_language == "strict" else None
-    found = None if name is None else test.variables.get(name[1])
-    if isinstance(found, tuple):
-        return list(found)
+    found = _held(text, test, templates)
     return found if isinstance(found, list | dict) else None
 
 
@@ -783,12 +804,11 @@ class Filled(str):
 
 def filled(text: str, test: MergedTest, templates: Templates) -> str:
     """Return a text of data rendered: `Filled` where `{{ id }}` alone stands for a number, a list or their like."""
-    rendered = templates.render(text, test.variables)
-    name = _ONE_NAME.fullmatch(text) if templates.rules.template_language == "strict" else None
-    if name is None or isinstance(test.variables.get(name[1], rendered), str):
+    rendered, held = templates.render(text, test.variables), _held(text, test, templates)
+    if isinstance(held, str):
         return rendered
     found = Filled(rendered)
-    found.held = test.variables[name[1]]
+    found.held = held
     return found
 
 

@@ -21,6 +21,7 @@ from geval_cli.assertions.base import (
     Tools,
     as_text,
     check_texts,
+    held_data,
     rendered_texts,
 )
 from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, within
@@ -52,6 +53,9 @@ class LevenshteinAssertion(Assertion):
         problems: list[Problem] = []
         place = self.place.value("value")
         expected = context.render(as_text(self.value), place, problems)
+        if held_data(as_text(self.value), context.test, context.templates) is not None:
+            message = f"{self.type} compares with a list or mapping, written as JSON ({context.where})"
+            problems.append(Problem(message, place, "name one of its texts", severity=Severity.WARNING))
         if expected and len(expected) <= self.threshold and not self.is_negated:
             message = (
                 f"{self.type} passes an empty output ({context.where}): `value` is no longer than the "

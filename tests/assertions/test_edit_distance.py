@@ -50,6 +50,13 @@ def test_a_limit_that_lets_an_empty_output_pass_is_told(
     assert all("passes an empty output" in problem.message for problem in found)
 
 
+@pytest.mark.parametrize("kind", ["levenshtein", "not-levenshtein"])
+def test_a_list_in_a_variable_is_told(kind: str) -> None:
+    [problem] = problems(kind, value="{{ cities }}", vars={"cities": ["Oslo", "Rome"]})
+    assert problem.severity is Severity.WARNING
+    assert "compares with a list or mapping" in problem.message
+
+
 @given(st.text(max_size=12), st.text(max_size=12))
 def test_the_distance_is_that_of_the_definition(one: str, other: str) -> None:
     other = other.replace("{", "(")

@@ -47,6 +47,24 @@ def test_texts_anywhere_in_the_value_are_templates() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "output"),
+    [
+        ("{{ order.items }}", '["tea", 2]'),
+        ("{{ order['items'] }}", '["tea",2]'),
+        ('{{ orders[0]["items"] }}', '["tea",2]'),
+        ("{{ orders.0 }}", '{"items":["tea",2]}'),
+        ({"count": "{{ order.items[1] }}"}, '{"count": 2}'),
+        ({"first": "{{ order.items[0] }}"}, '{"first": "tea"}'),
+        ("{{ order.items | list }}", '["tea", 2]'),  # a text
+    ],
+)
+def test_a_part_of_a_variable_is_data_too(value: JsonValue, output: str) -> None:
+    order = {"items": ["tea", 2]}
+    assert passes("equals", output, value=value, vars={"order": order, "orders": [order]})
+    assert not passes("equals", "2", value=value, vars={"order": order, "orders": [order]})
+
+
+@pytest.mark.parametrize(
     ("output", "expected"),
     [
         ('{"id": 7, "tags": ["x"], "gone": null}', True),

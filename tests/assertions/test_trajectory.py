@@ -139,6 +139,7 @@ def test_without_forbidden_tools_the_negation_passes() -> None:
     [
         (USED, "{{ names }}", True),
         (USED, ("{{ names }}", "c"), True),
+        (USED, ("{{ deep.names }}", "c"), True),
         (USED, "a, c", True),
         (USED, "a, x", False),
         (SEQUENCE, ("{{ names }}", "c"), True),
@@ -151,7 +152,7 @@ def test_without_forbidden_tools_the_negation_passes() -> None:
     ids=str,
 )
 def test_variables_stand_for_what_they_hold(kind: str, value: Any, passed: bool) -> None:
-    variables = {"names": ["a", "b"], "one": 1, "two": [1, 2], "text": "1"}
+    variables = {"names": ["a", "b"], "deep": {"names": ["a", "b"]}, "one": 1, "two": [1, 2], "text": "1"}
     seen = subject("The output.", case(trace=ABC, vars=variables))
     assert judged(kind, "", seen=seen, value=value).status is (Status.PASSED if passed else Status.FAILED)
 
