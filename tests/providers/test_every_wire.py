@@ -91,11 +91,13 @@ def test_every_api_is_among_them() -> None:
     assert apis - WIRES.keys() == set(), "add a reply of these APIs to WIRES"
 
 
-@pytest.mark.parametrize("name", [rules.module for rules in WIRE_FORMATS.values() if rules.path])
+@pytest.mark.parametrize(
+    "name", [name for name, rules in WIRE_FORMATS.items() if rules.path and name in WIRES]
+)
 @pytest.mark.parametrize("end", ["", "/", "?team=1"])
 def test_an_address_may_end_with_the_version_of_the_api(name: str, end: str) -> None:
     with LoopbackServer(respond=lambda *_: Reply(body=WIRES[name].body)) as server:
-        for version in ("", next(rules.path for rules in WIRE_FORMATS.values() if rules.module == name)):
+        for version in ("", WIRE_FORMATS[name].path):
             base_url = server.url + "/".join(version.split("/")[:2]) + end
             run(answer(provider(WIRES[name].name, {"base_url": base_url, "apiKey": "key-123"})))
     without, with_version = (request.path for request in server.requests)

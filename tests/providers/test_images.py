@@ -195,9 +195,12 @@ def test_a_marker_that_nobody_holds_stays_text() -> None:
     assert with_media(request) is request
 
 
-def test_a_file_that_changes_during_a_run_is_an_error(tmp_path: Path, image: Media) -> None:
+def test_a_file_that_changes_during_a_run_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "cat.png"
+    path.write_bytes(png((3, 5, 7)))  # no other test has this one: an equal file elsewhere would be read
+    image = read_media(path, "cat.png", TRUSTED, None)
     request = with_media(ask(image.marker))
-    (tmp_path / "cat.png").write_bytes(png(BLUE))
+    path.write_bytes(png(BLUE))
     with LoopbackServer() as server:
         model = provider("openai:m", {"base_url": server.base_url, "apiKey": "sk-1"})
         with pytest.raises(UnjudgeableError, match=r"`cat\.png` has changed since the run began"):

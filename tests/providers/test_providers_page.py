@@ -157,7 +157,7 @@ def test_the_defaults_are_those_of_the_code() -> None:
     assert f"{DEFAULT_PARALLEL} for `python:` and `exec:`" in rows["max_concurrency"]
     assert f"{AZURE_API_VERSION} " in rows["api_version"]
     for rules in WIRE_FORMATS.values():
-        assert f"{rules.version} " in rows["api_version"]
+        assert f"{rules.version} " in rows["api_version"], "name it in docs/reference/provider-settings.md"
     assert f"| {llama.n_ctx} |" in rows["n_ctx"]
     assert f"| {llama.n_parallel} |" in rows["n_parallel"]
     assert f"is {DEFAULT_MAX_TOKENS} unless" in PAGE

@@ -249,13 +249,11 @@ def _of_wire(wire: str) -> dict[str, FinishReason]:
 
 
 # A gateway may hand on the reason of the vendor behind it: its own words come first, then those of all others.
+_OF_GATEWAYS = (CHAT, MESSAGES, CONVERSE)
 _EVERY = {name: end for words in reversed(VOCABULARIES) for name, end in words.reasons.items()}
 _ENDS_BY_WIRE = {
-    CHAT: {**_EVERY, **_of_wire(CHAT)},
-    RESPONSES: _of_wire(RESPONSES),
-    MESSAGES: {**_EVERY, **_of_wire(MESSAGES)},
-    GEMINI: _of_wire(GEMINI),
-    CONVERSE: {**_EVERY, **_of_wire(CONVERSE)},
+    wire: {**(_EVERY if wire in _OF_GATEWAYS else {}), **_of_wire(wire)}
+    for wire in {words.wire for words in VOCABULARIES}
 }
 KNOWN_REASONS = ("stop", "length", "tool_calls", "content_filter", *_ENDS_BY_WIRE[CHAT])
 """Finish reasons that a config may name, the words of results first."""
