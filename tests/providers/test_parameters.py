@@ -19,6 +19,7 @@ from geval_cli.providers.options import ENDPOINT_KEYS, SET_BY_GEVAL
 from geval_cli.providers.preset_table import WIRE_FORMATS
 from geval_cli.providers.registry import check_provider
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
+from geval_cli.providers.wire.parameters import _BY_WIRE, CHAT_API, RESPONSES_API
 from geval_cli.specs.base import WIRE_SETTINGS, ProviderSpec
 
 WIRES = (
@@ -52,6 +53,14 @@ VALUES: dict[str, Any] = {
 def test_every_api_is_among_them() -> None:
     apis = {rules.module for rules in WIRE_FORMATS.values()}
     assert apis - {wire.partition(":")[0] for wire in WIRES} == set(), "add a model of these APIs to WIRES"
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_configs_are_checked_by_the_parameters_of_the_provider(name: str) -> None:
+    model = provider(name, {"base_url": "http://127.0.0.1:9", "apiKey": "key-123"})
+    assert isinstance(model, EndpointProvider)
+    checked_by = RESPONSES_API if ":responses:" in name else _BY_WIRE.get(model.identity.kind, CHAT_API)
+    assert model.parameters is checked_by, "name them in _BY_WIRE of wire/parameters.py"
 
 
 def value_of(name: str) -> Any:
