@@ -516,9 +516,9 @@ def compare(
     a: "RunResult | str | Path",
     b: "RunResult | str | Path",
     *,
-    columns: Sequence[str] = (),
+    columns: str | Sequence[str] = (),
     cluster: str | None = None,
-    margins: Sequence[str] = (),
+    margins: float | str | Sequence[str] | Mapping[str, float] = (),
     home: "str | Path | None" = None,
 ) -> Comparison:
     """Compare the run `a` with the later run `b`; a notebook shows the decision and its figures.
@@ -528,7 +528,7 @@ def compare(
         b: the same.
         columns: the pairs of columns to compare, "OLD=NEW"; by default those of equal name.
         cluster: a key of the tests' metadata; tests with equal values count as one.
-        margins: differences that do not matter, "0.02" or "tone=0.05"; smaller ones are equivalent.
+        margins: differences that do not matter, 0.02, {"tone": 0.05} or "tone=0.05"; smaller ones are equivalent.
         home: the state folder; GEVAL_HOME, or `.geval` in the current folder, when left out.
 
     Raises:
@@ -539,13 +539,33 @@ def compare(
     from geval_cli.extras.compare.comparison import ComparisonOptions, NamedRun
     from geval_cli.extras.compare.comparison import compare as compare_runs
 
-    options = ComparisonOptions(columns=tuple(columns), cluster=cluster, given_margins=tuple(margins))
+    options = ComparisonOptions(
+        columns=(columns,) if isinstance(columns, str) else tuple(columns),
+        cluster=cluster,
+        given_margins=_margin_texts(margins),
+    )
     with ExitStack() as stack:
         before, after = (
             NamedRun(name, _report_of(name, side, home, stack)) for name, side in (("A", a), ("B", b))
         )
         found = compare_runs(before, after, options)
     return Comparison(found.verdict, found.headline, found.rows, found.warnings, found)
+
+
+def _margin_texts(margins: Any) -> tuple[str, ...]:
+    from geval_cli.errors import UsageError
+    from geval_cli.statistics.paired import NO_MARGINS
+
+    if isinstance(margins, Mapping):
+        margins = [f"{name}={margin}" for name, margin in margins.items()]
+    listed = margins if isinstance(margins, list | tuple | set) else [margins]
+    texts = tuple(map(str, listed))
+    try:
+        NO_MARGINS.with_given(texts)
+    except ValueError as error:
+        hint = 'give a number between 0 and 1, such as 0.05, {"tone": 0.05}, or a list such as ["0.02", "tone=0.05"]'
+        raise UsageError(f"`margins` has {str(error)!r}, which is no margin", hint=hint) from None
+    return texts
 
 
 def _report_of(name: str, side: Any, home: "str | Path | None", stack: "ExitStack") -> "RunReport":

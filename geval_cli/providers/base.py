@@ -1,5 +1,7 @@
 """The interface of a provider, the part of a config that describes one, and what its model returns by its id."""
 
+import asyncio
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +10,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from geval_cli.errors import Location, Problem, Severity
+from geval_cli.errors import Location, Problem, ProviderShapeError, Severity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.secrets import environment_secrets, secret_values
@@ -188,6 +190,12 @@ class Provider(Protocol):
         ...
 
 
+def is_being_cancelled() -> bool:
+    """Return whether the cancellation of this task comes from outside; a user's code may raise one of its own."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 class AdoptedJudge(Struct, frozen=True, eq=False):
     """A judge that someone else made, in the place of a provider. It retries by itself, and its owner closes it."""
 
@@ -212,8 +220,25 @@ class AdoptedJudge(Struct, frozen=True, eq=False):
         return ProviderLimits(max_retries=0)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        response: ModelResponse = await self.judge.complete(request)
-        return response
+        """Return the judge's answer; its errors are raised as they are, unless they would end a program or a task."""
+        try:
+            answer = self.judge.complete(request)
+            response = await answer if inspect.isawaitable(answer) else answer
+        except (Exception, GeneratorExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
+            raise ProviderShapeError(f"{self.id} raised {error!r}", provider_id=self.id) from error
+        if answer is response:
+            wrong = "is no coroutine function: write `async def complete`"
+        elif not isinstance(response, ModelResponse):
+            wrong = f"returned {type(response).__name__}, not a ModelResponse"
+        elif not response.choices or not all(isinstance(item.text, str) for item in response.choices):
+            wrong = "returned a ModelResponse without a text in its choices"
+        else:
+            return response
+        raise ProviderShapeError(f"`complete` of {self.id} {wrong}", provider_id=self.id)
 
     async def aclose(self) -> None:
         """Nothing, on purpose."""

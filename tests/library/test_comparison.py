@@ -47,7 +47,13 @@ def test_a_notebook_shows_the_decision_with_texts_escaped() -> None:
 def test_options_reach_the_comparison() -> None:
     same = run_of(1)
     assert compare(same, same).verdict == "identical"
-    assert compare(run_of(0), run_of(1), margins=["0.4"]).verdict == "equivalent"
+    for margins in (["0.4"], "0.4", 0.4, {"pass_rate": 0.4}):
+        assert compare(run_of(0), run_of(1), margins=margins).verdict == "equivalent"  # type: ignore[arg-type]
+    for wrong in (5, "x", ["tone=2"], {"tone": "a"}, None):
+        with pytest.raises(UsageError, match="which is no margin"):
+            compare(same, same, margins=wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="takes OLD=NEW: `x`"):
+        compare(same, same, columns="x")
     with pytest.raises(UsageError, match="no test has the metadata `topic`"):
         compare(same, same, cluster="topic")
 

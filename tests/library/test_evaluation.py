@@ -1,9 +1,10 @@
 """What an evaluation gives back, and which error it raises."""
 
+import asyncio
 import copy
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from support.judge_server import STEPS, judge_sensibly, prompt_text
@@ -24,6 +25,7 @@ from geval_cli import (
     run,
 )
 from geval_cli.errors import ProviderUnavailableError
+from geval_cli.records import Choice, ModelRequest, ModelResponse
 
 CASE = TestCase("How do I make pasta?", "Boil water, add pasta, drain, serve.")
 
@@ -355,6 +357,49 @@ class TestBatch:
         judge = ScriptedJudge(lambda request: ZeroDivisionError("a bug of the caller"))
         with pytest.raises(ZeroDivisionError):
             evaluate_batch(helpfulness(model=judge, evaluation_steps=["Read."]), [CASE, CASE])
+
+
+class _Judge:
+    """A judge of the caller, whose `complete` returns, or raises, what it is made with."""
+
+    label = "mine"
+    provider_params: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    async def complete(self, request: ModelRequest) -> Any:
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+
+class _SyncJudge(_Judge):
+    def complete(self, request: ModelRequest) -> Any:  # type: ignore[override]
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        (_Judge("8"), "`complete` of mine returned str, not a ModelResponse"),
+        (_Judge(None), "`complete` of mine returned NoneType, not a ModelResponse"),
+        (_Judge(ModelResponse(())), "returned a ModelResponse without a text in its choices"),
+        (_Judge(ModelResponse((Choice(b"8"),))), "returned a ModelResponse without a text"),  # type: ignore[arg-type]
+        (_SyncJudge(ModelResponse((Choice("8"),))), "is no coroutine function: write `async def complete`"),
+        (_Judge(SystemExit(0)), "mine raised SystemExit(0)"),
+        (_Judge(asyncio.CancelledError()), "mine raised CancelledError()"),
+    ],
+)
+def test_an_object_that_gives_no_answer_is_an_error_and_ends_no_program(judge: Any, message: str) -> None:
+    with pytest.raises(GevalError) as caught:
+        helpfulness(model=judge, evaluation_steps=["Read."]).evaluate(CASE)
+    assert message in str(caught.value)
+    criterion = {"type": "g-eval", "criteria": "It helps.", "provider": judge}
+    (case,) = run(Suite(tests=[{"input": "q", "output": "a"}], assertions=[criterion])).errors
+    [judged] = case.assertions
+    assert judged.error is not None
+    assert message in judged.error.message
 
 
 def test_an_error_can_be_copied_with_its_words():

@@ -20,7 +20,14 @@ from geval_cli.extras.programs.providers.base import (
     program_response,
     program_settings,
 )
-from geval_cli.providers.base import AdoptedJudge, ClientModel, Provider, ProviderIdentity, ProviderSource
+from geval_cli.providers.base import (
+    AdoptedJudge,
+    ClientModel,
+    Provider,
+    ProviderIdentity,
+    ProviderSource,
+    is_being_cancelled,
+)
 from geval_cli.providers.registry import build_client_provider
 from geval_cli.providers.wire.chat import message_list, request_text
 from geval_cli.records import ModelRequest, ModelResponse
@@ -74,7 +81,7 @@ class FunctionProvider(ProgramProvider):
         except (GevalError, GeneratorExit, KeyboardInterrupt):
             raise
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise
             if isinstance(error, TimeoutError) and limit.expired():
                 raise self.timed_out(
@@ -94,12 +101,6 @@ class FunctionProvider(ProgramProvider):
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="geval-function")
         result = await called_in_thread(self._threads, lambda: self._function(*arguments))
         return await result if inspect.isawaitable(result) else result
-
-
-def _is_being_cancelled() -> bool:
-    """Return whether a cancellation comes from outside; a function may also raise one of its own."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
 
 
 def check(source: ProviderSource) -> list[Problem]:
