@@ -87,6 +87,9 @@ OTHERS: list[dict[str, Any]] = [
     {"turns": said(("user", "a"), ("assistant", "x"), ("user", "b"))},
     {"turns": said(("user", "a"), ("assistant", "y"), ("user", "b"))},
     {"turns": said(("system", "a"), ("user", "b"))},
+    # The last answer is judged, and the question before it says which test it is.
+    {"turns": said(("user", "a"), ("user", "c"), ("assistant", "x"))},
+    {"turns": said(("user", "a"), ("user", "d"), ("assistant", "x"))},
     {
         "turns": (
             Turn("user", "a"),

@@ -95,6 +95,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "how many tests are held at once changes no order",
     (
         "geval_cli/engine/plan.py",
+        "_FIRST_BLOCK, _LARGEST_BLOCK = 500, 10_000",
+        "_FIRST_BLOCK, _LARGEST_BLOCK = 500, (9999)",
+    ): "how many tests are held at once changes no order",
+    (
+        "geval_cli/engine/plan.py",
         "self._marks.extend(bytes(place + 1 - len(self._marks)))",
         "self._marks.extend(bytes((place + 1 + len(self._marks))))",
     ): "marks that nobody asks for are 0",

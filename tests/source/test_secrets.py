@@ -217,6 +217,9 @@ def test_what_stands_beside_headers_is_not_hidden() -> None:
         assert draw_source_line(line, column=1, length=1, above=before)[0] == line
     schema = {"tests": [{"assert": [{"type": "is-json", "value": {"headers": {"type": "object-4711"}}}]}]}
     assert mask_config(schema) == schema  # type: ignore[arg-type]
+    asked = {"properties": {"headers": {"properties": {"topic": {"description": "a topic of 4711"}}}}}
+    provider = {"providers": [{"id": "openai:gpt-4.1", "config": {"response_format": asked}}]}
+    assert mask_config(provider) == provider  # type: ignore[arg-type]
 
 
 def test_of_headers_only_what_no_text_holds_by_chance_is_hidden_everywhere() -> None:
