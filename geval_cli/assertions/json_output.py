@@ -219,6 +219,13 @@ def _validator_class(schema: Schema) -> Any:
 def _with_time_limits(draft: Any) -> Any:
     """Return the draft with regular expressions that give up: those of `re` could not be stopped by anything."""
     checks = {name: _rebound(check) for name, check in draft.VALIDATORS.items()}
+    check_type = checks["type"]
+    # OpenAPI's word, which its users and AJV's know as one of schemas.
+    checks["type"] = lambda validator, types, value, schema: (
+        ()
+        if value is None and schema.get("nullable") is True
+        else check_type(validator, types, value, schema)
+    )
     return extend(draft, {**checks, "multipleOf": _multiple_of})  # type: ignore[no-untyped-call]  # the stubs leave it open
 
 
