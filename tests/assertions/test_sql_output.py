@@ -60,6 +60,9 @@ def test_contains_sql_looks_into_code_fences() -> None:
         ({"allowed_columns": ("select::null::(.*)",)}, "SELECT * FROM products", None),
         ({"allowed_columns": ("id",)}, "SELECT count(*) FROM products", None),
         ({"allowed_columns": ("a",)}, "INSERT INTO t (a, b) VALUES (1, 2)", "insert::t::b"),
+        ({"allowed_columns": ("a",)}, "INSERT INTO t VALUES (1, 2)", "insert::t::(.*)"),
+        ({"allowed_columns": ("a",)}, "INSERT INTO t SELECT a FROM u", "insert::t::(.*)"),
+        ({"allowed_columns": ("a", "insert::t::(.*)")}, "INSERT INTO t SELECT a FROM u", None),
     ],
 )
 def test_only_what_is_allowed_may_be_used(rules: dict[str, object], output: str, reason: str | None) -> None:

@@ -238,6 +238,8 @@ def _columns(statements: Sequence[exp.Expr]) -> Iterator[str]:
                 yield from (
                     f"insert::{insert.this.this.name}::{item.name}" for item in insert.this.expressions
                 )
+            elif isinstance(insert.this, exp.Table):  # names none, and so writes all
+                yield f"insert::{insert.this.name}::{_EVERYTHING}"
 
 
 def _is_output(node: exp.Expr, name: str, of: str, known: dict[int, set[str]]) -> bool:
