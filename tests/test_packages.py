@@ -158,7 +158,7 @@ class TestThePackageOfThePage:
             check=False,
         )
         assert done.returncode == 2
-        assert "`haiku:basho` is of an installed package and can reach any host" in done.stderr
+        assert "`haiku:basho` comes from an installed package and can reach any host" in done.stderr
         assert "1 problem; nothing was sent" in done.stderr
 
 

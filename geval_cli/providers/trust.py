@@ -75,7 +75,7 @@ def _untrusted_problem(source: ProviderSource, kinds: Collection[str]) -> Proble
     if kind not in {*PRESETS, *kinds, "none", "echo"}:
         if kind not in plugin_names(PROVIDERS):
             return None  # it is an unknown provider, as the check of the config says
-        return _refused(f"`{spec.public_id}` is of an installed package and can reach any host", spec)
+        return _refused(f"`{spec.public_id}` comes from an installed package and can reach any host", spec)
     if kind in _WITH_FILES and _is_outside(source):
         message = (
             f"`{spec.public_id}` refers to a file outside the config's folder, which --untrusted does "
