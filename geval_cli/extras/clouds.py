@@ -49,7 +49,7 @@ from geval_cli.providers.options import (
     wire_parameters,
 )
 from geval_cli.providers.preset_table import VERTEX, is_region
-from geval_cli.providers.presets import Endpoint, find_key, source_of_sent
+from geval_cli.providers.presets import Endpoint, find_key, join_versioned_url, source_of_sent
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.anthropic import AnthropicProvider
@@ -626,10 +626,10 @@ def _request_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     own = settings.get("base_url") or (f"https://{settings['api_host']}" if "api_host" in settings else "")
     project = _project(source, settings)
     if not project:
-        return f"{str(own or VERTEX.base_url).rstrip('/')}/v1/{path}"
+        return join_versioned_url(str(own or VERTEX.base_url), f"/v1/{path}")
     region = _region(source, settings)
-    host = str(own or region_url(region)).rstrip("/")
-    return f"{host}/v1/projects/{quote(project, safe=':')}/locations/{region}/{path}"
+    place = f"/v1/projects/{quote(project, safe=':')}/locations/{region}"
+    return join_versioned_url(str(own or region_url(region)), f"{place}/{path}")
 
 
 def _credentials(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:

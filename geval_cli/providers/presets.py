@@ -413,6 +413,13 @@ def join_url(base_url: str, path: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, full, parts.query, ""))
 
 
+def join_versioned_url(base_url: str, path: str) -> str:
+    """Return `base_url` with `path`, which begins with a version that vendors' own addresses may end with."""
+    version = f"/{path.split('/')[1]}"
+    has_version = split_url(base_url).path.rstrip("/").endswith(version)
+    return join_url(base_url, path.removeprefix(version) if has_version else path)
+
+
 def _model_name(source: ProviderSource) -> str:
     if source.name == MODERATION:
         return MODERATION_MODEL
@@ -531,9 +538,7 @@ class _Call(Struct, frozen=True):
 def _request_url(preset: Preset, base_url: str, call: _Call) -> str:
     path = WIRE_FORMATS[preset.wire_format].path.format(model=call.model)
     if path:
-        version = f"/{path.split('/')[1]}"  # which addresses of vendors often end with
-        has_version = split_url(base_url).path.rstrip("/").endswith(version)
-        return join_url(base_url, path.removeprefix(version) if has_version else path)
+        return join_versioned_url(base_url, path)
     if call.path == _COHERE_EMBED:
         return join_url(base_url.rstrip("/").removesuffix(_COMPATIBLE), call.path)
     if preset.wire_format == "openai" or split_url(base_url).path.rstrip("/").endswith("/openai/v1"):

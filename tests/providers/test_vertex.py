@@ -39,6 +39,16 @@ def test_without_a_project_a_key_is_sent() -> None:
     assert response.text == "hi"
 
 
+@pytest.mark.parametrize("config", [{}, {"project_id": "p"}])
+@pytest.mark.parametrize("end", ["/", "/v1", "/v1/"])
+def test_an_address_may_end_with_the_version_of_the_api(config: dict[str, Any], end: str) -> None:
+    identities = [
+        provider("vertex:gemini-x", {"base_url": f"https://models.example{end}", **config}, env={}).identity
+        for end in ("", end)
+    ]
+    assert identities[0] == identities[1]
+
+
 @pytest.mark.parametrize(
     ("config", "env", "host"),
     [
