@@ -7,7 +7,7 @@ import pytest
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, RecordedRequest, Reply
 
-from geval_cli.errors import ProviderRequestError, ProviderShapeError
+from geval_cli.errors import ProviderRequestError, ProviderResponseError, ProviderShapeError
 from geval_cli.extras.http_provider.placeholders import follow_path, parse_path
 from geval_cli.gateway.cache import choice_keys
 from geval_cli.records import Message, ModelRequest, ModelResponse
@@ -23,6 +23,13 @@ def exchange(
         model = provider(f"{server.url}{path}", config, base_dir=Path())
         [response] = run(answer(model, request or ask(TRICKY)))
     return response, server.requests[0]
+
+
+def said_to(reply: Reply) -> str:
+    """Return the answer that a provider without settings reads in a reply."""
+    with LoopbackServer(reply) as server:
+        [response] = run(answer(provider(f"{server.url}/ask", {}, base_dir=Path()), ask("p")))
+    return response.text
 
 
 def test_without_a_body_the_prompt_is_sent_as_json() -> None:
@@ -125,6 +132,46 @@ def test_a_chat_prompt_is_sent_as_the_json_text_of_its_messages() -> None:
 def test_the_answer_is_taken_from_its_place(reply: Any, path: str | None, text: str) -> None:
     response, _ = exchange({} if path is None else {"response_path": path}, reply)
     assert response.text == text
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "text"),
+    [
+        ("caf\xe9".encode("latin-1"), "text/plain; charset=ISO-8859-1", "caf\xe9"),
+        ("\u20ac5".encode("cp1252"), 'text/plain; charset="windows-1252"', "\u20ac5"),
+        ("\u3042".encode("shift_jis"), "text/plain; Charset=Shift_JIS", "\u3042"),
+        ("caf\xe9".encode("utf-16"), "text/plain; charset=utf-16", "caf\xe9"),
+        (b"\xef\xbb\xbfyes", "text/plain", "yes"),
+        ('{"output": "caf\xe9"}'.encode("latin-1"), "application/json; charset=latin1", "caf\xe9"),
+        ("caf\xe9".encode(), "text/plain; charset=iso-8859-1", "caf\xe9"),  # the header is wrong
+        ('{"output": "caf\xe9"}'.encode(), "application/json; charset=iso-8859-1", "caf\xe9"),
+        ("caf\xe9".encode(), "text/plain; charset=klingon", "caf\xe9"),
+        (b"+AOk-", "text/plain; charset=utf-7", "+AOk-"),
+        (b"", "text/plain", ""),
+    ],
+)
+def test_a_text_is_read_in_the_charset_that_the_server_names(
+    body: bytes, content_type: str, text: str
+) -> None:
+    assert said_to(Reply(body=body, headers={"content-type": content_type})) == text
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (Reply(204), "sent no answer (HTTP 204)"),
+        (Reply(205), "sent no answer (HTTP 205)"),
+        (
+            Reply(body=b'data: {"a": 1}\n\n', headers={"content-type": "text/event-stream; charset=utf-8"}),
+            "sent an event stream instead of an answer",
+        ),
+        (Reply(body={"status": "failed", "output": "half of"}), "sent an error instead of an answer"),
+    ],
+)
+def test_what_holds_no_answer_is_an_error(reply: Reply, message: str) -> None:
+    with pytest.raises(ProviderResponseError) as caught:
+        said_to(reply)
+    assert message in str(caught.value)
 
 
 def test_a_path_that_leads_nowhere_names_the_step_and_is_not_asked_for_again() -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import urlencode, urlunsplit
 
@@ -32,7 +33,6 @@ from geval_cli.extras.http_provider.placeholders import (
     problems_of,
     variables_in,
 )
-from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
@@ -117,6 +117,7 @@ def code_error(what: str, reply: HttpResponse, context: CallContext) -> Provider
 _KNOWN_ANSWERS = ("choices[0].message.content", "output", "answer", "response", "text", "content", "result")
 
 
+_WITHOUT_CONTENT = (HTTPStatus.NO_CONTENT, HTTPStatus.RESET_CONTENT)
 # All of a chat completion is read where its text is looked for: whether it is whole, and the calls beside it.
 _CHAT_PATH = parse_path("choices[0].message.content")
 
@@ -147,11 +148,15 @@ async def find_answer(
         reason = reported_finish_reason(beside)
         choice = _choice(made["output"])
         return replace(choice, finish_reason=reason, token_logprobs=logprobs, reported=beside)
+    if reply.status in _WITHOUT_CONTENT and not takes_all:
+        raise response_error(f"no answer (HTTP {reply.status})", reply, context)
     try:
-        value = decode_json(reply.body)
+        value = reply.json()
     except ValueError as error:
         if path:
             raise response_error("an answer that is not JSON", reply, context) from error
+        if not takes_all and reply.headers.get("content-type", "").startswith("text/event-stream"):
+            raise response_error("an event stream instead of an answer", reply, context) from error
         return Choice(reply.text)
     if isinstance(value, dict) and (path == _CHAT_PATH or not (path or takes_all)):
         answered = _chat_choice(value, reply, context)
@@ -266,7 +271,7 @@ def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:
 def json_of(reply: HttpResponse) -> Any:
     """Return the body as JSON; None when it is none."""
     try:
-        return decode_json(reply.body)
+        return reply.json()
     except ValueError:
         return None
 

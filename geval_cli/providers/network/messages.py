@@ -1,14 +1,16 @@
 """A request and a response over HTTP, whoever carries them, and the failures that end an exchange."""
 
+import codecs
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from geval_cli.errors import ProviderAuthError
+from geval_cli.json_codec import decode_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,51 @@ class HttpResponse(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        return self.body.decode("utf-8", "replace")
+        """Return the body as text: UTF-8, or where it is not that, in the charset that the server names."""
+        charset = _charset_in(self.headers.get("content-type", ""))
+        if charset is None or (not charset.startswith(_LIKE_UTF_8) and _is_utf_8(self.body)):
+            return self.body.decode("utf-8-sig", "replace")
+        return self.body.decode(charset, "replace").removeprefix("\ufeff")
+
+    def json(self) -> Any:
+        """Return the JSON in the body.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            return decode_json(self.body)
+        except ValueError:
+            if _is_utf_8(self.body) or _charset_in(self.headers.get("content-type", "")) is None:
+                raise
+            return decode_json(self.text)
+
+
+# Bytes of these may look like UTF-8, too; and codecs that are no charsets of texts on the web.
+_LIKE_UTF_8 = ("utf-16", "utf-32", "iso2022", "hz")
+_NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined", "utf-7", "utf-8")
+
+
+def _charset_in(content_type: str) -> str | None:
+    """Return the charset other than UTF-8 that a Content-Type names; None where there is none that can be read."""
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            try:
+                found = codecs.lookup(value.strip().strip("\"'"))
+                "".encode(found.name)
+            except (LookupError, ValueError):
+                return None
+            return None if found.name in _NO_CHARSETS else found.name
+    return None
+
+
+def _is_utf_8(body: bytes) -> bool:
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class HttpFailure(Exception):

@@ -18,7 +18,6 @@ from geval_cli.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from geval_cli.json_codec import decode_json
 from geval_cli.providers.network.addresses import (
     ClientCertificate,
     is_loopback,
@@ -326,7 +325,7 @@ def same_origin_target(call: HttpCall, reply: HttpResponse) -> str | None:
 def json_in(reply: HttpResponse, context: CallContext) -> Any:
     """Return the JSON in a 2xx `reply`. Raises ProviderResponseError when there is none."""
     try:
-        return decode_json(reply.body)
+        return reply.json()
     except ValueError as error:
         what = "an answer that is not JSON" if reply.body else "an answer with an empty body"
         raise response_error(what, reply, context) from error

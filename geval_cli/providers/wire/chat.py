@@ -263,6 +263,7 @@ def reports_trouble(body: Mapping[str, Any]) -> bool:
         or any(_is_no(body[key]) for key in ("success", "ok") if key in body)
         or (isinstance(code, int) and 400 <= code < 600)  # noqa: PLR2004 - the range of HTTP error statuses
         or any(str(body[key]).lower() == "error" for key in ("type", "object", "status") if key in body)
+        or str(body.get("status")).lower() in ("failed", "failure")
     )
 
 
