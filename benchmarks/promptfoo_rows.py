@@ -11,14 +11,7 @@ from geval_cli.store.state import open_state
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.promptfoo_rows import (
-    MODES,
-    ROOT,
-    Table,
-    compare,
-    recorded_configs,
-    reference_model,
-)
+from support.promptfoo_rows import MODES, ROOT, Table, compare, recorded_configs, reference_model
 
 
 def run() -> None:

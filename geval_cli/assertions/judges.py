@@ -7,30 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import (
-    CheckContext,
-    JudgeDefaults,
-    MergedTest,
-    ModelGradedAssertion,
-)
-from geval_cli.errors import (
-    Problem,
-    Severity,
-    UnjudgeableError,
-)
-from geval_cli.providers.base import (
-    CLASSIFICATION,
-    EMBEDDING,
-    MODERATION,
-    SEARCH,
-    TEXT,
-    can_search,
-    kind_of,
-)
-from geval_cli.specs.base import (
-    JurySpec,
-    ProviderSpec,
-)
+from geval_cli.assertions.base import CheckContext, JudgeDefaults, MergedTest, ModelGradedAssertion
+from geval_cli.errors import Problem, Severity, UnjudgeableError
+from geval_cli.providers.base import CLASSIFICATION, EMBEDDING, MODERATION, SEARCH, TEXT, can_search, kind_of
+from geval_cli.specs.base import JurySpec, ProviderSpec
 from geval_cli.specs.promptfoo import JudgesSpec
 
 DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")

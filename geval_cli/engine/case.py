@@ -9,9 +9,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, MergedTest, RowColumn, Subject, Tools, Verdict, verdict_of
-from geval_cli.assertions.registry import (
-    wants_logprobs,
-)
+from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.assertions.trace import trace_of
 from geval_cli.engine.conversation import (
     Conversation,
@@ -38,18 +36,8 @@ from geval_cli.engine.prompt import (
     seen_by_templates,
     shown_prompt,
 )
-from geval_cli.engine.transforms import (
-    PROGRAMS,
-    own_verdict,
-    with_made_parts,
-    with_transformed_output,
-)
-from geval_cli.errors import (
-    CodeFailedError,
-    GevalError,
-    TemplateError,
-    UndoneError,
-)
+from geval_cli.engine.transforms import PROGRAMS, own_verdict, with_made_parts, with_transformed_output
+from geval_cli.errors import CodeFailedError, GevalError, TemplateError, UndoneError
 from geval_cli.gateway.call import OPEN_CASE
 from geval_cli.metrics import named_scores
 from geval_cli.plugins import extra

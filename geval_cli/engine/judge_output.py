@@ -12,15 +12,8 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, MergedTest, RowMember, Subject, Tools, location_of
 from geval_cli.assertions.geval_metric import metric_name
-from geval_cli.assertions.registry import (
-    judge_assertion,
-    judge_row,
-    prefetch_requests,
-    score_threshold,
-)
-from geval_cli.engine.transforms import (
-    seen_by_assertion,
-)
+from geval_cli.assertions.registry import judge_assertion, judge_row, prefetch_requests, score_threshold
+from geval_cli.engine.transforms import seen_by_assertion
 from geval_cli.errors import (
     CodeFailedError,
     GevalError,

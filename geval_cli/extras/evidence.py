@@ -11,10 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.metrics import WORST_FIRST
-from geval_cli.numbers import (
-    format_score,
-    plural,
-)
+from geval_cli.numbers import format_score, plural
 from geval_cli.plugins import extra
 from geval_cli.records import (
     AssertionResult,
@@ -57,13 +54,7 @@ from geval_cli.report.console import Cells, print_hanging, print_rows
 from geval_cli.report.failures import GROUPS_MAX, WHOLE, GroupBy, normalised
 from geval_cli.report.report import RunReport, usage_texts
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
-from geval_cli.report.terminal import (
-    TableRows,
-    excerpt_of,
-    fit_table,
-    print_line,
-    print_matrix,
-)
+from geval_cli.report.terminal import TableRows, excerpt_of, fit_table, print_line, print_matrix
 from geval_cli.report.verdict import (
     DIFFERENCE_STYLES,
     STYLES,

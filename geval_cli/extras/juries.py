@@ -11,24 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import (
-    Outcome,
-)
-from geval_cli.errors import (
-    GevalError,
-    JudgeError,
-    UndoneError,
-    UnjudgeableError,
-)
+from geval_cli.assertions.base import Outcome
+from geval_cli.errors import GevalError, JudgeError, UndoneError, UnjudgeableError
 from geval_cli.extras.graded.checklists import HALF
 from geval_cli.judge.estimate import Grade, passes
 from geval_cli.judge.grading import CHECKLIST, missed_required
 from geval_cli.numbers import format_score
 from geval_cli.records import JsonValue, Status, to_json
-from geval_cli.specs.base import (
-    CALIBRATED,
-    JuryRulesSpec,
-)
+from geval_cli.specs.base import CALIBRATED, JuryRulesSpec
 
 _WEIGHTED_DIGITS = 12
 """Of a weighted score: the last ones are rounding, which would break ties."""

@@ -21,11 +21,7 @@ from geval_cli.assertions.base import (
     check_texts,
 )
 from geval_cli.assertions.judges import ContextAssertion
-from geval_cli.errors import (
-    JudgeParseError,
-    Problem,
-    UnjudgeableError,
-)
+from geval_cli.errors import JudgeParseError, Problem, UnjudgeableError
 from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, own_prompt, question_of
 from geval_cli.extras.graded.verdicts import (
     parse_attributions,

@@ -21,17 +21,8 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import EXPECTED_OUTPUT, PAIRS
 from geval_cli.engine.columns import column_labels
 from geval_cli.metrics import with_members
-from geval_cli.records import (
-    AssertionResult,
-    CaseResult,
-    Column,
-    JsonValue,
-    RankedColumn,
-    RunSummary,
-)
-from geval_cli.statistics.intervals import (
-    Interval,
-)
+from geval_cli.records import AssertionResult, CaseResult, Column, JsonValue, RankedColumn, RunSummary
+from geval_cli.statistics.intervals import Interval
 
 Pair = tuple[int, int]
 Wins = Mapping[Pair, float]

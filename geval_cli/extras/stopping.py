@@ -29,14 +29,7 @@ from geval_cli.extras.compare.matching import match_columns
 from geval_cli.extras.trust.statistics.sequential import SequentialMean
 from geval_cli.metrics import metric_status
 from geval_cli.numbers import fixed, plural, trimmed
-from geval_cli.records import (
-    AssertionResult,
-    CaseResult,
-    EarlyStop,
-    GateResult,
-    SequentialDecision,
-    Status,
-)
+from geval_cli.records import AssertionResult, CaseResult, EarlyStop, GateResult, SequentialDecision, Status
 from geval_cli.runs.record import DECIDED_EARLY
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.statistics.paired import SIGNIFICANCE

@@ -16,14 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import UsageError
-from geval_cli.judge.metric import (
-    ChecklistItem,
-    Metric,
-    RatedExample,
-    RubricBand,
-    ScoreRange,
-    format_number,
-)
+from geval_cli.judge.metric import ChecklistItem, Metric, RatedExample, RubricBand, ScoreRange, format_number
 from geval_cli.judge.source import PARAM_LABELS, fence
 from geval_cli.records import JsonValue, Message
 from geval_cli.source.problems import hint_among

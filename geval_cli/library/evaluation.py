@@ -28,14 +28,7 @@ from geval_cli.judge.estimate import Grade
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.source import ASSISTANT, as_text, last_words, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
-from geval_cli.library.records import (
-    NO_OUTPUT,
-    Result,
-    TestCase,
-    given_media,
-    is_missing,
-    written_media,
-)
+from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, is_missing, written_media
 from geval_cli.providers.base import ClientModel
 from geval_cli.providers.registry import hears_audio, sees_images
 from geval_cli.records import TEST_TEXTS, JsonValue, Status, TraceStep, Turn, to_json

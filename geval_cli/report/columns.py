@@ -23,16 +23,7 @@ from geval_cli.numbers import (
     plural,
     share_bounds,
 )
-from geval_cli.records import (
-    ColumnSummary,
-    Delta,
-    Difference,
-    MetricStat,
-    Role,
-    RunSummary,
-    Stat,
-    Usage,
-)
+from geval_cli.records import ColumnSummary, Delta, Difference, MetricStat, Role, RunSummary, Stat, Usage
 from geval_cli.report.console import Cells, is_unicode, print_hanging, print_rows
 from geval_cli.report.report import RunReport, telling_metrics
 from geval_cli.report.sanitize import one_line

@@ -11,16 +11,7 @@ from geval_cli.errors import ConfigError, GevalError, OutputError, Problem, Usag
 from geval_cli.events import RunEvent
 from geval_cli.numbers import errors_failed, format_cost, format_count, format_share, plural
 from geval_cli.plugins import REPORTS, extra, find_plugin, plugin_names, source_of_bug
-from geval_cli.records import (
-    AskedTest,
-    CaseResult,
-    Column,
-    MetricSummary,
-    Role,
-    RunRecord,
-    RunSummary,
-    Usage,
-)
+from geval_cli.records import AskedTest, CaseResult, Column, MetricSummary, Role, RunRecord, RunSummary, Usage
 from geval_cli.report import FORMATS
 from geval_cli.report.safe_file import obstacle_to, output_error
 from geval_cli.report.sanitize import one_line, sanitize

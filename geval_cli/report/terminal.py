@@ -11,12 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import (
-    format_cost,
-    format_duration,
-    format_score,
-    plural,
-)
+from geval_cli.numbers import format_cost, format_duration, format_score, plural
 from geval_cli.plugins import extra
 from geval_cli.records import (
     STOPPED,

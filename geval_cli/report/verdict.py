@@ -11,12 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.engine.columns import column_name
-from geval_cli.numbers import (
-    format_score,
-    format_score_beside,
-    format_share,
-    format_share_beside,
-)
+from geval_cli.numbers import format_score, format_score_beside, format_share, format_share_beside
 from geval_cli.records import (
     NO_ERRORS_NOTE,
     CaseResult,

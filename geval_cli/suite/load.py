@@ -35,13 +35,7 @@ from geval_cli.suite.assertions import read_providers
 from geval_cli.suite.gates import DerivedMetric, Gate, read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.suite import (
-    BaselineName,
-    ConfiguredFile,
-    LoadedSuite,
-    OpenedSuite,
-    tag_texts,
-)
+from geval_cli.suite.suite import BaselineName, ConfiguredFile, LoadedSuite, OpenedSuite, tag_texts
 from geval_cli.suite.test_files import InMemoryRows, RowSource, read_rows
 from geval_cli.suite.tests import NO_DEFAULT, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems

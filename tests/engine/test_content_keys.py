@@ -6,14 +6,7 @@ from typing import Any
 import pytest
 
 from geval_cli.assertions.base import MergedTest
-from geval_cli.engine.plan import (
-    NOTHING_SAID,
-    content_key,
-    key_across_formats,
-    key_of,
-    rough_key,
-    words_of,
-)
+from geval_cli.engine.plan import NOTHING_SAID, content_key, key_across_formats, key_of, rough_key, words_of
 from geval_cli.records import TraceStep, Turn
 from geval_cli.source.source_map import SourcePath
 

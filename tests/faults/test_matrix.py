@@ -4,14 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.faults import (
-    ERROR_TYPES,
-    FAULTS,
-    FaultyServer,
-    expected_status,
-    generation_config,
-    judge_config,
-)
+from support.faults import ERROR_TYPES, FAULTS, FaultyServer, expected_status, generation_config, judge_config
 from support.loopback import LoopbackServer
 from support.product import Product
 

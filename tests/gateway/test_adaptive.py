@@ -3,11 +3,7 @@ import asyncio
 import pytest
 from support.fake_provider import FakeProvider, ask
 
-from geval_cli.errors import (
-    ProviderRateLimitError,
-    ProviderRequestError,
-    ProviderUnavailableError,
-)
+from geval_cli.errors import ProviderRateLimitError, ProviderRequestError, ProviderUnavailableError
 from geval_cli.gateway.limits import AdaptiveSlots, CallOutcome, Pace
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse

@@ -26,12 +26,7 @@ from geval_cli.extras.compare.comparison import (
     without_rivals,
 )
 from geval_cli.extras.compare.matching import MatchedBy, match_columns
-from geval_cli.extras.compare.text import (
-    baseline_of,
-    changes_text,
-    comparison_markdown,
-    print_comparison,
-)
+from geval_cli.extras.compare.text import baseline_of, changes_text, comparison_markdown, print_comparison
 from geval_cli.numbers import estimated
 from geval_cli.records import (
     AssertionResult,

@@ -23,11 +23,7 @@ from geval_cli.extras.compare.comparison import EarlierRun
 from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.calibration import calibrate
 from geval_cli.extras.trust.estimation import estimate
-from geval_cli.extras.trust.improving import (
-    AgreementMeasure,
-    ComparedLabels,
-    agreement_of,
-)
+from geval_cli.extras.trust.improving import AgreementMeasure, ComparedLabels, agreement_of
 from geval_cli.extras.trust.labelling import (
     GivenLabel,
     LabelChoice,

@@ -33,14 +33,7 @@ from geval_cli.extras.compare.matching import (
 from geval_cli.extras.run_pages import StoredVerdict
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
-from geval_cli.numbers import (
-    estimated,
-    format_p,
-    format_score,
-    format_share,
-    format_threshold,
-    plural,
-)
+from geval_cli.numbers import estimated, format_p, format_score, format_share, format_threshold, plural
 from geval_cli.plugins import extra
 from geval_cli.records import (
     SCHEMA_VERSION,

@@ -16,11 +16,7 @@ from geval_cli.extras.compare.comparison import (
     headline,
     is_rate,
 )
-from geval_cli.numbers import (
-    format_p,
-    format_time,
-    plural,
-)
+from geval_cli.numbers import format_p, format_time, plural
 from geval_cli.records import JsonValue, Status
 from geval_cli.report.console import Cells, is_unicode, print_hanging, print_rows
 from geval_cli.report.sanitize import (

@@ -9,13 +9,7 @@ from msgspec import Struct, field
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.generation.generating import row_id
 from geval_cli.extras.generation.options import GenerateTestsOptions
-from geval_cli.extras.generation.questions import (
-    GROUPED_AT,
-    KnownQuestions,
-    grouped,
-    similar_pairs,
-    tf_idf,
-)
+from geval_cli.extras.generation.questions import GROUPED_AT, KnownQuestions, grouped, similar_pairs, tf_idf
 from geval_cli.extras.traces.importing import ModelAnswer, TraceReading, chosen_answers, read_traces
 from geval_cli.gateway.gateway import BoundModel
 from geval_cli.json_codec import decode_json

@@ -15,19 +15,12 @@ from geval_cli.assertions.base import (
     render_deep,
 )
 from geval_cli.assertions.judges import judge_provider
-from geval_cli.errors import (
-    ConfigError,
-    JudgeError,
-    Problem,
-)
+from geval_cli.errors import ConfigError, JudgeError, Problem
 from geval_cli.judge.calls import JudgeCalls, whole_text
 from geval_cli.judge.prompt import Block, question_text, user_message
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role
 from geval_cli.source.yaml_source import read_yaml
-from geval_cli.specs.base import (
-    RubricPromptSpec,
-    TestOptionsSpec,
-)
+from geval_cli.specs.base import RubricPromptSpec, TestOptionsSpec
 
 Part = Literal["evaluate", "steps"]
 

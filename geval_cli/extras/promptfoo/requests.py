@@ -17,12 +17,7 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import Rendered, render_content, template_of
 from geval_cli.errors import ConfigError, Problem, Severity, TemplateError
 from geval_cli.patterns import compile_later
-from geval_cli.providers.base import (
-    TEXT,
-    is_program,
-    kind_of,
-    takes_text,
-)
+from geval_cli.providers.base import TEXT, is_program, kind_of, takes_text
 from geval_cli.providers.options import ENDPOINT_KEYS, SET_BY_GEVAL
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.records import Choice, JsonValue, Message

@@ -7,21 +7,9 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
-from geval_cli.numbers import (
-    format_duration,
-    format_percentage,
-    format_share_interval,
-    plural,
-)
+from geval_cli.numbers import format_duration, format_percentage, format_share_interval, plural
 from geval_cli.plugins import extra
-from geval_cli.records import (
-    CaseResult,
-    Column,
-    ColumnSummary,
-    RunSummary,
-    Stat,
-    Status,
-)
+from geval_cli.records import CaseResult, Column, ColumnSummary, RunSummary, Stat, Status
 from geval_cli.report.case_view import (
     PROBLEMS,
     CaseView,

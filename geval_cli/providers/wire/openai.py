@@ -8,12 +8,7 @@ from msgspec.structs import replace
 from geval_cli.plugins import extra
 from geval_cli.providers.base import TEXT, ProviderSource, kind_of
 from geval_cli.providers.presets import endpoint_of, speaks_responses
-from geval_cli.providers.wire.chat import (
-    answer_message,
-    chat_messages,
-    parse_choices,
-    place_of,
-)
+from geval_cli.providers.wire.chat import answer_message, chat_messages, parse_choices, place_of
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAnswer
 from geval_cli.records import Choice, ModelRequest, ToolDefinition
 from geval_cli.source.media import with_parts_of

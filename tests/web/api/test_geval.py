@@ -13,12 +13,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.web_server import KEY, HttpAnswer, RunningServer, judge_environ, running_server
 
 import geval_cli
-from geval_cli.assertions.geval_metric import (
-    GEvalFields,
-    MetricDefaults,
-    ScoringChoice,
-    metric_from_spec,
-)
+from geval_cli.assertions.geval_metric import GEvalFields, MetricDefaults, ScoringChoice, metric_from_spec
 from geval_cli.extras.web.api.geval import GEvalRequest, _metric
 from geval_cli.extras.web.api.runs import StartRequest
 from geval_cli.extras.web.settings import ServerSettings

@@ -29,11 +29,7 @@ from geval_cli.extras.generation.generating import (
     plan_generation,
     profiles_request,
 )
-from geval_cli.extras.generation.options import (
-    GeneratePersonasOptions,
-    GenerateTestsOptions,
-    WritingOptions,
-)
+from geval_cli.extras.generation.options import GeneratePersonasOptions, GenerateTestsOptions, WritingOptions
 from geval_cli.extras.plan import request_counts
 from geval_cli.extras.traces.importing import line_of, no_file
 from geval_cli.gateway.budget import Budget
@@ -49,14 +45,7 @@ from geval_cli.report.sanitize import one_line, quoted, sanitize
 from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.session import (
-    UNPRICED_HINT,
-    Session,
-    check_price,
-    counted,
-    judge_problems,
-    open_session,
-)
+from geval_cli.runs.session import UNPRICED_HINT, Session, check_price, counted, judge_problems, open_session
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import gather_env
 from geval_cli.source.problems import did_you_mean

@@ -18,13 +18,7 @@ from geval_cli.errors import (
 )
 from geval_cli.extras.programs.scripting.processes import DEFAULT_PARALLEL
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
-from geval_cli.providers.options import (
-    LIMIT_KEYS,
-    OtherKeys,
-    check_settings,
-    limits_of,
-    own_settings,
-)
+from geval_cli.providers.options import LIMIT_KEYS, OtherKeys, check_settings, limits_of, own_settings
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.chat import (

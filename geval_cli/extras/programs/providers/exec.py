@@ -13,11 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from geval_cli.errors import (
-    Problem,
-    ProviderRequestError,
-    ProviderUnavailableError,
-)
+from geval_cli.errors import Problem, ProviderRequestError, ProviderUnavailableError
 from geval_cli.extras.http_provider.placeholders import PlaceholderValues, has_place, without_spaces
 from geval_cli.extras.programs.providers.base import (
     ProgramProvider,

@@ -5,11 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from geval_cli.errors import (
-    Problem,
-    ProviderRequestError,
-    ProviderUnavailableError,
-)
+from geval_cli.errors import Problem, ProviderRequestError, ProviderUnavailableError
 from geval_cli.extras.programs.providers.base import (
     ProgramProvider,
     ProgramSettings,

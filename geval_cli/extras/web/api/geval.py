@@ -11,12 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic.alias_generators import to_camel
 from starlette.types import Receive
 
-from geval_cli.assertions.geval_metric import (
-    GEvalFields,
-    MetricDefaults,
-    ScoringChoice,
-    metric_from_spec,
-)
+from geval_cli.assertions.geval_metric import GEvalFields, MetricDefaults, ScoringChoice, metric_from_spec
 from geval_cli.assertions.judges import DEFAULT_JUDGE
 from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.extras.web.problems_json import RefusedError, described, upstream_problem
