@@ -271,6 +271,7 @@ def _formats() -> FormatChecker:
     return formats
 
 
+@lru_cache(maxsize=512)
 def _as_python(pattern: str) -> str:
     """Return a schema's pattern, which is JavaScript's, for the module `regex`; one that only Python knows stays."""
     escapes = (found[1] for found in re.finditer(r"\\(.)", pattern, re.DOTALL))

@@ -96,16 +96,14 @@ class LikelyMistakes(Struct):
             self._read(provider)
         for gate in suite.gates:
             self._used.update(_WORD.findall(gate.text))
+        default = self._all_tests.default if self._all_tests is not None else None
+        if default is not None:
+            self._note_changed(default.place, _by_key(default.vars))
 
     def record(self, test: MergedTest) -> None:
         """Note the next test."""
         self._note_unrendered(test)
-        for keys, value in (
-            (("output",), test.output),
-            *((("vars", name), value) for name, value in test.vars.items()),
-        ):
-            if isinstance(value, int | float):
-                self._note_changed(value, self._home(test, keys), *keys)
+        self._note_changed(test.place, {("output",): test.output, **_by_key(test.vars)})
         for spec in each_assertion(test.assertions):
             value = vars(spec).get("value")  # pydantic takes long to say that a type has no such field
             if isinstance(value, str):
@@ -116,7 +114,7 @@ class LikelyMistakes(Struct):
                     self._note_quotes(item, spec, "value", index)
                     self._note_braces(test, item, spec, "value", index)
             elif isinstance(value, int | float):
-                self._note_changed(value, spec.place, "value")
+                self._note_changed(spec.place, {("value",): value})
         self._names.update(test.vars)
         if test.user is not None:
             self._has_users = True
@@ -274,15 +272,21 @@ class LikelyMistakes(Struct):
         if found and found[1] in test.variables and len(self._braced) < _NAMES_MAX:
             self._braced.setdefault(value, (found[1], spec.place.value(*keys)))
 
-    def _note_changed(self, value: float, place: SourcePath | Location, *keys: str) -> None:
-        """Note a number that is not shown as it is written: 02134, 1.10 or 1e3 may be a code, a version or a price."""
-        if isinstance(value, bool) or len(self._changed) >= _NAMES_MAX:
+    def _note_changed(
+        self, place: SourcePath | Location, values: Mapping[tuple[str, ...], JsonValue]
+    ) -> None:
+        """Note numbers that are not shown as they are written: 02134, 1.10 or 1e3 may be a code, a version or a price.
+
+        Only those in YAML, which people write; programs write JSON, and a number in a Parquet file has no width.
+        """
+        if not isinstance(place, SourcePath) or not place.positions.file.endswith((".yaml", ".yml")):
             return
-        location = place.value(*keys) if isinstance(place, SourcePath) and place.has(*keys) else None
-        # What people write; programs write JSON, and a number in a Parquet file has no width.
-        is_yaml = location is not None and location.file.endswith((".yaml", ".yml"))
-        if location is not None and is_yaml and location.length != len(str(value)):
-            self._changed.setdefault((".".join(keys), str(value)), location)
+        for keys, value in values.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and len(self._changed) < _NAMES_MAX and place.has(*keys):
+                location = place.value(*keys)
+                if location is not None and location.length != len(str(value)):
+                    self._changed.setdefault((".".join(keys), str(value)), location)
 
     def _note_unrendered(self, test: MergedTest) -> None:
         named: list[tuple[tuple[str, ...], JsonValue]] = [
@@ -356,6 +360,10 @@ class LikelyMistakes(Struct):
         if not tag.isascii() or "-" in tag or "[" in tag:  # has names that are not words
             self._tags.add(tag)
         self.sees_all = self.sees_all or "vars" in words
+
+
+def _by_key(variables: Mapping[str, JsonValue]) -> dict[tuple[str, ...], JsonValue]:
+    return {("vars", name): value for name, value in variables.items()}
 
 
 def _may_be_several(text: str) -> bool:
