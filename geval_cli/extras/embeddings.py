@@ -21,6 +21,7 @@ from geval_cli.assertions.base import (
     rendered_texts,
     shortened,
 )
+from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.assertions.judges import DEFAULT_THRESHOLD, judge_provider
 from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
 from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, question_of
@@ -198,6 +199,20 @@ def _compared(spec: SimilarAssertion, text: str, found: float) -> Outcome:
     return Outcome.graded(score, reason, threshold, is_default=is_default, similarity=found)
 
 
+def _made_up_question(text: str) -> str:
+    """Return the question that a judge made up, also where it is the only text of an object of JSON."""
+    answer = parse_plain(text)
+    try:
+        found = parse_strict_json(answer)
+    except ValueError:
+        return answer
+    values = found.values() if isinstance(found, dict) else found if isinstance(found, list) else [found]
+    questions = [value for value in values if isinstance(value, str) and value.strip()]
+    if len(questions) != 1:
+        raise JudgeParseError("the judge's reply has no question", raw_text=text)
+    return questions[0]
+
+
 class AnswerRelevanceAssertion(ModelGradedAssertion):
     """answer-relevance: how similar the question is to questions that the output would answer."""
 
@@ -224,7 +239,7 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
             purpose=Purpose.QUESTIONS,
         )
         judge = JudgeClient(self, subject, tools)
-        made_up = await judge.ask_several(question, _QUESTIONS, parse_plain)
+        made_up = await judge.ask_several(question, _QUESTIONS, _made_up_question)
         (asked, *vectors), embedding_ms = await embed([question_of(subject), *made_up], self, subject, tools)
         near = [cosine(asked, vector) for vector in vectors]
         score = min(max(math.fsum(near) / len(near), 0.0), 1.0)

@@ -117,9 +117,16 @@ def test_answer_relevance_is_the_mean_nearness_of_made_up_questions(
     assert result.detail["questions"] == ["Q?", "Q?", "Q?"]
 
 
-def test_an_empty_question_is_an_error() -> None:
+@pytest.mark.parametrize("reply", [" ", "{}", "null", "7", '{"reason": 1}', '{"a": "Q?", "b": "R?"}'])
+def test_a_reply_without_a_question_is_an_error(reply: str) -> None:
     with pytest.raises(JudgeError):
-        graded("answer-relevance", graded_tools(" ", vectors=VECTORS), test=CONTEXT)
+        graded("answer-relevance", graded_tools(reply, vectors=VECTORS), test=CONTEXT)
+
+
+@pytest.mark.parametrize("reply", ['{"question": "Q?"}', '"Q?"', '["Q?"]', "Q?"])
+def test_a_question_in_json_is_the_question(reply: str) -> None:
+    tools = graded_tools(judge=SpeakingJudge([reply]), vectors=VECTORS)
+    assert graded("answer-relevance", tools, test=CONTEXT).detail["questions"] == ["Q?"] * 3
 
 
 RANKED = {"vars": {"query": "How much?"}, "retrieval_context": ("a", "b", "c", "d")}
