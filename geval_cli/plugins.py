@@ -173,13 +173,25 @@ def plugin_names(group: str) -> list[str]:
     return sorted(_entry_points(group))
 
 
+class WrongResultError(TypeError):
+    """A method of an assertion or a provider returned something else than what its class promises."""
+
+    def __init__(self, giver: object, method: str, wanted: type, found: object) -> None:
+        made = f"`{method}` of {type(giver).__qualname__} returned {type(found).__name__}"
+        super().__init__(f"{made}; it must return {wanted.__name__}")
+        self.module = type(giver).__module__
+
+
 def source_of_bug(error: BaseException) -> str:
     """Return whose bug an error shows: `the package geval-haiku` where its code was running, else `geval`."""
     groups = map(_entry_points, (ASSERTIONS, PROVIDERS, REPORTS, COMMANDS))
     points = [point for group in groups for same in group.values() for point in same]
     packages = {point.module.partition(".")[0]: _package_of(point) for point in points}
-    for frame, _ in walk_tb(error.__traceback__):
-        if package := packages.get(str(frame.f_globals.get("__name__")).partition(".")[0]):
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    if isinstance(error, WrongResultError):
+        modules.append(error.module)
+    for module in modules:
+        if package := packages.get(module.partition(".")[0]):
             return f"the package {package}"
     return "geval"
 

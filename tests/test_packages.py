@@ -244,6 +244,7 @@ from geval_cli.assertions.base import Assertion, ModelGradedAssertion, Outcome
 from geval_cli.errors import Problem
 from geval_cli.extras.graded.asking import JudgeClient, Question
 from geval_cli.judge.prompt import Block
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 class Made:
     def __init__(self, path): boom("made")
 class Heard:
@@ -277,6 +278,23 @@ class Placed(Assertion):
         return problems
 class Judged(Assertion):
     async def judge(self, subject, tools): boom("judged")
+class Says(Assertion):
+    async def judge(self, subject, tools): return True
+class Sync(Assertion):
+    def judge(self, subject, tools): return Outcome.of(True, "it is")
+class Odd:
+    def __init__(self, source):
+        self.id = self.label = source.id
+        self.identity = ProviderIdentity("odd", source.name, "")
+        self.limits = ProviderLimits()
+        self.is_cacheable = False
+        if hasattr(self, source.name): delattr(self, source.name)
+    async def complete(self, request): return "text"
+    async def aclose(self): pass
+class Blocking(Odd):
+    def complete(self, request): return "text"
+def check(source): pass
+def build(source): return (Blocking if source.name == "blocking" else Odd)(source)
 class Checked(Assertion):
     words: set[str] = set()
     def check(self, context): boom("checked")
@@ -294,7 +312,10 @@ def slips(tmp_path: Path) -> Path:
             "polite": "slips:Polite",
             "gone": "nowhere:X",
             "placed": "slips:Placed",
+            "says": "slips:Says",
+            "sync": "slips:Sync",
         },
+        "geval.providers": {"odd": "slips"},
         "geval.reports": {"made": "slips:Made", "heard": "slips:Heard", "done": "slips:Done"},
     }
     add_package(tmp_path / "site", "slippery", points)
@@ -320,6 +341,32 @@ def test_a_bug_of_a_package_is_not_called_one_of_geval(tmp_path: Path, slips: Pa
     done = geval(tmp_path, "run", "config.yaml", packages=slips)
     said = " ".join((done.stdout + done.stderr).split())
     assert (done.code, "this is a bug in the package slippery; " in said) == (4, True), said
+    assert "bug in geval" not in said
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "message"),
+    [
+        (ECHO.replace("{type: contains, value: hell}", "{type: sync}"), 2, "`judge` cannot be awaited"),
+        (ECHO.replace("echo", "odd:limits"), 2, "the plugin `odd` builds a provider without `limits`"),
+        (ECHO.replace("echo", "odd:identity"), 2, "the plugin `odd` builds a provider without `identity`"),
+        (ECHO.replace("echo", "odd:blocking"), 2, "a provider whose `complete` cannot be awaited"),
+        (ECHO.replace("echo", "odd:x"), 4, "`complete` of Odd returned str; it must return ModelResponse"),
+        (
+            ECHO.replace("{type: contains, value: hell}", "{type: says}"),
+            4,
+            "`judge` of Says returned bool; it must return Outcome",
+        ),
+    ],
+)
+def test_what_a_package_leaves_out_or_returns_wrongly_is_its_own_bug(
+    tmp_path: Path, slips: Path, config: str, code: int, message: str
+) -> None:
+    (tmp_path / "config.yaml").write_text(config)
+    done = geval(tmp_path, "run", "config.yaml", packages=slips)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert (done.code, message in said, "Traceback" in said) == (code, True, False), said
+    assert ("this is a bug in the package slippery" in said) == (code == 4)
     assert "bug in geval" not in said
 
 

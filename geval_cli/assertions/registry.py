@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import iscoroutinefunction
 from typing import Any
 
 from msgspec.structs import replace
@@ -37,7 +38,7 @@ from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.metric import Judge, identity_of
 from geval_cli.judge.prompt import prompt_version
-from geval_cli.plugins import ASSERTIONS, find_plugin, plugin_names
+from geval_cli.plugins import ASSERTIONS, WrongResultError, find_plugin, plugin_names
 from geval_cli.providers.redaction import public_url
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, Status
 from geval_cli.source.secrets import mask_config
@@ -285,6 +286,12 @@ def _plugin_class(name: str) -> type[Assertion]:
             f"the plugin `{name}` is not an assertion",
             hint=f"its entry point must name a subclass of {Assertion.__module__}.{Assertion.__qualname__}",
         )
+    for method in ("judge", "judge_row"):
+        if not iscoroutinefunction(getattr(found, method)):
+            raise UsageError(
+                f"the plugin `{name}` is an assertion whose `{method}` cannot be awaited",
+                hint=f"write `async def {method}`",
+            )
     return found
 
 
@@ -474,6 +481,8 @@ async def judge_assertion(spec: Assertion, subject: Subject, tools: Tools) -> As
     # Either is the outcome before `not-`, which `_result` applies.
     known = _earlier(spec, [subject], tools)
     outcome = known[0] if known else await spec.judge(subject, tools)
+    if not isinstance(outcome, Outcome):
+        raise WrongResultError(spec, "judge", Outcome, outcome)
     return _result(spec, _with_keys(spec, outcome, [subject], tools), subject, tools)
 
 

@@ -38,6 +38,7 @@ from geval_cli.gateway.call import (
 from geval_cli.gateway.capabilities import CapabilityLayer, FanOut
 from geval_cli.gateway.limits import Limits, OpenCases, Pace
 from geval_cli.gateway.retry import Circuit, Pauses, Retry
+from geval_cli.plugins import WrongResultError
 from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.source.media import called, find_media, markers_in, with_media
@@ -210,7 +211,10 @@ def build_stack(
 
 async def ask_provider(call: ModelCall) -> ModelResponse:
     """Send one request, behind all layers. The choices are aligned with the request's samples."""
-    return align(await call.provider.complete(call.request), call.request, call.provider.id)
+    response = await call.provider.complete(call.request)
+    if not isinstance(response, ModelResponse):
+        raise WrongResultError(call.provider, "complete", ModelResponse, response)
+    return align(response, call.request, call.provider.id)
 
 
 class Gateway:

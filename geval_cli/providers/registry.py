@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from inspect import iscoroutinefunction
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -176,7 +177,7 @@ def check_provider(
     if kind is None:
         return [_unknown_kind(source)]
     check: Any = getattr(_module(kind.checks, kind), "check", None)
-    problems: list[Problem] = check(source) if check else []
+    problems: list[Problem] = (check(source) or []) if check else []
     return problems
 
 
@@ -212,7 +213,7 @@ def check_ready(
     source = _source(spec, env, base_dir, access)
     kind = _find_kind(source)
     check: Any = getattr(_module(kind.checks, kind), "check_ready", None) if kind else None
-    problems: list[Problem] = check(source) if check else []
+    problems: list[Problem] = (check(source) or []) if check else []
     return problems
 
 
@@ -283,7 +284,28 @@ def build_provider(
     if refused is not None:
         raise ConfigError([refused])
     provider: Provider = _module(kind.builds, kind).build(source)
+    if kind.plugin is not None:
+        _check_parts(provider, kind.title)
     return provider
+
+
+_PARTS = ("id", "label", "identity", "limits", "is_cacheable", "complete", "aclose")
+
+
+def _check_parts(provider: Provider, name: str) -> None:
+    """Refuse what a plugin built where it is no provider."""
+    missing = next((part for part in _PARTS if not hasattr(provider, part)), None)
+    if missing is not None:
+        raise UsageError(
+            f"the plugin `{name}` builds a provider without `{missing}`",
+            hint=f"give it all that geval_cli.providers.base.Provider has: {', '.join(_PARTS)}",
+        )
+    for part in ("complete", "aclose"):
+        if not iscoroutinefunction(getattr(provider, part)):
+            raise UsageError(
+                f"the plugin `{name}` builds a provider whose `{part}` cannot be awaited",
+                hint=f"write `async def {part}`",
+            )
 
 
 def _module(name: str, kind: ProviderKind) -> Any:
