@@ -8,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 from msgspec.structs import replace
-from support.sample_run import make_case, make_judged, make_report
+from support.sample_run import SUMMARY, make_case, make_judged, make_report
 
-from geval_cli.records import CaseResult, Column, ErrorInfo, RunSummary, Status
+from geval_cli.records import (
+    NO_ERRORS_NOTE,
+    CaseResult,
+    Column,
+    ErrorInfo,
+    GateResult,
+    RunSummary,
+    Status,
+)
 from geval_cli.report.report import write_results_file
 
 SCHEMA = Path(__file__).parent / "junit.xsd"
@@ -144,3 +152,28 @@ def test_derived_metrics_of_a_column_are_properties_of_its_suite(tmp_path: Path)
         {"geval.derived.f<1>": "0.25", "geval.derived.whole": "2.00"},
         {"geval.derived.f<1>": "0.75", "geval.derived.whole": "2.00"},
     ]
+
+
+GATES = (
+    GateResult("tone.mean >= 0.9", Status.FAILED, 0.75, "n=8"),
+    GateResult("cost <= 1", Status.PASSED, 0.5),
+    GateResult("latency.p95 <= 5", Status.ERROR, None, "no answer was timed"),
+    GateResult("pass_rate >= 0.8", Status.NOT_EVALUATED, None, "undecided"),
+    GateResult("errors <= 0", Status.ERROR, 2.0, NO_ERRORS_NOTE),
+)
+
+
+def test_gates_are_cases_of_a_suite_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "run.junit.xml"
+    write_results_file(file, make_report(summary=replace(SUMMARY, gates=GATES)))
+    etree.XMLSchema(file=str(SCHEMA)).assertValid(etree.parse(str(file)))
+    *_, suite = junitparser.JUnitXml.fromfile(str(file))
+    counts = (suite.name, suite.tests, suite.failures, suite.errors, suite.skipped)
+    assert counts == ("gates", 4, 1, 1, 1)
+    told = {case.name: [(type(item).__name__, item.message) for item in case.result] for case in suite}
+    assert told == {
+        "tone.mean >= 0.9": [("Failure", "0.75 (n=8)")],
+        "cost <= 1": [],
+        "latency.p95 <= 5": [("Error", "no answer was timed")],
+        "pass_rate >= 0.8": [("Skipped", None)],
+    }

@@ -3,8 +3,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from support.sample_run import make_case, make_judged, make_report
+from msgspec.structs import replace
+from support.sample_run import SUMMARY, make_case, make_judged, make_report
 
+from geval_cli.errors import Severity
 from geval_cli.extras.pull_requests.problem_formats import (
     ANNOTATIONS_MAX,
     Origin,
@@ -12,7 +14,7 @@ from geval_cli.extras.pull_requests.problem_formats import (
     run_problems,
     run_sentence,
 )
-from geval_cli.records import CaseResult, Column, ErrorInfo, Status
+from geval_cli.records import NO_ERRORS_NOTE, CaseResult, Column, ErrorInfo, GateResult, Status
 from geval_cli.report.report import write_results_file
 
 WORKSPACE = Path.cwd()
@@ -137,3 +139,25 @@ def test_files_that_ci_shows_begin_with_the_same_sentence(tmp_path: Path) -> Non
     assert sarif["runs"][0]["automationDetails"]["description"]["text"] == said
     root = ElementTree.parse(tmp_path / "run.junit.xml").getroot()
     assert {element.text for element in root.iter("system-out")} == {said}
+
+
+def test_gates_that_are_not_met_are_problems_of_the_config() -> None:
+    gates = (
+        GateResult("tone.mean >= 0.9", Status.FAILED, 0.75, "n=8"),
+        GateResult("cost <= 1", Status.PASSED, 0.5),
+        GateResult("latency.p95 <= 5", Status.ERROR, None, "no answer was timed"),
+        GateResult("errors <= 0", Status.ERROR, 2.0, NO_ERRORS_NOTE),
+    )
+    report = make_report(results=lambda: iter(()), summary=replace(SUMMARY, gates=gates))
+    assert [(item.severity, str(item.location), item.message) for item in run_problems(report)] == [
+        (
+            Severity.ERROR,
+            "examples/configs/vacation.yaml:1:1",
+            "the gate `tone.mean >= 0.9` is not met: 0.75 (n=8)",
+        ),
+        (
+            Severity.WARNING,
+            "examples/configs/vacation.yaml:1:1",
+            "the gate `latency.p95 <= 5` could not be checked: no answer was timed",
+        ),
+    ]

@@ -2,14 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from geval_cli.events import RunEvent
-from geval_cli.extras.pull_requests.problem_formats import run_sentence
+from geval_cli.extras.pull_requests.problem_formats import gate_found, run_sentence
 from geval_cli.numbers import format_score
-from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
+from geval_cli.records import NO_ERRORS_NOTE, AssertionResult, CaseResult, RunRecord, Status
 from geval_cli.report.case_view import (
     AssertionView,
     CaseView,
@@ -30,6 +30,8 @@ _DERIVED_MAX = 60
 _NAME_WIDTH = 200
 _MESSAGE_WIDTH = 300
 _TEXT_LINES, _TEXT_CHARACTERS = 40, 8_000
+_GATES = "gates"
+_GATE_ELEMENTS = {Status.FAILED: "failure", Status.ERROR: "error", Status.NOT_EVALUATED: "skipped"}
 # What is left by the ranges of XML 1.0, section 2.2.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -38,7 +40,8 @@ class JunitFile:
     """A results file that needs the whole report; it lets the events pass.
 
     A failed case is a `failure` with the reasons as its text, one that could not be judged an `error`, one without
-    anything to judge is `skipped`.
+    anything to judge is `skipped`. Gates are the cases of a suite of their own: a run that fails by them alone would
+    look like one that passed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,24 +72,25 @@ class JunitFile:
                     if value is not None:
                         found[f"geval.derived.{one_line(name, _NAME_WIDTH)}"] = format_score(value)
                 derived = found
-                file.write(_suite_start(title, column, report.run, statuses, time_ms, derived))
+                file.write(_suite_start(title, column.index, report.run, statuses, time_ms, derived))
                 for result in report.results():  # again for each column, so that no results are held
                     if result.column == column.index:
                         file.write(_case(result, title))
                 file.write(f"<system-out>{said}</system-out>\n<system-err/>\n</testsuite>\n")
+            file.write(_gates(report, said))
             file.write("</testsuites>\n")
 
 
 def _suite_start(
     title: str,
-    column: Column,
+    index: int,
     run: RunRecord,
-    counts: dict[Status, int],
+    counts: Mapping[Status, int],
     time_ms: int,
     derived: dict[str, str],
 ) -> str:
     attributes = {
-        "id": str(column.index),
+        "id": str(index),
         "name": title,
         "package": "geval",
         "timestamp": run.started_at[:19],
@@ -105,6 +109,26 @@ def _suite_start(
         for name, value in {**properties, **derived}.items()
     )
     return f"<testsuite{_attributes(attributes)}>\n<properties>\n{listed}</properties>\n"
+
+
+def _gates(report: RunReport, said: str) -> str:
+    """Return the suite of the run's gates; "" without any. Errors of cases are shown there, and need no gate."""
+    gates = [gate for gate in report.summary.gates if gate.note != NO_ERRORS_NOTE]
+    if not gates:
+        return ""
+    statuses = Counter(gate.status for gate in gates)
+    inner = ""
+    for gate in gates:
+        attributes = {"name": one_line(gate.gate, _NAME_WIDTH), "classname": _GATES, "time": _seconds(0)}
+        message = one_line(gate_found(gate), _MESSAGE_WIDTH)
+        if gate.status is Status.PASSED:
+            inner += _element("testcase", attributes)
+            continue
+        kind = _GATE_ELEMENTS[gate.status]
+        told = {} if kind == "skipped" else {"message": message, "type": "gate"}
+        inner += f"<testcase{_attributes(attributes)}>\n{_element(kind, told)}</testcase>\n"
+    start = _suite_start(_GATES, len(report.columns), report.run, statuses, 0, {})
+    return f"{start}{inner}<system-out>{said}</system-out>\n<system-err/>\n</testsuite>\n"
 
 
 def _case(result: CaseResult, title: str) -> str:

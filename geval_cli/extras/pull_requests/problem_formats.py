@@ -21,13 +21,13 @@ from geval_cli.cli.options import ProblemFormat
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.events import RunEvent
 from geval_cli.numbers import plural
-from geval_cli.records import AssertionResult, CaseResult, Column, Status
+from geval_cli.records import NO_ERRORS_NOTE, AssertionResult, CaseResult, Column, GateResult, Status
 from geval_cli.report.case_view import assertion_name, case_number, case_title, failure_text, whole_reason
 from geval_cli.report.columns import leader_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line, sanitize
-from geval_cli.report.verdict import UNICODE_SIGNS, column_title, run_outcome, whole_titles
+from geval_cli.report.verdict import UNICODE_SIGNS, column_title, gate_value, run_outcome, whole_titles
 from geval_cli.source.problems import render_problems, sort_problems
 from geval_cli.version import __version__
 
@@ -59,9 +59,13 @@ _RULES: Mapping[tuple[Origin, Severity], Rule] = MappingProxyType(
         (Origin.CONFIG, Severity.WARNING): Rule(
             "config-warning", "geval: config", "The config runs but may not do what you intend."
         ),
-        (Origin.RUN, Severity.ERROR): Rule("failed", "geval: failed", "An output was judged and failed."),
+        (Origin.RUN, Severity.ERROR): Rule(
+            "failed", "geval: failed", "An output was judged and failed, or a gate is not met."
+        ),
         (Origin.RUN, Severity.WARNING): Rule(
-            "not-judged", "geval: could not be judged", "An output could not be obtained or judged."
+            "not-judged",
+            "geval: could not be judged",
+            "An output could not be obtained or judged, or a gate could not be checked.",
         ),
     }
 )
@@ -330,7 +334,7 @@ class _Failures(Struct):
 
 
 def run_problems(report: RunReport) -> Iterator[Problem]:
-    """Yield a problem for each line of the config on which something did not pass.
+    """Yield a problem for each line of the config on which something did not pass, and for each gate that is not met.
 
     Failures are errors; what could not be judged is a warning. The first score, threshold and reason stand for those of
     the other cases.
@@ -347,6 +351,18 @@ def run_problems(report: RunReport) -> Iterator[Problem]:
         notes = tuple(note for note in (cases, _where(item, report.columns)) if note)
         message, severity = one_line(item.said, _SENTENCE_WIDTH), _SEVERITIES[item.status]
         yield Problem(message, _location(item.location), notes=notes, severity=severity)
+    for gate in report.summary.gates:
+        if gate.status in _SEVERITIES and gate.note != NO_ERRORS_NOTE:  # the cases with errors are told
+            what = "is not met" if gate.status is Status.FAILED else "could not be checked"
+            message = one_line(f"the gate `{gate.gate}` {what}: {gate_found(gate)}", _SENTENCE_WIDTH)
+            yield Problem(message, _location(report.run.config_path), severity=_SEVERITIES[gate.status])
+
+
+def gate_found(gate: GateResult) -> str:
+    """Return the value of a gate and how sure it is, or why there is none."""
+    if gate.actual is None:
+        return gate.note
+    return f"{gate_value(gate)} ({gate.note})" if gate.note else gate_value(gate)
 
 
 def _failures(result: CaseResult, report: RunReport) -> Iterator[tuple[Status, str, str, str]]:
