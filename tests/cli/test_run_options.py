@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args
 import pytest
 import typer
 from support.geval_command import clean_environment, run_geval
+from support.own_code import module_texts
 from typer.core import TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -232,6 +233,12 @@ def test_the_api_takes_the_options_that_are_marked_and_no_other() -> None:
     assert [name for name in marked if f"`{name}`" not in page] == [], (
         "name them in docs/reference/http-api.md"
     )
+
+
+def test_every_option_is_used() -> None:
+    code = "".join(text for name, text in module_texts().items() if name != "runs/options.py")
+    unused = [field.name for field, _ in DECLARED if not re.search(rf"\.{field.name}\b", code)]
+    assert unused == [], "nothing reads these fields of RunRequest"
 
 
 def test_the_options_of_the_library_are_on_its_page_and_no_other() -> None:
