@@ -245,6 +245,12 @@ def test_a_server_that_is_down_and_names_a_delay_is_told_with_the_time_too(world
     assert told.endswith(f"gives up at {at(2500)}")
 
 
+def test_waits_before_a_server_names_a_delay_take_nothing_from_the_time_that_is_told(world):
+    complete(world, answering(unavailable(), unavailable(), unavailable(), unavailable(30), "fine"))
+    [told] = world.notices
+    assert told.endswith(f"gives up at {at(2500)}")
+
+
 def test_a_short_time_limit_does_not_end_the_wait_for_a_minute_s_quota(world):
     answers = many(world, Quota(world, allowed=10), 15, limits=ProviderLimits(timeout_s=1, max_retries=1))
     assert [answer.text for answer in answers] == ["fine"] * 15

@@ -124,6 +124,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "self._marks.extend(bytes(place + 2 - len(self._marks)))",
     ): "marks that nobody asks for are 0",
     (
+        "geval_cli/gateway/retry.py",
+        "if pace.gap_s < _SHORTEST_GAP_S:",
+        "if (pace.gap_s <= _SHORTEST_GAP_S):",
+    ): "no gap that shrinks is exactly the shortest one",
+    (
         "geval_cli/judge/estimate.py",
         "_RESYNC_TOKENS = 6",
         "_RESYNC_TOKENS = 7",
