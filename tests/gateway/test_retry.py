@@ -246,9 +246,10 @@ def test_a_server_that_is_down_and_names_a_delay_is_told_with_the_time_too(world
 
 
 def test_waits_before_a_server_names_a_delay_take_nothing_from_the_time_that_is_told(world):
-    complete(world, answering(unavailable(), unavailable(), unavailable(), unavailable(30), "fine"))
+    limits = ProviderLimits(timeout_s=100, max_retries=9)
+    complete(world, answering(*[unavailable()] * 8, unavailable(30), "fine", limits=limits))
     [told] = world.notices
-    assert told.endswith(f"gives up at {at(2500)}")
+    assert told.endswith(f"gives up at {at(2000)}")
 
 
 def test_a_short_time_limit_does_not_end_the_wait_for_a_minute_s_quota(world):
