@@ -17,7 +17,7 @@ from msgspec import Struct
 from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.assertions.json_text import parse_schema, unless_empty
 from geval_cli.assertions.registry import EVALUATION_TYPES, check_schema
-from geval_cli.errors import Problem, Severity
+from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.judge.source import ASSISTANT, USER
 from geval_cli.records import CaseResult, Column, JsonValue, ProviderRef, Status, Turn
@@ -215,6 +215,7 @@ def words_of(turns: Iterable[Turn]) -> list[str]:
 
 
 _PATTERN_TIMEOUT_S = 2.0
+_SHOWN = 60  # characters
 _ANY = "*"
 _FIRST_BLOCK, _LARGEST_BLOCK = 500, 10_000
 """Numbers of drawn tests that are held at once."""
@@ -370,7 +371,12 @@ def _older_name(description: str | None, variables: Mapping[str, JsonValue], ind
 def _is_found(pattern: str, text: str) -> bool:
     import regex  # noqa: PLC0415 - few runs have patterns, and its own take a while to compile
 
-    return regex.search(pattern, text, timeout=_PATTERN_TIMEOUT_S) is not None
+    try:
+        return regex.search(pattern, text, timeout=_PATTERN_TIMEOUT_S) is not None
+    except TimeoutError as error:
+        what = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        message = f"the filter `{pattern}` takes more than {_PATTERN_TIMEOUT_S:g} s on `{what}`"
+        raise UsageError(message, hint="use a simpler pattern, without repetitions in repetitions") from error
 
 
 def _is_wanted(pattern: str | None, spec: ProviderSpec | PromptSpec) -> bool:

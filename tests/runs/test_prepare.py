@@ -172,6 +172,17 @@ def test_a_filter_that_selects_nothing_is_an_error_beside_warnings(tmp_path: Pat
         assert "is selected, so there is nothing to run" in message
 
 
+@pytest.mark.parametrize("key", ["pattern", "providers", "prompts"])
+def test_a_filter_that_takes_too_long_is_named(tmp_path: Path, key: str) -> None:
+    path, long = tmp_path / "suite.yaml", "a" * 60 + "!"
+    named = f"providers: [{{id: echo, label: {long}}}]\nprompts: [{{raw: hello, label: {long}}}]\n"
+    path.write_text(f"{named}tests: [{{description: {long}}}]", encoding="utf-8")
+    filters: dict[str, Any] = {f"filter_{key}": "^(a|a)*$"}
+    with pytest.raises(UsageError, match=r"the filter .* takes more than 2 s on `aaaa") as caught:
+        prepare(RunRequest(path, {}, **filters))
+    assert "simpler pattern" in caught.value.hint
+
+
 def test_one_run_is_not_gone_on_with_under_several_configs(suite: Path) -> None:
     requests = [RunRequest(suite, {}, resume_from="latest")] * 2
     with pytest.raises(UsageError, match="is for one run, but there are several configs"):
