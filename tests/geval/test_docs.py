@@ -15,7 +15,7 @@ from geval_cli.assertions.geval import GEvalAssertion
 from geval_cli.assertions.geval_metric import ChecklistItemSpec
 from geval_cli.judge.estimate import normalise_rating
 from geval_cli.judge.metric import DEFAULT_MIN_VALID, DEFAULT_SAMPLES, DEFAULT_THRESHOLD
-from geval_cli.judge.prompt import DIMENSIONS
+from geval_cli.judge.prompt import DIMENSIONS, example_variables
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "geval.md").read_text(encoding="utf-8")
 
@@ -126,6 +126,12 @@ def test_the_table_of_items_has_every_key_and_its_default() -> None:
         for name, info in ChecklistItemSpec.model_fields.items()
         if name != "place"
     }
+
+
+def test_the_section_on_own_prompts_names_every_variable_that_they_see() -> None:
+    section = PAGE.partition("## A prompt of your own")[2].partition("\n## ")[0]
+    told = set(re.findall(r"`(\w+)`", section.rpartition("```")[2]))
+    assert set(example_variables((1, 5), {})) <= told
 
 
 def spelling_of(name: str) -> str:
