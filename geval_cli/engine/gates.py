@@ -33,9 +33,15 @@ ALL_PASS = Gate("failures <= 0", Statistic.FAILURES, "<=", 0)
 
 
 def judge_gates(
-    gates: Sequence[Gate], results: Iterable[CaseResult], *, max_errors: int | None
+    gates: Sequence[Gate],
+    results: Iterable[CaseResult],
+    *,
+    max_errors: int | None,
+    spent: Usage | None = None,
 ) -> tuple[GateResult, ...]:
     """Return the result of each gate, and last of the limit `max_errors` on the number of errors; None sets no limit.
+
+    `spent` is what the whole run took: more than its results say where attempts were charged that brought no answer.
 
     A gate that nothing could be counted for is an error, never passed. Too many errors are an error too: nothing was
     found to be bad, but not all was judged.
@@ -46,6 +52,9 @@ def judge_gates(
         errored += result.status is Status.ERROR
         for item in sums:
             item.add(result)
+    for item in sums:
+        if spent is not None and not item.gate.tags:
+            item.usage = spent
     found = [item.result() for item in sums]
     if max_errors is not None:
         status = Status.PASSED if errored <= max_errors else Status.ERROR

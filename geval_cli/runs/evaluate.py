@@ -558,7 +558,8 @@ def with_verdicts(
             by_column = derive_by_column(prepared.suite.derived_metrics, results(), columns=len(columns))
             summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
-            judged = _judged(gates, max_errors, asked, run, baseline, prepared.labels)
+            spent = sum(summary.usage.values(), Usage())
+            judged = _judged(gates, max_errors, asked, run, baseline, prepared.labels, spent)
             summary = replace(summary, gates=judged)
         if early is not None:
             summary = replace(summary, gates=early.with_gates(summary.gates), early_stop=early.early_stop)
@@ -579,6 +580,7 @@ def _judged(
     run: RunRecord,
     baseline: Any,
     labels: object,
+    spent: Usage,
 ) -> tuple[GateResult, ...]:
     """Return the results of all gates in their order, those on differences and on true figures among them."""
     differences = [gate for gate in gates if gate.needs_baseline and not gate.needs_labels]
@@ -591,7 +593,7 @@ def _judged(
         earlier = None if baseline is None else baseline.earlier
         found |= extra("true differences").judge_true_differences(estimated, labels, earlier, run, results)
     others = [gate for gate in gates if gate.text not in found]
-    judged = iter(judge_gates(others, results(), max_errors=max_errors))
+    judged = iter(judge_gates(others, results(), max_errors=max_errors, spent=spent))
     in_order = [found[gate.text] if gate.text in found else next(judged) for gate in gates]
     return (*in_order, *judged)
 

@@ -448,3 +448,12 @@ def test_a_figure_of_the_run_is_not_taken_for_that_of_a_metric_of_the_same_name(
     problems = list(GateSubjects([gate(text)], metrics={metric}, own={metric}, fitting={0}).problems())
 
     assert [problem.hint for problem in problems] == ["give the metric another name"] * is_mixed_up
+
+
+def test_the_cost_of_a_run_is_all_that_it_spent_and_that_of_some_tests_what_their_results_say() -> None:
+    results = [replace(item, usage={Role.GENERATION: Usage(1, cost_usd=1.0)}) for item in PASSED]
+    gates = [gate("cost <= 7"), gate("cost[area=none] <= 7")]
+    found = judge_gates(gates, results, max_errors=None, spent=Usage(9, cost_usd=9.0))
+    assert [(item.status, item.actual) for item in found] == [(Status.FAILED, 9.0), (Status.PASSED, 0.0)]
+    unknown = judge_gates(gates[:1], results, max_errors=None, spent=Usage(9, cost_usd=None))
+    assert [item.status for item in unknown] == [Status.ERROR]

@@ -171,6 +171,11 @@ def test_what_a_function_took_is_counted_where_it_gives_no_answer(answer: dict[s
     result = run(Suite(tests=tests, providers=[bot], assertions=[{"type": "contains", "value": "x"}]))
     usage = result.summary.usage["generation"]  # type: ignore[index]
     assert (len(result.errors), usage.cost_usd, usage.input_tokens, usage.output_tokens) == (3, 6.0, 21, 9)
+    gated = run(Suite(tests=tests, providers=[bot], gates=["cost <= 5.5", "cost <= 6"]), max_errors=3)
+    assert [(gate.status, gate.actual) for gate in gated.summary.gates][:2] == [
+        ("failed", 6.0),
+        ("passed", 6.0),
+    ]
 
 
 async def never(prompt: str) -> str:
