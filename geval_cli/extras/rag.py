@@ -35,6 +35,7 @@ from geval_cli.judge.prompt import Block, numbered
 from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
 from geval_cli.records import Purpose, to_json
+from geval_cli.report.sanitize import value_text
 
 _ATTRIBUTIONS_SCHEMA: Mapping[str, Any] = reply_schema(
     {
@@ -594,7 +595,7 @@ def _written_context(test: MergedTest) -> str | tuple[str, ...]:
         if isinstance(value, str) and value.strip():
             return value
         if isinstance(value, list | tuple):
-            passages = tuple("" if item is None else str(item) for item in value)
+            passages = tuple("" if item is None else value_text(item) for item in value)
             if any(passage.strip() for passage in passages):
                 return passages
     return ()

@@ -52,6 +52,14 @@ def test_relevance_counts_the_passages_of_a_list() -> None:
     assert graded("context-relevance", graded_tools('{"relevant": [2]}'), test=test).score == 0.5
 
 
+def test_a_passage_that_is_a_mapping_is_shown_as_json() -> None:
+    judge = SpeakingJudge(['{"relevant": [1]}'])
+    passages = [{"text": "It costs 5.", "is_new": True}, "three", 7]
+    test = {"vars": {"query": "q", "context": passages}}
+    graded("context-relevance", graded_tools(judge=judge), test=test)
+    assert '1. {"text": "It costs 5.", "is_new": true}\n2. three\n3. 7' in judge.prompts[0]
+
+
 def test_relevance_of_the_users_own_prompt_counts_quoted_lines() -> None:
     own = "Quote what of {{ context }} answers {{ query }}."
     quoting = graded("context-relevance", graded_tools("It costs 5."), test=CONTEXT, rubricPrompt=own)
