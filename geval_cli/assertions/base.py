@@ -829,8 +829,11 @@ def rendered_texts(
             text = templates.render(written, test.variables)
             found = [text]
             if split and not is_list:
-                listed_in_json = _json_list(text) if templates.rules.template_language == "strict" else None
-                found = split_at_commas(text) if listed_in_json is None else listed_in_json
+                is_strict = templates.rules.template_language == "strict"
+                listed_in_json = _json_list(text) if is_strict else None
+                found = (
+                    split_at_commas(text, in_lines=is_strict) if listed_in_json is None else listed_in_json
+                )
         texts += map(as_text, found)
     return texts
 
@@ -865,12 +868,33 @@ def check_texts(value: JsonValue, place: SourcePath, context: CheckContext, prob
     return None not in rendered
 
 
-def split_at_commas(text: str) -> list[str]:
-    """The parts of a text with commas between them, without the space around them; quotes keep a comma in a part."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a part may be a whole document
-    rows = csv.reader(lines, skipinitialspace=True)
-    return [part.strip() for row in rows for part in row]
+_PART = compile_later(r'[\s,]*(?:"((?:\\["\\]|""|[^"])*+)"\s*(?:,|\Z)|([^\s,"][^,]*))')
+_QUOTE_WITHIN = compile_later(r'\\(["\\])|"(")')
+
+
+def split_at_commas(text: str, *, in_lines: bool = True) -> list[str]:
+    """The parts of a text with commas between them, without the space around them; quotes keep a comma in a part.
+
+    Nothing between two commas is no part. With `in_lines`, line breaks are like commas; else, as in promptfoo, they
+    belong to a part, and a backslash before a quote keeps it.
+    """
+    parts = None if in_lines else _parts_of_one_line(text)
+    if parts is None:
+        lines = [line for line in text.splitlines() if line.strip()]
+        csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a part may be a whole document
+        rows = csv.reader(lines, skipinitialspace=True)
+        parts = [part.strip() for row in rows for part in row if part.strip()]
+    return parts
+
+
+def _parts_of_one_line(text: str) -> list[str] | None:
+    """Return the parts by promptfoo's rules; None where a quotation does not end before a comma, an error there."""
+    parts, position = [], 0
+    while found := _PART.match(text, position):
+        quoted = _QUOTE_WITHIN.sub(lambda sign: sign[1] or sign[2], found[1] or "")
+        parts.append(quoted if found[2] is None else found[2].strip())
+        position = found.end()
+    return None if text[position:].strip(", \t\r\n") else parts
 
 
 def listed(texts: Sequence[str], limit: int = 5) -> str:

@@ -1,11 +1,14 @@
 import csv
 
 import pytest
+from support.specs import case
 from support.verdicts import judged, passes, problems
 
-from geval_cli.assertions.base import split_at_commas
+from geval_cli.assertions.base import rendered_texts, split_at_commas
 from geval_cli.errors import Severity
 from geval_cli.records import Status
+from geval_cli.specs.dialect import PROMPTFOO_RULES
+from geval_cli.templating import Templates
 
 
 @pytest.mark.parametrize(
@@ -93,8 +96,8 @@ def test_nothing_to_look_for_is_a_problem() -> None:
         *((f"not-{kind}", "{{e}}", "fails") for kind in ("contains", "icontains", "starts-with", "regex")),
         ("contains-any", ("a", ""), "passes"),
         ("icontains-any", ("{{e}}", "a"), "passes"),
-        ("not-contains-any", "a,, b", "fails"),
-        ("contains-any", "a, b,", "passes"),
+        ("not-contains-any", ("a", "{{e}}"), "fails"),
+        ("contains-any", "a,, b,", None),
         ("contains-all", ("a", ""), None),
         ("contains-any", ("a", "{{x}}"), None),
         ("contains", "{{x}}", None),
@@ -126,10 +129,31 @@ def test_an_undefined_name_in_one_of_the_texts_is_a_problem() -> None:
         ('say ""hi"", b', ['say ""hi""', "b"]),
         ("a\nb, c\n", ["a", "b", "c"]),
         ("", []),
+        ("a,\nb,, c ,", ["a", "b", "c"]),
     ],
 )
 def test_a_text_is_cut_at_commas_outside_of_quotes(text: str, parts: list[str]) -> None:
     assert split_at_commas(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ('"a, b", c', ["a, b", "c"]),
+        ("a,, b, ", ["a", "b"]),
+        ("a,\nb\nc\n", ["a", "b\nc"]),
+        (r'"a \"b\"", "c ""d""", e', ['a "b"', 'c "d"', "e"]),
+        (r'"a\\", b', ["a\\", "b"]),
+        ('say "hi", b', ['say "hi"', "b"]),
+        (' , "" ,', [""]),
+        ('"a" b, c', ["a b", "c"]),
+        ('a, "b', ["a", "b"]),
+        (" , ", []),
+    ],
+)
+def test_in_promptfoos_configs_line_breaks_belong_to_a_text(text: str, parts: list[str]) -> None:
+    assert split_at_commas(text, in_lines=False) == parts
+    assert rendered_texts(text, case(), Templates(PROMPTFOO_RULES), split=True) == parts
 
 
 def test_a_part_may_be_a_whole_document(request: pytest.FixtureRequest) -> None:

@@ -3,7 +3,6 @@
 The columns of a CSV file or a sheet become tests as a config would write them.
 """
 
-import csv
 import re
 from collections.abc import Collection, Iterator
 from itertools import count
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from geval_cli.assertions.base import split_at_commas
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.extras.promptfoo.env import TRUE_WORDS, existing_files
@@ -39,7 +39,6 @@ _CELL = compile_later(
     re.DOTALL,
 )
 _SCRIPT_FILE = compile_later(r"file://\S+\.(?P<suffix>py|js|mjs|cjs|ts|mts|cts)(?::[\w.]+)?$")
-_LINE_BREAK = compile_later(r"\r\n|\r|\n")
 _PREFIXES = {
     "javascript:": "javascript",
     "fn:": "javascript",
@@ -94,12 +93,7 @@ def assertion_of_cell(text: str, known_types: Collection[str]) -> dict[str, Json
     assertion: dict[str, JsonValue] = {"type": found["type"]}
     if written is not None:
         if base in _LISTS:
-            # The texts between the commas; quotes keep a comma inside a text.
-            line = _LINE_BREAK.sub(" ", written)
-            csv.field_size_limit(max(csv.field_size_limit(), len(line)))
-            assertion["value"] = [
-                item.strip() for row in csv.reader([line], skipinitialspace=True) for item in row
-            ]
+            assertion["value"] = split_at_commas(written, in_lines=False)
         else:
             assertion["value"] = written.strip()
     threshold = float(found["threshold"]) if found["threshold"] else _THRESHOLDS.get(base)

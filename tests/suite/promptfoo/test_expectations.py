@@ -14,6 +14,7 @@ from geval_cli.extras.promptfoo.test_rows import PROMPTFOO_TYPES, assertion_of_c
         ("not-icontains:x", {"type": "not-icontains", "value": "x"}),
         ("is-json", {"type": "is-json"}),
         ('contains-any:a,"b, c", d', {"type": "contains-any", "value": ["a", "b, c", "d"]}),
+        ("icontains-all:a\nb,, c,", {"type": "icontains-all", "value": ["a\nb", "c"]}),
         ("similar:hi", {"type": "similar", "value": "hi", "threshold": 0.8}),
         ("similar(0.5):hi", {"type": "similar", "value": "hi", "threshold": 0.5}),
         ("levenshtein(5):hi", {"type": "levenshtein", "value": "hi", "threshold": 5}),
