@@ -83,10 +83,10 @@ class TextListAssertion(Assertion):
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Look for every text; the reason names those that are missing, or the one that was found."""
         expected = _expected_texts(self, subject.test, tools.templates)
-        output, ignores_case = subject.text, self.base_type.startswith("i")
-        if ignores_case:
-            output = output.casefold()
-        missing = [text for text in expected if (text.casefold() if ignores_case else text) not in output]
+        ignores_case = self.base_type.startswith("i")
+        folded = _folding(tools.rules) if ignores_case else str
+        output = folded(subject.text)
+        missing = [text for text in expected if folded(text) not in output]
         case = _ANY_CASE if ignores_case else ""
         if self.base_type.endswith("-all"):
             if missing:
@@ -241,12 +241,7 @@ class TextComparison(Struct, frozen=True):
 
 COMPARISONS: dict[str, TextComparison] = {
     "contains": TextComparison(lambda text, value: value in text, "contains", "does not contain"),
-    "icontains": TextComparison(
-        lambda text, value: value.casefold() in text.casefold(),
-        "contains",
-        "does not contain",
-        _ANY_CASE,
-    ),
+    "icontains": TextComparison(lambda text, value: value in text, "contains", "does not contain", _ANY_CASE),
     "starts-with": TextComparison(str.startswith, "starts with", "does not start with"),
     "ends-with": TextComparison(str.endswith, "ends with", "does not end with"),
     "regex": TextComparison(lambda text, value: is_found(value, text), "matches", "does not match"),
@@ -305,9 +300,14 @@ class TextAssertion(Assertion):
             pattern = _pattern(value, tools.rules)
             passed = await asyncio.to_thread(comparison.holds, subject.text, pattern)
         else:
-            passed = comparison.holds(subject.text, value)
+            folded = _folding(tools.rules) if self.base_type == "icontains" else str
+            passed = comparison.holds(folded(subject.text), folded(value))
         does = comparison.does if passed else comparison.does_not
         return Outcome.of(passed, f'the output {does} "{shortened(value)}"{comparison.remark}')
+
+
+def _folding(rules: DialectRules) -> Callable[[str], str]:
+    return str.casefold if rules.folds_case else str.lower
 
 
 def _is_known(value: str, rules: DialectRules) -> bool:

@@ -95,6 +95,8 @@ class DialectRules(Struct, frozen=True, eq=False):
     """Whose JSON an output that is data becomes where its text is judged: `json.dumps`, or `JSON.stringify`."""
     patterns: Literal["python", "javascript"] = "python"
     """Whose regular expressions `regex` takes."""
+    folds_case: bool = True
+    """`icontains` takes `STRASSE` and `straße` for one text, as Unicode does; otherwise it compares small letters."""
     lists_refusals: bool = False
     """`is-refusal` looks for promptfoo's phrases anywhere in the output; otherwise for patterns in its first lines."""
     finds_loose_json: bool = False
@@ -160,6 +162,7 @@ PROMPTFOO_RULES = DialectRules(
     names_geval_by_criteria=False,
     data_as_text="javascript",
     patterns="javascript",
+    folds_case=False,
     lists_refusals=True,
     finds_loose_json=True,
     assumes_rubric_pass=True,

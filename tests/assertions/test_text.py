@@ -12,6 +12,23 @@ from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 
 
+@pytest.mark.parametrize(
+    ("value", "output", "passes"),
+    [
+        ("strasse", "Straße", False),
+        ("STRAß", "Straße", True),
+        ("σας", "ΣΑΣ", True),
+        ("istanbul", "İstanbul", False),
+    ],
+)
+def test_promptfoos_configs_compare_small_letters(value: str, output: str, passes: bool) -> None:
+    seen = replace(subject(output), rules=PROMPTFOO_RULES)
+    ruled = replace(tools(), templates=NunjucksTemplates(rules=PROMPTFOO_RULES))
+    for kind in ("icontains", "icontains-any", "icontains-all"):
+        result = asyncio.run(judge_assertion(assertion(kind, value=value), seen, ruled))
+        assert result.status is (Status.PASSED if passes else Status.FAILED)
+
+
 def judged(kind: str, value: object, output: JsonValue, **variables: JsonValue) -> AssertionResult:
     seen = subject(output, case(vars=variables))
     return asyncio.run(judge_assertion(assertion(kind, value=value), seen, tools()))
@@ -37,6 +54,7 @@ def judged(kind: str, value: object, output: JsonValue, **variables: JsonValue) 
         ("not-contains", "Paris", "It is Rome.", True),
         ("not-contains", "Rome", "It is Rome.", False),
         ("not-regex", r"\d", "none", True),
+        ("icontains-any", ["STRASSE"], "straße", True),
     ],
 )
 def test_verdicts(kind: str, value: object, output: JsonValue, passes: bool) -> None:

@@ -418,6 +418,8 @@ def _answers_tools(spec: Assertion, test: MergedTest) -> bool:
     return spec.base_type.startswith("is-valid-") and spec.base_type.endswith("call")
 
 
+# One sign of any kind, so many times or between the ends.
+_COUNTS_SIGNS = compile_later(r"(?:(?<!\\)\.|\[\^[^\]]*\]|\\[DSW])(?:\{|\$)")
 _WEIGHS_LIKE_PYTHON = compile_later(r"\(\?[a-zA-Z]+\)|\(\?P<")
 
 
@@ -1025,12 +1027,12 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
     ),
     PromptfooDifference(
         "characters",
-        "`levenshtein`, `icontains`",
-        "UTF-16 units, simple lower-casing",
-        "characters, Unicode case folding",
+        "`levenshtein`, and `regex` that counts characters (`^.{5}$`), of an output with emoji",
+        "UTF-16 units: an emoji counts as two or more",
+        "characters: most emoji count as one",
         assertion=lambda spec, test: (
             spec.base_type == "levenshtein"
-            or (spec.base_type.startswith("icontains") and not "".join(map(str, _values(spec))).isascii())
+            or (spec.base_type == "regex" and _COUNTS_SIGNS.search(str(_values(spec)[0])) is not None)
         ),
     ),
     PromptfooDifference(

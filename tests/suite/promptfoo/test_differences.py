@@ -169,6 +169,22 @@ def test_a_row_finds_the_config_that_it_concerns(row: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("pattern", "counts"),
+    [
+        ("^.{5}$", True),
+        ("^.$", True),
+        (r"^[^,]{2}", True),
+        (r"\S{3}", True),
+        (r"\.{3}$", False),
+        (r"^\d{3}$", False),
+    ],
+)
+def test_a_pattern_that_counts_characters_differs(pattern: str, counts: bool, tmp_path: Path) -> None:
+    found = ids_of(tmp_path, asserting({"type": "regex", "value": pattern}))
+    assert ("characters" in found) is counts
+
+
+@pytest.mark.parametrize(
     ("written", "is_date"),
     [
         ("2024-01-01", True),
