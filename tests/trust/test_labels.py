@@ -92,6 +92,14 @@ class TestReading:
         found = read(tmp_path, f'id,metric,label,scale\na,m,2,"{written}"\n', "labels.csv")
         assert found.scales == {"m": (1, 5)}
 
+    @pytest.mark.parametrize("mark", [";", "\t"])
+    def test_a_table_of_a_spreadsheet_with_decimal_commas(self, mark: str, tmp_path: Path) -> None:
+        lines = ["id|metric|label|score|var a, b", "a|m|0,5|1,0|1,5", "b|m|1|0.25|x"]
+        text = "\ufeff" + "\r\n".join(lines).replace("|", mark) + "\r\n"
+        found = read(tmp_path, text, "labels.csv").labels
+        assert [(label.human, label.score) for label in found] == [(0.5, 1), (1, 0.25)]
+        assert found[0].item.variables == (("a, b", "1,5"),)
+
     def test_rows_that_nobody_labelled_yet_are_counted(self, tmp_path: Path) -> None:
         found = read(tmp_path, "id,metric,label\na,m,1\nb,m,\nc,m, \n", "labels.csv")
         assert (len(found.labels), found.unlabelled) == (1, 2)
@@ -193,14 +201,26 @@ def test_problems_of_lines(tmp_path: Path, text: str | bytes, expected: str) -> 
             "2:5 the label 4 is not on the scale from 0 to 1 | add a column `scale`",
         ),
         ("id,metric,label\na,m,maybe\n", '2:5 a label must be a number, `pass` or `fail`, found "maybe"'),
-        ("id,metric,label\na,m,nan\n", "2:5 a label must be a number, `pass` or `fail`, found null"),
+        ("id,metric,label\na,m,nan\n", '2:5 a label must be a number, `pass` or `fail`, found "nan"'),
         ('id,metric,label\n"a,m,1\n', "2:1 this line cannot be read"),
         ("id,metric,label\n", "1:1 there are no label rows"),
+        ("id;metric;label\na;m\n", "2:1 this row has 2 cells, but the header has 3 | put text with `;` or"),
+        ("id;metric;label\na;m;0,5,1\n", '2:5 a label must be a number, `pass` or `fail`, found "0,5,1"'),
+        (
+            "Id,Metric,Label\na,m,1\nb,m,0\n",
+            "1:1 there is no column `metric` | did you mean `metric` by `Metric`?",
+        ),
+        ("id,metric,Label\na,m,1\nb,m,0\n", "1:1 unknown column `Label` | did you mean `label`?"),
     ],
 )
 def test_problems_of_tables(tmp_path: Path, text: str, expected: str) -> None:
     found = problems_of(tmp_path, text, "labels.csv")
     assert found[0].startswith(expected)
+
+
+def test_a_problem_of_the_first_line_is_told_once(tmp_path: Path) -> None:
+    for header in ("Id,Metric,Label", "id,metric,Label", "id,metrik,label"):
+        assert len(problems_of(tmp_path, f"{header}\na,m,1\nb,m,0\n", "labels.csv")) == 1
 
 
 def test_all_problems_come_at_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import heapq
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +32,7 @@ from geval_cli.source.files import read_text
 from geval_cli.source.json_source import json_line_positions, read_json
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import MAX_DEPTH, KeyPath, Positions, SourcePath
+from geval_cli.suite.tables import guess_delimiter
 
 JSON_LINES, COMMA_SEPARATED = frozenset({".jsonl", ".ndjson"}), ".csv"
 MAX_LABEL_BYTES = 64 * 1024 * 1024
@@ -41,6 +42,7 @@ VAR_COLUMN = "var "
 _MOST_CELL_CHARACTERS = 16 * 1024 * 1024
 _MOST_DIGITS = 4000
 _SCALE_TEXT = compile_later(r"\s*\[?\s*(-?\d+(?:\.\d+)?)\s*(?:,|\.\.|-|to)\s*(-?\d+(?:\.\d+)?)\s*\]?\s*")
+_DECIMAL_COMMA = compile_later(r"\s*-?\d+,\d+\s*")
 _BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets take UTF-8 for an encoding of their own
 _EXAMPLE = '{"id": "0.0.0", "metric": "coherence", "label": 4, "scale": [1, 5]}'
 
@@ -146,7 +148,8 @@ def _whole(digits: str) -> int:
 def _csv_rows(text: str, file: str, problems: list[Problem]) -> Iterator[Row]:
     csv.field_size_limit(_MOST_CELL_CHARACTERS)
     lines = list(io.StringIO(text, newline=""))
-    reader = csv.reader(lines, strict=True)
+    mark = guess_delimiter(next(filter(str.strip, lines)))
+    reader = csv.reader(lines, delimiter=mark, strict=True)
     header: list[str] | None = None
     before = 0
     try:
@@ -156,15 +159,19 @@ def _csv_rows(text: str, file: str, problems: list[Problem]) -> Iterator[Row]:
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]
-                problems.extend(_header_problems(header, Location(file, first, 1)))
+                found = [*_header_problems(header, Location(file, first, 1))]
+                problems += found
+                if found:  # each row would have them again
+                    return
             elif len(cells) != len(header):
                 message = f"this row has {plural(len(cells), 'cell')}, but the header has {len(header)}"
-                hint = "put text with commas or line breaks into double quotes"
+                signs = "commas" if mark == "," else f"`{mark}`"
+                hint = f"put text with {signs} or line breaks into double quotes"
                 problems.append(Problem(message, Location(file, first, 1), hint))
             else:
                 written = dict(zip(header, cells, strict=True))
                 spans = _CellMap(Location(file, first, 1), "".join(lines[first - 1 : before]), written)
-                yield _csv_row(written), SourcePath(Positions(file, keys=spans, values=spans))
+                yield _csv_row(written, mark), SourcePath(Positions(file, keys=spans, values=spans))
     except csv.Error as error:
         place = Location(file, before + 1, 1, length=0)
         problems.append(Problem(f"this line cannot be read: {error}", place, "check its double quotes"))
@@ -181,13 +188,25 @@ def _header_problems(header: list[str], place: Location) -> Iterator[Problem]:
             else "put the column names into the first line: id,metric,label"
         )
         yield Problem("there is no column `metric`", place, hint)
+        return
+    for name in header:
+        if not name.startswith(VAR_COLUMN) and (near := _meant_key(name, header)):
+            yield Problem(f"unknown column `{name}`", place, f"did you mean `{near}`?")
 
 
-def _csv_row(cells: Mapping[str, str]) -> dict[str, JsonValue]:
-    """Return a row as JSON would write it; an empty cell says nothing."""
+def _meant_key(name: str, others: Collection[str]) -> str | None:
+    """Return the key of labels that an unknown one is nearly, unless it is there, too."""
+    near = None if name in KEYS or name == DRAW_COLUMN else did_you_mean(name, KEYS)
+    return None if near in others else near
+
+
+def _csv_row(cells: Mapping[str, str], mark: str) -> dict[str, JsonValue]:
+    """Return a row as JSON would write it; an empty cell says nothing. Where commas do not separate, `0,5` is 0.5."""
     row: dict[str, JsonValue] = {}
     for name, written in cells.items():
         cell = formula_text(written)
+        if mark != "," and name in {"label", "score", "weight"} and _DECIMAL_COMMA.fullmatch(cell):
+            cell = cell.replace(",", ".")
         if name == "score":
             row[name] = _number_or_text(cell) if cell.strip() else None
         elif not cell.strip():
@@ -208,6 +227,8 @@ def _number_or_text(cell: str) -> JsonValue:
     try:
         number = float(cell)
     except ValueError:
+        return cell.strip()
+    if not math.isfinite(number):
         return cell.strip()
     return int(number) if number.is_integer() else number
 
@@ -487,8 +508,7 @@ class _Collector:
         """Take in a row; what is wrong with it goes to the problems, all at once."""
         known = len(self._problems)
         for key in row:
-            near = None if key in KEYS or key == DRAW_COLUMN else did_you_mean(key, KEYS)
-            if near is not None and near not in row:
+            if near := _meant_key(key, row):
                 self._report(f"unknown key `{key}`", place.key(key), f"did you mean `{near}`?")
         if "metric" not in row:
             self._report("this row has no metric", place.value(), 'add "metric" with its name in the config')
