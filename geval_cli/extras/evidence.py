@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.metrics import WORST_FIRST
-from geval_cli.numbers import format_score, plural
+from geval_cli.numbers import format_cost, format_count, format_score, plural
 from geval_cli.plugins import extra
 from geval_cli.records import (
     AssertionResult,
@@ -19,8 +19,10 @@ from geval_cli.records import (
     ColumnSummary,
     ErrorInfo,
     MetricStat,
+    Role,
     Status,
     TraceStep,
+    Usage,
 )
 from geval_cli.report.case_view import (
     PROBLEMS,
@@ -52,7 +54,7 @@ from geval_cli.report.columns import (
 )
 from geval_cli.report.console import Cells, print_hanging, print_rows
 from geval_cli.report.failures import GROUPS_MAX, WHOLE, GroupBy, normalised
-from geval_cli.report.report import RunReport, usage_texts
+from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.terminal import TableRows, excerpt_of, fit_table, print_line, print_matrix
 from geval_cli.report.verdict import (
@@ -764,6 +766,26 @@ def print_details(report: RunReport, console: Console) -> None:
     print_gates(report, console)
     for role, text in usage_texts(summary.usage):
         print_line(role, Text(text), console)
+
+
+_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge", Role.USER: "user"}
+
+
+def usage_texts(usage: Mapping[Role, Usage]) -> Iterator[tuple[str, str]]:
+    """Yield what was sent for each role: `judge`, and `14 answers (6 cached), 40.1k tokens in, 900 out, $0.21`."""
+    for role, amount in usage.items():
+        answers = plural(amount.requests, "answer")
+        if 0 < amount.cached_requests == amount.requests:
+            yield _ROLE_NAMES[role], f"{answers}, all from the cache"
+        elif amount.requests:
+            cached = f" ({amount.cached_requests:,} cached)" if amount.cached_requests else ""
+            tokens = (
+                f"{format_count(amount.input_tokens)} tokens in, {format_count(amount.output_tokens)} out"
+            )
+            parts = [f"{answers}{cached}", tokens]
+            if amount.cost_usd != 0:
+                parts.append(f"{'cost ' if amount.cost_usd is None else ''}{format_cost(amount.cost_usd)}")
+            yield _ROLE_NAMES[role], ", ".join(parts)
 
 
 _FLAKY_SHOWN = 10

@@ -5,6 +5,7 @@ expressions stay expressions, so that no value of this machine gets into the fil
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from geval_cli.assertions.serialize import serialize
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
-from geval_cli.source.env import EnvValues, as_plain_text, gather_env
+from geval_cli.source.env import ENV_EXPRESSION, EnvValues, gather_env
 from geval_cli.source.files import FILE_PREFIX, SourceFiles, is_file_reference
 from geval_cli.source.media import written_out
 from geval_cli.source.problems import sort_problems
@@ -202,7 +203,7 @@ class _WrittenEnv(EnvValues):
             return {key: self.literal(entry) for key, entry in value.items()}
         if isinstance(value, list):
             return [self.literal(item) for item in value]
-        return as_plain_text(value) if isinstance(value, str) and not is_file_reference(value) else value
+        return _as_plain_text(value) if isinstance(value, str) and not is_file_reference(value) else value
 
 
 class _PortableFiles(SourceFiles):
@@ -229,3 +230,19 @@ class _PortableFiles(SourceFiles):
         hint = "its text would mean something else inside a config"
         self.kept.append(Problem(message, asked_at, hint, severity=Severity.WARNING))
         return reference
+
+
+_NEVER_SET = "GEVAL_PLAIN_TEXT"
+
+
+def _as_plain_text(text: str) -> str:
+    """Return a text by which a config says this one, although an env expression in it would be filled in.
+
+    Each becomes the default of a variable that no environment has.
+    """
+
+    def default(match: re.Match[str]) -> str:
+        quoted = match[0].replace("\\", "\\\\").replace("'", "\\'")
+        return f"{{{{ env.{_NEVER_SET} | default('{quoted}') }}}}"
+
+    return ENV_EXPRESSION.sub(default, text)

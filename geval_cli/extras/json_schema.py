@@ -19,6 +19,7 @@ from geval_cli.assertions.geval_metric import (
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import UsageError
 from geval_cli.extras.decision_trees import TreeNode
+from geval_cli.extras.tools.calling import SimulatedToolsSpec, ToolsSpec
 from geval_cli.judge.grading import MOST_ITEMS
 from geval_cli.judge.prompt import DIMENSIONS
 from geval_cli.plugins import ASSERTIONS, plugin_names
@@ -33,10 +34,8 @@ from geval_cli.specs.base import (
     RubricPromptSpec,
     RunOptionsSpec,
     Score,
-    SimulatedToolsSpec,
     Spec,
     TestOptionsSpec,
-    ToolsSpec,
     TraceStepSpec,
     TurnSpec,
     field_options,

@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
+from geval_cli.judge.prompt import DIMENSIONS
+from geval_cli.metrics import with_members
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -32,6 +34,7 @@ from geval_cli.records import (
     run_record_from_json,
     run_summary_from_json,
 )
+from geval_cli.report.case_view import JudgeVerdict
 from geval_cli.store.runs import ResultReader, RunStore
 
 _WORD = re.compile(r'"([^"]+)"|([^\s"]+)')
@@ -801,3 +804,43 @@ def _point(row: tuple[Any, ...]) -> RunPoint:
 
 def _lenient_text(value: bytes) -> str:
     return value.decode(errors="replace")
+
+
+class ShownCriterion(Struct, frozen=True):
+    """The words that told a judge where to look; empty where the run does not say."""
+
+    text: str = ""
+    steps: tuple[str, ...] = ()
+
+
+class MetricCriteria:
+    """Collects the criteria of each metric from the results of a run.
+
+    Attributes:
+        criteria: by metric, of the first assertion that says any.
+        judged: metrics that a model judged.
+    """
+
+    def __init__(self) -> None:
+        self.criteria: dict[str, ShownCriterion] = {}
+        self.judged: set[str] = set()
+
+    def add(self, result: CaseResult) -> None:
+        """Learn what the assertions of one result say."""
+        for assertion, _ in with_members(result.assertions):
+            if assertion.metric is not None:
+                self._learn(assertion.metric, assertion)
+
+    def chosen(self, known: set[str]) -> set[str]:
+        """Return the metrics of `known` that a model judged; all of them where it judged none."""
+        return known & self.judged or known
+
+    def _learn(self, metric: str, assertion: AssertionResult) -> None:
+        verdict = JudgeVerdict(assertion.detail)
+        if "judge" in verdict.detail or assertion.type.endswith("g-eval"):
+            self.judged.add(metric)
+        if metric in self.criteria and self.criteria[metric].text:
+            return
+        dimension = str(verdict.detail.get("dimension"))
+        text = DIMENSIONS[dimension].definition if dimension in DIMENSIONS else verdict.criteria
+        self.criteria[metric] = ShownCriterion(text, verdict.steps)

@@ -16,7 +16,6 @@ from rich.cells import cell_len
 from geval_cli.assertions.json_text import called_tools, calls_beside
 from geval_cli.judge.estimate import passes
 from geval_cli.judge.grading import CHECKLIST, missed_required
-from geval_cli.judge.prompt import DIMENSIONS
 from geval_cli.judge.source import ENDS, USER
 from geval_cli.metrics import WORST_FIRST, with_members
 from geval_cli.numbers import (
@@ -680,43 +679,3 @@ def errors_of(result: CaseResult) -> Iterator[ErrorInfo]:
     if result.error is not None:
         yield result.error
     yield from (item.error for item, _ in with_members(result.assertions) if item.error is not None)
-
-
-class ShownCriterion(Struct, frozen=True):
-    """The words that told a judge where to look; empty where the run does not say."""
-
-    text: str = ""
-    steps: tuple[str, ...] = ()
-
-
-class MetricCriteria:
-    """Collects the criteria of each metric from the results of a run.
-
-    Attributes:
-        criteria: by metric, of the first assertion that says any.
-        judged: metrics that a model judged.
-    """
-
-    def __init__(self) -> None:
-        self.criteria: dict[str, ShownCriterion] = {}
-        self.judged: set[str] = set()
-
-    def add(self, result: CaseResult) -> None:
-        """Learn what the assertions of one result say."""
-        for assertion, _ in with_members(result.assertions):
-            if assertion.metric is not None:
-                self._learn(assertion.metric, assertion)
-
-    def chosen(self, known: set[str]) -> set[str]:
-        """Return the metrics of `known` that a model judged; all of them where it judged none."""
-        return known & self.judged or known
-
-    def _learn(self, metric: str, assertion: AssertionResult) -> None:
-        verdict = JudgeVerdict(assertion.detail)
-        if "judge" in verdict.detail or assertion.type.endswith("g-eval"):
-            self.judged.add(metric)
-        if metric in self.criteria and self.criteria[metric].text:
-            return
-        dimension = str(verdict.detail.get("dimension"))
-        text = DIMENSIONS[dimension].definition if dimension in DIMENSIONS else verdict.criteria
-        self.criteria[metric] = ShownCriterion(text, verdict.steps)

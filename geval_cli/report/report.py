@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, GevalError, OutputError, Problem, UsageError
 from geval_cli.events import RunEvent
-from geval_cli.numbers import errors_failed, format_cost, format_count, format_share, plural
+from geval_cli.numbers import errors_failed, format_share
 from geval_cli.plugins import REPORTS, extra, find_plugin, plugin_names, source_of_bug
-from geval_cli.records import AskedTest, CaseResult, Column, MetricSummary, Role, RunRecord, RunSummary, Usage
+from geval_cli.records import AskedTest, CaseResult, Column, MetricSummary, RunRecord, RunSummary
 from geval_cli.report import FORMATS
 from geval_cli.report.safe_file import obstacle_to, output_error
 from geval_cli.report.sanitize import one_line, sanitize
@@ -99,26 +99,6 @@ def telling_metrics(summary: RunSummary) -> dict[str, MetricSummary]:
         for name, metric in summary.metrics.items()
         if name not in summary.rankings or not metric.is_half
     }
-
-
-_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge", Role.USER: "user"}
-
-
-def usage_texts(usage: Mapping[Role, Usage]) -> Iterator[tuple[str, str]]:
-    """Yield what was sent for each role: `judge`, and `14 answers (6 cached), 40.1k tokens in, 900 out, $0.21`."""
-    for role, amount in usage.items():
-        answers = plural(amount.requests, "answer")
-        if 0 < amount.cached_requests == amount.requests:
-            yield _ROLE_NAMES[role], f"{answers}, all from the cache"
-        elif amount.requests:
-            cached = f" ({amount.cached_requests:,} cached)" if amount.cached_requests else ""
-            tokens = (
-                f"{format_count(amount.input_tokens)} tokens in, {format_count(amount.output_tokens)} out"
-            )
-            parts = [f"{answers}{cached}", tokens]
-            if amount.cost_usd != 0:
-                parts.append(f"{'cost ' if amount.cost_usd is None else ''}{format_cost(amount.cost_usd)}")
-            yield _ROLE_NAMES[role], ", ".join(parts)
 
 
 class ResultsFile(Protocol):

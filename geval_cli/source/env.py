@@ -27,11 +27,10 @@ _UNQUOTED_COMMENT = compile_later(r"(?:^|[ \t]+)#.*")
 _ESCAPE = compile_later(r"\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
-_EXPRESSION = compile_later(
+ENV_EXPRESSION = compile_later(
     r"\{\{-?\s*env\.(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*"
     r"(?:\|\s*default\(\s*(?P<default>'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")\s*\)\s*)?-?\}\}"
 )
-_NEVER_SET = "GEVAL_PLAIN_TEXT"
 _LIKE_AN_EXPRESSION = compile_later(r"\{\{-?\s*env\s*[.\[](?:[^}]|\}(?!\}))*\}\}")
 # These say where the clouds' libraries find a machine's credentials: in files that may name programs to run, or other
 # servers to ask.
@@ -145,20 +144,7 @@ def settable(values: Mapping[str, str], access: Access) -> dict[str, str]:
 def unknown_expression(text: str) -> str:
     """Return the first expression of an env value that `EnvValues` does not fill in; "" where there is none."""
     found = (match[0] for match in _LIKE_AN_EXPRESSION.finditer(text))
-    return next((expression for expression in found if not _EXPRESSION.fullmatch(expression)), "")
-
-
-def as_plain_text(text: str) -> str:
-    """Return a text by which a config says this one, although an env expression in it would be filled in.
-
-    Each becomes the default of a variable that no environment has.
-    """
-
-    def default(match: re.Match[str]) -> str:
-        quoted = match[0].replace("\\", "\\\\").replace("'", "\\'")
-        return f"{{{{ env.{_NEVER_SET} | default('{quoted}') }}}}"
-
-    return _EXPRESSION.sub(default, text)
+    return next((expression for expression in found if not ENV_EXPRESSION.fullmatch(expression)), "")
 
 
 class EnvValues:
@@ -212,7 +198,7 @@ class EnvValues:
             problems.append(self._undefined(name, place))
             return ""
 
-        return _EXPRESSION.sub(replacement, text)
+        return ENV_EXPRESSION.sub(replacement, text)
 
     def _undefined(self, name: str, place: SourcePath) -> Problem:
         near = did_you_mean(name, self.values)

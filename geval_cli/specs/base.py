@@ -626,15 +626,6 @@ class TraceStepSpec(Spec):
     ms: Annotated[float, Field(ge=0)] | None = Field(None, description="The duration in milliseconds.")
 
 
-class SimulatedToolsSpec(Spec):
-    """A model that answers in place of tools."""
-
-    provider: ProviderSpec = Field(description="The model that answers.")
-    world: Annotated[str, Field(min_length=1)] = Field(
-        description="What the tools know: a template with the test's variables; may be file://."
-    )
-
-
 class RecordedAnswerSpec(Spec):
     """One recorded answer of a tool: what it returned, or the error it gave."""
 
@@ -644,31 +635,6 @@ class RecordedAnswerSpec(Spec):
     )
     result: Any = Field(None, description="What the tool returns.")
     error: str | None = Field(None, description="The error that the tool gives instead of a result.")
-
-
-class ToolsSpec(Spec):
-    """The tools of a test; `file://tools.py` is short for `functions`."""
-
-    functions: str | tuple[str, ...] | None = Field(
-        None,
-        description="Python functions with type hints: file://tools.py (all public ones) or file://tools.py:NAME.",
-    )
-    definitions: Any = Field(
-        None,
-        description=(
-            "Tools without a function: a list of {name, description, parameters}, also as the APIs write"
-            " it; may be file://."
-        ),
-    )
-    simulate: SimulatedToolsSpec | None = Field(
-        None, description="A model that answers calls of the tools in `definitions`: {provider, world}."
-    )
-    recorded: tuple[RecordedAnswerSpec, ...] = Field(
-        (), description="Recorded answers, used first: [{name, args, result}] or [{name, args, error}]."
-    )
-    max_calls: Annotated[int, Field(ge=1, le=1000)] = Field(
-        MAX_CALLS, description="The most calls in one case; one more is an error of the case."
-    )
 
 
 class ToolSet(Struct, frozen=True):

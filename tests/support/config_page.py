@@ -6,6 +6,7 @@ from typing import Any
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.extras.json_schema import config_schema
+from geval_cli.extras.tools.calling import SimulatedToolsSpec, ToolsSpec
 from geval_cli.specs.base import (
     ChatMessageSpec,
     PromptSpec,
@@ -13,10 +14,8 @@ from geval_cli.specs.base import (
     RecordedAnswerSpec,
     RubricPromptSpec,
     RunOptionsSpec,
-    SimulatedToolsSpec,
     Spec,
     TestOptionsSpec,
-    ToolsSpec,
     TraceStepSpec,
     TurnSpec,
     expected_text,

@@ -22,13 +22,14 @@ from geval_cli.extras.batches.api import (
     joined,
     labelled,
     moment,
+    object_in,
     read_line,
     readable_lines,
     whole,
 )
 from geval_cli.patterns import compile_later
 from geval_cli.providers.network.messages import HttpCall, HttpResponse, Signer, json_bytes
-from geval_cli.providers.network.transport import Transport, object_in, response_error
+from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.wire.refusals import CallContext
 

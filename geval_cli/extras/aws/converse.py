@@ -39,7 +39,15 @@ from geval_cli.providers.wire.parameters import (
     takes_sampling,
     takes_schema,
 )
-from geval_cli.providers.wire.token_usage import TokenUsage, read_converse_usage
+from geval_cli.providers.wire.token_usage import (
+    InvalidCountError,
+    TokenUsage,
+    consistent,
+    count_in,
+    part_in,
+    reports,
+    text_in,
+)
 from geval_cli.records import Choice, Message, ModelRequest, ModelResponse, Role
 from geval_cli.source.media import with_parts_of
 
@@ -94,7 +102,7 @@ class ConverseProvider(EndpointProvider):
         return (choice,)
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
-        return read_converse_usage(body)
+        return _usage_of(body)
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
         settings = _settings(self._endpoint, request)
@@ -411,3 +419,32 @@ def _texts(block: Mapping[str, Any]) -> list[Any]:
     cited = block.get("citationsContent")
     parts = cited.get("content") if isinstance(cited, dict) else None
     return [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+
+
+def _usage_of(body: Mapping[str, Any]) -> TokenUsage | None:
+    """The tokens of an answer of Bedrock's Converse API; None as for a chat completion."""
+    usage = body.get("usage")
+    if not isinstance(usage, dict) or not reports(usage, "inputTokens", "outputTokens"):
+        return None
+    try:
+        read, written = count_in(usage, "cacheReadInputTokens"), count_in(usage, "cacheWriteInputTokens")
+        input_tokens, output_tokens = count_in(usage, "inputTokens"), count_in(usage, "outputTokens")
+        if count_in(usage, "totalTokens") != input_tokens + output_tokens:
+            # Some models count cached input as part of the input; the total tells which it is.
+            input_tokens += read + written
+        details = usage.get("cacheDetails")
+        listed = [item for item in (details if isinstance(details, list) else ()) if isinstance(item, dict)]
+        long = [item for item in listed if text_in(item, "ttl") == "1h"]
+        tier = text_in(part_in(body, "serviceTier"), "type")
+        return consistent(
+            TokenUsage(
+                input_tokens,
+                output_tokens,
+                cache_read_tokens=read,
+                cache_write_tokens=written,
+                long_cache_write_tokens=sum(count_in(item, "inputTokens") for item in long),
+                conditions={} if tier is None else {"service_tier": tier},
+            )
+        )
+    except InvalidCountError:
+        return None

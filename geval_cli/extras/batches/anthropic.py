@@ -15,12 +15,13 @@ from geval_cli.extras.batches.api import (
     is_too_old,
     joined,
     moment,
+    object_in,
     read_line,
     readable_lines,
     whole,
 )
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
-from geval_cli.providers.network.transport import Transport, object_in, response_error
+from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.wire.refusals import CallContext
 

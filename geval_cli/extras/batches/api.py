@@ -10,9 +10,12 @@ from msgspec import Struct
 
 from geval_cli.errors import ProviderResponseError
 from geval_cli.json_codec import decode_json
+from geval_cli.providers.network.messages import HttpResponse
+from geval_cli.providers.network.transport import json_in, response_error
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.chat import finite_number
+from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 
 LOGPROBS_PER_BATCH = 5_000
@@ -285,3 +288,11 @@ def way_to_batches(provider_id: str, config: Mapping[str, JsonValue] | None = No
         return f"write `{kind}:{name.removeprefix('responses:')}`: its batches take chat requests only"
     able = [f"{kind}:" for kind, preset in PRESETS.items() if preset.batch and kind not in _WITHOUT]
     return f"use {', '.join(able)}, or set `batch: openai` for a server that has OpenAI's batch API"
+
+
+def object_in(reply: HttpResponse, context: CallContext) -> dict[str, Any]:
+    """Return the JSON object in a 2xx `reply`. Raises ProviderResponseError when there is none."""
+    found = json_in(reply, context)
+    if not isinstance(found, dict):
+        raise response_error("JSON that is not an object", reply, context)
+    return found

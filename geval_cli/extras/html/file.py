@@ -65,6 +65,7 @@ from geval_cli.extras.html.run import (
 )
 from geval_cli.extras.run_pages import (
     Facet,
+    MetricCriteria,
     ResultFilter,
     ResultRow,
     SortOrder,
@@ -74,7 +75,7 @@ from geval_cli.extras.run_pages import (
 )
 from geval_cli.json_codec import encode_json
 from geval_cli.records import CaseResult, JsonValue
-from geval_cli.report.case_view import PROBLEMS, MetricCriteria
+from geval_cli.report.case_view import PROBLEMS
 from geval_cli.report.csv_file import (
     CONVERSATION_COLUMN,
     METADATA_COLUMN,

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
+from geval_cli.extras.evidence import usage_texts
 from geval_cli.numbers import format_duration, format_percentage, format_share_interval, plural
 from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, Column, ColumnSummary, RunSummary, Stat, Status
@@ -35,7 +36,7 @@ from geval_cli.report.columns import (
     mean_cells,
     run_means,
 )
-from geval_cli.report.report import RunReport, usage_texts, worst_case
+from geval_cli.report.report import RunReport, worst_case
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
     clipped_lines,

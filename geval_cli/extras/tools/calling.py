@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec.structs import replace
+from pydantic import Field
 
 from geval_cli.assertions.base import CheckContext, MergedTest
 from geval_cli.assertions.json_output import schema_errors, schema_problems
@@ -44,11 +45,11 @@ from geval_cli.source.command import ScriptError
 from geval_cli.source.files import FILE_PREFIX, is_file_reference
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import (
+    MAX_CALLS,
     ProviderSpec,
     RecordedAnswerSpec,
-    SimulatedToolsSpec,
+    Spec,
     ToolSet,
-    ToolsSpec,
     describe_value,
 )
 from geval_cli.store.runs import StoredCall
@@ -60,6 +61,40 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PYTHON = re.compile(r"(?P<path>.+\.py)(?::(?P<name>[A-Za-z_]\w*))?", re.DOTALL)
 _SCHEMA_KEYS = ("parameters", "input_schema", "parametersJsonSchema", "inputSchema")
 _NO_ARGUMENTS: dict[str, JsonValue] = {"type": "object", "properties": {}}
+
+
+class SimulatedToolsSpec(Spec):
+    """A model that answers in place of tools."""
+
+    provider: ProviderSpec = Field(description="The model that answers.")
+    world: Annotated[str, Field(min_length=1)] = Field(
+        description="What the tools know: a template with the test's variables; may be file://."
+    )
+
+
+class ToolsSpec(Spec):
+    """The tools of a test; `file://tools.py` is short for `functions`."""
+
+    functions: str | tuple[str, ...] | None = Field(
+        None,
+        description="Python functions with type hints: file://tools.py (all public ones) or file://tools.py:NAME.",
+    )
+    definitions: Any = Field(
+        None,
+        description=(
+            "Tools without a function: a list of {name, description, parameters}, also as the APIs write"
+            " it; may be file://."
+        ),
+    )
+    simulate: SimulatedToolsSpec | None = Field(
+        None, description="A model that answers calls of the tools in `definitions`: {provider, world}."
+    )
+    recorded: tuple[RecordedAnswerSpec, ...] = Field(
+        (), description="Recorded answers, used first: [{name, args, result}] or [{name, args, error}]."
+    )
+    max_calls: Annotated[int, Field(ge=1, le=1000)] = Field(
+        MAX_CALLS, description="The most calls in one case; one more is an error of the case."
+    )
 
 
 def read_tools(value: JsonValue, place: SourcePath, reading: LoadContext) -> ToolSet | None:

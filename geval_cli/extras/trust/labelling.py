@@ -12,6 +12,7 @@ from geval_cli.errors import UsageError
 from geval_cli.extras.compare.comparison import EarlierRun, Pairing
 from geval_cli.extras.compare.matching import match_columns
 from geval_cli.extras.html.drawing import Chart, Links
+from geval_cli.extras.run_pages import MetricCriteria, ShownCriterion
 from geval_cli.extras.trust.charts import label_charts
 from geval_cli.extras.trust.labels import (
     DRAW_COLUMN,
@@ -46,7 +47,6 @@ from geval_cli.extras.trust.weighted_draw import draw_name as next_name
 from geval_cli.judge.estimate import passes
 from geval_cli.metrics import with_members
 from geval_cli.records import CaseResult, JsonValue
-from geval_cli.report.case_view import MetricCriteria, ShownCriterion
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, output_digest, value_text
 from geval_cli.store.runs import RunLabels, RunStore, StoredLabel

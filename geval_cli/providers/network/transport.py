@@ -331,14 +331,6 @@ def json_in(reply: HttpResponse, context: CallContext) -> Any:
         raise response_error(what, reply, context) from error
 
 
-def object_in(reply: HttpResponse, context: CallContext) -> dict[str, Any]:
-    """Return the JSON object in a 2xx `reply`. Raises ProviderResponseError when there is none."""
-    found = json_in(reply, context)
-    if not isinstance(found, dict):
-        raise response_error("JSON that is not an object", reply, context)
-    return found
-
-
 def response_error(what: str, reply: HttpResponse, context: CallContext) -> ProviderResponseError:
     """Return the error for a 2xx `reply` that holds `what` instead of an answer."""
     message = f"{context.provider_id} sent {what}"

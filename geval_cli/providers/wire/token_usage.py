@@ -101,76 +101,47 @@ def _can_be_read(count: int, sent: object) -> bool:
 
 def token_limit(params: Mapping[str, Any]) -> int | None:
     """The limit on written tokens that a request sends, under any of its names; the largest if there are several."""
-    places = (params, _part(params, "generationConfig"), _part(params, "inferenceConfig"))
+    places = (params, part_in(params, "generationConfig"), part_in(params, "inferenceConfig"))
     given = [finite_amount(place[name]) for place in places for name in _LIMIT_NAMES if name in place]
     limits = [int(limit) for limit in given if limit]
     return max(limits, default=None)
 
 
-class _InvalidCountError(ValueError):
+class InvalidCountError(ValueError):
     """A count or an amount is there, and cannot be one."""
 
 
 def read_chat_usage(body: Mapping[str, Any]) -> TokenUsage | None:
     """Return the tokens of a chat completion; None when the server counts none, or what it says cannot be."""
     usage = body.get("usage")
-    if not isinstance(usage, dict) or not _reports(usage, "prompt_tokens", "completion_tokens"):
+    if not isinstance(usage, dict) or not reports(usage, "prompt_tokens", "completion_tokens"):
         return None
     try:
-        return _consistent(_chat_usage(usage, body))
-    except _InvalidCountError:
+        return consistent(_chat_usage(usage, body))
+    except InvalidCountError:
         return None
 
 
 def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
     """The tokens of an answer in Anthropic's form, which counts cached input apart; None as for a chat completion."""
     usage = body.get("usage")
-    if not isinstance(usage, dict) or not _reports(usage, "input_tokens", "output_tokens"):
+    if not isinstance(usage, dict) or not reports(usage, "input_tokens", "output_tokens"):
         return None
     try:
-        cache_read = _count(usage, "cache_read_input_tokens")
-        cache_write = _count(usage, "cache_creation_input_tokens")
+        cache_read = count_in(usage, "cache_read_input_tokens")
+        cache_write = count_in(usage, "cache_creation_input_tokens")
         messages_usage = TokenUsage(
-            _count(usage, "input_tokens") + cache_read + cache_write,
-            _count(usage, "output_tokens"),
+            count_in(usage, "input_tokens") + cache_read + cache_write,
+            count_in(usage, "output_tokens"),
             cache_read_tokens=cache_read,
             cache_write_tokens=cache_write,
-            long_cache_write_tokens=_count(_part(usage, "cache_creation"), "ephemeral_1h_input_tokens"),
-            model=_text(body, "model"),
+            long_cache_write_tokens=count_in(part_in(usage, "cache_creation"), "ephemeral_1h_input_tokens"),
+            model=text_in(body, "model"),
             conditions=_conditions(usage),
-            web_searches=_count(_part(usage, "server_tool_use"), "web_search_requests"),
+            web_searches=count_in(part_in(usage, "server_tool_use"), "web_search_requests"),
         )
-        return _consistent(messages_usage)
-    except _InvalidCountError:
-        return None
-
-
-def read_converse_usage(body: Mapping[str, Any]) -> TokenUsage | None:
-    """The tokens of an answer of Bedrock's Converse API; None as for a chat completion."""
-    usage = body.get("usage")
-    if not isinstance(usage, dict) or not _reports(usage, "inputTokens", "outputTokens"):
-        return None
-    try:
-        read, written = _count(usage, "cacheReadInputTokens"), _count(usage, "cacheWriteInputTokens")
-        input_tokens, output_tokens = _count(usage, "inputTokens"), _count(usage, "outputTokens")
-        if _count(usage, "totalTokens") != input_tokens + output_tokens:
-            # Some models count cached input as part of the input; the total tells which it is.
-            input_tokens += read + written
-        details = usage.get("cacheDetails")
-        listed = [item for item in (details if isinstance(details, list) else ()) if isinstance(item, dict)]
-        long = [item for item in listed if _text(item, "ttl") == "1h"]
-        tier = _text(_part(body, "serviceTier"), "type")
-        return _consistent(
-            TokenUsage(
-                input_tokens,
-                output_tokens,
-                cache_read_tokens=read,
-                cache_write_tokens=written,
-                long_cache_write_tokens=sum(_count(item, "inputTokens") for item in long),
-                conditions={} if tier is None else {"service_tier": tier},
-            )
-        )
-    except _InvalidCountError:
+        return consistent(messages_usage)
+    except InvalidCountError:
         return None
 
 
@@ -180,7 +151,7 @@ def reported_usage(counts: Any) -> TokenUsage | None:
         return None
     try:
         return TokenUsage(_named(counts, _INPUT_NAMES), _named(counts, _OUTPUT_NAMES))
-    except _InvalidCountError:
+    except InvalidCountError:
         return None
 
 
@@ -191,10 +162,10 @@ def reported_cost_usd(cost: Any) -> float | None:
 
 
 def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage:
-    input_tokens, output_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-    asked, written = _part(usage, "prompt_tokens_details"), _part(usage, "completion_tokens_details")
-    reasoning = _count(written, "reasoning_tokens")
-    if reasoning and _count(usage, "total_tokens") == input_tokens + output_tokens + reasoning:
+    input_tokens, output_tokens = count_in(usage, "prompt_tokens"), count_in(usage, "completion_tokens")
+    asked, written = part_in(usage, "prompt_tokens_details"), part_in(usage, "completion_tokens_details")
+    reasoning = count_in(written, "reasoning_tokens")
+    if reasoning and count_in(usage, "total_tokens") == input_tokens + output_tokens + reasoning:
         # xAI counts reasoning beside the completion, all others within it; the total tells which it is.
         output_tokens += reasoning
     # The bill of OpenRouter or Perplexity; with a key of the user's own at the vendor, the vendor's bill comes on top.
@@ -203,39 +174,41 @@ def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage
     if charged is None or not usage.get("is_byok"):
         charged_usd = charged
     else:
-        upstream = _amount_usd(_part(usage, "cost_details").get("upstream_inference_cost"))
+        upstream = _amount_usd(part_in(usage, "cost_details").get("upstream_inference_cost"))
         charged_usd = None if upstream is None else charged + upstream
     return TokenUsage(
         input_tokens,
         output_tokens,
-        cache_read_tokens=_count(asked, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens"),
-        cache_write_tokens=_count(asked, "cache_write_tokens"),
-        input_audio_tokens=_count(asked, "audio_tokens"),
-        output_audio_tokens=_count(written, "audio_tokens"),
-        model=_text(body, "model"),
+        cache_read_tokens=count_in(asked, "cached_tokens") or count_in(usage, "prompt_cache_hit_tokens"),
+        cache_write_tokens=count_in(asked, "cache_write_tokens"),
+        input_audio_tokens=count_in(asked, "audio_tokens"),
+        output_audio_tokens=count_in(written, "audio_tokens"),
+        model=text_in(body, "model"),
         conditions=_conditions(body),
         charged_usd=charged_usd,
     )
 
 
-def _consistent(tokens: TokenUsage) -> TokenUsage:
-    """`tokens`, no part of which is larger than the whole."""
+def consistent(tokens: TokenUsage) -> TokenUsage:
+    """Return `tokens`. Raises InvalidCountError where a part is larger than the whole."""
     read = (tokens.cache_read_tokens, tokens.cache_write_tokens, tokens.input_audio_tokens)
     if max(read) > tokens.input_tokens or tokens.output_audio_tokens > tokens.output_tokens:
-        raise _InvalidCountError
+        raise InvalidCountError
     return tokens
 
 
-def _reports(usage: Mapping[str, Any], *names: str) -> bool:
+def reports(usage: Mapping[str, Any], *names: str) -> bool:
+    """Return whether a usage says one of `names`."""
     return any(usage.get(name) is not None for name in names)
 
 
-def _part(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def part_in(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a mapping inside a usage; an empty one when it is not there."""
     part = usage.get(name)
     return part if isinstance(part, dict) else {}
 
 
-def _count(usage: Mapping[str, Any], name: str) -> int:
+def count_in(usage: Mapping[str, Any], name: str) -> int:
     """Return a whole number from 0, also one that is written as 7.0; 0 when nothing is said."""
     value = usage.get(name)
     if value is None:
@@ -244,12 +217,12 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
         return value
     count = whole_count(value)
     if count is None:
-        raise _InvalidCountError(name)
+        raise InvalidCountError(name)
     return count
 
 
 def _named(counts: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    return next((_count(counts, name) for name in names if counts.get(name) is not None), 0)
+    return next((count_in(counts, name) for name in names if counts.get(name) is not None), 0)
 
 
 def whole_count(value: Any) -> int | None:
@@ -266,13 +239,14 @@ def finite_amount(value: Any) -> float | None:
     return value if 0 <= value <= _LARGEST else None
 
 
-def _text(body: Mapping[str, Any], name: str) -> str | None:
+def text_in(body: Mapping[str, Any], name: str) -> str | None:
+    """Return a text; None when there is none, or an empty one."""
     value = body.get(name)
     return value if isinstance(value, str) and value else None
 
 
 def _conditions(reported: Mapping[str, Any]) -> dict[str, str]:
-    named = [(name, _text(reported, name)) for name in ("service_tier", "speed") if name in reported]
+    named = [(name, text_in(reported, name)) for name in ("service_tier", "speed") if name in reported]
     return {name: value for name, value in named if value is not None}
 
 
@@ -282,5 +256,5 @@ def _amount_usd(value: Any) -> float | None:
         return None
     amount = reported_cost_usd(value)
     if amount is None:
-        raise _InvalidCountError
+        raise InvalidCountError
     return amount

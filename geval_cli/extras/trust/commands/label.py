@@ -15,7 +15,7 @@ from geval_cli.cli.keyboard import Keyboard, go_through, is_terminal, keyboard
 from geval_cli.cli.options import check_idle
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import UsageError
-from geval_cli.extras.run_pages import RunPages
+from geval_cli.extras.run_pages import RunPages, ShownCriterion
 from geval_cli.extras.trust.labelling import (
     GivenLabel,
     LabelChoice,
@@ -39,7 +39,6 @@ from geval_cli.extras.trust.options import LabelCommand
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score, plural
 from geval_cli.records import CaseResult
-from geval_cli.report.case_view import ShownCriterion
 from geval_cli.report.console import make_console, print_hanging, print_rows
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport

@@ -9,6 +9,7 @@ from msgspec import Struct
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt
 
 from geval_cli.errors import UsageError
+from geval_cli.extras.run_pages import ShownCriterion
 from geval_cli.extras.trust.labelling import (
     GivenLabel,
     LabelChoice,
@@ -29,7 +30,6 @@ from geval_cli.extras.web.api.runs import RunId
 from geval_cli.extras.web.live_runs import runs_of
 from geval_cli.extras.web.problems_json import RefusedError, answered, described
 from geval_cli.records import CaseResult, JsonValue
-from geval_cli.report.case_view import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.stored import load_report
 from geval_cli.source.problems import hint_among
