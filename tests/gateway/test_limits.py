@@ -427,6 +427,20 @@ def test_a_case_whose_judges_were_refused_while_it_waited_is_not_answered(world)
     assert world.time.run(body()) == [("1", 1000)]
 
 
+def test_a_case_whose_judges_are_refused_is_not_answered_though_a_slot_is_free(world):
+    judge = FakeProvider(lambda _: ProviderAuthError("refused", provider_id="fake"), model="judge")
+
+    async def body():
+        calls = Cases(world, max_concurrency=2)
+        with pytest.raises(ProviderAuthError):
+            await calls.gateway.complete(judge, ask("judge it"))
+        with pytest.raises(ProviderAuthError, match="could not be judged"):
+            await calls.call(OpenCase(is_judged=True, judges=lambda: [[judge]]), "1")
+        return calls.provider.requests
+
+    assert world.time.run(body()) == []
+
+
 def test_a_case_that_the_budget_does_not_pay_for_takes_no_slot(world):
     async def body():
         calls = Cases(world, max_concurrency=1, policy=CallPolicy(Budget(max_requests=2)))

@@ -58,7 +58,8 @@ def test_what_is_unknown_in_part_is_unknown_as_a_whole(one: float | None, other:
 
 
 def test_nothing_is_ever_less_than_nothing() -> None:
-    assert beyond(Usage(1, 5, 5, 0, 1.0), Usage(2, 3, 9, 1, 3.0)) == Usage(0, 2, 0, 0, 0.0)
+    assert beyond(Usage(1, 5, 5, 0, 1.0, 1), Usage(2, 3, 9, 1, 3.0, 2)) == Usage(0, 2, 0, 0, 0.0, 0)
+    assert beyond(Usage(5, 5, 5, 5, 5.0, 5), Usage(4, 3, 2, 1, 4.5, 2)) == Usage(1, 2, 3, 4, 0.5, 3)
 
 
 def test_the_store_is_told_at_once_and_then_only_now_and_then() -> None:
