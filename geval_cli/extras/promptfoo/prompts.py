@@ -25,7 +25,7 @@ from geval_cli.source.json_source import read_json
 from geval_cli.source.source_map import SourcePath, split_lines
 from geval_cli.specs.base import PromptSpec, describe_value
 from geval_cli.specs.promptfoo import EXEC_PREFIX, NamedPromptSpec
-from geval_cli.suite.tables import csv_rows
+from geval_cli.suite.tables import csv_rows, guess_delimiter, uneven_problem
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_json
 
@@ -38,7 +38,7 @@ PromptTexts = Iterator[tuple[str, str]]
 
 
 def read_prompt_file(
-    path: Path, access: Access, asked_at: Location | None, *, separator: str | None
+    path: Path, access: Access, asked_at: Location | None, *, env: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Return the prompts in a file, with the labels that the file gives them.
 
@@ -46,7 +46,7 @@ def read_prompt_file(
         path: of the file.
         access: what may be read for the config.
         asked_at: where the config names it.
-        separator: the line between the prompts of a text file, if it is not `---`.
+        env: may name what is between the prompts of a text file, if it is not `---`, and the cells of a table.
 
     Raises:
         ConfigError: the file cannot be read, is of a kind that holds no prompts, or holds none.
@@ -55,7 +55,10 @@ def read_prompt_file(
     if read is None:
         hint = f"known: {', '.join(sorted(_READERS))}"
         raise ConfigError([Problem(f"`{path.name}` is not a prompts file", asked_at, hint)])
-    if path.suffix.lower() == ".txt" and separator:
+    separator = env.get("PROMPTFOO_PROMPT_SEPARATOR")
+    if path.suffix.lower() == ".csv":
+        texts = list(_of_csv(path, access, asked_at, env.get("PROMPTFOO_CSV_DELIMITER") or ","))
+    elif path.suffix.lower() == ".txt" and separator:
         texts = list(_split(read_text(path, access, asked_at=asked_at), separator))
     else:
         texts = list(read(path, access, asked_at))
@@ -112,15 +115,37 @@ def _of_yaml(path: Path, access: Access, asked_at: Location | None) -> PromptTex
     yield (value if isinstance(value, str) else js_json(value)), ""
 
 
-def _of_csv(path: Path, access: Access, asked_at: Location | None) -> PromptTexts:
+def _of_csv(path: Path, access: Access, asked_at: Location | None, delimiter: str = ",") -> PromptTexts:
+    """One prompt a row, in the column `prompt`; or, where the rows are no table, one prompt a line, commas and all."""
     read_text(path, access, asked_at=asked_at)  # refuses what is too large
-    rows = [row.cells for row in csv_rows(path, access, asked_at) if any(row.cells)]
-    header = [name.strip() for name in rows[0]] if rows else []
-    column = header.index("prompt") if "prompt" in header else 0
-    label = header.index("label") if "prompt" in header and "label" in header else None
-    for row in rows["prompt" in header :]:
-        if column < len(row) and row[column].strip():
-            yield row[column].strip(), row[label].strip() if label is not None and label < len(row) else ""
+    rows = [row for row in csv_rows(path, access, asked_at, delimiter=delimiter) if any(row.cells)]
+    header = [name.strip() for name in rows[0].cells] if rows else []
+    if len(header) == 1 and "prompt" in re.split(r"\s*[;\t]\s*", header[0]) and header != ["prompt"]:
+        where = Location(str(path), 1, 1, length=0)
+        raise ConfigError([Problem("this row has only one cell", where, delimiter_hint(header[0]))])
+    uneven = next((row for row in rows if len(row.cells) != len(header)), None)
+    if len(header) == 1 or (uneven is not None and "prompt" not in header):
+        for row in rows[len(header) == 1 and header[0].lower() == "prompt" :]:
+            text = row.cells[0] if len(row.cells) == 1 else row.text
+            if text.strip():
+                yield text.strip(), ""
+        return
+    if uneven is not None:
+        raise ConfigError([uneven_problem(uneven, len(header), path)])
+    if rows and "prompt" not in header:
+        hint = "write `prompt` or `prompt,label` into the first line, and put texts with commas into double quotes"
+        raise ConfigError([Problem("there is no column `prompt`", Location(str(path), 1, 1, length=0), hint)])
+    for row in rows[1:]:
+        named = dict(zip(header, row.cells, strict=True))
+        if named["prompt"].strip():
+            yield named["prompt"].strip(), named.get("label", "").strip()
+
+
+def delimiter_hint(header: str) -> str:
+    """Return what to do about a header that another sign separates."""
+    mark = guess_delimiter(header)
+    shown = "a tab" if mark == "\t" else f"`{mark}`"
+    return f"set PROMPTFOO_CSV_DELIMITER to {shown}, or save the file with commas"
 
 
 class _AskedPrompt(NamedTuple):
@@ -316,7 +341,7 @@ def _of_text(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Dra
             file.path,
             reading.files.access,
             location,
-            separator=reading.env.values.get("PROMPTFOO_PROMPT_SEPARATOR"),
+            env=reading.env.values,
         )
         for raw, label in texts:
             name = label or file.path.name

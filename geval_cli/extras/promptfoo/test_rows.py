@@ -14,7 +14,7 @@ from geval_cli.assertions.base import split_at_commas
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.extras.promptfoo.env import TRUE_WORDS, existing_files
-from geval_cli.extras.promptfoo.prompts import ConfigPart
+from geval_cli.extras.promptfoo.prompts import ConfigPart, delimiter_hint
 from geval_cli.extras.xlsx import sheet_rows
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
@@ -29,7 +29,7 @@ from geval_cli.source.files import (
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.base import describe_value
-from geval_cli.suite.tables import csv_rows, uneven_problem
+from geval_cli.suite.tables import csv_rows, guess_delimiter, uneven_problem
 from geval_cli.suite.test_files import JsonLinesRows
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_string
@@ -128,6 +128,9 @@ class TableColumns(Struct):
     _expected: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if len(self.header) == 1 and guess_delimiter(self.header[0]) != ",":
+            message = f"the only column is called `{self.header[0]}`"
+            self.reading.warn(message, self.place, delimiter_hint(self.header[0]))
         names = dict.fromkeys(self.header)
         self._expected = [name for name in names if name.startswith(_EXPECTED)]
         for name in names:

@@ -57,6 +57,43 @@ def test_a_csv_file_has_prompts_and_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "prompts"),
+    [
+        ("prompt\nHello, {{x}}\nBye\n", ["Hello, {{x}}", "Bye"]),
+        ("Hello, {{x}}\nBye\n", ["Hello, {{x}}", "Bye"]),
+        ('Prompt\n"Hi, {{x}}"\nBye, you, too\n', ["Hi, {{x}}", "Bye, you, too"]),
+        ("Hello\nBye\n", ["Hello", "Bye"]),
+        ("label, prompt\na,Hello\nb, \n", ["Hello"]),
+    ],
+)
+def test_a_csv_file_without_a_table_has_a_prompt_in_each_line(
+    tmp_path: Path, content: str, prompts: list[str]
+) -> None:
+    assert raw_prompts(tmp_path, "p.csv", p__csv=content) == prompts
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("prompt,label\nHello, you, there\n", "this row has 3 cells, but the header has 2"),
+        ("Hello, you\nBye, you\n", "there is no column `prompt`"),
+        ("prompt;label\nHello;a\n", "this row has only one cell"),
+        ("label\tprompt\na\tHello\n", "this row has only one cell"),
+    ],
+)
+def test_a_prompt_that_would_be_cut_at_a_comma_is_an_error(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    assert errors_of(tmp_path, {**ECHO, "prompts": "p.csv"}, files={"p.csv": content}) == [message]
+
+
+def test_a_csv_file_of_prompts_has_the_delimiter_of_the_environment(tmp_path: Path) -> None:
+    files, env = {"p.csv": "prompt;label\nHi, {{x}};a\n"}, {"PROMPTFOO_CSV_DELIMITER": ";"}
+    (prompt,) = load(tmp_path, {**ECHO, "prompts": "p.csv"}, files=files, env=env).prompts
+    assert (prompt.raw, prompt.label) == ("Hi, {{x}}", "a")
+
+
+@pytest.mark.parametrize(
+    ("content", "prompts"),
     [("prompt\rHi\rBye\r", ["Hi", "Bye"]), (f'prompt\r\n"{"x" * 200_000}"\r\n', ["x" * 200_000])],
     ids=["carriage returns", "long"],
 )

@@ -173,6 +173,15 @@ def test_another_delimiter_may_come_from_the_environment(tmp_path: Path) -> None
     assert [dict(case.vars) for case in suite.tests] == [{"x": "a,b", "y": "c"}]
 
 
+def test_a_table_that_seems_to_have_another_delimiter_brings_a_warning(tmp_path: Path) -> None:
+    text = "x;__expected\na;b\n"
+    found = load(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": text}).warnings
+    told = [(problem.message, problem.hint.split(",")[0]) for problem in found]
+    assert ("the only column is called `x;__expected`", "set PROMPTFOO_CSV_DELIMITER to `;`") in told
+    plain = load(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": "x\na;b\n"}).warnings
+    assert not any("the only column" in problem.message for problem in plain)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
