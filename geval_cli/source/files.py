@@ -406,7 +406,7 @@ RUNNABLE_SUFFIXES = PYTHON_SUFFIXES | {".js", ".mjs", ".cjs"}
 CODE_SUFFIXES = PYTHON_SUFFIXES | JAVASCRIPT_SUFFIXES | OTHER_CODE_SUFFIXES
 
 _WILDCARD = compile_later(r"[*?\[{]")
-_BRACES = compile_later(r"\{([^{}]*,[^{}]*)\}")
+_BRACES = compile_later(r"\{([^{}]*,[^{}]*|-?\d{1,9}\.\.-?\d{1,9})\}")
 _FUNCTION = compile_later(r"(?P<path>.+\.(?:py|js|mjs|cjs|ts|mts|cts|rb|go)):(?P<function>[A-Za-z_][\w.]*)$")
 _MAX_NAME = 500
 _MOST_TOLD = 20
@@ -525,7 +525,7 @@ def _walk_key(path: Path) -> tuple[tuple[bool, str], ...]:
 
 
 def _without_braces(pattern: str) -> list[str]:
-    """`a.{txt,md}` written out: Python's wildcards have no braces. Raises ValueError when that makes too many."""
+    """`a{1..3}.{txt,md}` written out: Python's wildcards have no braces. Raises ValueError when that makes too many."""
     written_out, pending = [], [pattern]
     while pending:
         single = pending.pop()
@@ -534,10 +534,22 @@ def _without_braces(pattern: str) -> list[str]:
             written_out.append(single)
         else:
             around = single[: found.start()], single[found.end() :]
-            pending += [around[0] + choice + around[1] for choice in reversed(found[1].split(","))]
+            choices = found[1].split(",") if "," in found[1] else _counted(*found[1].split(".."))
+            pending += [around[0] + choice + around[1] for choice in reversed(choices)]
         if len(written_out) + len(pending) > _MOST_CHOICES:
             raise ValueError(f"`{pattern}` expands to more than {_MOST_CHOICES:,} names")
     return written_out
+
+
+def _counted(first: str, last: str) -> list[str]:
+    """Return the numbers of `{first..last}`, as wide as the wider one where one begins with a zero."""
+    start, end = int(first), int(last)
+    if abs(end - start) >= _MOST_CHOICES:
+        raise ValueError(f"`{first}..{last}` is more than {_MOST_CHOICES:,} numbers")
+    has_zeros = any(len(text.lstrip("-")) > 1 and text.lstrip("-").startswith("0") for text in (first, last))
+    width = max(len(first), len(last)) if has_zeros else 0
+    step = 1 if start <= end else -1
+    return [str(number).zfill(width) for number in range(start, end + step, step)]
 
 
 # Any word of an id may be a file's name. Scripts and replies are small; a model of gigabytes is not read.

@@ -126,6 +126,8 @@ def test_a_name_that_means_another_file_by_now_is_not_read(folder: Path) -> None
         "file://link.txt",
         "file:///etc/pass[w]d",
         "file://" + "{a,b}" * 60,
+        "file://{1..999999999}.txt",
+        "file://{1..2}/../../secret.txt",
     ],
 )
 def test_a_match_outside_is_a_problem_with_its_place(folder: Path, reference: str) -> None:

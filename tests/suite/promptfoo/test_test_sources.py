@@ -173,6 +173,22 @@ def test_another_delimiter_may_come_from_the_environment(tmp_path: Path) -> None
     assert [dict(case.vars) for case in suite.tests] == [{"x": "a,b", "y": "c"}]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("t{1..2}.csv", "21"),
+        ("t{3..2}.csv", "32"),
+        ("t{2,3}.csv", "32"),
+        ("t{01..10}.csv", "x"),
+        ("t{2..2}.{csv,txt}", "2"),
+    ],
+)
+def test_wildcards_may_count(tmp_path: Path, pattern: str, found: str) -> None:
+    files = {f"t{number}.csv": f"x\n{number}\n" for number in (1, 2, 3)} | {"t05.csv": "x\nx\n"}
+    suite = load(tmp_path, {**BASE, "tests": pattern}, files=files)
+    assert "".join(str(case.vars["x"]) for case in suite.tests) == found
+
+
 def test_a_table_that_seems_to_have_another_delimiter_brings_a_warning(tmp_path: Path) -> None:
     text = "x;__expected\na;b\n"
     found = load(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": text}).warnings
