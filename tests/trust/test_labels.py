@@ -173,6 +173,10 @@ ITEM = '"id": "a", "metric": "m"'
             "2:1 the label of `m` by `b` for this item is already in line 1",
         ),
         (
+            f'{{{ITEM}, "label": 1, "annotator": "b"}}\n{{{ITEM}, "label": 0, "annotator": "b "}}',
+            "2:1 the label of `m` by `b` for this item is already in line 1",
+        ),
+        (
             f'{{{ITEM}, "label": 1, "score": 1}}\n{{{ITEM}, "label": 0, "annotator": "b", "score": 0.5}}',
             "2:67 this item has another `score` in line 1: 1.0",
         ),

@@ -651,7 +651,7 @@ class _Collector:
         if row.get("labels"):
             given = {name: (value, place.child("labels", name)) for name, value in row["labels"].items()}
         else:
-            given = {row.get("annotator") or "": (row.get("label"), place.child("label"))}
+            given = {(row.get("annotator") or "").strip(): (row.get("label"), place.child("label"))}
         marks = {}
         for name, (value, where) in given.items():
             mark = None if value is None else self._mark(value, scale, where, has_scale="scale" in row)
