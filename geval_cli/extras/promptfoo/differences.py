@@ -1036,6 +1036,13 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
         ),
     ),
     PromptfooDifference(
+        "html",
+        "`contains-html`; `is-html` of broken HTML",
+        "counts signs of HTML (tags, attributes, entities): one `<b>` is too few, `a <p` is enough; jsdom",
+        "one known element, or a closed one, is enough, and other signs do not count; Python's parser",
+        assertion=_of("contains-html", "is-html"),
+    ),
+    PromptfooDifference(
         "sql",
         "`is-sql`",
         "node-sql-parser",

@@ -137,6 +137,7 @@ CONCERNED: dict[str, dict[str, Any] | str] = {
     "embedding-judges": asserting({"type": "similar", "value": "a"}),
     "empty-outputs": asserting({"type": "similar", "value": "a"}),
     "characters": asserting({"type": "levenshtein", "value": "a"}),
+    "html": asserting({"type": "not-contains-html"}),
     "sql": asserting({"type": "is-sql"}),
     "regex": asserting({"type": "regex", "value": "(?i)a"}),
     "contains-nothing": asserting({"type": "contains", "value": "{{ x }}"}),
