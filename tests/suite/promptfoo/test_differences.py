@@ -138,6 +138,7 @@ CONCERNED: dict[str, dict[str, Any] | str] = {
     "empty-outputs": asserting({"type": "similar", "value": "a"}),
     "characters": asserting({"type": "levenshtein", "value": "a"}),
     "html": asserting({"type": "not-contains-html"}),
+    "xml": asserting({"type": "is-xml", "value": "a.b"}),
     "sql": asserting({"type": "is-sql"}),
     "regex": asserting({"type": "regex", "value": "(?i)a"}),
     "contains-nothing": asserting({"type": "contains", "value": "{{ x }}"}),
