@@ -362,6 +362,11 @@ ROWS: Mapping[str, tuple[Callable[[Probe], Any], Any, Any]] = {
         '{"a": 1}',
         '{"a":1}',
     ),
+    "folds_case": (
+        lambda probe: probe.verdict(assertion("icontains", value="strasse"), "Straße")[0],
+        "passed",
+        "failed",
+    ),
     "patterns": (
         lambda probe: probe.verdict(
             assertion("regex", value="^a$"), "a\n"

@@ -41,8 +41,9 @@ from geval_cli.assertions.json_text import (
 )
 from geval_cli.assertions.match import is_javascript_pattern, python_pattern
 from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, compiled, is_found, within
-from geval_cli.errors import CheckTimeoutError, ConfigError, Problem, UnjudgeableError
+from geval_cli.errors import CheckTimeoutError, ConfigError, Problem, Severity, UnjudgeableError
 from geval_cli.records import JsonValue
+from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import KeyPath, SourcePath
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import EvaluationParsing, WrittenSchema
@@ -81,6 +82,51 @@ def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> lis
     return [
         Problem(flaw.message, place.value(*flaw.path) if flaw.path else whole, flaw.hint) for flaw in flaws
     ]
+
+
+_NAMES = (
+    "$anchor $comment $defs $dynamicAnchor $dynamicRef $id $recursiveAnchor $recursiveRef $ref $schema $vocabulary "
+    "additionalItems additionalProperties allOf anyOf const contains contentEncoding contentMediaType contentSchema "
+    "default definitions dependencies dependentRequired dependentSchemas deprecated description else enum examples "
+    "exclusiveMaximum exclusiveMinimum format id if items maxContains maxItems maxLength maxProperties maximum "
+    "minContains minItems minLength minProperties minimum multipleOf not nullable oneOf pattern patternProperties "
+    "prefixItems properties propertyNames readOnly required then title type unevaluatedItems unevaluatedProperties "
+    "uniqueItems writeOnly"
+)
+_KEYWORDS = frozenset(_NAMES.split())
+_ELSEWHERE = frozenset({"discriminator", "example", "externalDocs", "name", "strict", "summary", "xml"})
+"""Keywords of OpenAPI and of the APIs of models, which check nothing."""
+_MOST_SLIPS = 20
+
+
+def schema_slips(written: WrittenSchema, place: SourcePath) -> list[Problem]:
+    """Return warnings of a sound schema that checks less than it seems to: keywords that are nearly known ones."""
+    schema = parse_schema(written)
+    unknown = unknown_keywords(json.dumps(schema))
+    told = [
+        (f"`{key}` is no keyword of JSON Schema, so it checks nothing", f"did you mean `{near}`?")
+        for key in unknown[:_MOST_SLIPS]
+        if key not in _ELSEWHERE and (near := did_you_mean(key, _KEYWORDS))
+    ]
+    if not told and isinstance(schema, dict) and schema and _KEYWORDS.isdisjoint(schema):
+        hint = "put the names of properties under `properties`"
+        told.append(("this schema allows every value: it has no keyword of JSON Schema", hint))
+    where = place.key() if isinstance(written, dict) else place.value()
+    return [Problem(message, where, hint, severity=Severity.WARNING) for message, hint in told]
+
+
+@lru_cache(maxsize=256)
+def unknown_keywords(schema_text: str) -> tuple[str, ...]:
+    """Return the keys of a sound schema that are no keywords, which validation leaves out; each once."""
+    schema: Schema = json.loads(schema_text)
+    specification = specification_with(_validator_class(schema).META_SCHEMA["$schema"])
+    pending, found = [specification.create_resource(schema)], dict[str, None]()
+    while pending:
+        part = pending.pop()
+        if isinstance(part.contents, dict):
+            found |= dict.fromkeys(key for key in part.contents if key not in _KEYWORDS)
+        pending.extend(part.subresources())
+    return tuple(found)
 
 
 def schema_errors(value: JsonValue, schema: Schema) -> list[str]:
@@ -331,7 +377,11 @@ class SchemaEvaluationAssertion(Assertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the test's schema; an empty one has none."""
         written = unless_empty(self.value)
-        return [] if written is None else schema_problems(written, "`evaluation_schema`", self.place)
+        if written is None:
+            return []
+        return schema_problems(written, "`evaluation_schema`", self.place) or schema_slips(
+            written, self.place
+        )
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Parse the output, strictly or tolerantly, and validate it; without a schema nothing is evaluated."""
@@ -424,6 +474,8 @@ class IsJsonAssertion(Assertion):
         if written is None:
             return problems
         problems = schema_problems(written, f"the `value` of {self.base_type}", self.place.child("value"))
+        if not problems:
+            problems = schema_slips(written, self.place.child("value"))
         if not problems and not context.rules.schema_is_template:
             hint = "write the value out, or use a python assertion"
             problems += unrendered(written, "the schema", hint, context, self.place.value("value"))

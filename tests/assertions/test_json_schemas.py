@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from geval_cli.assertions import patterns
-from geval_cli.assertions.json_output import schema_errors, schema_problems
+from geval_cli.assertions.json_output import schema_errors, schema_problems, schema_slips
 from geval_cli.errors import CheckTimeoutError, UnjudgeableError
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml
@@ -187,3 +187,22 @@ def test_a_pattern_for_names_that_never_ends_is_stopped(schema: Any, monkeypatch
 )
 def test_properties_beyond_those_named(schema: Any, value: Any, expected: list[str]) -> None:
     assert schema_errors(value, schema) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "hints"),
+    [
+        ({"type": "object", "reqired": ["a"]}, ["did you mean `required`?"]),
+        ({"anyOf": [{"items": {"min_length": 3}}]}, ["did you mean `minLength`?"]),
+        ('{"type": "object", "property": {"a": {}}}', ["did you mean `properties`?"]),
+        ({"requird": ["a"]}, ["did you mean `required`?"]),
+        ({"name_of": "string", "age": "number"}, ["put the names of properties under `properties`"]),
+        ({"properties": {"reqired": {"type": "string"}}, "required": ["reqired"]}, []),
+        ({"$defs": {"typ": {"x-order": 1, "example": 2}}, "const": {"typ": 1}, "default": {"enums": 1}}, []),
+        ({}, []),
+        (True, []),
+    ],
+)
+def test_a_misspelt_keyword_is_told(schema: Any, hints: list[str]) -> None:
+    assert messages(schema) == []
+    assert [problem.hint for problem in schema_slips(schema, SourcePath.nowhere())] == hints

@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.assertions.base import Assertion, MergedTest, ModelGradedAssertion, each_assertion
+from geval_cli.assertions.json_output import unknown_keywords
 from geval_cli.errors import Location
 from geval_cli.extras.programs.assertions import CodeAssertion
 from geval_cli.extras.programs.scripting.code import FILE_PREFIX
@@ -838,6 +839,12 @@ MATTERS: tuple[PromptfooDifference, ...] = (
 """Differences in general, in the order of the page."""
 
 
+def _has_unknown_keywords(spec: Assertion, test: MergedTest) -> bool:
+    schema = getattr(spec, "value", None)
+    is_json = spec.base_type in {"is-json", "contains-json"}
+    return is_json and isinstance(schema, dict) and bool(unknown_keywords(json.dumps(schema)))
+
+
 def _values(spec: Assertion) -> tuple[object, ...]:
     value = getattr(spec, "value", ())
     return tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -1034,6 +1041,13 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
             spec.base_type == "levenshtein"
             or (spec.base_type == "regex" and _COUNTS_SIGNS.search(str(_values(spec)[0])) is not None)
         ),
+    ),
+    PromptfooDifference(
+        "json-keywords",
+        "`is-json`, `contains-json` with keys in the schema that are no keywords (`reqired`, `example`, `x-order`)",
+        "fails",
+        "leaves them out, with a warning if one is nearly a keyword",
+        assertion=_has_unknown_keywords,
     ),
     PromptfooDifference(
         "html",

@@ -137,6 +137,7 @@ CONCERNED: dict[str, dict[str, Any] | str] = {
     "embedding-judges": asserting({"type": "similar", "value": "a"}),
     "empty-outputs": asserting({"type": "similar", "value": "a"}),
     "characters": asserting({"type": "levenshtein", "value": "a"}),
+    "json-keywords": asserting({"type": "is-json", "value": {"type": "object", "x-order": 1}}),
     "html": asserting({"type": "not-contains-html"}),
     "xml": asserting({"type": "is-xml", "value": "a.b"}),
     "sql": asserting({"type": "is-sql"}),
