@@ -102,7 +102,7 @@ def test_the_demo_tells_polite_from_rude_and_prints_what_the_readme_shows(tmp_pa
 @pytest.mark.parametrize(
     ("type_name", "value", "library", "extra"),
     [
-        ("levenshtein", "x", "rapidfuzz", "text-metrics"),
+        ("levenshtein", "a longer text", "rapidfuzz", "text-metrics"),
         ("bleu", "x", "nltk", "text-metrics"),
         ("rouge-n", "x", "rouge_score", "text-metrics"),
         ("is-sql", None, "sqlglot", "sql"),
