@@ -35,9 +35,9 @@ from geval_cli.engine.judge_output import Meter, MeteredJudge, compare_outputs
 from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.errors import GevalError, JudgeError, Problem, UndoneError, UnjudgeableError
 from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, own_prompt
-from geval_cli.extras.graded.verdicts import SPELLINGS, parse_choice, parse_winner
+from geval_cli.extras.graded.verdicts import SPELLINGS, parse_choice, parse_winner, weigh_words
 from geval_cli.judge.calls import is_cut_off, reply_schema
-from geval_cli.judge.estimate import MIN_COVERAGE, passes, weigh_words
+from geval_cli.judge.estimate import MIN_COVERAGE, passes
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.prompt import Block, prompt_digest
 from geval_cli.judge.source import resolve_input

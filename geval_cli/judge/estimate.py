@@ -416,14 +416,14 @@ class _Walk:
 
     def ends_with(self, item: PlacedToken, lead: str) -> bool:
         """Take one token, and return whether none behind it counts; `lead` is the part of it before the score."""
-        probabilities = _probabilities(item.token)
+        probabilities = token_probabilities(item.token)
         # The tokens that were not chosen decide a rating here or never; the chosen one may only begin to spell its own.
         for text, probability in probabilities.items():
             if text != item.token.text:
                 self._count(self._resolve(text, lead), self._mass * probability)
         self._mass *= probabilities[item.token.text]
         rating = self._resolve(item.token.text, lead)
-        self._spelled += _beginning(item.token.text, lead, is_first=not self._spelled) or ""
+        self._spelled += beginning_of(item.token.text, lead, is_first=not self._spelled) or ""
         if rating == self.chosen or self._has_ended():
             self._count(self.chosen, self._mass)
             return True
@@ -439,7 +439,7 @@ class _Walk:
         return self._spelled.startswith(self.spelling) and _ends_number(behind, self.spelling)
 
     def _resolve(self, token_text: str, lead: str) -> float | None:
-        text = _beginning(token_text, lead, is_first=not self._spelled)
+        text = beginning_of(token_text, lead, is_first=not self._spelled)
         return None if text is None else _resolve(self._spelled + text, self.scale)
 
 
@@ -467,7 +467,7 @@ def _ends_number(behind: str, number: str) -> bool:
     return not _NOT_AN_END.match(behind)
 
 
-def _beginning(token: str, lead: str, *, is_first: bool) -> str | None:
+def beginning_of(token: str, lead: str, *, is_first: bool) -> str | None:
     """Return the part of a token that belongs to the score: the first token may begin with the `lead` before it.
 
     None when the token begins otherwise than the lead; spaces before the score make no difference.
@@ -480,7 +480,7 @@ def _beginning(token: str, lead: str, *, is_first: bool) -> str | None:
     return text.lstrip() if not lead.strip() else None
 
 
-def _probabilities(token: TokenLogprob) -> dict[str, float]:
+def token_probabilities(token: TokenLogprob) -> dict[str, float]:
     """Return token text -> probability in one place. Doubles count once, and a sum rounded above 1 is scaled down.
 
     Numbers that add up to more are no probabilities, such as a 0 for each logarithm: nothing is known then. Nor is it
@@ -527,48 +527,6 @@ def _can_become(start: str, spelling: str) -> bool:
             return False
         zeros = zeros[1:]
     return not zeros.strip("0")
-
-
-def weigh_words(
-    tokens: Sequence[TokenLogprob], span: tuple[int, int], *, text: str, words: Mapping[str, str]
-) -> dict[str, float]:
-    """Return the probabilities of answers of which one stands at `span`, as far as their first token tells them apart.
-
-    Args:
-        tokens: of the reply, with their alternatives.
-        span: the characters of the reply that spell the answer.
-        text: the reply.
-        words: the answer that each spelling stands for; spellings in lower case.
-
-    Returns:
-        Probabilities given everything that stands before; what could become several answers, or none, is left out.
-    """
-    start, _ = span
-    path = [item for item in place_tokens(tokens, text) if item.end > start]
-    if not path or path[0].start > start:
-        return {}
-    lead, masses = text[path[0].start : start], dict[str, list[float]]()
-    for token, probability in _probabilities(path[0].token).items():
-        beginning = _beginning(token, lead, is_first=True)
-        answer = None if beginning is None else _only_answer(beginning.lower(), words)
-        if answer is not None:
-            masses.setdefault(answer, []).append(probability)
-    return {answer: math.fsum(parts) for answer, parts in masses.items()}
-
-
-def _only_answer(start: str, words: Mapping[str, str]) -> str | None:
-    """Return the one answer that a spelling which begins with `start` can stand for, or None."""
-    if not start:
-        return None
-    whole = _WORD.match(start)
-    spelled = whole[0] if whole is not None and whole.end() < len(start) else None
-    if spelled is not None:  # the word has ended
-        return words.get(spelled)
-    answers = {answer for word, answer in words.items() if word.startswith(start)}
-    return answers.pop() if len(answers) == 1 else None
-
-
-_WORD = compile_later(r"\w+")
 
 
 MIN_COVERAGE = 0.5

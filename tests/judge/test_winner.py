@@ -6,8 +6,7 @@ import re
 import pytest
 
 from geval_cli.errors import JudgeParseError
-from geval_cli.extras.graded.verdicts import SPELLINGS, parse_winner
-from geval_cli.judge.estimate import weigh_words
+from geval_cli.extras.graded.verdicts import SPELLINGS, parse_winner, weigh_words
 from geval_cli.records import TokenAlternative, TokenLogprob
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, JudgeParseError
-from geval_cli.extras.graded.verdicts import as_claim, spelled
+from geval_cli.extras.graded.verdicts import as_claim, spelled, weigh_words
 from geval_cli.judge.calls import JudgeCalls, reply_schema
 from geval_cli.judge.estimate import (
     LOGPROBS_HINT,
@@ -25,7 +25,6 @@ from geval_cli.judge.estimate import (
     RatingEstimate,
     SampledReplies,
     graded,
-    weigh_words,
 )
 from geval_cli.judge.grading import CHECKLIST
 from geval_cli.judge.lenient_json import JsonMember, JsonObject, find_begun_objects

@@ -6,12 +6,13 @@ and a number outside its range a JudgeRangeError. Objects that the words before 
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, TypeVar
 
 from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError, JudgeRangeError
+from geval_cli.judge.estimate import beginning_of, place_tokens, token_probabilities
 from geval_cli.judge.lenient_json import JsonMember, JsonObject, Value, find_begun_objects
 from geval_cli.judge.replies import (
     NOT_THE_VERDICT,
@@ -26,6 +27,7 @@ from geval_cli.judge.replies import (
 )
 from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
+from geval_cli.records import TokenLogprob
 
 _YES = frozenset({"y", "yes", "true", "pass", "1"})
 _NO = frozenset({"n", "no", "false", "fail", "0"})
@@ -526,3 +528,45 @@ def _winner_members(holder: JsonObject) -> Iterator[tuple[JsonMember, str | None
 
 def _winner_reply(match: re.Match[str], reason: str | None) -> WinnerReply:
     return WinnerReply(SPELLINGS[match["winner"].lower()], reason, *match.span("winner"))
+
+
+def weigh_words(
+    tokens: Sequence[TokenLogprob], span: tuple[int, int], *, text: str, words: Mapping[str, str]
+) -> dict[str, float]:
+    """Return the probabilities of answers of which one stands at `span`, as far as their first token tells them apart.
+
+    Args:
+        tokens: of the reply, with their alternatives.
+        span: the characters of the reply that spell the answer.
+        text: the reply.
+        words: the answer that each spelling stands for; spellings in lower case.
+
+    Returns:
+        Probabilities given everything that stands before; what could become several answers, or none, is left out.
+    """
+    start, _ = span
+    path = [item for item in place_tokens(tokens, text) if item.end > start]
+    if not path or path[0].start > start:
+        return {}
+    lead, masses = text[path[0].start : start], dict[str, list[float]]()
+    for token, probability in token_probabilities(path[0].token).items():
+        beginning = beginning_of(token, lead, is_first=True)
+        answer = None if beginning is None else _only_answer(beginning.lower(), words)
+        if answer is not None:
+            masses.setdefault(answer, []).append(probability)
+    return {answer: math.fsum(parts) for answer, parts in masses.items()}
+
+
+def _only_answer(start: str, words: Mapping[str, str]) -> str | None:
+    """Return the one answer that a spelling which begins with `start` can stand for, or None."""
+    if not start:
+        return None
+    whole = _LEADING_WORD.match(start)
+    spelled = whole[0] if whole is not None and whole.end() < len(start) else None
+    if spelled is not None:  # the word has ended
+        return words.get(spelled)
+    answers = {answer for word, answer in words.items() if word.startswith(start)}
+    return answers.pop() if len(answers) == 1 else None
+
+
+_LEADING_WORD = compile_later(r"\w+")
