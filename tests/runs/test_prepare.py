@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from geval_cli.cli.run import RunDisplay, run_configs
+from geval_cli.engine import plan
 from geval_cli.errors import ConfigError, Severity, UsageError
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
@@ -173,12 +174,15 @@ def test_a_filter_that_selects_nothing_is_an_error_beside_warnings(tmp_path: Pat
 
 
 @pytest.mark.parametrize("key", ["pattern", "providers", "prompts"])
-def test_a_filter_that_takes_too_long_is_named(tmp_path: Path, key: str) -> None:
+def test_a_filter_that_takes_too_long_is_named(
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "_PATTERN_TIMEOUT_S", 0.05)
     path, long = tmp_path / "suite.yaml", "a" * 60 + "!"
     named = f"providers: [{{id: echo, label: {long}}}]\nprompts: [{{raw: hello, label: {long}}}]\n"
     path.write_text(f"{named}tests: [{{description: {long}}}]", encoding="utf-8")
     filters: dict[str, Any] = {f"filter_{key}": "^(a|a)*$"}
-    with pytest.raises(UsageError, match=r"the filter .* takes more than 2 s on `aaaa") as caught:
+    with pytest.raises(UsageError, match=r"the filter .* takes more than 0.05 s on `aaaa") as caught:
         prepare(RunRequest(path, {}, **filters))
     assert "simpler pattern" in caught.value.hint
 
