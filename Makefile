@@ -45,9 +45,9 @@ demo: $(RUNTIME) model
 # says that none is written.
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint browser model
-	@$(TYPES) >$(VENV)/types.txt 2>&1 & types=$$!; code=0; \
+	@mkdir -p .mypy_cache; $(TYPES) >.mypy_cache/types.txt 2>&1 & types=$$!; code=0; \
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --cache-clear || code=$$?; \
-	wait $$types || { cat $(VENV)/types.txt; exit 1; }; \
+	wait $$types || { cat .mypy_cache/types.txt; exit 1; }; \
 	[ $$code -ne 0 ] || exit 0; [ $$code -eq 1 ] || exit $$code; \
 	echo "These tests failed. Those that pass now, alone, are unsteady and must be fixed:"; \
 	$(BIN)/python -c "import json; print(*json.load(open('.pytest_cache/v/cache/lastfailed')), sep='\n')" || exit 1; \

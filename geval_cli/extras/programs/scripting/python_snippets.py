@@ -23,7 +23,8 @@ async def evaluate(source: str, arguments: dict[str, Any]) -> Any:
         # The last expression is the value, as in a notebook; `return` is not needed.
         body[-1] = ast.copy_location(ast.Return(body[-1].value), body[-1])
     is_async = any(isinstance(node, ast.Await) for node in ast.walk(tree))
-    kind = ast.AsyncFunctionDef if is_async else ast.FunctionDef
+    # Any, since Python 3.12 alone wants all parts of a function to be named.
+    kind: Any = ast.AsyncFunctionDef if is_async else ast.FunctionDef
     names = ast.arguments([], [ast.arg(name) for name in arguments], None, [], [], None, [])
     function = kind("snippet", names, body or [ast.Pass()], [], None)
     if hasattr(function, "type_params"):
