@@ -13,6 +13,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from inspect import iscoroutinefunction
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -212,3 +213,10 @@ def _entry_points(group: str) -> dict[str, tuple[EntryPoint, ...]]:
 
 def _package_of(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.module
+
+
+def refuse_blocking(part: Any, methods: tuple[str, ...], what: str) -> None:
+    """Refuse what a package brings, `what`, where one of its methods cannot be awaited."""
+    for method in methods:
+        if not iscoroutinefunction(getattr(part, method)):
+            raise UsageError(f"{what} whose `{method}` cannot be awaited", hint=f"write `async def {method}`")

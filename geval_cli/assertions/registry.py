@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import iscoroutinefunction
 from typing import Any
 
 from msgspec.structs import replace
@@ -38,7 +37,7 @@ from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.metric import Judge, identity_of
 from geval_cli.judge.prompt import prompt_version
-from geval_cli.plugins import ASSERTIONS, WrongResultError, find_plugin, plugin_names
+from geval_cli.plugins import ASSERTIONS, WrongResultError, find_plugin, plugin_names, refuse_blocking
 from geval_cli.providers.redaction import public_url
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, Status
 from geval_cli.source.secrets import mask_config
@@ -286,12 +285,7 @@ def _plugin_class(name: str) -> type[Assertion]:
             f"the plugin `{name}` is not an assertion",
             hint=f"its entry point must name a subclass of {Assertion.__module__}.{Assertion.__qualname__}",
         )
-    for method in ("judge", "judge_row"):
-        if not iscoroutinefunction(getattr(found, method)):
-            raise UsageError(
-                f"the plugin `{name}` is an assertion whose `{method}` cannot be awaited",
-                hint=f"write `async def {method}`",
-            )
+    refuse_blocking(found, ("judge", "judge_row"), f"the plugin `{name}` is an assertion")
     return found
 
 

@@ -44,18 +44,15 @@ def validate_configs(
         ConfigError: with every problem of every config.
         UsageError: `output` has another ending, or cannot be written.
     """
-    if output is None:
-        file_format = None
-    else:
-        found = next(
-            (form for ending, form in FILE_ENDINGS.items() if output.name.lower().endswith(ending)), None
-        )
-        if found is None:
+    file_format = None
+    if output is not None:
+        name = output.name.lower()
+        file_format = next((form for ending, form in FILE_ENDINGS.items() if name.endswith(ending)), None)
+        if file_format is None:
             raise UsageError(
                 f"problems cannot be written to {output}: unknown file type",
                 hint=f"use a name that ends in one of: {', '.join(sorted(FILE_ENDINGS))}",
             )
-        file_format = found
     if sandbox is not None:
         sandbox.confine(requests, outputs=[] if output is None else [output])
     prepared, problems = check_all(requests, is_going_to_run=False)
@@ -73,7 +70,7 @@ def validate_configs(
         columns = len(run.plan.columns)
         sys.stdout.write(
             f"{run.suite.path} is valid: {plural(run.tests, 'test')} x {plural(columns, 'column')}"
-            f" = {plural(run.total, 'case')}" + "\n"
+            f" = {plural(run.total, 'case')}\n"
         )
         if lists_differences:
             sys.stdout.write(_listed(list(differences(run.suite))))

@@ -53,25 +53,25 @@ def render_prompt(
     """
     rendered = _rendered(prompt, test, templates, opaque)
     missing = [marker for marker in (*test.images, *test.audio) if marker not in rendered.text]
-    if missing:
-        # A prompt with images and audio behind the user's last message: those that its template does not place.
-        shown = "\n".join(missing)
-        *before, last = rendered.messages
-        if rendered.text == last.content and not before:
-            text = f"{last.content}\n\n{shown}" if last.content else shown
-            return replace(rendered, messages=(replace(last, content=text),), text=text)
-        place = max((i for i, item in enumerate(rendered.messages) if item.role == "user"), default=-1)
-        if place < 0:
-            return _chat(*rendered.messages, Message("user", shown))
-        asked = rendered.messages[place]
-        if isinstance(asked.content, list):
-            content: JsonValue = [*asked.content, {"type": "text", "text": shown}]
-        else:
-            content = f"{asked.content}\n\n{shown}"
-        messages = [*rendered.messages]
-        messages[place] = replace(asked, content=content)
-        return replace(_chat(*messages), system=rendered.system)
-    return rendered
+    if not missing:
+        return rendered
+    # Images and audio that the template does not place stand behind the user's last message.
+    shown = "\n".join(missing)
+    *before, last = rendered.messages
+    if rendered.text == last.content and not before:
+        text = f"{last.content}\n\n{shown}" if last.content else shown
+        return replace(rendered, messages=(replace(last, content=text),), text=text)
+    place = max((i for i, item in enumerate(rendered.messages) if item.role == "user"), default=-1)
+    if place < 0:
+        return _chat(*rendered.messages, Message("user", shown))
+    asked = rendered.messages[place]
+    if isinstance(asked.content, list):
+        content: JsonValue = [*asked.content, {"type": "text", "text": shown}]
+    else:
+        content = f"{asked.content}\n\n{shown}"
+    messages = [*rendered.messages]
+    messages[place] = replace(asked, content=content)
+    return replace(_chat(*messages), system=rendered.system)
 
 
 def _rendered(

@@ -143,9 +143,8 @@ class FinishReasonAssertion(Assertion):
         # A program's own word counts; for one that was flagged, `ended` says that a filter stopped it.
         own = subject.reported.get("finishReason") or subject.reported.get("finish_reason")
         found = own if isinstance(own, str) else ended
-        if (
-            found is None and subject.rules.echo_finish_reason is None
-        ):  # promptfoo's: not even that of `echo` is known
+        # Promptfoo's rules, by which not even that of `echo` is known.
+        if found is None and subject.rules.echo_finish_reason is None:
             return Outcome.of(False, "the provider gave no finish reason")
         if found is None and subject.response is None:
             hint = "leave finish-reason out, or let a provider answer"

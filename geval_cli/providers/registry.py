@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from inspect import iscoroutinefunction
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,7 +16,7 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.patterns import compile_later
-from geval_cli.plugins import PROVIDERS, extra, find_plugin, plugin_names
+from geval_cli.plugins import PROVIDERS, extra, find_plugin, plugin_names, refuse_blocking
 from geval_cli.providers.base import ClientModel, Provider, ProviderSource
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, VERTEX, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
@@ -300,12 +299,7 @@ def _check_parts(provider: Provider, name: str) -> None:
             f"the plugin `{name}` builds a provider without `{missing}`",
             hint=f"give it all that geval_cli.providers.base.Provider has: {', '.join(_PARTS)}",
         )
-    for part in ("complete", "aclose"):
-        if not iscoroutinefunction(getattr(provider, part)):
-            raise UsageError(
-                f"the plugin `{name}` builds a provider whose `{part}` cannot be awaited",
-                hint=f"write `async def {part}`",
-            )
+    refuse_blocking(provider, ("complete", "aclose"), f"the plugin `{name}` builds a provider")
 
 
 def _module(name: str, kind: ProviderKind) -> Any:

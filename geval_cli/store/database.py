@@ -678,9 +678,8 @@ class DatabaseThread:
                 else:
                     by_loop.setdefault(job.loop, []).append(job)
             for loop, jobs in by_loop.items():
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # the loop was closed meanwhile: nobody waits any more
+                # A loop that was closed meanwhile: nobody waits there any more.
+                with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(_settle, jobs)
         self._connection.close()
 

@@ -675,8 +675,7 @@ class BatchDriver:
         watched = self._watched[batch.id]
         batch = await self._steps.take(batch, watched)
         if watched.refused:
-            # Have what a provider refused as too much at once submitted again: one by one, or in smaller
-            # batches.
+            # What a provider refused as too much at once is submitted again, one by one or in smaller batches.
             refused, watched.refused = watched.refused, []
             if watched.group is not None:
                 item = self._waiting.setdefault(watched.group, _Waiting(watched.provider))

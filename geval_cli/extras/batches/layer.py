@@ -161,13 +161,13 @@ class BatchQueue:
             ProviderError: the answer is an error.
         """
         provider, key = cast(BatchingProvider, call.provider), self.key_of(call)  # `takes` says so
-        body = json_bytes(provider.payload(call.request))
+        payload = provider.payload(call.request)
+        body = json_bytes(payload)
         # What a request is expected to cost at most; 0 where no bound on money is to be kept.
         price = provider.batch_price
         if price is None or self.budget.max_cost_usd is None:
             expected_usd = 0.0
         else:
-            payload = provider.payload(call.request)
             limit = token_limit(payload) if isinstance(payload, dict) else None
             written = (limit or _ASSUMED_WRITTEN_TOKENS) * len(call.request.sample_indexes)
             expected_usd = _usd(price, -(-call.request.characters // _CHARACTERS_PER_TOKEN), written)

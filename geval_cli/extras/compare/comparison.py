@@ -690,14 +690,10 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
     overall = _overall(comparing, match, options, margins)
     verdict, said = headline(rows, paired, overall)
     # Whether the judge or the outputs moved; None unless both runs had anchors judged.
-    if a.report.run.anchors is None or b.report.run.anchors is None:
-        drift = None
-    else:
+    drift: dict[str, JsonValue] | None = None
+    if a.report.run.anchors is not None and b.report.run.anchors is not None:
         differs = any(row.verdict.is_clear for row in rows)
-        found: dict[str, JsonValue] | None = extra("drift").between_runs(
-            a.report.run, b.report.run, differs=differs
-        )
-        drift = found
+        drift = extra("drift").between_runs(a.report.run, b.report.run, differs=differs)
     is_steady = drift is None or drift["finding"] in _STEADY
     told = () if drift is None else (drift["text"],)
     return RunComparison(
