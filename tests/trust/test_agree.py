@@ -160,6 +160,7 @@ class TestRequirements:
             ("shift <= 0.5", "passed"),
             ("shift < -0.5", "failed"),
             ("ceiling >= 20 %", "passed"),
+            ("ceiling <= 1000 %", "passed"),
             ("alpha >= 0", "passed"),
             ('"tone".spearman >= -.5', "passed"),
             ("length <= 1", "passed"),
@@ -192,6 +193,14 @@ class TestRequirements:
             ("spaerman >= 0.4", "did you mean `spearman`?"),
             ("tome.spearman >= 0.4", "did you mean `tone`?"),
             ("tone.other.spearman >= 0.4", "did you mean"),
+            ("kappa <= 60", "write 0.6 or 60%"),
+            ("shift <= 5", "write 0.05 or 5%"),
+            ("shift >= -10", "write -0.1 or -10%"),
+            ("length <= 400", "write it as"),
+            ("kappa <= 400%", "write it as"),
+            ("ceiling <= 90", "write 0.9 or 90%"),
+            ("tone.summary.kappa >= 0.1", "did you mean `tone`?"),
+            ("system.shift <= 0.9", "labelled"),
         ],
     )
     def test_that_are_none_are_refused(self, gate: str, hint: str) -> None:

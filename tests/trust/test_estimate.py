@@ -170,6 +170,8 @@ def test_unmatched_labels_are_refused() -> None:
         ({}, ["pass_rate >= 0.5"]),
         ({}, ["style.true_mean >= 0.5"]),
         ({}, ["true_mean"]),
+        ({}, ["true_pass_rate <= 80"]),
+        ({}, ["summary.true_mean >= 0"]),
     ],
 )
 def test_what_makes_no_sense(options: dict[str, Any], require: list[str]) -> None:

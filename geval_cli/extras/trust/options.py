@@ -36,6 +36,7 @@ from geval_cli.statistics.paired import NO_MARGINS, Margins
 from geval_cli.suite.gates import GATE, Comparison, Condition
 
 _LEVELS = ("dataset", "summary", "system")
+_WITH_LEVELS = frozenset({"pearson", "spearman", "kendall"})
 _EXAMPLE = "write it as `spearman >= 0.4` or `coherence.kappa >= 0.6`"
 
 
@@ -86,10 +87,15 @@ class Requirement(Condition):
             message = f"`{text}` requires an unknown statistic, `{statistic}`"
             raise UsageError(message, hint=hint_of(statistic, statistics))
         metric, _, level = rest.rpartition(".")
-        if level not in _LEVELS:
+        if level not in _LEVELS or statistic not in _WITH_LEVELS:
             metric, level = rest, "dataset"
         comparison: Comparison = found["comparison"]  # type: ignore[assignment]  # one of the four, by the pattern
         limit = float(found["limit"]) / (100 if found["percent"] else 1)
+        # All lie in -1..1, but for a share of the ceiling: a judge may be better than people.
+        if abs(limit) > 1 and not (statistic == "ceiling" and found["percent"]):
+            sign, number = ("-" if limit < 0 else ""), abs(float(found["limit"]))
+            hint = f"write {sign}{number / 100:g} or {sign}{number:g}%" if number <= 100 else _EXAMPLE  # noqa: PLR2004
+            raise UsageError(f"a limit beyond {sign}1 (or {sign}100%) in the requirement `{text}`", hint=hint)
         metric = metric.strip().strip("\"'")
         return cls(text.strip(), metric or None, level, statistic, comparison, limit)
 
