@@ -19,6 +19,7 @@ from geval_cli.assertions.sets import AssertSet
 from geval_cli.engine.columns import same_labels
 from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, key_of, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
+from geval_cli.engine.transforms import output_code
 from geval_cli.errors import ConfigError, GevalError, Problem, UsageError
 from geval_cli.extras.results_files import read_importable, store_run
 from geval_cli.extras.run_pages import RunPages
@@ -280,6 +281,7 @@ class StoredOutputs(Struct):
         known: the cases that it has.
         left_out: tests that it has no case of.
         total: how many cases are judged.
+        has_transforms: another config transforms outputs, which stored ones are not.
         steps: what judges wrote for its criteria, where the config is the same: they are the yardstick of the run, also
             for ratings that it lacks.
     """
@@ -291,6 +293,7 @@ class StoredOutputs(Struct):
     known: frozenset[Place]
     left_out: int = 0
     total: int = 0
+    has_transforms: bool = False
     steps: LockedSteps = field(default_factory=dict)
     _rows: dict[tuple[int, int], Sequence[CaseResult]] = field(default_factory=dict)
 
@@ -304,6 +307,8 @@ class StoredOutputs(Struct):
         if missing:
             what = "1 column of the run is" if missing == 1 else f"{missing:,} columns of the run are"
             yield f"{what} not in the config, and not judged"
+        if self.has_transforms:
+            yield "`transform` of the config is not applied: outputs are judged as the run stored them"
 
     def has(self, job: Job) -> bool:
         """Return whether the run has a case for a job."""
@@ -371,15 +376,22 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
     tests = None if is_same else _matched_tests(plan, columns, index, templates)
     found = StoredOutputs(source, columns, tests, repeats, frozenset(known))
     again = replace(plan, repeats=repeats, has_output=found.has)
-    left_out, total = 0, 0
+    left_out, total, has_transforms = 0, 0, False
     for test in plan.suite.tests:
-        places = sum(1 for _ in again.jobs_of(test))
-        total += places
-        left_out += not places
+        jobs = list(again.jobs_of(test))
+        total += len(jobs)
+        left_out += not jobs
+        has_transforms |= any(output_code(job.provider, job.test) for job in jobs)
     if not total:
         hint = "pass the config of that run, or one with the same prompts, providers and tests"
         raise UsageError(f"run {source.run.id} has no output for any test of {plan.suite.path}", hint=hint)
-    return replace(found, left_out=left_out, total=total, steps=steps.agreed())
+    return replace(
+        found,
+        left_out=left_out,
+        total=total,
+        has_transforms=has_transforms and not (is_same and source.run.judged_from is None),
+        steps=steps.agreed(),
+    )
 
 
 class _StepsOfRun(Struct):

@@ -262,6 +262,32 @@ def test_another_config_finds_its_tests_by_their_content(
     assert "1 column of the run is not in the config" in again.stdout
 
 
+def test_outputs_are_not_transformed_again_and_that_is_said(
+    product: Product, server: LoopbackServer, models: Models
+) -> None:
+    was = {"transform": "'was ' + output"}
+    product.run({**config("word 0"), "defaultTest": {"options": was}}, server)
+    said = "`transform` of the config is not applied"
+    for options, is_said in (
+        (was, False),
+        ({"transform": "'now ' + output"}, True),
+        ({}, False),
+        (was, True),
+    ):
+        path = product.folder / "other.yaml"
+        path.write_text(
+            json.dumps({**config("word 0"), "defaultTest": {"options": options}, "tags": {"n": "1"}})
+        )
+        again = product.command(
+            server, "judge", "latest", *([] if options is was and not is_said else [str(path)])
+        )
+        assert (said in again.stdout) is is_said
+        assert {case["output"] for case in again.cases} == {
+            "was answerer: Say word 0",
+            "was answerer-b: Say word 0",
+        }
+
+
 def test_nothing_in_common_is_told_and_not_a_run_of_nothing(
     product: Product, server: LoopbackServer, models: Models
 ) -> None:
