@@ -25,6 +25,7 @@ from geval_cli.gateway.call import OPEN_CASE, Handler, ModelCall, OpenCase, Serv
 from geval_cli.numbers import format_cost, plural
 from geval_cli.providers.base import Provider
 from geval_cli.providers.prices import FREE_KINDS
+from geval_cli.providers.wire.finish_reasons import withheld
 from geval_cli.records import ModelResponse, Purpose, Role, Usage
 
 UsageByRole = Mapping[Role, Usage]
@@ -362,8 +363,10 @@ class CostReservation:
         else:
             cost_usd = response.usage.cost_usd
             if cost_usd is not None:
-                characters = call.request.characters
-                price.learn(cost_usd, answers=max(1, len(response.choices)), characters=characters)
+                # What a filter refused for nothing does not tell what others cost.
+                if cost_usd or not all(withheld(choice.finish_reason) for choice in response.choices):
+                    characters = call.request.characters
+                    price.learn(cost_usd, answers=len(response.choices), characters=characters)
                 self._pay_out(call, cost_usd)
             elif price.answers:
                 self._pay_out(call, set_aside_usd)

@@ -50,6 +50,32 @@ def test_a_prompt_that_azure_will_not_let_through_is_answered_by_the_filter() ->
     assert (response.usage.requests, response.request_id) == (1, "r-1")
 
 
+@pytest.mark.parametrize(
+    ("vendor", "reply", "cost_usd"),
+    [
+        ("azure:d", Reply(400, {}, AZURE_REFUSAL), 0.0),
+        (
+            "google:gemini-2.5-flash",
+            Reply(
+                body={
+                    "promptFeedback": {"blockReason": "PROHIBITED_CONTENT"},
+                    "usageMetadata": {"promptTokenCount": 1000, "totalTokenCount": 1000},
+                }
+            ),
+            0.003,
+        ),
+    ],
+)
+def test_what_a_filter_took_away_costs_what_was_read_or_nothing(
+    vendor: str, reply: Reply, cost_usd: float
+) -> None:
+    with LoopbackServer(reply) as server:
+        price = {"input": 3, "output": 15}
+        model = provider(vendor, {"base_url": server.url, "apiKey": "k-0123456789", "price": price})
+        [response] = run(answer(model))
+    assert response.usage.cost_usd == pytest.approx(cost_usd)
+
+
 def test_a_judge_that_is_filtered_is_an_error() -> None:
     with pytest.raises(ProviderRequestError):
         azure(Reply(400, {}, AZURE_REFUSAL), ask(role=Role.JUDGE))

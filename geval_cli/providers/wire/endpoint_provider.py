@@ -20,11 +20,11 @@ from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.prices import Price
 from geval_cli.providers.unsupported import error_words, find_cap
 from geval_cli.providers.wire.chat import NotAnAnswer, filtered_choice, refuse_other_status, reports_trouble
-from geval_cli.providers.wire.finish_reasons import FinishReason
+from geval_cli.providers.wire.finish_reasons import FinishReason, withheld
 from geval_cli.providers.wire.parameters import CHAT_API, WireParameters
 from geval_cli.providers.wire.refusals import CallContext, WrittenParameter, refusal_error, request_id_of
 from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit
-from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Role
+from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Role, Usage
 
 _ID_CHARS = 200
 _ERROR_CHARS = 300
@@ -252,7 +252,7 @@ class EndpointProvider:
         choice = filtered_choice(error.body) if request.role is Role.GENERATION else None
         if choice is None:
             return None
-        return ModelResponse((choice,), self._endpoint.usage(None, requests=1), request_id=error.request_id)
+        return ModelResponse((choice,), Usage(1), request_id=error.request_id)  # a refused request is free
 
     def _response(
         self,
@@ -351,6 +351,8 @@ class EndpointProvider:
         tokens = self.tokens(body) if isinstance(body, dict) else None
         if tokens is None:
             return None
-        texts = tuple(choice.text for choice in choices) if self.writes else ()
+        # In the place of what a filter took away stands what the server, or geval, says of it.
+        said = (choice for choice in choices if self.writes and not withheld(choice.finish_reason))
+        texts = tuple(choice.text for choice in said)
         asked = max(len(choices), len(request.sample_indexes))
         return believed(tokens, Exchange(payload, texts, asked, token_limit(payload)))
