@@ -30,8 +30,8 @@ from geval_cli.providers.wire.chat import (
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAnswer
 from geval_cli.providers.wire.finish_reasons import RESPONSES, FinishReason
 from geval_cli.providers.wire.openai import function_of, is_strict_safe
-from geval_cli.providers.wire.parameters import LIMITS, RESPONSES_API
-from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage
+from geval_cli.providers.wire.parameters import RESPONSES_API
+from geval_cli.providers.wire.token_usage import LIMITS, TokenUsage, read_chat_usage
 from geval_cli.records import Choice, Message, ModelRequest, TokenLogprob
 from geval_cli.source.media import with_parts_of
 
@@ -83,6 +83,7 @@ class ResponsesProvider(EndpointProvider):
         if not isinstance(counted, dict):
             return None
         usage = {
+            **counted,
             "prompt_tokens": counted.get("input_tokens"),
             "completion_tokens": counted.get("output_tokens"),
             "prompt_tokens_details": counted.get("input_tokens_details"),
@@ -304,6 +305,13 @@ class EmbeddingProvider(EndpointProvider):
     """A model that turns the last user message into a vector."""
 
     writes = False
+
+    def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
+        # Nothing is written, and Voyage names the total alone.
+        counted = body.get("usage")
+        named = counted if isinstance(counted, dict) else {}
+        read = named.get("prompt_tokens", named.get("total_tokens"))
+        return read_chat_usage({**body, "usage": {**named, "prompt_tokens": read, "total_tokens": None}})
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         text = last_user_text(request.messages)

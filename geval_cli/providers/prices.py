@@ -30,13 +30,16 @@ _VENDOR_OF_HOST = {
         if preset.price_vendor
     },
 }
-_HALF_IN_BATCHES = frozenset({"azure", "google", "mistral"})
-"""Vendors that list half the price for every model in batches, where the table has no price of its own.
+_HALF_AT_LEISURE = frozenset({"azure", "google", "mistral"})
+"""Vendors that list half the price for every model in batches, where the table has no price of its own; so does Google
+for its tier `flex`.
 
-ai.google.dev/gemini-api/docs/batch-api, docs.mistral.ai/studio-api/batch-processing and
+ai.google.dev/gemini-api/docs/batch-api and /flex-inference, docs.mistral.ai/studio-api/batch-processing and
 learn.microsoft.com/azure/foundry/openai/how-to/batch, as of November 2026.
 """
-_TELLS_ITS_BILL = frozenset({"openrouter", "perplexity"})
+_OF_US_ALONE = 1.1
+"""What Claude costs where it runs in the United States only: platform.claude.com/docs/manage-claude/data-residency."""
+_TELLS_ITS_BILL = frozenset({"openrouter", "perplexity", "x-ai"})
 """Vendors whose answers say what they cost, searches and all."""
 _VERTEX_HOST = "aiplatform.googleapis.com"
 _VERTEX_REGIONS = (f"-{_VERTEX_HOST}", ".rep.googleapis.com")
@@ -162,18 +165,20 @@ class ListPrice(Struct, frozen=True):
         }
         usage = table.Usage(**{name: count for name, count in counts.items() if count})
         conditions = dict(tokens.conditions)
-        batched, share = {**conditions, "processing": "batch"}, 1.0
+        # The table knows nothing of places.
+        share = _OF_US_ALONE if conditions.pop("inference_geo", "") == "us" else 1.0
+        special = {**conditions, "processing": "batch"} if self.is_batch else conditions
+        tier = conditions.get("service_tier") if self.vendor == "google" else None
         try:
-            found = table.calc_price(
-                usage, model, provider_id=self.vendor, price_context=batched if self.is_batch else conditions
-            )
-            if self.is_batch and found.total_price:
-                direct = table.calc_price(usage, model, provider_id=self.vendor, price_context=conditions)
+            found = table.calc_price(usage, model, provider_id=self.vendor, price_context=special)
+            if (self.is_batch or tier in ("flex", "priority")) and found.total_price:
+                usual = {} if tier else conditions
+                direct = table.calc_price(usage, model, provider_id=self.vendor, price_context=usual)
                 if direct.total_price == found.total_price:
-                    # The table knows none for batches, and falls back on the usual one.
-                    if self.vendor not in _HALF_IN_BATCHES:
+                    # The table knows none for batches or tiers, and falls back on the usual one.
+                    if self.vendor not in _HALF_AT_LEISURE or tier == "priority":
                         return None
-                    share = 0.5
+                    share *= 0.5
         except (LookupError, ValueError):
             # Unknown to the table, or counts that contradict each other (more cached tokens than there are).
             return None

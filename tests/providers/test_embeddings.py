@@ -44,6 +44,22 @@ def test_a_text_becomes_a_vector(kind: str, path: str) -> None:
     assert response.usage.input_tokens == 5
 
 
+@pytest.mark.parametrize(
+    ("kind", "usage"),
+    [
+        ("openai:text-embedding-3-small", {"prompt_tokens": 5, "total_tokens": 5}),
+        ("mistral:mistral-embed", {"prompt_tokens": 5, "total_tokens": 8, "completion_tokens": 0}),
+        ("voyage:voyage-3.5", {"total_tokens": 5}),
+    ],
+)
+def test_vectors_cost_what_was_read(kind: str, usage: dict[str, int]) -> None:
+    with LoopbackServer(Reply(body={**GOOD, "usage": usage})) as server:
+        price = {"input": 1_000_000, "output": 1_000_000}
+        model = provider(kind, {"base_url": server.base_url, "apiKey": "k-123", "price": price})
+        [response] = run(answer(model))
+    assert response.usage.cost_usd == 5.0
+
+
 VECTORS = {
     "id": "da6e531f-54c5-4a73-bf92-f60566d8d753",
     "embeddings": {"float": [[0.25, -1, 3e-7]]},

@@ -8,7 +8,7 @@ from support.loopback import LoopbackServer, Reply
 from geval_cli.errors import ProviderResponseError
 from geval_cli.records import Message, ModelRequest, ModelResponse, TokenAlternative
 
-GOOD = {
+GOOD: dict[str, Any] = {
     "candidates": [{"content": {"parts": [{"text": "hi"}], "role": "model"}, "finishReason": "STOP"}],
     "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 4},
     "modelVersion": "gemini-2.5-flash-001",
@@ -31,6 +31,26 @@ def test_a_question_and_its_answer() -> None:
     assert sent == {"contents": [{"role": "user", "parts": [{"text": "Say hi."}]}]}
     assert (response.text, response.choices[0].finish_reason) == ("hi", "stop")
     assert (response.usage.input_tokens, response.usage.output_tokens) == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("reported", "share"),
+    [
+        ({"serviceTier": "flex"}, 0.5),
+        ({"trafficType": "ON_DEMAND_FLEX"}, 0.5),
+        ({"trafficType": "ON_DEMAND_PRIORITY"}, None),
+        ({"serviceTier": "standard", "trafficType": "ON_DEMAND"}, 1.0),
+        ({"serviceTier": None}, 1.0),
+    ],
+)
+def test_the_tier_that_answered_decides_the_price(reported: dict[str, Any], share: float | None) -> None:
+    tokens = GOOD["usageMetadata"] | reported
+    response, sent = exchange(ask(), {**GOOD, "usageMetadata": tokens}, price="list", service_tier="flex")
+    usual, _ = exchange(ask(), price="list")
+    assert usual.usage.cost_usd
+    expected = None if share is None else pytest.approx(usual.usage.cost_usd * share)
+    assert response.usage.cost_usd == expected
+    assert sent["service_tier"] == "flex"
 
 
 def test_a_conversation_with_instructions() -> None:

@@ -75,6 +75,26 @@ def test_a_service_tier_has_its_own_price() -> None:
 
 
 @pytest.mark.parametrize(
+    ("price", "conditions", "share"),
+    [
+        (ListPrice("google", "gemini-2.5-flash"), {"service_tier": "flex"}, 0.5),
+        (ListPrice("google", "gemini-2.5-flash"), {"service_tier": "priority"}, None),
+        (ListPrice("google", "gemini-2.5-flash"), {"service_tier": "standard"}, 1.0),
+        (ListPrice("groq", "llama-3.3-70b-versatile"), {"service_tier": "flex"}, 1.0),
+        (CLAUDE, {"inference_geo": "us"}, 1.1),
+        (CLAUDE, {"inference_geo": "global"}, 1.0),
+    ],
+)
+def test_what_the_table_does_not_know_of_tiers_and_places_is_reckoned_or_unknown(
+    price: ListPrice, conditions: dict[str, str], share: float | None
+) -> None:
+    usual = price.cost_usd(TokenUsage(1000, 100))
+    assert usual
+    found = price.cost_usd(TokenUsage(1000, 100, conditions=conditions))
+    assert found == (None if share is None else pytest.approx(usual * share))
+
+
+@pytest.mark.parametrize(
     ("vendor", "model", "share"),
     [
         ("azure", "gpt-4-0613", 0.5),
@@ -100,9 +120,10 @@ def test_claude_has_its_list_price_at_vertex_where_it_costs_the_same_everywhere(
     assert price_of({}, url="https://us-east5-aiplatform.googleapis.com/v1/x", model=name) is None
 
 
-def test_only_openrouter_is_believed_what_it_charged() -> None:
+def test_only_vendors_that_tell_their_bill_are_believed_what_they_charged() -> None:
     tokens = TokenUsage(1000, charged_usd=0.7)
-    assert ListPrice("openrouter", "openai/gpt-4").cost_usd(tokens) == 0.7
+    for vendor, model in (("openrouter", "openai/gpt-4"), ("perplexity", "sonar"), ("x-ai", "grok-3")):
+        assert ListPrice(vendor, model).cost_usd(tokens) == 0.7
     assert GPT_4.cost_usd(tokens) == pytest.approx(0.03)
 
 

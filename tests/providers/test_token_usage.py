@@ -48,8 +48,35 @@ def test_reasoning_that_is_counted_beside_the_completion_is_output_too() -> None
     assert (found.input_tokens, found.output_tokens) == (32, 103)
 
 
-def test_deepseeks_own_name_for_cached_input_is_understood() -> None:
-    found = chat({"prompt_tokens": 100, "completion_tokens": 1, "prompt_cache_hit_tokens": 64})
+@pytest.mark.parametrize(
+    ("usage", "output_tokens"),
+    [
+        ({"prompt_tokens": 20, "completion_tokens": 424, "total_tokens": 1016}, 996),  # Gemini
+        ({"prompt_tokens": 20, "completion_tokens": 424, "total_tokens": 444}, 424),
+        ({"prompt_tokens": 20, "completion_tokens": 424, "total_tokens": 0}, 424),
+        ({"prompt_tokens": 20, "completion_tokens": 424}, 424),
+        ({"completion_tokens": 424, "total_tokens": 444}, 424),
+    ],
+)
+def test_a_total_tells_of_thoughts_that_are_counted_nowhere_else(
+    usage: dict[str, int], output_tokens: int
+) -> None:
+    found = chat(usage)
+    assert found is not None
+    assert found.output_tokens == output_tokens
+
+
+@pytest.mark.parametrize(
+    "cached",
+    [
+        {"prompt_tokens_details": {"cached_tokens": 64}},
+        {"prompt_cache_hit_tokens": 64},
+        {"cached_tokens": 64},
+    ],
+    ids=["OpenAI", "DeepSeek", "Moonshot"],
+)
+def test_cached_input_is_read_wherever_a_vendor_counts_it(cached: dict[str, Any]) -> None:
+    found = chat({"prompt_tokens": 100, "completion_tokens": 1, **cached})
     assert found is not None
     assert found.cache_read_tokens == 64
 
@@ -150,6 +177,8 @@ def test_a_charge_that_cannot_be_makes_the_usage_unknown(cost: float) -> None:
         ({"cost": 0.05, "is_byok": True}, None),
         ({"cost": 0}, 0),
         ({"cost": "free"}, None),
+        ({"cost_in_usd_ticks": 127_344_000}, 0.0127344),
+        ({"cost_in_usd_ticks": None}, None),
     ],
 )
 def test_what_a_server_charged_is_the_whole_bill_or_unknown(

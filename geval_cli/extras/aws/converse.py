@@ -33,13 +33,13 @@ from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAns
 from geval_cli.providers.wire.finish_reasons import CONVERSE, FinishReason
 from geval_cli.providers.wire.parameters import (
     CONVERSE_API,
-    LIMITS,
     converse_format_mistake,
     schema_of,
     takes_sampling,
     takes_schema,
 )
 from geval_cli.providers.wire.token_usage import (
+    LIMITS,
     InvalidCountError,
     TokenUsage,
     consistent,

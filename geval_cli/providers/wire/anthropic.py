@@ -27,7 +27,6 @@ from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAns
 from geval_cli.providers.wire.finish_reasons import MESSAGES
 from geval_cli.providers.wire.parameters import (
     ANTHROPIC_API,
-    LIMITS,
     effort_mistake,
     format_mistake,
     schema_of,
@@ -35,7 +34,7 @@ from geval_cli.providers.wire.parameters import (
     takes_schema,
     thinking_budget,
 )
-from geval_cli.providers.wire.token_usage import TokenUsage, read_messages_usage
+from geval_cli.providers.wire.token_usage import LIMITS, TokenUsage, read_messages_usage
 from geval_cli.records import Choice, Message, ModelRequest, Role
 from geval_cli.source.media import with_parts_of
 

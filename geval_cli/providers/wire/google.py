@@ -29,7 +29,7 @@ from geval_cli.providers.wire.chat import (
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAnswer
 from geval_cli.providers.wire.finish_reasons import GEMINI, FinishReason
 from geval_cli.providers.wire.parameters import GOOGLE_API, gemini_effort_mistake, gemini_thinking, schema_of
-from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
+from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, text_in, whole_count
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, TokenLogprob
 from geval_cli.source.media import with_parts_of
 
@@ -43,6 +43,7 @@ _BODY_KEYS = frozenset(
         "modelArmorConfig",
         "safetySettings",
         "serviceTier",
+        "service_tier",
         "store",
         "toolConfig",
         "tool_config",
@@ -104,7 +105,10 @@ class GoogleProvider(EndpointProvider):
                 "audio_tokens": _sum(heard) if heard else None,
             },
         }
-        tokens = read_chat_usage({"usage": usage, "model": body.get("modelVersion")})
+        # Gemini's API says which tier it was, Vertex what kind of traffic.
+        tier = (text_in(counted, "serviceTier") or text_in(counted, "trafficType") or "").lower()
+        answered = {"model": body.get("modelVersion"), "service_tier": tier.removeprefix("on_demand_")}
+        tokens = read_chat_usage({"usage": usage, **answered})
         searches = _searches(body, self._endpoint.model)
         return tokens if tokens is None or not searches else structs.replace(tokens, web_searches=searches)
 

@@ -8,9 +8,7 @@ from msgspec import Struct
 from geval_cli.errors import Location, Problem
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderSource
-
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
-"""The limit on new tokens under each of its names."""
+from geval_cli.providers.wire.token_usage import LIMITS
 
 
 class WireParameters(Struct, frozen=True):

@@ -17,15 +17,13 @@ _UNBOUNDED_OUTPUT = 2_000_000
 _UNSEEN_OUTPUT = 200_000  # thoughts, which some servers count beside `max_tokens`
 _PAST_LIMIT = 4
 
-_LIMIT_NAMES = (
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    "max_new_tokens",
-    "maxOutputTokens",
-    "maxTokens",
-)
+_TICKS_PER_USD = 10_000_000_000  # xAI's unit of money
+
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+"""The limit on new tokens under each of the names that configs may use."""
+_LIMIT_NAMES = (*LIMITS, "max_new_tokens", "maxTokens")
 _INPUT_NAMES = ("prompt", "input", "prompt_tokens", "input_tokens")
+_CONDITIONS = ("service_tier", "speed", "inference_geo")
 _OUTPUT_NAMES = ("completion", "output", "completion_tokens", "output_tokens")
 
 
@@ -164,10 +162,9 @@ def reported_cost_usd(cost: Any) -> float | None:
 def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage:
     input_tokens, output_tokens = count_in(usage, "prompt_tokens"), count_in(usage, "completion_tokens")
     asked, written = part_in(usage, "prompt_tokens_details"), part_in(usage, "completion_tokens_details")
-    reasoning = count_in(written, "reasoning_tokens")
-    if reasoning and count_in(usage, "total_tokens") == input_tokens + output_tokens + reasoning:
-        # xAI counts reasoning beside the completion, all others within it; the total tells which it is.
-        output_tokens += reasoning
+    # xAI and Gemini count reasoning beside the completion, all others within it; the total tells which it is.
+    if input_tokens:
+        output_tokens = max(output_tokens, count_in(usage, "total_tokens") - input_tokens)
     # The bill of OpenRouter or Perplexity; with a key of the user's own at the vendor, the vendor's bill comes on top.
     cost = usage.get("cost")
     charged = _amount_usd(cost.get("total_cost") if isinstance(cost, dict) else cost)
@@ -176,10 +173,14 @@ def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage
     else:
         upstream = _amount_usd(part_in(usage, "cost_details").get("upstream_inference_cost"))
         charged_usd = None if upstream is None else charged + upstream
+    if (ticks := finite_amount(usage.get("cost_in_usd_ticks"))) is not None:
+        charged_usd = ticks / _TICKS_PER_USD
     return TokenUsage(
         input_tokens,
         output_tokens,
-        cache_read_tokens=count_in(asked, "cached_tokens") or count_in(usage, "prompt_cache_hit_tokens"),
+        cache_read_tokens=count_in(asked, "cached_tokens")
+        or count_in(usage, "prompt_cache_hit_tokens")  # DeepSeek
+        or count_in(usage, "cached_tokens"),  # Moonshot
         cache_write_tokens=count_in(asked, "cache_write_tokens"),
         input_audio_tokens=count_in(asked, "audio_tokens"),
         output_audio_tokens=count_in(written, "audio_tokens"),
@@ -246,8 +247,7 @@ def text_in(body: Mapping[str, Any], name: str) -> str | None:
 
 
 def _conditions(reported: Mapping[str, Any]) -> dict[str, str]:
-    named = [(name, text_in(reported, name)) for name in ("service_tier", "speed") if name in reported]
-    return {name: value for name, value in named if value is not None}
+    return {name: value for name in _CONDITIONS if (value := text_in(reported, name)) is not None}
 
 
 def _amount_usd(value: Any) -> float | None:
