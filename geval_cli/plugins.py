@@ -89,8 +89,8 @@ EXTRAS: Mapping[str, str] = {
     "batches: google": "geval_cli.extras.batches.google",
     # Reads and checks the users of a config whom models play: `read_simulation`, `read_profiles`, `check_user`.
     "simulated users": "geval_cli.extras.conversations.users",
-    # Says what such a user says next: `SimulatedConversation`.
-    "simulated conversation": "geval_cli.extras.conversations.users",
+    # Checks and holds conversations: `check_turns`, `check_prompt_of_turns`, `hold_conversation`, `history_text`.
+    "conversations": "geval_cli.extras.conversations.holding",
     # Reads the evaluation steps that are kept beside a config: `read_lock`.
     "lock": "geval_cli.extras.lock",
     # Signs requests with AWS credentials: `signer_of`, `check_sign`, `missing_for_sign`, `uses_credentials`.

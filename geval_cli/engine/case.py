@@ -11,13 +11,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import Assertion, MergedTest, RowColumn, Subject, Tools, Verdict, verdict_of
 from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.assertions.trace import trace_of
-from geval_cli.engine.conversation import (
-    Conversation,
-    ConversationState,
-    history_text,
-    hold_conversation,
-    script_of,
-)
+from geval_cli.engine.conversation import ConversationState
 from geval_cli.engine.judge_output import (
     PrefetchedAnswers,
     Prefetcher,
@@ -55,7 +49,6 @@ from geval_cli.records import (
     RenderedPrompt,
     Role,
     Status,
-    TraceStep,
     Usage,
 )
 from geval_cli.source.media import is_marker, named_and_hashed, without_media_data
@@ -147,8 +140,11 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             answering = caller.generate
         if job.generates and test.is_conversation:
             called = None if caller is None else caller.steps
-            held = await _converse(job, test, context, earlier, answering, called)
-            answered, response = _after(held, blank_result(job, held.sent))
+            held = await extra("conversations").hold_conversation(
+                job, test, context, earlier, answering, called
+            )
+            response = held.response
+            answered = held.result(blank_result(job, held.sent))
             answered = answered if caller is None else caller.accounted_for(answered)
             if held.error is not None:
                 info = error_info(held.error)
@@ -289,10 +285,10 @@ async def _answer(
     if not job.generates:
         output = job.test.output if job.test.has_output else job.test.vars.get("output")
         if test.turns:  # nothing is sent, but what was said before is the output's prompt
-            shown = RenderedPrompt(job.prompt.id, job.prompt.label, history_text(test))
+            shown = RenderedPrompt(job.prompt.id, job.prompt.label, extra("conversations").history_text(test))
             return replace(blank, output=output, prompt=shown), None
         return replace(blank, output=output), None
-    response = await _ask(job, test, rendered, context)
+    response = await ask_model(job, test, rendered, context)
     answered = replace(
         blank,
         output=extra(REQUESTS).output_of(response.choices[0], job.provider)
@@ -309,51 +305,7 @@ async def _answer(
     return answered, response
 
 
-async def _converse(
-    job: Job,
-    test: MergedTest,
-    context: JobContext,
-    earlier: Mapping[str, JsonValue],
-    answering: Generate,
-    called: Sequence[TraceStep] | None,
-) -> Conversation:
-    model = replace(context, generate=answering)
-
-    async def ask(asked: MergedTest, rendered: Rendered) -> ModelResponse:
-        return await _ask(job, asked, rendered, model)
-
-    if test.user is None:
-        next_turns = script_of(test)
-    else:
-        next_turns = (
-            extra("simulated conversation").SimulatedConversation(job, test, context, called).next_turns
-        )
-    return await hold_conversation(job.prompt, test, context.tools.templates, earlier, ask, next_turns)
-
-
-def _after(held: Conversation, blank: CaseResult) -> tuple[CaseResult, ModelResponse | None]:
-    """Return the result of a conversation before it is judged, and its answers as one; None where there is none."""
-    usage = {**blank.usage, **held.usage}
-    if not held.responses:
-        return replace(blank, turns=tuple(held.turns), usage=usage), None
-    response = held.response
-    answered = replace(
-        blank,
-        output=response.text if held.error is None else None,
-        finish_reason=response.choices[0].finish_reason,
-        tool_calls=response.tool_calls,
-        latency_ms=response.latency_ms,
-        cost_usd_generated=response.cost_usd_generated,
-        cached=held.is_from_cache and held.error is None,
-        reported=response.choices[0].reported if held.error is None else {},
-        usage={**usage, Role.GENERATION: response.usage},
-        turns=tuple(held.turns),
-        ended_by=UNSET if held.ended_by is None else held.ended_by,
-    )
-    return answered, response
-
-
-async def _ask(job: Job, test: MergedTest, rendered: Rendered, context: JobContext) -> ModelResponse:
+async def ask_model(job: Job, test: MergedTest, rendered: Rendered, context: JobContext) -> ModelResponse:
     """Ask the model; `test` has its variables as templates see them."""
     params = {**prompt_params(job.prompt), **job.test.promptfoo.params}
     rules = context.tools.rules

@@ -24,7 +24,7 @@ from geval_cli.assertions.judges import judges_of
 from geval_cli.assertions.registry import check_assertion
 from geval_cli.engine.aggregate import check_formulas
 from geval_cli.engine.columns import check_column_name, columns_named
-from geval_cli.engine.conversation import check_conversation, check_input, is_order_bound, uses_conversation
+from geval_cli.engine.conversation import is_order_bound, uses_conversation
 from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.plan import (
     NO_PROVIDER,
@@ -472,7 +472,8 @@ def _check_test(
     yield from check_code(plan.suite, context, is_first=test.index == 0)
     answerers = {provider.id: provider for provider in (plan.answering(test, one) for one in plan.providers)}
     yield from check_judged_media(test, test.assertions, judges.defaults, context.where)
-    yield from check_input(test, where=describe_test(test))
+    if test.is_conversation:
+        yield from extra("conversations").check_turns(test, context)
     if test.tools is not None:
         asked = {name: spec for name, spec in answerers.items() if spec.id != NO_PROVIDER.id}
         yield from extra("tools of a config").check_tools(test.tools, asked, context)
@@ -486,7 +487,8 @@ def _check_test(
             rendered = render_prompt(prompt, test, templates)
             context = replace(context, rendered_prompt=rendered.whole)
             yield from check_prompt_media(prompt, rendered, answerers.values(), context.where)
-            yield from check_conversation(prompt, test, templates, where=describe_test(test))
+            if test.is_conversation:
+                yield from extra("conversations").check_prompt_of_turns(prompt, test, context)
         except TemplateError as error:
             yield _prompt_problem(error, prompt, test, plan.suite)
         evaluation = evaluation_of(prompt, test)

@@ -20,7 +20,7 @@ from support.model_server import verdict
 from support.product import Product
 
 from geval_cli import GEval, Suite, TestCase, UsageError, run
-from geval_cli.extras.conversations.users import GAVE_UP, GOAL, read_reply, user_messages
+from geval_cli.extras.conversations.holding import GAVE_UP, GOAL, read_reply, user_messages
 from geval_cli.records import Turn
 from geval_cli.runs.evaluate import JOBS_PER_REQUEST
 
@@ -628,7 +628,7 @@ def test_what_cannot_be_is_refused_before_a_request(
         ({"turns": {"simulate": {"goal": "g", "usr": USER}}}, "did you mean `user`"),
         ({"turns": 7}, "`turns` must be a list"),
         ({"turns": [{"user": "Hi."}]}, "ended-by needs a simulated user, but test 1 has none"),
-        ({"input": "Hello."}, "`input` is not used (test 1)"),
+        ({"input": "Hello."}, "`input` is not used (in test 1)"),
     ],
 )
 def test_what_a_test_lacks_is_told_before_a_request(
