@@ -925,6 +925,56 @@ def test_what_changed_in_the_config_is_named(
     assert changes_text(found).startswith("Changed from A to B: " if said else "No known change in prompts")
 
 
+_SAYS = {"type": "contains", "value": "a", "metric": "says"}
+_SET = {"type": "assert-set", "assert": [{"type": "equals", "value": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (_SAYS, _SAYS, ()),
+        (_SAYS, _SAYS | {"value": "b"}, ("the value of says",)),
+        (_SAYS, _SAYS | {"value": "b", "weight": 2}, ("the value of says",)),
+        (_SAYS, _SAYS | {"weight": 2}, ("the assertion settings of says",)),
+        (_SAYS | {"transform": "output"}, _SAYS, ("the assertion settings of says",)),
+        (
+            _SET,
+            {"type": "assert-set", "assert": [{"type": "equals", "value": "y"}]},
+            ("the value of equals",),
+        ),
+        (_SAYS, _SAYS | {"threshold": 0.5}, ()),
+        (_SAYS | {"metric": "m"}, _SAYS | {"metric": "m", "value": "b"}, ("the value of m",)),
+        ("nonsense", {"type": None}, ()),
+    ],
+)
+@pytest.mark.parametrize("is_for_all", [False, True])
+def test_values_and_settings_of_assertions_that_changed_are_named(
+    before: object, after: object, said: tuple[str, ...], is_for_all: bool
+) -> None:
+    def config(written: object, *, is_later: bool) -> dict[str, Any]:
+        tests = [{"vars": {"x": "2"}}, {"vars": {"x": "1"}, "assert": [written]}]
+        if is_for_all:
+            return {"config": {"defaultTest": {"assert": [written]}, "tests": tests[:1]}}
+        return {"config": {"tests": tests[::-1] if is_later else tests}}
+
+    results = rated(6, "m")
+    earlier = named("A", results, **config(before, is_later=False))
+    found = compare(earlier, named("B", results, **config(after, is_later=True)), ComparisonOptions())
+    assert found.changes == said
+
+
+def test_what_a_judge_was_asked_is_named_once() -> None:
+    runs = [
+        named(
+            name,
+            rated(6, "m", details={"judge": "j", "criterion_key": f"sha256:{name}", "criteria": name}),
+            config={"defaultTest": {"assert": [{"type": "llm-rubric", "metric": "m", "value": name}]}},
+        )
+        for name in "AB"
+    ]
+    assert len(compare(*runs, ComparisonOptions()).changes) == 1
+
+
 def test_thresholds_assertions_and_tests_that_changed_are_named() -> None:
     before = rated(8, "m")
     higher = [

@@ -1160,6 +1160,10 @@ def _changes(
         yield f"the threshold of {one_line(name, _NAME_WIDTH)}: {old} to {new}"
     if comparing.other_assertions:
         yield f"the assertions of {plural(comparing.other_assertions, 'case')}"
+    rejudged = {name for metrics in comparing.differing.values() for name in metrics}
+    for keys, changed in _other_keys(runs).items():
+        if changed - rejudged:
+            yield f"the {keys} of {_listed(sorted(changed - rejudged))}"
     for count, word in ((sides[0].tests - paired, "removed"), (sides[1].tests - paired, "added")):
         if count:
             yield f"{plural(count, 'test')} {word}"
@@ -1169,6 +1173,46 @@ def _other_settings(runs: tuple[RunRecord, RunRecord], replaced: set[str]) -> li
     """Return the providers that both configs have, and give other settings."""
     old, new = (_providers_of(run.config) for run in runs)
     return sorted(name for name in old.keys() & new.keys() if name not in replaced and old[name] != new[name])
+
+
+_TOLD = frozenset({"threshold", "metric", "provider", "assert", *_CRITERION})
+"""Keys of an assertion whose changes the results tell."""
+_SAID = ("description", "vars", "input", "images", "audio", "turns")
+
+
+def _other_keys(runs: tuple[RunRecord, RunRecord]) -> dict[str, set[str]]:
+    """Return the assertions that both configs have, and give other values or settings, by what differs."""
+    old, new = (_assertions_of(run.config) for run in runs)
+    found: dict[str, set[str]] = {}
+    for test in old.keys() & new.keys():
+        before, after = old[test], new[test]
+        if [item.get("type") for item in before] != [item.get("type") for item in after]:
+            continue
+        for one, other in zip(before, after, strict=True):
+            differing = {key for key in {*one, *other} - _TOLD if one.get(key) != other.get(key)}
+            if differing:
+                what = "value" if "value" in differing else "assertion settings"
+                found.setdefault(what, set()).add(str(other.get("metric") or other.get("type")))
+    return dict(sorted(found.items(), reverse=True))
+
+
+def _assertions_of(config: JsonValue) -> dict[str, list[dict[str, JsonValue]]]:
+    """Return the assertions that a config has for all tests, and those of each test by what it says."""
+    config = config if isinstance(config, dict) else {}
+    found: dict[str, list[dict[str, JsonValue]]] = {}
+    for name, tests in (("all", [config.get("defaultTest")]), ("own", config.get("tests"))):
+        for test in tests if isinstance(tests, list) else []:
+            if isinstance(test, dict):
+                said = encode_json([name, *map(test.get, _SAID)]).decode()
+                found.setdefault(said, []).extend(_with_those_within(test.get("assert")))
+    return found
+
+
+def _with_those_within(written: JsonValue) -> Iterator[dict[str, JsonValue]]:
+    for item in written if isinstance(written, list) else []:
+        if isinstance(item, dict):
+            yield item
+            yield from _with_those_within(item.get("assert"))
 
 
 def _providers_of(config: JsonValue) -> dict[str, JsonValue]:
