@@ -34,10 +34,12 @@ from geval_cli.records import (
     Column,
     ProviderRef,
     RenderedPrompt,
+    RunStatus,
     RunSummary,
     Status,
 )
 from geval_cli.report.report import RunReport
+from geval_cli.runs.baseline import THIS_RUN
 from geval_cli.statistics.paired import NO_MARGINS, DifferenceVerdict, Margins
 
 COLUMN = Column(0, "p", "m")
@@ -973,6 +975,27 @@ def test_what_a_judge_was_asked_is_named_once() -> None:
         for name in "AB"
     ]
     assert len(compare(*runs, ComparisonOptions()).changes) == 1
+
+
+@pytest.mark.parametrize("status", list(RunStatus))
+@pytest.mark.parametrize("later", ["B", THIS_RUN])
+@pytest.mark.parametrize("is_later", [False, True])
+def test_tests_that_a_run_did_not_come_to_are_not_called_removed_or_added(
+    status: RunStatus, later: str, is_later: bool
+) -> None:
+    cut = {"status": status}
+    a = named("A", rated(8 if is_later else 6, "m"), **({} if is_later else cut))
+    b = named(later, rated(6 if is_later else 8, "m"), **(cut if is_later else {}))
+    found = compare(a, b, ComparisonOptions())
+    if status is RunStatus.COMPLETED:
+        assert found.changes == (f"2 tests {'removed' if is_later else 'added'}",)
+        assert found.warnings == ()
+        return
+    name = later if is_later else "the baseline" if later == THIS_RUN else "A"
+    assert found.changes == ()
+    assert found.warnings[0].startswith(
+        f"{name} {'is still' if status is RunStatus.RUNNING else 'was'} {status}"
+    )
 
 
 def test_thresholds_assertions_and_tests_that_changed_are_named() -> None:

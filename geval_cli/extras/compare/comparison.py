@@ -44,6 +44,7 @@ from geval_cli.records import (
     GateResult,
     JsonValue,
     RunRecord,
+    RunStatus,
     RunSummary,
     Status,
 )
@@ -717,6 +718,7 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
         overall=overall,
         warnings=(
             *(() if is_steady else told),
+            *_unfinished(a, b),
             *_warnings(comparing, alike, a.report.run, b.report.run),
         ),
         notes=(
@@ -1164,8 +1166,10 @@ def _changes(
     for keys, changed in _other_keys(runs).items():
         if changed - rejudged:
             yield f"the {keys} of {_listed(sorted(changed - rejudged))}"
-    for count, word in ((sides[0].tests - paired, "removed"), (sides[1].tests - paired, "added")):
-        if count:
+    words = ("removed", runs[1]), ("added", runs[0])
+    for side, (word, other) in zip(sides, words, strict=True):
+        count = side.tests - paired
+        if count and other.status is RunStatus.COMPLETED:  # else the other one may not have come to them
             yield f"{plural(count, 'test')} {word}"
 
 
@@ -1222,6 +1226,14 @@ def _providers_of(config: JsonValue) -> dict[str, JsonValue]:
         if isinstance(item, dict) and isinstance(name := item.get("label", item.get("id")), str):
             found[name] = {key: value for key, value in item.items() if key not in {"id", "label"}}
     return found
+
+
+def _unfinished(a: NamedRun, b: NamedRun) -> Iterator[str]:
+    names = ("the baseline", THIS_RUN) if b.name == THIS_RUN else ("A", "B")
+    for name, run in zip(names, (a.report.run, b.report.run), strict=True):
+        if run.status is not RunStatus.COMPLETED:
+            verb = "is still" if run.status is RunStatus.RUNNING else "was"
+            yield f"{name} {verb} {run.status}: only tests that it had finished are compared"
 
 
 def _warnings(comparing: _Comparing, alike: AmbiguousTests, a: RunRecord, b: RunRecord) -> Iterator[str]:
