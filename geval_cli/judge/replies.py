@@ -460,7 +460,7 @@ def _of_member(
         if is_another or is_contrary or is_none:
             raise JudgeParseError(f"the judge's `{other.key}` contradicts its score", raw_text=text)
         if _SCALE_KEY.search(key) and (
-            numbers := re.findall(r"-?\d+(?:\.\d+)?", answer[other.start : other.end])
+            numbers := re.findall(r"(?<!\d)-?\d+(?:\.\d+)?", answer[other.start : other.end])
         ):
             _check_range(value, numbers[-1], score_range, text)
     return ParsedReply(value, reason, *match.span("number"))

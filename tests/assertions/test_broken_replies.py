@@ -86,8 +86,7 @@ ANYWHERE += (
     "[null]",
 )
 ANYWHERE += ("As the rubric says: <your verdict>", '{"reason": "Good", "pas', '{"passs": false, "score": ""}')
-CLAIMS_NOTHING = {"[]", "I cannot help with that.", "null", '"pass"', "[null]"}
-CLAIMS_NOTHING.add("As the rubric says: <your verdict>")
+CLAIMS_NOTHING = {'"pass"', "As the rubric says: <your verdict>"}
 VALUES = (None, float("nan"), float("inf"), "maybe", "9/100", "<true or false>", "", {}, [], ["?"], 1e9, -3)
 UNHARMED = {"moderation": {"{}"}, "context-faithfulness claims": CLAIMS_NOTHING}
 """What is no broken reply to one type: nothing is flagged, and lines of claims, which are judged next."""

@@ -98,6 +98,12 @@ def test_code_without_a_verdict_is_an_error(tmp_path: Path) -> None:
         (py("float('inf')"), "returned an infinite number"),
         (js("process.env.HOME"), "process is not available"),
         (js("({pass: 'yes'})"), "wrong type"),
+        (js("({pass: true, score: 0 / 0})"), "returned NaN"),
+        (js("({score: 1 / 0})"), "returned an infinite number"),
+        (js("({passed: false, score: 1})"), "it is called `pass`"),
+        (py("{'Pass': False, 'score': 1}"), "it is called `pass`"),
+        (py("{'success': False, 'score': 1}"), "it is called `pass`"),
+        (py("{'pass': True, 'Score': 0.1}"), "it is called `score`"),
         (py("import os; os._exit(1)"), "ended its process"),
     ]
     found = judged(tmp_path, *(item for item, _ in table))

@@ -205,6 +205,10 @@ def test_a_reply_that_can_be_understood_in_another_way_is_not_read(reply):
         ("Score: 10\n\nNo points were deducted.", 10),
         ("Score: 8/10 (very good)", 8),
         ("Score (0-10): 8", 8),
+        ('{"score": 8, "scale": "0-10"}', 8),
+        ('{"score": 8, "range": [0, 10]}', 8),
+        ('{"score": 8, "scale": "-10-10"}', 8),
+        ('{"score": 8, "scale": "1-100"}', None),
         ("Compared with the expected output, the answer lacks a date.\n\nScore: 8", 8),
         (
             'Here is my evaluation in the requested format:\n\n```json\n{"score": 8, "reason": "Good."}\n```',

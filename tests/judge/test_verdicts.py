@@ -159,6 +159,43 @@ def test_texts_are_a_list_that_may_be_empty_or_lines() -> None:
             parse_texts(broken, "statements")
 
 
+@pytest.mark.parametrize("around", ["{}", "```json\n{}\n```", "```\n{}\n```", "Here are the claims:\n\n{}"])
+def test_a_list_without_its_key_is_no_text_of_its_own(around: str) -> None:
+    for written, texts in (
+        ('["a", "b"]', ("a", "b")),
+        ("[]", ()),
+        ("['a',\n 'b']", ("a", "b")),
+        ("a\n b", ("a", "b")),
+    ):
+        assert parse_texts(around.replace("{}", written), "statements") == texts
+    for broken in ('["a", "b', "[null]", '["a", 1]', '["..."]', "null"):
+        with pytest.raises(JudgeParseError):
+            parse_texts(around.replace("{}", broken), "statements")
+
+
+@pytest.mark.parametrize(
+    ("reply", "count"),
+    [
+        ("None", 0),
+        ("N/A.", 0),
+        ("No claims.", 0),
+        ("There are no factual claims in the answer.", 0),
+        ("The answer makes no statements.", 0),
+        ("No claims were made by the company.", 1),
+        ("None of the shops opens on Sunday.", 1),
+        ("[1] The shop opens at nine.", 1),
+        ("I can\u2019t help with that.", None),
+        ("I am unable to extract statements.", None),
+    ],
+)
+def test_words_for_nothing_are_no_claim_and_a_refusal_is_no_list(reply: str, count: int | None) -> None:
+    if count is None:
+        with pytest.raises(JudgeParseError):
+            parse_texts(reply, "statements")
+    else:
+        assert len(parse_texts(reply, "statements")) == count
+
+
 def test_numbers_count_once_and_must_exist() -> None:
     assert parse_numbers('{"relevant": [3, 1, 3]}', "relevant", 3) == (1, 3)
     assert parse_numbers('{"relevant": []}', "relevant", 3) == ()

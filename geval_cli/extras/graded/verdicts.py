@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.estimate import beginning_of, place_tokens, token_probabilities
-from geval_cli.judge.lenient_json import JsonMember, JsonObject, Value, find_begun_objects
+from geval_cli.judge.lenient_json import JsonMember, JsonObject, Value, find_begun_objects, read_array
 from geval_cli.judge.replies import (
     NOT_THE_VERDICT,
     PLACEHOLDER,
@@ -71,8 +71,21 @@ _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 
 
 _REFUSAL = re.compile(
-    r"(?:(?:i['\u2019]?m|i am) (?:very )?sorry|sorry\b|i apologi[sz]e\b|as an ai\b)", re.IGNORECASE
+    r"(?:(?:i['\u2019]?m|i am) (?:very )?sorry|sorry\b|i apologi[sz]e\b|as an ai\b"
+    r"|i (?:can\s?not|can['\u2019]?t|won['\u2019]?t|am (?:unable|not able) to)"
+    r" (?:assist|comply|extract|help|identify|provide)\b)",
+    re.IGNORECASE,
 )
+
+
+_NO_TEXTS = re.compile(
+    r"\W*(?:none|n/?a|(?:(?:there are|the (?:answer|output|response|text) (?:contains|has|makes)) )?"
+    r"no (?:\w+ )?(?:claims|facts|statements)(?: in the (?:answer|output|response|text))?)\W*",
+    re.IGNORECASE,
+)
+
+
+_BARE_LIST = re.compile(r"""\[\s*(?:["'\]]|null\b)""")
 
 
 _NUMBER_ALONE = re.compile(r"[\s*_\"'`(\[#]{0,3}([0-9]{1,4})[\s*_\"'`)\].!]{0,3}")
@@ -237,25 +250,35 @@ def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
 
 
 def parse_texts(text: str, key: str) -> tuple[str, ...]:
-    """Return the texts of a JSON list under `key`, which may be empty; else the lines of a reply without JSON."""
+    """Return the texts of a JSON list, under `key` or alone, which may be empty; else the lines of the reply."""
 
     def read(found: JsonObject) -> tuple[tuple[str, ...], None] | None:
         values = _lists(found, key)
-        if len(values) != 1:
-            return None
-        items = [item.strip() for item in values[0] if isinstance(item, str)]
-        if len(items) < len(values[0]) or any(not item or PLACEHOLDER.fullmatch(item) for item in items):
+        return (items_of(values[0]), None) if len(values) == 1 else None
+
+    def items_of(values: list[Value]) -> tuple[str, ...]:
+        items = [item.strip() for item in values if isinstance(item, str)]
+        if len(items) < len(values) or any(not item or PLACEHOLDER.fullmatch(item) for item in items):
             raise JudgeParseError(
                 f"the judge's list of {key} contains something other than text", raw_text=text
             )
-        return tuple(items), None
+        return tuple(items)
 
     texts = _find_one(text, read)
     if texts is not None:
         return texts[0]
     lines = [line.strip() for line in without_thoughts(text).splitlines()]
-    found = tuple(line for line in lines if line)
-    if not found or _holds_object(text) or _REFUSAL.match(found[0]):
+    found = tuple(line for line in lines if line and not line.startswith(("```", "~~~")))
+    if len(found) > 1 and found[0].endswith(":"):  # "Here are the claims:"
+        found = found[1:]
+    whole = "\n".join(found)
+    bare = read_array(whole, 0) if _BARE_LIST.match(whole) else None
+    if bare is not None:
+        return items_of(bare)
+    if _NO_TEXTS.fullmatch(whole):
+        return ()
+    is_nothing = not found or whole == "null" or _BARE_LIST.match(whole) or _holds_object(text)
+    if is_nothing or _REFUSAL.match(found[0]):
         raise JudgeParseError(why_unreadable(text, f"list of {key}"), raw_text=text)
     return found
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,6 +34,7 @@ from geval_cli.extras.programs.scripting.code import (
 from geval_cli.extras.programs.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
 from geval_cli.judge.estimate import passes
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
+from geval_cli.patterns import compile_later
 from geval_cli.providers.wire.finish_reasons import FinishReason, known_end
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
@@ -48,6 +50,8 @@ _DEFAULT_FUNCTION = "get_assert"
 _WANTED = "return true or false, a number, or a mapping with pass, score and reason"
 _NAMES = ("output", "context")
 _WORDS = {"true": True, "false": False}
+_NOT_PASS = compile_later(r"_?(?:is_?)?(?:pass(?:ed|es)?|success)_?", re.IGNORECASE)
+_NOT_SCORE = compile_later(r"_?scores?_?", re.IGNORECASE)
 
 
 class CodeRaisedError(CodeFailedError):
@@ -357,6 +361,14 @@ def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
         passed, score = _first(value, "pass", "pass_"), value.get("score")
         if not isinstance(passed, bool | None) or (score is not None and not _is_number(score)):
             raise UnjudgeableError("the code's `pass` or `score` has the wrong type", hint=_WANTED)
+        for name, found, odd in (("pass", passed, _NOT_PASS), ("score", score, _NOT_SCORE)):
+            wrong = next(
+                (key for key in value if found is None and key not in (name, "pass_") and odd.fullmatch(key)),
+                None,
+            )
+            if wrong is not None:
+                message = f"the code returned a mapping with `{wrong}`; it is called `{name}`"
+                raise UnjudgeableError(message, hint=_WANTED)
         if passed is None and score is None:
             raise UnjudgeableError("the code returned a mapping without `pass` and `score`", hint=_WANTED)
         outcome = Outcome.of(bool(passed), "") if score is None else _scored(float(score), threshold)

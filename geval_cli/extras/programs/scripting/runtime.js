@@ -70,6 +70,9 @@
     if (typeof value === "number" && !Number.isFinite(value)) {
       return tell({ type: "number", number: String(value) });
     }
+    if (typeof value?.score === "number" && !Number.isFinite(value.score)) {  // JSON would make null of it
+      return tell({ type: "number", number: String(value.score) });
+    }
     const text = stringify(value, plain);
     if (text !== undefined && text.length > LONGEST) {
       return tell({ error: "the result is longer than 16 MB", line: null, isUnavailable: true });
