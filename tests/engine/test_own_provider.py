@@ -52,6 +52,21 @@ def test_the_provider_that_a_test_names_answers_it(tmp_path: Path, dialect: str)
     assert labels == (of_columns if dialect == "promptfoo" else of_columns | own)
 
 
+@pytest.mark.parametrize(
+    "labels", [("", "scripted:a.yaml"), ("scripted:b.yaml", ""), ("scripted:b.yaml", "scripted:a.yaml")]
+)
+def test_a_column_is_answered_by_its_own_provider_whatever_others_are_called(
+    tmp_path: Path, labels: tuple[str, str]
+) -> None:
+    providers: list[dict[str, str]] = []
+    for name, label in zip("ab", labels, strict=True):
+        (tmp_path / f"{name}.yaml").write_text(f"default: says {name}\n", encoding="utf-8")
+        providers.append({"id": f"scripted:{name}.yaml", **({"label": label} if label else {})})
+    content = {"prompts": ["hello"], "providers": providers, "tests": [{}]}
+
+    assert [row["output"] for row in rows_of(tmp_path, content)] == ["says a", "says b"]
+
+
 def test_without_columns_a_test_s_own_provider_has_its_own_label(tmp_path: Path) -> None:
     content = {
         "dialect": "promptfoo",
