@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from geval_cli.assertions.base import PAIRS
 from geval_cli.engine.columns import summarized
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.json_codec import decode_json, encode_json
@@ -25,6 +26,7 @@ from geval_cli.plugins import extra, extras_of
 from geval_cli.records import (
     SCHEMA_VERSION,
     AskedTest,
+    AssertionResult,
     CaseResult,
     Column,
     JsonValue,
@@ -314,7 +316,7 @@ def _foreign_run(file: ResultsReader, access: Access) -> ImportedRun | None:
             if _is_time(foreign.time):
                 known["started_at"] = known["finished_at"] = foreign.time
             run = _new_run(file.path, cases, file.head.get("config"), **known)
-            return ImportedRun(run, cases, dialect=foreign.dialect)
+            return _renumbered(ImportedRun(run, cases, dialect=foreign.dialect))
     return None
 
 
@@ -338,7 +340,8 @@ def _own_run(file: ResultsReader, access: Access) -> ImportedRun:
     cases = _converted(rows, lambda row: _case_of(row, path), path, access, "results")
     if not cases and run is None:
         raise ConfigError([_not_results(path, "it is empty")])
-    return ImportedRun(_new_run(path, cases, None) if run is None else _safe_run(run, cases), cases, summary)
+    run = _new_run(path, cases, None) if run is None else _safe_run(run, cases)
+    return _renumbered(ImportedRun(run, cases, summary))
 
 
 _TESTS_KEPT = 10_000
@@ -505,6 +508,38 @@ def _columns_of(cases: Iterable[CaseResult]) -> tuple[Column, ...]:
     return tuple(found[index] for index in sorted(found))
 
 
+def _renumbered(imported: ImportedRun) -> ImportedRun:
+    columns, renumber = _in_place(imported.run.columns)
+    run, results = replace(imported.run, columns=columns), list(map(renumber, imported.results))
+    return replace(imported, run=run, results=results)
+
+
+def _in_place(columns: Sequence[Column]) -> tuple[tuple[Column, ...], Callable[[CaseResult], CaseResult]]:
+    """Return columns with their places as indexes, as all runs have them, and what gives a result that of its column.
+
+    Results that were filtered may be without the first columns of their run. Labels know them by their ids, which stay.
+    """
+    places = {column.index: place for place, column in enumerate(columns)}
+
+    def moved(item: AssertionResult) -> AssertionResult:
+        pairs, members = item.detail.get(PAIRS), tuple(map(moved, item.assertions))
+        if not isinstance(pairs, list | tuple):
+            return replace(item, assertions=members)
+        kept = [pair for pair in pairs if isinstance(pair, dict) and pair.get("column") in (None, *places)]
+        found = [
+            {**pair, "column": places.get(pair["column"])} if "column" in pair else pair for pair in kept
+        ]
+        return replace(item, assertions=members, detail={**item.detail, PAIRS: found})
+
+    def renumber(result: CaseResult) -> CaseResult:
+        place = places.get(result.column, result.column)
+        return replace(result, column=place, assertions=tuple(map(moved, result.assertions)))
+
+    if all(index == place for index, place in places.items()):
+        return tuple(columns), lambda result: result
+    return tuple(replace(column, index=places[column.index]) for column in columns), renumber
+
+
 def _is_time(text: str) -> bool:
     try:
         return datetime.fromisoformat(text).tzinfo is not None
@@ -584,7 +619,9 @@ def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
                 found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
         columns_in = tuple(found[index] for index in sorted(found))
         run = replace(run, columns=columns_in)
-    return RunReport(run, summary, lambda: _read(file, _with_test), is_stored=False)
+    columns, renumber = _in_place(run.columns)
+    run = replace(run, columns=columns)
+    return RunReport(run, summary, lambda: map(renumber, _read(file, _with_test)), is_stored=False)
 
 
 def _with_test(row: ResultsRow) -> CaseResult:

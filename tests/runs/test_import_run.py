@@ -409,3 +409,39 @@ def test_outputs_of_promptfoo_can_be_judged_by_a_config(
         assert len(server.requests) == 1
         assert judged.verdict["score"] == 0.6
         assert judged.results["results"][0]["output"] == "b!"
+
+
+@pytest.mark.parametrize("kept", [(1,), (2, 3), (0, 3), (1, 2)])
+def test_results_of_some_columns_have_their_figures_not_those_of_others(
+    tmp_path: Path, kept: tuple[int, ...]
+) -> None:
+    cases = []
+    for test, column in ((test, column) for test in range(4) for column in kept):
+        pairs = [
+            {"column": other, "outcome": "win" if column < other else "loss", "share": float(column < other)}
+            for other in (0, 1, 2, 3)
+            if other != column
+        ]
+        judged = {"type": "pairwise", "metric": "best", "status": "passed", "score": 1.0, "weight": 1.0}
+        changes = {
+            "id": f"{test}.0.{column}",
+            "test_index": test,
+            "column": column,
+            "provider": {"id": "echo", "label": f"model {column}"},
+            "status": "passed" if test < column else "failed",
+            "assertions": [{**judged, "threshold": None, "reason": None, "detail": {"pairs": pairs}}],
+        }
+        cases.append(json.dumps({**_CASE, **changes}))
+    path = _write(tmp_path, "\n".join(cases), "some.jsonl")
+
+    imported = read_importable(path)
+    with RunStore.open_in_memory() as runs:
+        store_run(imported, runs)
+        for report in (load_report(runs, imported.run.id), named_report(str(path), runs)):
+            places = {(result.column, int(result.id[-1])) for result in report.results()}
+            assert places == set(enumerate(kept))
+            assert [column.index for column in report.columns] == [*range(len(kept))]
+            passed = {item.provider: item.passed for item in report.summary.columns}
+            assert passed == {f"model {column}": column for column in kept}
+            best = [entry.label for entry in report.summary.rankings.get("best", ())]
+            assert best == [f"model {column}" for column in kept if len(kept) > 1]
