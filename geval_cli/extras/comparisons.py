@@ -25,7 +25,6 @@ from geval_cli.assertions.base import (
     Tools,
     ValueRules,
     Verdict,
-    check_texts,
     shortened,
     verdict_of,
 )
@@ -34,7 +33,7 @@ from geval_cli.engine.case import JobContext, PendingResult
 from geval_cli.engine.judge_output import Meter, MeteredJudge, compare_outputs
 from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.errors import GevalError, JudgeError, Problem, UndoneError, UnjudgeableError
-from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, own_prompt
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value, own_prompt
 from geval_cli.extras.graded.verdicts import SPELLINGS, parse_choice, parse_winner, weigh_words
 from geval_cli.judge.calls import is_cut_off, reply_schema
 from geval_cli.judge.estimate import MIN_COVERAGE, passes
@@ -134,7 +133,7 @@ class SelectBestAssertion(ModelGradedAssertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the criterion and of the user's own prompt in one test."""
         problems: list[Problem] = []
-        check_texts(self.value, self.place.child("value"), context, problems)
+        check_value(self, self.value, "criterion", context, problems)
         check_own_prompt(self, context, ("criteria", "outputs"), problems)
         return problems
 
@@ -330,8 +329,8 @@ class PairwiseAssertion(ModelGradedAssertion):
             message = "pairwise compares whole outputs and cannot have a `transform`"
             problems.append(Problem(message, self.place.value("transform"), hint))
         place = self.place.child("criteria" if self.place.key("criteria") else "value")
-        check_texts(self.criteria, place, context, problems)
-        if not self.criteria.strip():
+        criteria = context.render(self.criteria, place, problems)
+        if criteria is not None and not criteria.strip():
             hint = "say what makes one output better than another"
             problems.append(Problem("pairwise has no criteria", place.value(), hint))
         check_own_prompt(self, context, _OWN_NAMES, problems)

@@ -17,14 +17,13 @@ from geval_cli.assertions.base import (
     Outcome,
     Subject,
     Tools,
-    check_texts,
     rendered_texts,
     shortened,
 )
 from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.assertions.judges import DEFAULT_THRESHOLD, judge_provider
 from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
-from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, question_of
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value, question_of
 from geval_cli.extras.graded.verdicts import parse_plain
 from geval_cli.judge.calls import all_of
 from geval_cli.judge.estimate import passes
@@ -130,10 +129,7 @@ class SimilarAssertion(ModelGradedAssertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the texts and of the threshold."""
         problems: list[Problem] = []
-        if self.value == ():
-            message = f"{self.base_type} has nothing to compare with"
-            problems.append(Problem(message, self.place.value("value"), "write the text in `value`"))
-        check_texts(self.value, self.place.child("value"), context, problems)
+        check_value(self, self.value, "text to compare with", context, problems)
         if self.base_type != _EUCLIDEAN and self.threshold is not None and self.threshold > 1:
             message = f"the threshold of {self.base_type} must be between 0 and 1"
             problems.append(Problem(message, self.place.value("threshold"), "for example 0.8"))

@@ -18,11 +18,17 @@ from geval_cli.assertions.base import (
     Subject,
     Tools,
     as_text,
-    check_texts,
 )
 from geval_cli.assertions.judges import ContextAssertion
 from geval_cli.errors import JudgeParseError, Problem, UnjudgeableError
-from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, own_prompt, question_of
+from geval_cli.extras.graded.asking import (
+    JudgeClient,
+    Question,
+    check_own_prompt,
+    check_value,
+    own_prompt,
+    question_of,
+)
 from geval_cli.extras.graded.verdicts import (
     parse_attributions,
     parse_numbers,
@@ -75,7 +81,7 @@ class ContextRecallAssertion(ContextAssertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the known truth and of the user's own prompt in one test."""
         problems: list[Problem] = []
-        check_texts(self.value, self.place.child("value"), context, problems)
+        check_value(self, self.value, "known truth", context, problems)
         check_own_prompt(self, context, ("context", "groundTruth"), problems)
         return problems
 
@@ -210,8 +216,8 @@ class ContextPrecisionAssertion(ContextAssertion):
         """Return problems of the expected answer, the context and the user's own prompt in one test."""
         problems: list[Problem] = []
         if self.value is not None:
-            check_texts(self.value, self.place.child("value"), context, problems)
-        elif context.test.expected_output is None:
+            check_value(self, self.value, "expected answer", context, problems)
+        elif not (context.test.expected_output or "").strip():
             message = f"{self.base_type} needs the expected answer ({context.where})"
             hint = "write it as `value`, or as `expected_output` of the test"
             problems.append(Problem(message, self.place.value("type"), hint))
@@ -268,7 +274,7 @@ class NoiseSensitivityAssertion(ContextAssertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the known truth, the context and the user's own prompts in one test."""
         problems: list[Problem] = []
-        check_texts(self.value, self.place.child("value"), context, problems)
+        check_value(self, self.value, "known truth", context, problems)
         if self.context_transform is None:
             check_context_is_there(self, context, problems)
         check_own_prompt(self, context, ("context", "question", "answer", "statements"), problems)

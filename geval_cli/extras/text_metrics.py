@@ -97,12 +97,12 @@ class TextMetricAssertion(Assertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the references."""
         problems: list[Problem] = []
-        if not self.value:
-            message = f"{self.base_type} has no reference"
-            problems.append(
-                Problem(message, self.place.value("value"), "write the expected wording in `value`")
-            )
-        check_texts(self.value, self.place.child("value"), context, problems)
+        is_known = check_texts(self.value, self.place.child("value"), context, problems)
+        if is_known and not "".join(rendered_texts(self.value, context.test, context.templates)).strip():
+            message = f"{self.base_type} has no reference ({context.where}), so every output scores 0"
+            hint = "write the expected wording in `value`, or leave the assertion out of this test"
+            severity = Severity.WARNING if context.rules.skips_null and self.value else Severity.ERROR
+            problems.append(Problem(message, self.place.value("value"), hint, severity=severity))
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

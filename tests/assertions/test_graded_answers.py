@@ -4,11 +4,16 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.graded import SpeakingJudge, graded, graded_tools
+from support.specs import assertion, case, check_context
 
-from geval_cli.errors import JudgeError
+from geval_cli.assertions.registry import check_assertion
+from geval_cli.errors import JudgeError, Problem, Severity
 from geval_cli.records import Status
 from geval_cli.specs.base import FactualityWeightsSpec, TestOptionsSpec
+from geval_cli.specs.dialect import DEFAULT_RULES, PROMPTFOO_RULES, DialectRules
+from geval_cli.templating.templates import templates_of
 
 
 @pytest.mark.parametrize(
@@ -47,6 +52,34 @@ def test_the_judge_sees_question_reference_and_answer() -> None:
     graded("factuality", graded_tools(judge=judge), output="Lyon", value="{{ city }}", test=test)
     for text in ("the prompt", "Paris", "Lyon"):
         assert text in judge.prompts[0]
+
+
+_TAKES_LISTS = ("llm-rubric", "search-rubric", "similar", "rouge-n", "bleu", "gleu", "meteor")
+_TAKES_A_TEXT = (
+    *("factuality", "model-graded-closedqa", "choice", "select-best", "trajectory:goal-success"),
+    *("context-recall", "context-precision", "noise-sensitivity"),
+)
+
+
+@pytest.mark.parametrize("kind", [*_TAKES_LISTS, *_TAKES_A_TEXT])
+def test_a_value_that_is_blank_in_a_test_is_a_problem_before_anyone_is_paid(kind: str) -> None:
+    test = case(vars={"nothing": " ", "context": "c"})
+
+    def found(value: Any, rules: DialectRules = DEFAULT_RULES, **more: Any) -> list[Problem]:
+        choices = {"choices": {"a": 1, "b": 0}} if kind == "choice" else {}
+        spec = assertion(f"not-{kind}", value=value, **choices, **more)
+        context = replace(check_context(test), templates=templates_of(rules, {}))
+        return [problem for problem in check_assertion(spec, context) if " has no " in problem.message]
+
+    lists = ([], ["{{ nothing }}", ""]) if kind in _TAKES_LISTS else ()
+    for blank in ("", " \n", "{{ nothing }}", *lists):
+        assert [problem.severity for problem in found(blank)] == [Severity.ERROR], blank
+    for text in ("x", "{{ nothing }}x", *([["", "x"]] if kind in _TAKES_LISTS else ())):
+        assert found(text) == []
+    if kind != "trajectory:goal-success":  # promptfoo asks the judge all the same
+        assert [problem.severity for problem in found("{{ nothing }}", PROMPTFOO_RULES)] == [Severity.WARNING]
+    if kind in ("llm-rubric", "factuality", "choice", "context-recall"):
+        assert found("{{ nothing }}", rubricPrompt="Is {{ output }} polite?") == []
 
 
 def test_a_category_that_does_not_exist_is_an_error() -> None:

@@ -88,7 +88,7 @@ def test_a_vector_that_cannot_be_compared_is_an_error(kind: str, vector: list[fl
 def test_a_threshold_beyond_all_similarity_is_a_problem() -> None:
     assert "must be between 0 and 1" in problems("similar", value="x", threshold=2)[0].message
     assert problems("similar:euclidean", value="x", threshold=2) == []
-    assert "nothing to compare" in problems("similar", value=[])[0].message
+    assert "no text to compare with" in problems("similar", value=[])[0].message
 
 
 OWN, OPTIONS, DEFAULT = "openai:embedding:a", "openai:embeddings:b", "ollama:embeddings:c"

@@ -15,10 +15,11 @@ from geval_cli.assertions.base import (
     render_deep,
 )
 from geval_cli.assertions.judges import judge_provider
-from geval_cli.errors import ConfigError, JudgeError, Problem
+from geval_cli.errors import ConfigError, JudgeError, Problem, Severity
 from geval_cli.judge.calls import JudgeCalls, whole_text
 from geval_cli.judge.prompt import Block, question_text, user_message
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role
+from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import RubricPromptSpec, TestOptionsSpec
 
@@ -174,6 +175,28 @@ def check_own_prompt(
         if template is not None:
             place = owner.place.spelled("rubricPrompt", "rubric_prompt")
             context.render(template, place, problems, variables=variables)
+
+
+def check_value(
+    spec: ModelGradedAssertion, value: JsonValue, what: str, context: CheckContext, problems: list[Problem]
+) -> None:
+    """Report broken templates in a `value`, and one that is blank: a judge would be paid to decide by nothing."""
+    place = spec.place.child("value")
+
+    def check(part: JsonValue, at: SourcePath) -> bool:
+        """Return whether there is, or may be, something in a part of it."""
+        if isinstance(part, list | tuple):
+            return True in {check(item, at.child(index)) for index, item in enumerate(part)}
+        if isinstance(part, dict):
+            return True in {check(item, at.child(key)) or bool(key.strip()) for key, item in part.items()}
+        text = context.render(part, at, problems) if isinstance(part, str) else part
+        return text is None or not isinstance(text, str) or bool(text.strip())
+
+    if not check(value, place) and own_prompt(spec, context.test) is None:
+        severity = Severity.WARNING if context.rules.skips_null else Severity.ERROR
+        hint = f"write the {what} in `value`, or leave the assertion out of this test"
+        message = f"{spec.type} has no {what} ({context.where}): its `value` is empty"
+        problems.append(Problem(message, place.value(), hint, severity=severity))
 
 
 def _owner(spec: ModelGradedAssertion, test: MergedTest) -> ModelGradedAssertion | TestOptionsSpec | None:

@@ -14,11 +14,10 @@ from geval_cli.assertions.base import (
     Subject,
     Tools,
     as_text,
-    check_texts,
 )
 from geval_cli.assertions.judges import DEFAULT_THRESHOLD
 from geval_cli.errors import Problem
-from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value
 from geval_cli.extras.graded.verdicts import parse_category, parse_named_choice, parse_yes_or_no
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.estimate import passes
@@ -51,7 +50,7 @@ class ClosedQaAssertion(ModelGradedAssertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the criterion and of the user's own prompt in one test."""
         problems: list[Problem] = []
-        check_texts(self.value, self.place.child("value"), context, problems)
+        check_value(self, self.value, "criterion", context, problems)
         check_own_prompt(self, context, ("input", "criteria", "completion", "output"), problems)
         return problems
 
@@ -93,7 +92,7 @@ class FactualityAssertion(ModelGradedAssertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the reference and of the user's own prompt in one test."""
         problems: list[Problem] = []
-        check_texts(self.value, self.place.child("value"), context, problems)
+        check_value(self, self.value, "reference answer", context, problems)
         check_own_prompt(self, context, ("input", "ideal", "completion", "output"), problems)
         return problems
 
@@ -162,7 +161,7 @@ class ChoiceAssertion(ModelGradedAssertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the question, the choices and the user's own prompt in one test."""
         problems: list[Problem] = []
-        check_texts(self.value, self.place.child("value"), context, problems)
+        check_value(self, self.value, "question", context, problems)
         if len({_plain(name) for name in self.choices}) != len(self.choices) or len(self.choices) < 2:  # noqa: PLR2004
             message = "`choices` needs at least two choices that differ in more than case and spaces"
             problems.append(Problem(message, self.place.key("choices"), "for example {short: 1, long: 0}"))

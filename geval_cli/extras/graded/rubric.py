@@ -21,7 +21,7 @@ from geval_cli.assertions.base import (
 )
 from geval_cli.assertions.trace import known_trace, trace_of
 from geval_cli.errors import Problem
-from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, own_prompt
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value, own_prompt
 from geval_cli.extras.graded.verdicts import JudgeDecision, parse_rubric_verdict
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.estimate import passes
@@ -54,7 +54,8 @@ class LlmRubricAssertion(ModelGradedAssertion):
         if self.value is None and own_prompt(self, context.test) is None:
             message = f"{self.base_type} has no rubric"
             problems.append(Problem(message, place, "say in `value` what the output must do"))
-        render_deep(self.value, lambda text: context.render(text, place, problems) or "")
+        else:
+            check_value(self, self.value, "rubric", context, problems)
         check_own_prompt(self, context, ("rubric", "output", "input", "prompt"), problems)
         return problems
 
