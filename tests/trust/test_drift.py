@@ -199,6 +199,25 @@ def test_the_command_judges_past_the_cache_and_names_versions_and_flips(product:
         assert "stopped early" in said(cut.stdout)
 
 
+@pytest.mark.parametrize(("threshold", "flips"), [(0.9, 0), (0.1, 0), (0.6, None)])
+def test_verdicts_of_not_assertions_flip_where_their_positive_form_does(
+    product: Product, threshold: float, flips: int | None
+) -> None:
+    written = config()
+    written["defaultTest"]["assert"][0] |= {"type": "not-g-eval", "threshold": threshold}
+    with LoopbackServer(respond=Judges().respond) as server:
+        before = product.run(written, server).cases
+        after = product.command(server, "judge", "latest", "--grader", "openai:judge-strict").cases
+        passed = [(old["status"], new["status"]) for old, new in zip(before, after, strict=True)]
+        product.command(server, "drift", "--save", "a.jsonl", "--run", "latest~1", writes_results=False)
+        words = ("drift", "a.jsonl", "--grader", "openai:judge-strict", "--json")
+        (metric,) = json.loads(product.command(server, *words, writes_results=False).stdout)["metrics"]
+    assert metric["drift"]["newly_failed"] == passed.count(("passed", "failed"))
+    assert metric["drift"]["newly_passed"] == passed.count(("failed", "passed"))
+    assert flips in (None, metric["drift"]["newly_failed"] + metric["drift"]["newly_passed"])
+    assert metric["threshold"] is None
+
+
 def test_tests_that_are_gone_are_judged_by_the_assertion_that_all_share(product: Product) -> None:
     judges = Judges()
     few = config()

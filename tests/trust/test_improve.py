@@ -588,6 +588,7 @@ def test_what_cannot_come_to_a_result_is_refused_before_anything_is_sent(
             {"checklist": ["Is it right?"], "criteria": None, "evaluation_steps": None},
             "has no criterion to improve",
         ),
+        ({"type": "not-g-eval"}, "is the metric of a `not-` assertion"),
         ({"metric": "other"}, "there are no labels for"),
         ({"rubric_prompt": "{{ output }} rate", "evaluation_steps": None}, "has a `rubricPrompt`"),
     ],

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.calibration import calibrate
@@ -63,3 +64,15 @@ def test_samples_that_ended_early_are_noted(detail: dict[str, Any], is_noted: bo
     (calibrated,) = calibrate(labels(40), results(40, **detail)).metrics
     for notes in (agreed.notes, calibrated.notes):
         assert any(note.startswith("40 scores less exact: the samples ended") for note in notes) is is_noted
+
+
+@pytest.mark.parametrize("is_inverted", [False, True])
+def test_inverted_scores_are_noted_since_their_threshold_is_another_in_the_config(is_inverted: bool) -> None:
+    run = results(20)
+    if is_inverted:
+        run = [
+            replace(item, assertions=tuple(replace(part, type="not-g-eval") for part in item.assertions))
+            for item in run
+        ]
+    for found in (agree(labels(20), run), calibrate(labels(20), run)):
+        assert any("1 - T in the config" in note for note in found.metrics[0].notes) is is_inverted

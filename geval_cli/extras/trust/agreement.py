@@ -33,8 +33,8 @@ from geval_cli.extras.trust.matching import (
     JudgedLabel,
     Labels,
     hint_of,
-    inexact_note,
     judged_labels,
+    score_notes,
     threshold_of,
 )
 from geval_cli.extras.trust.options import AgreeOptions, GateOutcome, Requirement
@@ -356,7 +356,7 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
         alt_test=alt,
         notes=(
             *_notes(data, everything, alt, len(pairs) - len(scored)),
-            *filter(None, [inexact_note(name, (pair.match for pair in scored))]),
+            *score_notes(name, scored),
         ),
         summary=_sentence(name, verdicts, len(scored)),
         jury=None if jury is None else jury_agreement(jury, data.score, how or "mean"),

@@ -30,8 +30,8 @@ from geval_cli.extras.trust.matching import (
     JudgedLabel,
     Labels,
     Match,
-    inexact_note,
     judged_labels,
+    score_notes,
     threshold_of,
 )
 from geval_cli.extras.trust.options import CalibrateOptions
@@ -388,7 +388,7 @@ def _calibration(
         errored=len(pairs) - len(items),
         notes=(
             *_notes(found, labelled, len(pairs) - len(items), has_run=items[0].match is not None),
-            *filter(None, [inexact_note(name, (pair.match for pair in items))]),
+            *score_notes(name, items),
         ),
         summary="",
         points=tuple(_points(labelled)),

@@ -149,7 +149,8 @@ class _AskedAgain(Struct):
     """The ratings of anchors so far, by their ids."""
 
     ratings: dict[str, Mapping[str, Rating]] = field(default_factory=dict)
-    thresholds: dict[str, dict[str, float]] = field(default_factory=dict)
+    thresholds: dict[str, dict[str, tuple[float, bool]]] = field(default_factory=dict)
+    """By anchor and metric, with whether it is that of the positive form of a `not-` assertion."""
     criteria: dict[str, set[bytes]] = field(default_factory=dict)
     """By metric, what it was rated by, without the steps that a judge writes anew each time."""
     errored: int = 0
@@ -170,7 +171,9 @@ class _AskedAgain(Struct):
             name: rating for name, rating in ratings_of(results).items() if name in anchor.ratings
         }
         self.thresholds[anchor.id] = {
-            item.metric: item.threshold for item in results if item.metric and item.threshold is not None
+            item.metric: (item.threshold, item.type.startswith("not-"))
+            for item in results
+            if item.metric and item.threshold is not None
         }
         for item in results:
             parts = item.detail.get(CRITERION_PARTS)
@@ -283,19 +286,22 @@ def _metrics(anchors: AnchorSet, asked: _AskedAgain, margin: float) -> Iterator[
             before, after = anchor.ratings.get(name), asked.ratings.get(anchor.id, {}).get(name)
             if before is None or after is None:
                 continue
-            limit = asked.thresholds[anchor.id].get(name)
-            thresholds.update(() if limit is None else (limit,))
-            marks = (
-                (None, None) if limit is None else (passes(before.score, limit), passes(after.score, limit))
-            )
+            marks: list[bool] = []
+            if name in asked.thresholds[anchor.id]:
+                limit, is_turned = asked.thresholds[anchor.id][name]
+                thresholds.update(() if is_turned else (limit,))
+                marks = [
+                    not passes(1 - score, limit) if is_turned else passes(score, limit)
+                    for score in (before.score, after.score)
+                ]
             pairs.append(RatedTwice(anchor.cluster, before.score, after.score, *marks))
             then.update(dict.fromkeys(_names_of_judge(before)))
             now.update(dict.fromkeys(_names_of_judge(after)))
         found = drift_of(pairs, margin)
         if found is not None:
-            limit = thresholds.pop() if len(thresholds) == 1 else None
+            shared = thresholds.pop() if len(thresholds) == 1 else None
             rated_by = hashlib.sha256(b"\n".join(sorted(asked.criteria.get(name, ())))).hexdigest()[:16]
-            yield MetricDrift(name, found, limit, tuple(then), tuple(now), criterion=rated_by)
+            yield MetricDrift(name, found, shared, tuple(then), tuple(now), criterion=rated_by)
 
 
 def _names_of_judge(rating: Rating) -> list[str]:

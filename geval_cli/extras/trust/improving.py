@@ -889,6 +889,9 @@ def _assertion(
     if any(_written(other) != _written(spec) for other in specs):
         hint = "improve one criterion that all tests share, for example in `defaultTest`"
         raise UsageError(f"the tests judge `{metric}` by different assertions", hint=hint)
+    if spec.is_negated:
+        message = f"`{metric}` is the metric of a `not-` assertion, whose scores are inverted"
+        raise UsageError(message, hint="improve a g-eval without `not-`")
     if not isinstance(spec, GEvalFields) or spec.checklist is not None or spec.dimensions is not None:
         hint = "improve a g-eval with criteria or one dimension"
         raise UsageError(f"`{metric}` has no criterion to improve", hint=hint)

@@ -70,6 +70,7 @@ class JudgedItem(Struct, frozen=True):
         criteria: what each assertion of a metric rated by; None where that is unknown.
         ranges: the lowest and highest rating that the judge could give, by metric.
         inexact: metrics whose samples ended as soon as the verdict was settled, so that the score is less exact.
+        inverted: metrics of `not-` assertions.
         p_pass: the chance of being good that the run's calibration gives, by metric.
         votes: of each judge, by metrics that one assertion with a jury decides; `combined` says how it makes one score.
     """
@@ -92,6 +93,7 @@ class JudgedItem(Struct, frozen=True):
     criteria: Mapping[str, tuple[CriterionKey | None, ...]] = {}
     ranges: Mapping[str, tuple[float, float]] = {}
     inexact: frozenset[str] = frozenset()
+    inverted: frozenset[str] = frozenset()
     votes: Mapping[str, tuple[JudgeVote, ...]] = {}
     combined: Mapping[str, str] = {}
     verdicts: Mapping[str, bool] = {}
@@ -157,6 +159,7 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             criteria=found,
             ranges=_of_metrics(result, lambda item: item.detail.get("score_range")),
             inexact=frozenset(_of_metrics(result, _ended_early)),
+            inverted=frozenset(_of_metrics(result, lambda item: item.type.startswith("not-") or None)),
             votes=_votes_of(result),
             combined=_of_metrics(result, lambda item: (item.detail.get("jury") or {}).get("combine")),
             verdicts=verdicts_of(result),
@@ -244,15 +247,16 @@ def _vote(vote: Mapping[str, JsonValue], *, is_turned: bool) -> JudgeVote:
     return JudgeVote(str(vote.get("label") or vote.get("id")), score, _key_in(vote))
 
 
-def inexact_note(metric: str, matches: Iterable[Match | None]) -> str:
-    """Return a sentence about scores whose samples ended early; "" where there are none."""
-    count = sum(1 for match in matches if match is not None and metric in match.item.inexact)
-    if not count:
-        return ""
-    return (
-        f"{plural(count, 'score')} less exact: the samples ended when the verdict was settled (`upto`); "
-        "judge again with all samples for exact figures"
-    )
+def score_notes(metric: str, pairs: Iterable["JudgedLabel"]) -> Iterator[str]:
+    """Yield sentences about scores whose samples ended early, and about those of `not-` assertions."""
+    items = [pair.match.item for pair in pairs if pair.match is not None]
+    if count := sum(metric in item.inexact for item in items):
+        yield (
+            f"{plural(count, 'score')} less exact: the samples ended when the verdict was settled (`upto`); "
+            "judge again with all samples for exact figures"
+        )
+    if any(metric in item.inverted for item in items):
+        yield "the scores are those of a `not-` assertion, inverted: a threshold T here is 1 - T in the config"
 
 
 def match_labels(
