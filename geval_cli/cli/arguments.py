@@ -314,6 +314,9 @@ def parse_share(option: str, text: str) -> float:
         UsageError: the text is no share.
     """
     share = share_of_percentage(text)
+    if share is not None and 0 < share < 0.01:  # noqa: PLR2004
+        hint = f"write {100 * share:g} or {10_000 * share:g}%"
+        raise UsageError(f"{option} must be 0 or at least 1 %, not `{text}`", hint=hint)
     if share is not None:
         return share
     try:

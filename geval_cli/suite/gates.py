@@ -56,6 +56,7 @@ DELTAS = frozenset({Statistic.DELTA, Statistic.PASS_RATE_DELTA, Statistic.TRUE_D
 TRUE_FIGURES = frozenset({Statistic.TRUE_MEAN, Statistic.TRUE_PASS_RATE, Statistic.TRUE_DELTA})
 """The statistics that need human labels, and are of a metric."""
 _QUOTES = " '\"`"
+_PERCENT = 0.01
 _OF_METRICS = {
     "mean": Statistic.MEAN,
     "pass_rate": Statistic.PASS_RATE,
@@ -275,13 +276,15 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         misfit = (f"this is not a gate: `{text}`", _FORM) if limit < 0 else None
     if misfit:
         return Problem(misfit[0], place.value(), misfit[1])
-    is_share = bool(percent)
+    is_share, asks_for_more = bool(percent), match["comparison"] in {">=", ">"}
     if limit < -1:
         problem = "a limit below -1 (or -100%)"
     elif limit > 1 and (statistic in _SHARES or (is_share and statistic in _COUNTS)):
         problem = "a limit above 1 (or 100%)"
     elif is_share and statistic not in {*_SHARES, *_COUNTS}:
         problem = "a percentage limit on a figure that is not a share"
+    elif is_share and asks_for_more and 0 < limit < _PERCENT and statistic in _SHARES - DELTAS:
+        problem, percent, limit = "a limit below 1 %", "", 100 * 100 * limit
     else:
         problem = None
     if problem:
@@ -297,7 +300,7 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         limit,
         metric=metric,
         tags=tags,
-        is_share=bool(percent),
+        is_share=is_share,
         is_proven=bool(match["proven"]),
         place=place,
     )

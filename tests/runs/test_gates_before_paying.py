@@ -268,6 +268,7 @@ def test_shares_are_read_in_both_forms(text: str, share: float) -> None:
     ("text", "hint"),
     [
         ("90", "write 0.9 or 90%"),
+        ("0.9%", "write 0.9 or 90%"),
         ("1.5", "for example 0.9, or 90%"),
         ("110%", "for example 0.9, or 90%"),
         ("-0.1", "for example 0.9, or 90%"),

@@ -197,6 +197,7 @@ class TestRequirements:
             ("shift <= 5", "write 0.05 or 5%"),
             ("shift >= -10", "write -0.1 or -10%"),
             ("length <= 400", "write it as"),
+            ("spearman >= 0.4%", "write 0.4 or 40%"),
             ("kappa <= 400%", "write it as"),
             ("ceiling <= 90", "write 0.9 or 90%"),
             ("tone.summary.kappa >= 0.1", "did you mean `tone`?"),

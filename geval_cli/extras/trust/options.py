@@ -96,6 +96,9 @@ class Requirement(Condition):
             sign, number = ("-" if limit < 0 else ""), abs(float(found["limit"]))
             hint = f"write {sign}{number / 100:g} or {sign}{number:g}%" if number <= 100 else _EXAMPLE  # noqa: PLR2004
             raise UsageError(f"a limit beyond {sign}1 (or {sign}100%) in the requirement `{text}`", hint=hint)
+        if found["percent"] and 0 < limit < 0.01 and comparison in {">=", ">"}:  # noqa: PLR2004
+            hint = f"write {100 * limit:g} or {10_000 * limit:g}%"
+            raise UsageError(f"a limit below 1 % in the requirement `{text}`", hint=hint)
         metric = metric.strip().strip("\"'")
         return cls(text.strip(), metric or None, level, statistic, comparison, limit)
 
