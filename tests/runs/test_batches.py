@@ -387,7 +387,7 @@ def test_a_list_without_end_is_left_and_no_batch_is_created_again(tmp_path, wire
         assert any(f"a page of its list of batches that {what}" in text for text in stopped.notices)
         assert any("the batch was checked 5 times" in text for text in stopped.notices)
         assert server.log.count("list") == 5 * (2 if shown else 100)
-        assert server.log.count("create") == (0 if wire == "azure" else 1)  # where the file comes first
+        assert server.log.count("create") == 1
         server.is_stuck = False
         assert len(suite.run(resume_latest=True).results) == TESTS
         assert set(server.paid.values()) == {1}
@@ -660,6 +660,8 @@ def test_a_file_that_azure_still_reads_is_no_trouble_and_one_that_it_never_reads
     tmp_path, server
 ):
     assert Suite(tmp_path / "slow", server, wire="azure").run().notices == ()
+    assert server.log.count("file") > len(server.batches)
+    assert server.log.count("list") == 0
     server.batches.clear()
     server.faults["file"] = ['page:{"status": "pending"}'] * 1000
     ended = Suite(tmp_path / "stuck", server, wire="azure", options={"max_wait": "0s"}).run()

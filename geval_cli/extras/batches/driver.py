@@ -156,6 +156,7 @@ class BatchSteps:
             watched.odd_answers = 0
         except FileNotReadyError:
             self.reads_files = True
+            watched.is_fresh = True  # nothing was created
             if self._is_over_time(batch):
                 self._take_back(batch, watched)
                 batch = await self._give_up(batch, BatchState.FAILED, "its file was not read in time")
