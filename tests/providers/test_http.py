@@ -174,6 +174,37 @@ def test_what_holds_no_answer_is_an_error(reply: Reply, message: str) -> None:
     assert message in str(caught.value)
 
 
+TROUBLE: list[tuple[dict[str, Any], bool]] = [
+    ({"success": False}, True),
+    ({"ok": "false"}, True),
+    ({"status": "failed"}, True),
+    ({"type": "error"}, True),
+    ({"code": 503}, True),
+    ({"error_code": 17}, True),
+    ({"error": {"message": "no"}}, True),
+    ({"success": True, "ok": 1, "status": "done", "code": 200, "error_code": "0", "error": None}, False),
+]
+
+
+@pytest.mark.parametrize(("beside", "is_trouble"), TROUBLE)
+@pytest.mark.parametrize("path", ["data.answer", None])
+def test_a_body_that_tells_of_trouble_holds_no_answer_at_any_place(
+    beside: dict[str, Any], path: str | None, is_trouble: bool
+) -> None:
+    answered = {"data": {"answer": "half of"}} if path else {"answer": "half of"}
+    config = {"response_path": path} if path else {}
+    if not is_trouble:
+        assert exchange(config, {**answered, **beside})[0].text == "half of"
+        return
+    with pytest.raises(ProviderResponseError, match="an error"):
+        exchange(config, {**answered, **beside})
+
+
+@pytest.mark.parametrize("key", ["success", "ok", "status", "error", "code"])
+def test_what_a_path_asks_for_is_the_answer_and_no_trouble(key: str) -> None:
+    assert exchange({"response_path": key}, {key: "failed"})[0].text == "failed"
+
+
 def test_a_path_that_leads_nowhere_names_the_step_and_is_not_asked_for_again() -> None:
     with pytest.raises(ProviderShapeError, match="there is no 'c' in it") as caught:
         exchange({"response_path": "a.c"}, {"a": {"b": 1}})

@@ -59,7 +59,6 @@ from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
 from geval_cli.providers.wire.chat import (
     NotAnAnswer,
     error_in,
-    is_error,
     parse_choices,
     refuse_other_status,
     reported_finish_reason,
@@ -233,7 +232,7 @@ def _end_beside(
     Raises:
         ProviderResponseError: it has not ended, or there is an error beside it.
     """
-    if path[:1] != ("error",) and is_error(value.get("error")):
+    if reports_trouble({name: item for name, item in value.items() if path[:1] != (name,)}):
         raise response_error("an error next to the answer", reply, context)
     reasons: list[Any] = [value.get("status")] if isinstance(value.get("output"), list) else []
     for known in _ENDS:

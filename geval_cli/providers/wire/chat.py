@@ -259,7 +259,7 @@ def reports_trouble(body: Mapping[str, Any]) -> bool:
     code = body.get("code")
     return (
         error_in(body) is not None
-        or any(codes)
+        or any(named and not _is_no(named) for named in codes)
         or any(_is_no(body[key]) for key in ("success", "ok") if key in body)
         or (isinstance(code, int) and 400 <= code < 600)  # noqa: PLR2004 - the range of HTTP error statuses
         or any(str(body[key]).lower() == "error" for key in ("type", "object", "status") if key in body)
