@@ -167,6 +167,7 @@ SET_BY_GEVAL = {
         "set `samples` or `repeat` instead",
     ),
     "stream": "answers are read whole",
+    "background": "answers are awaited",
     "messages": "the prompt comes from `prompts`",
     "model": "the model is part of the provider's id",
 }

@@ -39,6 +39,31 @@ def test_instructions_are_lifted_out_of_the_messages() -> None:
     )
     _, sent, _ = exchange(request)
     assert sent["system"] == "Be kind.\n\nNow."
+
+
+@pytest.mark.parametrize(
+    ("written", "told", "sent_as"),
+    [
+        ("Be brief.", "Be kind.", "Be brief.\n\nBe kind."),
+        (
+            [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+            "Be kind.",
+            [
+                {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
+                {"type": "text", "text": "Be kind."},
+            ],
+        ),
+        ("Be brief.", None, "Be brief."),
+        ([{"type": "text", "text": "Be brief."}], None, [{"type": "text", "text": "Be brief."}]),
+        (None, "Be kind.", "Be kind."),
+    ],
+)
+def test_instructions_of_the_config_stand_before_those_of_the_prompt(
+    written: Any, told: str | None, sent_as: Any
+) -> None:
+    instructions = () if told is None else (Message("system", told),)
+    _, sent, _ = exchange(ModelRequest((*instructions, Message("user", "?"))), system=written)
+    assert sent["system"] == sent_as
     assert sent["messages"] == [{"role": "user", "content": "?"}]
 
 

@@ -53,6 +53,12 @@ def test_the_tier_that_answered_decides_the_price(reported: dict[str, Any], shar
     assert sent["service_tier"] == "flex"
 
 
+@pytest.mark.parametrize("details", [5, "x", True, {"modality": "AUDIO"}, [None], None])
+def test_odd_details_of_tokens_lose_no_answer(details: Any) -> None:
+    tokens = GOOD["usageMetadata"] | {"promptTokensDetails": details}
+    assert exchange(ask(), {**GOOD, "usageMetadata": tokens})[0].text == "hi"
+
+
 def test_a_conversation_with_instructions() -> None:
     messages = (
         Message("system", "Be kind."),

@@ -98,6 +98,13 @@ def test_no_parameter_vanishes_without_a_word(wire: str) -> None:
     assert lost == {}
 
 
+@pytest.mark.parametrize("name", ["stream", "background"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_what_would_leave_an_answer_unread_is_not_sent(wire: str, name: str) -> None:
+    assert payload_of(wire, {name: True}) == payload_of(wire, {})
+    assert any("is ignored" in problem.message for problem in problems_of(wire, {name: True}))
+
+
 @pytest.mark.parametrize(
     ("model", "effort", "thinking"),
     [

@@ -95,11 +95,14 @@ def build(source: ProviderSource) -> AnthropicProvider:
 def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     system, messages = _split_instructions(with_parts_of(request, _image_block))
     payload: dict[str, Any] = {"model": endpoint.model, "messages": messages}
-    if system:
-        payload["system"] = system
     settings = {
         name: value for name, value in {**endpoint.wire, **request.params}.items() if value is not None
     }
+    written = settings.pop("system", None)
+    if isinstance(written, list) and system:
+        payload["system"] = [*written, {"type": "text", "text": system}]
+    elif written or system:
+        payload["system"] = "\n\n".join(filter(None, (written, system))) if system else written
     for name in _left_out(endpoint, request, settings):
         del settings[name]
     # This API demands a limit, and knows it by one name only.

@@ -92,9 +92,10 @@ class GoogleProvider(EndpointProvider):
             for name in ("promptTokenCount", "toolUsePromptTokenCount")
             if (count := counted.get(name)) is not None
         ]
+        details = counted.get("promptTokensDetails")
         heard = [
             item.get("tokenCount")
-            for item in counted.get("promptTokensDetails") or ()
+            for item in (details if isinstance(details, list) else ())
             if isinstance(item, dict) and item.get("modality") == "AUDIO"
         ]
         usage = {
@@ -146,18 +147,12 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
         shape = {"responseMimeType": "application/json"} if kind in ("json_object", "json_schema") else {}
     # The parameters that ask for token probabilities, as configs of this API or of others write them.
     asked, alternatives = settings.pop("logprobs", None), settings.pop("top_logprobs", None)
+    if isinstance(asked, int) and not isinstance(asked, bool):
+        alternatives = asked
     if request.want_logprobs:
-        logprobs = {"responseLogprobs": True, "logprobs": most_alternatives}
-    else:
-        if isinstance(asked, int) and not isinstance(asked, bool):
-            alternatives = asked
-        if not asked and alternatives is None:
-            logprobs = {}
-        else:
-            logprobs = {
-                "responseLogprobs": True,
-                **({} if alternatives is None else {"logprobs": alternatives}),
-            }
+        asked, alternatives = True, most_alternatives
+    number = {} if alternatives is None else {"logprobs": alternatives}
+    logprobs = {"responseLogprobs": True, **number} if asked or number else {}
     effort = settings.pop("reasoning_effort", None)
     thinking = {} if effort is None else {"thinkingConfig": _thinking(endpoint, effort)}
     body = {name: settings.pop(name) for name in _BODY_KEYS & settings.keys()}
