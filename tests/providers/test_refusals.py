@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.calls import answer, run
@@ -252,6 +253,40 @@ def test_each_status_is_the_kind_of_error_that_decides_what_is_done(
     status: int, body: object, kind: type[Exception]
 ) -> None:
     assert type(error_of(status, body)) is kind
+
+
+def used_up_at_gemini(quota: str, *, retry: str | None, is_worded: bool = False) -> dict[str, Any]:
+    """As ai.google.dev refuses what is asked too often, in a minute or in a day."""
+    words = (
+        "You exceeded your current quota, please check your plan and billing details. For more information on this"
+        " error, head to: https://ai.google.dev/gemini-api/docs/rate-limits."
+    )
+    violation = {"quotaMetric": f"generativelanguage.googleapis.com/{quota}", "quotaId": quota}
+    details = [{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}]
+    if retry is not None:
+        details.append({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": retry})
+    said = f"{words} \nPlease retry in 34.074824224s." if is_worded else words
+    return {
+        "error": {"code": 429, "message": said, "status": "RESOURCE_EXHAUSTED", "details": details},
+    }
+
+
+@pytest.mark.parametrize("is_in_a_list", [False, True], ids=["own API", "OpenAI's API"])
+@pytest.mark.parametrize(
+    ("body", "wait_s"),
+    [
+        (used_up_at_gemini("GenerateContentPaidTierInputTokensPerModelPerMinute", retry="26s"), 26.0),
+        (used_up_at_gemini("GenerateRequestsPerMinutePerProject", retry="34s", is_worded=True), 34.074824224),
+        (used_up_at_gemini("GenerateRequestsPerDayPerProject", retry="34s", is_worded=True), None),
+        (used_up_at_gemini("GenerateRequestsPerMinutePerProject", retry=None), None),
+    ],
+)
+def test_what_gemini_renews_in_a_minute_is_waited_for_and_no_lack_of_money(
+    body: dict[str, Any], wait_s: float | None, is_in_a_list: bool
+) -> None:
+    error = error_of(429, [body] if is_in_a_list else body)
+    assert type(error) is (ProviderAuthError if wait_s is None else ProviderRateLimitError)
+    assert getattr(error, "retry_after_s", None) == wait_s
 
 
 def test_a_limit_under_another_status_is_waited_for_as_long_as_it_says() -> None:

@@ -171,7 +171,9 @@ _CONTEXT_TOO_LONG = compile_later(
     r"context[ _](?:length|size|window)|prompt is too long|too many tokens", re.IGNORECASE
 )
 _WAIT_IN_WORDS = compile_later(
-    r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)?(?:ms|s|m|h)\b|\d+[mh](?=\d))+|\d+(?:\.\d+)?)", re.I
+    r"(?:(?:try again|retry) (?:in|after) |\"retryDelay\"\s*:\s*\")"
+    r"((?:\d+(?:\.\d+)?(?:ms|s|m|h)\b|\d+[mh](?=\d))+|\d+(?:\.\d+)?)",
+    re.I,
 )
 
 
@@ -230,7 +232,7 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
     codes, words = error_words(text)
     codes = f"{codes} {reply.headers.get('x-amzn-errortype', '')}"  # Amazon's place for it
     # The order matters: an empty account often answers 429, which would else be retried for long.
-    if reply.status == HTTPStatus.PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
+    if reply.status == HTTPStatus.PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words, text):
         return _auth_error(reply, context, is_out_of_money=True)
     # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
     may_be_limited = not _TOO_LARGE.search(words)
@@ -332,11 +334,13 @@ def retry_after_s(reply: HttpResponse, *, now_s: float) -> float | None:
     return duration_s(worded[1]) if worded else None
 
 
-def _is_out_of_money(status: int, codes: str, words: str) -> bool:
+def _is_out_of_money(status: int, codes: str, words: str, text: str) -> bool:
     if not HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return False
     is_said = status in _MAY_SAY_OUT_OF_MONEY and _OUT_OF_MONEY.search(words)
-    return bool(is_said or _OUT_OF_MONEY_CODE.search(codes))
+    # Gemini says so of what may be used in a minute, too, and then when there is more.
+    is_renewed = _WAIT_IN_WORDS.search(text) and "PerDay" not in text
+    return bool((is_said and not is_renewed) or _OUT_OF_MONEY_CODE.search(codes))
 
 
 def _is_throttled(status: int, codes: str) -> bool:
