@@ -24,7 +24,8 @@ def _git_address() -> str | None:
 
     try:
         record = json.loads(distribution("geval-cli").read_text("direct_url.json") or "{}")
-        kind, url = record["vcs_info"]["vcs"], urlsplit(record["url"])
+        kind = record["vcs_info"]["vcs"]
+        url = urlsplit(record["url"])
     except (PackageNotFoundError, OSError, LookupError, TypeError, ValueError):
         return None
     # What stands before the host is a user's name or token.

@@ -804,7 +804,8 @@ class Filled(str):
 
 def filled(text: str, test: MergedTest, templates: Templates) -> str:
     """Return a text of data rendered: `Filled` where `{{ id }}` alone stands for a number, a list or their like."""
-    rendered, held = templates.render(text, test.variables), _held(text, test, templates)
+    rendered = templates.render(text, test.variables)
+    held = _held(text, test, templates)
     if isinstance(held, str):
         return rendered
     found = Filled(rendered)

@@ -122,7 +122,8 @@ class GEvalAssertion(GEvalFields):
 
     def criterion(self, test: MergedTest, tools: Tools) -> JsonValue:
         """Return what of the metric decides ratings, its templates rendered, and how judges make one of theirs."""
-        facts, rules = criterion_facts(metric_of(self, test, tools)), self.jury_rules
+        facts = criterion_facts(metric_of(self, test, tools))
+        rules = self.jury_rules
         if rules is None:
             return facts
         weights = [[one.parts, one.weight, one.mean, one.sd] for one in jury_weights(self, test, tools)]
@@ -134,7 +135,8 @@ class GEvalAssertion(GEvalFields):
 
     def criterion_parts(self, written: JsonValue) -> Mapping[str, JsonValue]:
         """Return the criteria, the rubric and so on; steps that are written out are counted with generated ones."""
-        facts, others = dict(zip(CRITERION_FACTS, written, strict=False)), written[len(CRITERION_FACTS) :]
+        facts = dict(zip(CRITERION_FACTS, written, strict=False))
+        others = written[len(CRITERION_FACTS) :]
         found: dict[str, JsonValue] = {
             name: [facts[fact] for fact in parts] for name, parts in _PARTS.items()
         }
@@ -266,7 +268,8 @@ def _metric_of(spec: GEvalFields, test: MergedTest, tools: Tools) -> Metric:
 
 
 def _metric_defaults(spec: GEvalFields, test: MergedTest, tools: Tools) -> MetricDefaults:
-    owner, defaults = _owner_of_rubric_prompt(spec, test, tools.templates), tools.defaults
+    owner = _owner_of_rubric_prompt(spec, test, tools.templates)
+    defaults = tools.defaults
     return MetricDefaults(
         threshold=defaults.threshold,
         scoring=scoring_levels(spec, test, defaults)[1:],

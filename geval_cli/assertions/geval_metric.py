@@ -378,7 +378,8 @@ def _check_items(spec: GEvalFields, items: Sequence[ChecklistItemSpec]) -> Itera
         )
     known: dict[str, int] = {}
     for number, item in enumerate(items, start=1):
-        plain, place = " ".join(item.item.split()), item.place.value("item") or item.place.value()
+        plain = " ".join(item.item.split())
+        place = item.place.value("item") or item.place.value()
         if not plain:
             yield Problem(
                 f"item {number} of the `checklist` is empty", place, "say what must be true of the output"

@@ -120,7 +120,8 @@ def unknown_keywords(schema_text: str) -> tuple[str, ...]:
     """Return the keys of a sound schema that are no keywords, which validation leaves out; each once."""
     schema: Schema = json.loads(schema_text)
     specification = specification_with(_validator_class(schema).META_SCHEMA["$schema"])
-    pending, found = [specification.create_resource(schema)], dict[str, None]()
+    pending = [specification.create_resource(schema)]
+    found = dict[str, None]()
     while pending:
         part = pending.pop()
         if isinstance(part.contents, dict):

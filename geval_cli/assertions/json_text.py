@@ -259,7 +259,10 @@ def _blocks(text: str) -> Iterator[JsonValue]:
     Raises:
         UnjudgeableError: too much of it is broken.
     """
-    decoder, place, failures, fence = json.JSONDecoder(), 0, 0, ""
+    decoder = json.JSONDecoder()
+    place = 0
+    failures = 0
+    fence = ""
     while place < len(text):
         end = _end_of_line(text, place)
         line = text[place:end].strip()

@@ -99,12 +99,11 @@ def check_judge(spec: ModelGradedAssertion, context: CheckContext) -> Iterator[P
             continue
         wanted = spec.judge_kinds[0]
         what = _CALLED.get(kind_of(judge.id), "a model that writes text")
-        message, severity = (
-            f"`{judge.public_id}` is {what}, which cannot judge {spec.base_type}",
-            Severity.ERROR,
-        )
+        message = f"`{judge.public_id}` is {what}, which cannot judge {spec.base_type}"
+        severity = Severity.ERROR
         if context.rules.judges_by_kind:
-            message, severity = f"{message}; {_DEFAULTS[wanted].id} is used instead", Severity.WARNING
+            message = f"{message}; {_DEFAULTS[wanted].id} is used instead"
+            severity = Severity.WARNING
         hint = f"name {'a chat model' if wanted == TEXT else _CALLED[wanted]}, for example {_DEFAULTS[wanted].id}"
         place = judge.place.value("id") or judge.place.value() or spec.place.value("provider")
         yield Problem(message, place, hint, severity=severity)

@@ -34,7 +34,9 @@ def within(seconds: float, what: str, work: Callable[P, T], *args: P.args, **wor
     Raises:
         CheckTimeoutError: it takes longer; `what` names it.
     """
-    ended, returned, raised = allocate_lock(), list[T](), list[BaseException]()
+    ended = allocate_lock()
+    returned = list[T]()
+    raised = list[BaseException]()
     ended.acquire()
     is_late = False
 

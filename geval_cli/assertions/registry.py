@@ -113,7 +113,8 @@ def member_key(
     detail: Mapping[str, JsonValue],
 ) -> CriterionKey:
     """Return the key of what one judge of a jury rates by: the one that it would have if it judged alone."""
-    test, steps = subject.test, _generated_steps(detail)
+    test = subject.test
+    steps = _generated_steps(detail)
     sources = (spec.criterion_source(test, tools), spec, test.options, test.default_options, judge)
 
     def make() -> CriterionKey:
@@ -147,7 +148,8 @@ def _votes_with_keys(
     spec: ModelGradedAssertion, subject: Subject, tools: Tools, detail: Mapping[str, JsonValue]
 ) -> list[JsonValue] | None:
     """Return the votes of a jury, each with the key of its judge; None where one judge decides."""
-    votes, jury = detail.get("judges"), spec.provider
+    votes = detail.get("judges")
+    jury = spec.provider
     if not votes or not isinstance(jury, JurySpec):
         return None
     return [
@@ -161,7 +163,8 @@ def _with_key(vote: Mapping[str, JsonValue], found: CriterionKey) -> dict[str, J
 
 
 def _facts_of(spec: ProviderSpec, tools: Tools) -> JsonValue:
-    judge, known = tools.judge_for(spec), tools.judge_memory.facts
+    judge = tools.judge_for(spec)
+    known = tools.judge_memory.facts
     if judge not in known:
         known[judge] = judge_facts(judge)
     return known[judge]

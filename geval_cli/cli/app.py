@@ -347,7 +347,8 @@ def _requests(
     from geval_cli.cli.arguments import budget_of, failing_in
     from geval_cli.runs.requests import RunRequest
 
-    failing, budget = failing_in(given.filter_failing, given.home), budget_of(given, can_resume=can_resume)
+    failing = failing_in(given.filter_failing, given.home)
+    budget = budget_of(given, can_resume=can_resume)
     return [
         RunRequest(
             config, os.environ, joined=tuple(joined), failing=failing, budget=budget, **values_of(given)

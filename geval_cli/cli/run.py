@@ -481,7 +481,9 @@ def _stop_on_signals(stop: StopSignal, screen: Screen, *, is_shared: bool) -> It
             ).start()
         loop.call_soon_threadsafe(request_stop, reason)
 
-    loop, is_watched, has_ended = asyncio.get_running_loop(), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    is_watched = threading.Event()
+    has_ended = threading.Event()
     # Under nohup SIGHUP is ignored, and the run is to outlive its terminal.
     reasons = [
         reason
@@ -544,7 +546,8 @@ def run_stoppable(main: Coroutine[Any, Any, T], wire: Wire) -> T:
     stopped_by: signal.Signals | None = None
 
     async def supervised() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(main)
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(main)
 
         def stop(number: signal.Signals) -> None:
             nonlocal stopped_by

@@ -60,7 +60,8 @@ def watch(
             sys.stderr.write(f"\nwatching {names}; stop with Ctrl-C\n")
             ignored |= {path.resolve() for path in own()}
             written = _differing(before, stamps_of(folders, ignored, files_max)) - never_ignored - ignored
-            again, written_before = written & written_before, written
+            again = written & written_before
+            written_before = written
             if again:
                 sys.stderr.write(f"{_described(sorted(again))} changes with each run and is not watched\n")
                 ignored |= again

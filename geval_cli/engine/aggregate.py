@@ -273,7 +273,8 @@ def with_clustered_intervals(summary: RunSummary, results: Iterable[CaseResult])
 
     `results` come test by test, as the store gives them.
     """
-    passed, metrics = ClusteredMean(), {name: ClusteredMean() for name in summary.metrics}
+    passed = ClusteredMean()
+    metrics = {name: ClusteredMean() for name in summary.metrics}
     for result in results:
         if result.status in {Status.PASSED, Status.FAILED}:
             passed.add(result.test_index, float(result.status is Status.PASSED))

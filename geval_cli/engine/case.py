@@ -357,7 +357,8 @@ async def _judged(
     try:
         verdict = await own_verdict(verdict, list(zip(specs, assertions, strict=True)), subject, tools)
     except CodeFailedError as failed:
-        verdict, error = Verdict(Status.ERROR, None), error_info(failed)
+        verdict = Verdict(Status.ERROR, None)
+        error = error_info(failed)
     judging = answered.usage.get(Role.JUDGE, Usage())
     judging = sum((assertion.usage for assertion in assertions), judging)
     result = replace(

@@ -127,7 +127,8 @@ def _lacks(provider: ProviderSpec, shown: Sequence[Media]) -> Iterator[tuple[str
     """Yield what of this a provider cannot take: in words, the kind, and a hint."""
     if any(item.kind == "image" for item in shown) and not sees_images(provider):
         yield "cannot see images", "image", _WHO_SEES
-    heard, sounds = hears_audio(provider), {item.media_type for item in shown if item.kind == "audio"}
+    heard = hears_audio(provider)
+    sounds = {item.media_type for item in shown if item.kind == "audio"}
     if sounds and not heard:
         yield "cannot hear audio", "audio", _WHO_HEARS
     elif sounds - heard:
@@ -330,7 +331,8 @@ def check_plan(
     the config, and all of the `broken` parts are in it.
     With `is_filtered`, what a gate lacks may be in what was left out: a warning.
     """
-    findings, judges = _Findings(), _Judges(defaults)
+    findings = _Findings()
+    judges = _Judges(defaults)
     of_suite = (
         *check_prompts(plan.suite.prompts),
         *check_formulas(plan.suite.derived_metrics),
@@ -338,10 +340,12 @@ def check_plan(
     )
     for problem in of_suite:
         findings.add(problem, "")
-    totals, lenient = _Totals(is_serial=any(map(uses_conversation, plan.suite.prompts))), templates.lenient()
+    totals = _Totals(is_serial=any(map(uses_conversation, plan.suite.prompts)))
+    lenient = templates.lenient()
     suite = plan.suite
     subjects = GateSubjects(suite.gates, suite.margins, suite.margin_place, suite.derived_metrics)
-    asked, likely = _IdenticalRequests(suite.prompts), extra("likely mistakes").LikelyMistakes(plan)
+    asked = _IdenticalRequests(suite.prompts)
+    likely = extra("likely mistakes").LikelyMistakes(plan)
     stores_answers = False
     lacks_default = any(item.location and item.location.key_path in _DEFAULTS for item in broken)
     try:

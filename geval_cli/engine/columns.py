@@ -240,7 +240,8 @@ class ColumnSums(Struct):
     def _end_test(self) -> None:
         """Take in what the cases of a test are together, and pair its columns."""
         of_test, self._of_test = self._of_test, {}
-        test, before = self._test, of_test.get(self.baseline)
+        test = self._test
+        before = of_test.get(self.baseline)
         if test is None:
             return
         old = {} if before is None else before.means()

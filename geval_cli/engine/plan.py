@@ -324,7 +324,8 @@ class SampledTests:
             block = {position: test for position, test in enumerate(self._source) if position in chosen}
             # One that is gone was there when the tests were checked: the run ends with fewer cases, and says so.
             yield from (block[position] for position in wanted if position in block)
-            begin, size = begin + size, min(2 * size, _LARGEST_BLOCK)
+            begin += size
+            size = min(2 * size, _LARGEST_BLOCK)
 
 
 def _draw(tests: Iterable[MergedTest], count: int, seed: int) -> frozenset[int]:

@@ -226,7 +226,8 @@ class LimitAssertion(Assertion):
                     hint="run without --batch, or with --batch-judge instead",
                 )
             when = " when it was generated (it comes from the cache)" if response.is_from_cache else ""
-            value, shown = response.latency_ms, f"the answer took {response.latency_ms:,.0f} ms{when}"
+            value = response.latency_ms
+            shown = f"the answer took {response.latency_ms:,.0f} ms{when}"
         else:
             value, shown = _cost(subject.response)
         passed = value <= self.threshold

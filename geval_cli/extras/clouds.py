@@ -535,7 +535,8 @@ def check_ready(source: ProviderSource) -> list[Problem]:
     """Return what is missing before it can be called, or unusable in the environment."""
     settings = own_settings(source.spec.config, VERTEX_KEYS)
     problems = missing_program(source)
-    project, region = _project(source, settings), _region(source, settings)
+    project = _project(source, settings)
+    region = _region(source, settings)
     if (project and not _is_project(project)) or not is_region(region):
         message = f"`{project[:60]}` in `{region[:60]}` is not a project in a region"
         problems.append(source.problem(message, hint="set `project_id` and `region` in the config"))

@@ -393,7 +393,8 @@ class PairwiseAssertion(ModelGradedAssertion):
         """Return the judge's preference in each order, still to be asked for, seen from the first of the pair."""
         first, second = pair
         subject = members[first].subject
-        own, other = subject.text, _text_of(members, pair)
+        own = subject.text
+        other = _text_of(members, pair)
         if own == other:  # whatever a judge says of a text and itself, it is not about the text
             return [_known(_SAME_TEXT), _known(_SAME_TEXT)]
         # What both outputs answer; where they were asked in different words, the variables that both come from.

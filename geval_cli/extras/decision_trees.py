@@ -130,7 +130,8 @@ def read_tree(value: JsonValue, place: SourcePath, reading: LoadContext, depth: 
         )
         return None
     if "choices" in values:
-        choices, at = values["choices"], fields.child("choices")
+        choices = values["choices"]
+        at = fields.child("choices")
         if not isinstance(choices, dict) or len(choices) < 2:  # noqa: PLR2004
             reading.report(
                 "`choices` must be a mapping of at least two choices", at.value(), notes=_NODE_FORMS

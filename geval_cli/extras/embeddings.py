@@ -172,7 +172,8 @@ class SimilarAssertion(ModelGradedAssertion):
 
 
 def _passed_over(spec: SimilarAssertion, context: CheckContext) -> Iterator[Problem]:
-    own, asked = spec.provider, judge_provider(spec, context.test, JudgeDefaults(), EMBEDDING)
+    own = spec.provider
+    asked = judge_provider(spec, context.test, JudgeDefaults(), EMBEDDING)
     if own is None or isinstance(own, JudgesSpec) or asked.label == own.label:
         return
     message = f"`{own.public_id}` gives no embeddings; {asked.public_id} is used instead"
@@ -239,5 +240,6 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
         (asked, *vectors), embedding_ms = await embed([question_of(subject), *made_up], self, subject, tools)
         near = [cosine(asked, vector) for vector in vectors]
         score = min(max(math.fsum(near) / len(near), 0.0), 1.0)
-        reason, latency_ms = f"the relevance is {format_score(score)}", judge.latency_ms + embedding_ms
+        reason = f"the relevance is {format_score(score)}"
+        latency_ms = judge.latency_ms + embedding_ms
         return self.scored(score, reason, latency_ms, questions=list(made_up))

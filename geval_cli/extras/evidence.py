@@ -267,7 +267,8 @@ class CasePrinter:
         """Print the first steps of a trace: a line each, or only their names where no more is known of them."""
         if not steps:
             return
-        shown, width = steps[:_NAMED_MAX], self._shown.step_width
+        shown = steps[:_NAMED_MAX]
+        width = self._shown.step_width
         more = [] if len(steps) <= _NAMED_MAX else [f"{len(steps) - _NAMED_MAX:,} more"]
         if any(step.args is not None or step.output is not None for step in steps):
             lines = [*(one_line(_step_text(step), width) for step in shown), *more]
@@ -373,7 +374,8 @@ class CasePrinter:
     def _print_error(self, error: ErrorInfo, *, indent: int) -> None:
         shown = self._shown
         is_named = error.is_bug or shown.is_whole
-        text, most = f"{error.type}: {error.message}" if is_named else error.message, shown.raw
+        text = f"{error.type}: {error.message}" if is_named else error.message
+        most = shown.raw
         message = clipped_lines(
             text, line_count=max(10, most.line_count), character_count=max(2_000, most.character_count)
         )

@@ -323,7 +323,8 @@ def _field_schema(annotation: Any) -> JsonSchema:
 
 
 def _option_schema(base: Any, limits: Mapping[str, float]) -> JsonSchema:
-    origin, arguments = get_origin(base), get_args(base)
+    origin = get_origin(base)
+    arguments = get_args(base)
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin is dict:

@@ -158,9 +158,11 @@ def verdict_of_jury(
         # On the scale of the score, the share of judges that pass: 2 of 3 must, 3 of 4, 3 of 5.
         threshold = majority / len(grades)
     elif rules.combine == CALIBRATED:
-        score, threshold = _weighted(votes, weights), grades[0].threshold
+        score = _weighted(votes, weights)
+        threshold = grades[0].threshold
     else:
-        score, threshold = COMBINED_SCORES[rules.combine](scores), grades[0].threshold
+        score = COMBINED_SCORES[rules.combine](scores)
+        threshold = grades[0].threshold
     known = [weight for weight in weights if weight is not None]
     shares = heard_shares(known, _scores(votes)) if len(known) == len(votes) else []
     of_grades = [share for share, vote in zip(shares, votes, strict=False) if vote.grade is not None]

@@ -161,7 +161,8 @@ def _input_image(media_type: str, data: str, part: Mapping[str, Any]) -> dict[st
 
 def _items(message: Message) -> Iterator[dict[str, Any]]:
     """Yield a message of a chat as items of this API, which has calls of tools and their results apart."""
-    content, further = message.content, dict(message.further)
+    content = message.content
+    further = dict(message.further)
     if message.role == "tool" and "tool_call_id" in further:
         output = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         yield {"type": "function_call_output", "call_id": further["tool_call_id"], "output": output}

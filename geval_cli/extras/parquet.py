@@ -152,7 +152,8 @@ def read_result_texts(path: Path, access: Access) -> Iterator[tuple[int, str, st
     """
     has_tests = any(column.name == TEST_COLUMN for column in read_shape(path, access).columns)
     for row in read_parquet(path, access, (RESULT_COLUMN, TEST_COLUMN) if has_tests else (RESULT_COLUMN,)):
-        text, test = row.values[RESULT_COLUMN], row.values.get(TEST_COLUMN)
+        text = row.values[RESULT_COLUMN]
+        test = row.values.get(TEST_COLUMN)
         if not isinstance(text, str):
             where = Location(str(path), row.number, 1, length=0)
             raise ConfigError([Problem(f"this row has no text in `{RESULT_COLUMN}`", where)])

@@ -546,7 +546,8 @@ class _DryRun(Struct, eq=False):
         self, spec: Assertion, subject: Subject, tools: Tools, *, job: Job
     ) -> AssertionResult:
         """Return whether a conversation is over; it goes on where only a judge or code of the config could tell."""
-        pending, known = PendingResult(job, blank_result(job), subject), None
+        pending = PendingResult(job, blank_result(job), subject)
+        known = None
         if not isinstance(spec, ModelGradedAssertion):
             known = await judge_one(spec, subject, tools)
         for member in _judged([spec]):
@@ -599,7 +600,8 @@ class _DryRun(Struct, eq=False):
             for item in row
             if item.subject is not None
         ]
-        metric, is_after_code = None, any(_is_after_code(item, spec) for item in row)
+        metric = None
+        is_after_code = any(_is_after_code(item, spec) for item in row)
         if subjects and isinstance(spec, GEvalFields):
             with suppress(GevalError):  # it is told where the output is judged
                 metric = metric_of(spec, subjects[0].test, tools)
@@ -784,7 +786,9 @@ def _values(result: CaseResult, metric: str | None) -> Iterator[float]:
 
 
 def _power(metric: str | None, mean: ClusteredMean, tests: int, run_id: str) -> PowerPlan | None:
-    centre, error, known = mean.mean, mean.standard_error(), mean.clusters
+    centre = mean.mean
+    error = mean.standard_error()
+    known = mean.clusters
     if centre is None or error is None or known < _LEAST_KNOWN or not 0 <= centre <= 1:
         return None
     # Tests that all came out alike say nothing of the spread that they would have after a drop.

@@ -125,7 +125,8 @@ class ContextRelevanceAssertion(ContextAssertion):
             UnjudgeableError: the test has no context.
         """
         passages = tuple(one for one in numbered_context(subject) if one.strip())
-        query, context = question_of(subject), "\n".join(passages)
+        query = question_of(subject)
+        context = "\n".join(passages)
         question = Question(
             "relevance",
             (Block("Question", query), Block("Context", numbered(passages))),
@@ -175,7 +176,8 @@ class ContextFaithfulnessAssertion(ContextAssertion):
             JudgeError, ProviderError: no verdict could be had.
             UnjudgeableError: the test has no context.
         """
-        context, asked = "\n".join(needed_context(subject)), question_of(subject)
+        context = "\n".join(needed_context(subject))
+        asked = question_of(subject)
         judge = JudgeClient(self, subject, tools)
         statements = await judge.ask(_statements_question(asked, subject.text), _parse_statements)
         verdicts: tuple[bool, ...] = ()
@@ -236,7 +238,8 @@ class ContextPrecisionAssertion(ContextAssertion):
             JudgeError, ProviderError: no verdict could be had.
             UnjudgeableError: the test has no context.
         """
-        passages, query = numbered_context(subject), question_of(subject)
+        passages = numbered_context(subject)
+        query = question_of(subject)
         test = subject.test
         written = as_text(test.expected_output) if self.value is None else self.value
         answer = written if self.value is None else tools.templates.render(written, test.variables)
@@ -291,7 +294,8 @@ class NoiseSensitivityAssertion(ContextAssertion):
             UnjudgeableError: the test has no context.
         """
         truth = tools.templates.render(self.value, subject.test.variables)
-        context, asked = "\n".join(needed_context(subject)), question_of(subject)
+        context = "\n".join(needed_context(subject))
+        asked = question_of(subject)
         judge = JudgeClient(self, subject, tools)
         statements = await judge.ask(_statements_question(asked, subject.text), _parse_statements)
 
@@ -451,7 +455,8 @@ class CitationCorrectnessAssertion(ContextAssertion):
                     citations[place] = replace(citations[place], is_right=False, problem=what)
         right = sum(one.is_right for one in citations)
         score = right / len(citations) if citations else 0.0
-        reason, seen = _cited_reason(citations, right), [to_json(one) for one in citations]
+        reason = _cited_reason(citations, right)
+        seen = [to_json(one) for one in citations]
         return self.scored(score, reason, judge.latency_ms, citations=seen)
 
 

@@ -128,8 +128,10 @@ class Comparisons(Struct):
 
     def _resamples(self) -> Iterator[Sequence[int]]:
         """Yield how many of so many tests, drawn with replacement, are of each kind, again and again."""
-        random, counts = Random(_SEED), [count for _, count in sorted(self._tests.items())]
-        cumulated, numbers = list(accumulate(counts)), range(len(counts))
+        random = Random(_SEED)
+        counts = [count for _, count in sorted(self._tests.items())]
+        cumulated = list(accumulate(counts))
+        numbers = range(len(counts))
         for _ in range(_RESAMPLES):
             if len(counts) * _DRAWS_WORTH_A_BINOMIAL < self.tests:
                 yield _multinomial(random, counts, self.tests)
@@ -155,7 +157,8 @@ def strengths(wins: Wins, players: Sequence[int]) -> dict[int, float] | None:
 
 def _maximum(games: Sequence[_Game], start: Sequence[float], tolerance: float) -> list[float]:
     """Return theta by Newton's method, which ends with a step shorter than `tolerance`."""
-    theta, slope = list(start), _slope(games, start)
+    theta = list(start)
+    slope = _slope(games, start)
     for _ in range(_MAX_STEPS):
         # The last player stays where it is, as only differences count.
         step = [*_solved(slope.curvature[:-1], slope.gradient[:-1]), 0.0]
@@ -257,10 +260,12 @@ def _binomial(random: Random, trials: int, probability: float) -> int:
         middle = trials // 2 + 1
         drawn = random.betavariate(middle, trials + 1 - middle)
         if drawn <= probability:
-            successes, trials = successes + middle, trials - middle
+            successes += middle
+            trials -= middle
             probability = (probability - drawn) / (1 - drawn)
         else:
-            trials, probability = middle - 1, probability / drawn
+            trials = middle - 1
+            probability = probability / drawn
     return successes + sum(random.random() < probability for _ in range(trials))
 
 
@@ -346,7 +351,8 @@ class RankingSums(Struct):
                         met, seen = (result.column, column), pair
                     else:
                         outcome = _OUTCOMES[2 - _OUTCOMES.index(pair.outcome)]
-                        met, seen = (column, result.column), _Pair(outcome, 1 - pair.share, pair.consistent)
+                        met = (column, result.column)
+                        seen = _Pair(outcome, 1 - pair.share, pair.consistent)
                     of_metric = self._of_test.setdefault(item.metric, {})
                     of_metric.setdefault((result.repeat_index, number, *met), seen)
 

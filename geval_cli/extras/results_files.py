@@ -332,7 +332,8 @@ def _own_run(file: ResultsReader, access: Access) -> ImportedRun:
         try:
             run = run_record_from_json(head["run"])
         except (ValueError, TypeError) as error:
-            message, where = f"the run cannot be read: {_why(error)}", _place(path, access, "run")
+            message = f"the run cannot be read: {_why(error)}"
+            where = _place(path, access, "run")
             raise ConfigError([Problem(message, where, _WHAT_IS_READ)]) from error
         with suppress(ValueError, TypeError):  # it can be counted anew
             summary = run_summary_from_json(head.get("summary") or {})
@@ -604,7 +605,8 @@ def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
             raise UsageError(f"{path} was written by a newer geval: {newer}", hint="update geval to read it")
         run, summary = _NAMELESS, RunSummary()
         if file.has_run:
-            run, summary = run_record_from_json(file.head["run"]), run_summary_from_json(file.head["summary"])
+            run = run_record_from_json(file.head["run"])
+            summary = run_summary_from_json(file.head["summary"])
     if not run.columns:
         found: dict[int, Column] = {}
         seen: set[int] = set()

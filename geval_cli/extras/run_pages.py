@@ -541,7 +541,8 @@ class RunPages(Struct, frozen=True):
         self, run_id: str, wanted: ResultFilter
     ) -> Iterator[tuple[sqlite3.Connection, str, dict[str, str | float | None]]]:
         """A connection, the SQL condition of the wanted results, and its values."""
-        words, (parts, signs) = wanted.words, plain_parts(wanted)
+        words = wanted.words
+        (parts, signs) = plain_parts(wanted)
         # Most texts that lack a word are told by this alone; quotes and backslashes are written differently in JSON.
         rough = () if parts else tuple(word for word in words if not {"\\", '"'} & set(word))
         with self._reading() as connection:
@@ -707,7 +708,8 @@ def _score(wanted: ResultFilter) -> str:
 
 def _conditions(wanted: ResultFilter) -> list[str]:
     """Return the SQL conditions of the chosen results, the quickest first."""
-    score, has_metric = _score(wanted), wanted.metric is not None
+    score = _score(wanted)
+    has_metric = wanted.metric is not None
     conditions = {
         "run_id = :run": True,
         _HAS_STATUS: not has_metric and wanted.status is not None,

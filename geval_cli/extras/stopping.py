@@ -171,7 +171,8 @@ class _Decision(Struct):
             return ""
         scale, unit = (100, "points" if self.is_difference else "%") if self.is_share else (1, "")
         digits = 2 if scale == 1 else 0 if self.is_difference else 1
-        value, limit = scale * value, scale * self.limit
+        value = scale * value
+        limit = scale * self.limit
         while float(fixed(value, digits)) == round(limit, 9) != round(value, 9) and digits < _DIGITS_MAX:
             digits += 1
         text = fixed(value, digits)
@@ -181,7 +182,8 @@ class _Decision(Struct):
 
     @property
     def record(self) -> SequentialDecision:
-        mean, interval = self.sequence.mean, self.sequence.interval()
+        mean = self.sequence.mean
+        interval = self.sequence.interval()
         if self.is_difference:
             mean = None if mean is None else 2 * mean - 1
             interval = None if interval is None else (2 * interval[0] - 1, 2 * interval[1] - 1)
@@ -397,7 +399,8 @@ def _of_columns(prepared: PreparedRun) -> list[_Decision]:
     columns, named = prepared.plan.columns, prepared.suite.baseline
     first = baseline_index(columns, None if named is None else named.name)
     others = [column.index for column in columns if column.index != first]
-    labels, alpha = column_labels(columns), SIGNIFICANCE / len(others)
+    labels = column_labels(columns)
+    alpha = SIGNIFICANCE / len(others)
 
     def differences(other: int) -> Callable[[Sequence[CaseResult]], list[_Bounds]]:
         def bounds(results: Sequence[CaseResult]) -> list[_Bounds]:

@@ -92,7 +92,8 @@ class Claimed:
         Raises:
             StoppedError: the run is to stop.
         """
-        began, pause_s = self._runtime.clock(), _FIRST_LOOK_S
+        began = self._runtime.clock()
+        pause_s = _FIRST_LOOK_S
         while self._runtime.clock() - max(began, self._progress_at) < most_s:
             self._wire.check()
             await self._runtime.sleep(pause_s)

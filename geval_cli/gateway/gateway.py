@@ -156,8 +156,11 @@ def build_stack(
         await parts.cases.begin(case)
         circuit.check_judges(case)
 
-    circuit, batches, pauses = parts.circuit, parts.batches, Pauses(runtime.clock)
-    budget, notice = policy.budget, _notice_of(on_event)
+    circuit = parts.circuit
+    batches = parts.batches
+    pauses = Pauses(runtime.clock)
+    budget = policy.budget
+    notice = _notice_of(on_event)
     layers: list[Layer | None] = [
         # Outermost, so that of equal calls only one is looked up, waits and is paid for.
         parts.single_flight,
@@ -252,7 +255,8 @@ class Gateway:
         self._numbers = itertools.count(1)
         # By the request's id, which is not used again as long as the call is held.
         self._repeated: dict[int, ModelCall] = {}
-        runtime, policy = runtime or Runtime(), policy or CallPolicy()
+        runtime = runtime or Runtime()
+        policy = policy or CallPolicy()
         self.wire = policy.wire
         self._answers = CachedAnswers(
             None if cache is None else cache.used_by(policy.run_id),
@@ -483,7 +487,8 @@ class RequestTrace:
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         if not self._is_heard():
             return await send_next(call)
-        started_at, started = self._now(), time.perf_counter()
+        started_at = self._now()
+        started = time.perf_counter()
         try:
             response = await send_next(call)
         except ProviderError as error:

@@ -154,7 +154,8 @@ class OpenCases:
 
     def _lacking(self, case: OpenCase) -> str | None:
         """Return why the budget does not pay for a case beside those that are open; None when it does."""
-        budget, needed = self._budget, self._needed(case)
+        budget = self._budget
+        needed = self._needed(case)
         if budget.max_requests is not None:
             left = budget.max_requests - budget.requests
             if left - self._reserved < needed:

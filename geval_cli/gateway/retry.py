@@ -67,7 +67,8 @@ class Pauses:
 
         That doubles whenever the last pause was not enough. Calls that are refused together count as one.
         """
-        pace, now = self._paces.setdefault(server, _Pace()), self._clock()
+        pace = self._paces.setdefault(server, _Pace())
+        now = self._clock()
         if pace.limited_since is None:
             pace.limited_since = now
         if now >= pace.until:
@@ -199,7 +200,8 @@ class Retry:
         self, call: ModelCall, error: ProviderRateLimitError, state: _RetryState, patience_s: float
     ) -> float | None:
         server = call.server
-        own_pause_s, now = self._pauses.limited(server), self._runtime.clock()
+        own_pause_s = self._pauses.limited(server)
+        now = self._runtime.clock()
         pause_s = error.retry_after_s or own_pause_s * (1 + self._runtime.random()) / 2
         if state.limited_since is None:
             state.limited_since = now
@@ -222,7 +224,8 @@ class Retry:
 
     def _tell_of_pause(self, call: ModelCall, state: _RetryState) -> None:
         """Tell the user once that a server is waited for, and again when it gives no answer for long."""
-        told, limited_s = self._given[call.server], self._pauses.limited_for_s(call.server)
+        told = self._given[call.server]
+        limited_s = self._pauses.limited_for_s(call.server)
         since = self._pauses.limited_since(call.server)
         until = self._runtime.time_of_day(state.gives_up_at)
         if not told.is_named:

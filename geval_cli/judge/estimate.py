@@ -447,7 +447,8 @@ def _resolve(text: str, scale: Scale) -> float | None:
     """Return the one rating that a reply can mean whose score begins with `text`, or None."""
     match = _NUMBER_START.match(text)
     assert match is not None
-    number, behind = match[0].replace("\u2212", "-").removeprefix("+"), text[match.end() :]
+    number = match[0].replace("\u2212", "-").removeprefix("+")
+    behind = text[match.end() :]
     if not behind:
         return scale.only_rating_after(number) if number else None
     if not _ends_number(behind, number):
@@ -581,7 +582,8 @@ class RatingQuestion(Struct, frozen=True):
         Raises:
             JudgeError: there is none, there are different ones, or it lies outside the range.
         """
-        score_range, ends_early = self.criterion.score_range, is_cut_off(choice)
+        score_range = self.criterion.score_range
+        ends_early = is_cut_off(choice)
         if self.joint:
             return parse_member_rating(choice.text, score_range=score_range, name=self.criterion.label)
         name = self.criterion.label if self.criterion.is_form else None
@@ -771,7 +773,8 @@ class SampledReplies(Struct, Generic[Reply]):
         is_enough = len(replies) >= _least_valid(metric, count)
         roomier = request if is_enough else calls.give_room(request, response.choices)
         if roomier is not request:
-            request, response = roomier, await calls.ask(roomier)
+            request = roomier
+            response = await calls.ask(roomier)
             replies, problems = _read_all(question, response)
         self.requested += count
         self.replies += replies
@@ -802,7 +805,8 @@ class SampledReplies(Struct, Generic[Reply]):
         """
         if len(self.replies) < _least_valid(metric, self.requested):
             await calls.forget(*self._unread)
-            valid, problems = len(self.replies), self.problems
+            valid = len(self.replies)
+            problems = self.problems
             lost = self.requested - valid - len(problems)
             parts = [
                 f"only {valid} of {self.requested} samples are valid, {format_share(metric.min_valid)} are needed"
@@ -844,7 +848,8 @@ def _weigh(question: RatingQuestion, request: ModelRequest, choice: Choice) -> R
         score_step=question.criterion.score_step,
     )
     if distribution.coverage < MIN_COVERAGE:
-        share, least = format_share(distribution.coverage), format_share(MIN_COVERAGE)
+        share = format_share(distribution.coverage)
+        least = format_share(MIN_COVERAGE)
         lacks = (
             f"the judge's token probabilities settle only {share} of the rating (at least {least} is needed)"
         )

@@ -126,7 +126,8 @@ async def grade(
         calls = JudgeCalls(judge, memory or JudgeMemory())
         grade: Grade = await extra("checklists").grade_checklist(metric, with_all_answers(case), calls)
         return grade
-    criteria, memory = metric_criteria(metric), memory or JudgeMemory()
+    criteria = metric_criteria(metric)
+    memory = memory or JudgeMemory()
     cases = rated_cases(metric, case)
     judgings = {
         turn: _Judging(metric, item, _what_is_shown(metric, item), judge, render, memory)

@@ -195,7 +195,8 @@ def parse_rating(
             rating = None
     if rating is None:
         raise JudgeParseError(why_unreadable(text, "score"), raw_text=text)
-    value, (start, end) = _number_of(rating["number"]), rating.span("number")
+    value = _number_of(rating["number"])
+    (start, end) = rating.span("number")
     if is_cut_off and not words[rating.end() :].strip(" \t\r\n.!)]"):
         is_all = name is not None and len(words.strip()) == end - start
         if not is_all or score_range[1] - score_range[0] < 2 or 0 < value * 10 <= score_range[1]:  # noqa: PLR2004
@@ -276,7 +277,8 @@ def _says_too_little(rating: re.Match[str], words: str) -> bool:
 
 def _is_a_statement(words: str, label: re.Match[str]) -> bool:
     """Return whether a labelled rating is the judge's own: a sentence or a line that stands by itself."""
-    before, behind = words[: label.start()], words[label.end() :]
+    before = words[: label.start()]
+    behind = words[label.end() :]
     line_before = before[before.rfind("\n") + 1 :].strip(_BULLETS)
     if line_before and not re.search(r"[.!?\u2026:][)\"'\u201d\]]?\s*\Z", line_before):
         return False

@@ -79,7 +79,8 @@ def define(arguments: Mapping[str, Any]) -> Definition:
 
 def _read_jury(arguments: Mapping[str, Any], problems: list[Problem]) -> Jury | None:
     """Return the jury that `judges` and `jury` name; None when they name none, or with a problem."""
-    written, rules = arguments.get("judges") or (), arguments.get("jury")
+    written = arguments.get("judges") or ()
+    rules = arguments.get("jury")
     if isinstance(written, str) or len(written) == 1 or (rules is not None and not written):
         problems.append(Problem("`judges` needs at least two judges", hint="for a single judge use `model`"))
     if not written or isinstance(written, str):
@@ -172,7 +173,9 @@ def written_form(arguments: Mapping[str, Any]) -> dict[str, JsonValue]:
 
 
 def _read_spec(arguments: Mapping[str, Any], reading: LoadContext) -> GEvalFields | None:
-    given, name, joint = written_form(arguments), arguments["name"], arguments.get("joint")
+    given = written_form(arguments)
+    name = arguments["name"]
+    joint = arguments.get("joint")
     if not (isinstance(name, str) and name.strip()):
         message = f"`name` must be a non-empty string, found {describe_value(name)}"
         reading.problems.append(Problem(message))

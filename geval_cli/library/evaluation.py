@@ -73,18 +73,16 @@ async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, sp
     texts: dict[str, Any] = {name: getattr(case, name) for name in TEST_TEXTS}
     texts |= {name: _texts(name, texts[name]) for name in ("context", "retrieval_context")}
     texts["input"] = case.input or last_words(turns)
-    metric, judged = (
-        evaluation.metric,
-        JudgedCase(
-            images=tuple(item.marker for item in held if item.kind == "image"),
-            audio=tuple(item.marker for item in held if item.kind == "audio"),
-            actual_output=case.actual_output if case.actual_output is not NO_OUTPUT else output_of(turns[-1]),
-            rendered_prompt=case.input,  # the source of a dimension, when there is no context
-            turns=turns or None,
-            trace=_trace(case),
-            shows_trace=case.trace is not None,
-            **texts,
-        ),
+    metric = evaluation.metric
+    judged = JudgedCase(
+        images=tuple(item.marker for item in held if item.kind == "image"),
+        audio=tuple(item.marker for item in held if item.kind == "audio"),
+        actual_output=case.actual_output if case.actual_output is not NO_OUTPUT else output_of(turns[-1]),
+        rendered_prompt=case.input,  # the source of a dimension, when there is no context
+        turns=turns or None,
+        trace=_trace(case),
+        shows_trace=case.trace is not None,
+        **texts,
     )
     if missing := missing_params(metric.evaluation_params, judged):
         raise MissingParamsError(missing)
@@ -229,7 +227,8 @@ def _media_of(case: TestCase, evaluation: Evaluation) -> list[Media]:
     Raises:
         UsageError: a file cannot be read, or the judge cannot see or hear it.
     """
-    found, files = ConfigMedia(), SourceFiles(Path(), TRUSTED)
+    found = ConfigMedia()
+    files = SourceFiles(Path(), TRUSTED)
     held: list[Media] = []
     for given, kind, what in ((case.images, "image", "an image"), (case.audio, "audio", "audio")):
         try:

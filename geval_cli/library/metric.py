@@ -204,7 +204,8 @@ def evaluate_batch(
     """
     from geval_cli.library.evaluation import evaluate_cases, evaluate_in_batches
 
-    evaluation, listed = metric._evaluation(model, adapter), list(cases)
+    evaluation = metric._evaluation(model, adapter)
+    listed = list(cases)
     if not batch:
         return metric._session.run(lambda judges: evaluate_cases(judges, evaluation, listed, concurrency))
     session = _batch_session(batch)
@@ -226,7 +227,8 @@ async def aevaluate_batch(
     """Evaluate a batch as `evaluate_batch` does, without blocking the event loop."""
     from geval_cli.library.evaluation import evaluate_cases, evaluate_in_batches
 
-    evaluation, listed = metric._evaluation(model, adapter), list(cases)
+    evaluation = metric._evaluation(model, adapter)
+    listed = list(cases)
     if not batch:
         return await metric._session.arun(
             lambda judges: evaluate_cases(judges, evaluation, listed, concurrency)

@@ -162,7 +162,8 @@ class GevalFile(pytest.File):
 
     def _run(self) -> "_SelectedRun":
         """Return the run of the selected tests: with xdist one process runs, and the others read what it stored."""
-        shared, name = shared_runs(self.config), digest(self.nodeid)
+        shared = shared_runs(self.config)
+        name = digest(self.nodeid)
         if shared is None:
             return self._run_here()
         while True:

@@ -293,7 +293,8 @@ class _Turns:
         # A question as text, without what decides only whether its score passes.
         if isinstance(asked, tuple) and isinstance(asked[0], Mapping):
             asked = ({key: value for key, value in asked[0].items() if key not in _LIMITS}, *asked[1:])
-        shared, name = self._shared, digest(repr(asked))
+        shared = self._shared
+        name = digest(repr(asked))
         if shared is None or name in self._taken:
             return contextlib.nullcontext()
         self._taken.add(name)
@@ -340,7 +341,8 @@ def _case_of(
     name: str, output: Any, given: Mapping[str, Any], found: AssertionResult | None, error: GevalError | None
 ) -> CaseResult:
     """Return the result as a run stores it; its number comes with its place in the run."""
-    asked, usage = given.get("input"), Usage() if found is None else found.usage
+    asked = given.get("input")
+    usage = Usage() if found is None else found.usage
     if error is not None and error.usage is not None:
         usage = msgspec.convert(error.usage, Usage)
     variables = {key: given[key] for key in ("input", "expected_output") if given.get(key) is not None}

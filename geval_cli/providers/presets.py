@@ -244,7 +244,8 @@ _SENT_OTHERWISE = frozenset(
 
 def _batch_problems(source: ProviderSource) -> Iterator[Problem]:
     """Yield a problem where the config says something about batches that cannot be so."""
-    preset, config = preset_of(source), source.spec.config
+    preset = preset_of(source)
+    config = source.spec.config
     is_openai = preset.wire_format == "openai" and preset.batch in {"", "openai"}
     if config.get("batch") == "openai" and not is_openai:
         hint = "leave `batch` out: it has its own batch API" if preset.batch else "leave it out"

@@ -49,10 +49,8 @@ class Secrets:
         self._values = tuple(sorted(spellings, key=len, reverse=True))
         long = {value for value in secrets if len(value) >= _MIN_ECHOED_CHARS}
         of_long = {spelling for value in long for spelling in _spellings(value)}
-        self._long, self._long_plain = (
-            tuple(value for value in self._values if value in of_long),
-            _unquoted(long),
-        )
+        self._long = tuple(value for value in self._values if value in of_long)
+        self._long_plain = _unquoted(long)
         # What is shorter than this, as most names of models are, can hold none, however it is written.
         self._shortest = min([_MIN_PACKED_CHARS, *map(len, self._values), *map(len, self._plain)])
 
@@ -171,7 +169,8 @@ def _spellings(value: str) -> Iterable[str]:
     if len(data) >= _MIN_ENCODED_BYTES:
         yield from (data.hex(), data.hex().upper())
         for before in range(3):  # how many bytes of the last group of three stand before it
-            start, end = (before * 8 + 5) // 6, (before + len(data)) * 8 // 6
+            start = (before * 8 + 5) // 6
+            end = (before + len(data)) * 8 // 6
             middle = b64encode(bytes(before) + data).decode()[start:end]
             yield from (middle, middle.replace("+", "-").replace("/", "_"))
     # As Basic authentication sends the user and password of a URL.

@@ -110,7 +110,8 @@ def _is_own_address(url: object, preset: Preset) -> bool:
     if not isinstance(url, str) or not preset.base_url:
         return False
     try:
-        asked, own = urlsplit(url), urlsplit(preset.base_url)
+        asked = urlsplit(url)
+        own = urlsplit(preset.base_url)
         asked_port = asked.port
     except ValueError:
         return False

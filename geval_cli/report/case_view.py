@@ -229,7 +229,8 @@ class AssertionView(Struct, frozen=True):
     @property
     def scored(self) -> str:
         """`0.40 < 0.50 (default)`, and `P(pass) 0.14` where it is known; empty when nothing was scored."""
-        compared, chance = self._compared(), self.assertion.detail.get("p_pass")
+        compared = self._compared()
+        chance = self.assertion.detail.get("p_pass")
         if not compared or not _is_number(chance):
             return compared
         mark = ", borderline" if self.assertion.detail.get("borderline") is True else ""
@@ -328,7 +329,8 @@ class JudgeVerdict(Struct, frozen=True):
     @property
     def title(self) -> str:
         """The score and the criteria."""
-        score, criteria = self.detail.get("score"), self.detail.get("label") or self.detail.get("criteria")
+        score = self.detail.get("score")
+        criteria = self.detail.get("label") or self.detail.get("criteria")
         parts = [format_score(score)] if _is_number(score) else []
         return "  ".join(
             [*parts, one_line(criteria, _CRITERIA_WIDTH)] if isinstance(criteria, str) else parts

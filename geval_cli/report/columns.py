@@ -292,7 +292,8 @@ def print_columns(report: RunReport, console: Console) -> None:
         return
     signs = signs_of(console)
     titles = [column_title(column, report.columns, signs) for column in report.columns]
-    ranked, lead = ranking(columns), leading(columns)
+    ranked = ranking(columns)
+    lead = leading(columns)
     shape = _Shape()
     for step in _STEPS:
         shape = replace(shape, **step)
@@ -440,7 +441,8 @@ def _too_many_errors(columns: Sequence[ColumnSummary], titles: Sequence[str]) ->
     if len(columns) - len(unjudged) < 2:  # noqa: PLR2004
         if not unjudged:
             return ""
-        errored, cases = sum(column.errored for column in columns), sum(map(_cases, columns))
+        errored = sum(column.errored for column in columns)
+        cases = sum(map(_cases, columns))
         return f"can't compare: {errored:,} of {plural(cases, 'case')} could not be judged"
     base = columns[baseline_number(columns) - 1]
     if not _is_unjudged(base):
@@ -471,7 +473,8 @@ def _gain(column: ColumnSummary, baseline: ColumnSummary) -> str:
     """
     found = _pass_difference(column)
     assert found is not None
-    delta, said = found.delta, DeltaWords(found.delta, is_share=True)
+    delta = found.delta
+    said = DeltaWords(found.delta, is_share=True)
     between = f"95 % CI {' to '.join(said.bounds)}" if said.bounds else f"p {said.p}" if said.p else ""
     between = f" ({between})" if between else ""
     tests = (
@@ -544,7 +547,8 @@ def column_table(
 
     Its first two columns are texts. `quoted` writes names of the config where they would be markup.
     """
-    lead, (heading, *rows) = leading(columns), _rows(columns, _Shape(True, metrics=metrics), quoted=quoted)
+    lead = leading(columns)
+    (heading, *rows) = _rows(columns, _Shape(True, metrics=metrics), quoted=quoted)
     return heading, [
         (f"{'★ ' if place in lead else ''}{quoted(names[place])}", *rows[place]) for place in ranking(columns)
     ]
@@ -562,7 +566,8 @@ def _rows(
     quoted: Callable[[str], str] = str,
 ) -> list[tuple[str, ...]]:
     """Return the heading and the figures of each column; what no column has, as a cost of local models, is left out."""
-    base, whole = baseline_number(columns), shape.is_whole
+    base = baseline_number(columns)
+    whole = shape.is_whole
 
     def against(column: ColumnSummary) -> str:
         if whole:

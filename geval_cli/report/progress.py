@@ -281,7 +281,8 @@ class _PlainProgress(_NoticesOnly):
             self._print(f"{word}: {done}; {state.counts_text()}; {state.elapsed_text(self._clock())}")
         elif isinstance(event, BatchesAdvanced):
             # A new wave is told at once, later news not too often.
-            text, now_s = batch_text(event, signs_of(self._console).dot), self._clock()
+            text = batch_text(event, signs_of(self._console).dot)
+            now_s = self._clock()
             is_new_wave = event.answered == 0 and self._last_batches.get(event.role) != text
             if is_new_wave or (
                 self._last_batches.get(event.role) != text and now_s - self._last_s >= _PLAIN_EVERY_S

@@ -67,7 +67,9 @@ def real_path(path: Path) -> Path:
         OSError: the links go in circles.
     """
     absolute = Path.cwd() / path
-    real, pending, links = Path(absolute.anchor), list(reversed(absolute.parts[1:])), 0
+    real = Path(absolute.anchor)
+    pending = list(reversed(absolute.parts[1:]))
+    links = 0
     while pending:
         part = pending.pop()
         if part == "..":
@@ -85,7 +87,8 @@ def real_path(path: Path) -> Path:
         if not hasattr(os, "geteuid"):
             is_somebody_elses = False
         else:
-            folder, owner = here.parent.stat(), here.lstat().st_uid
+            folder = here.parent.stat()
+            owner = here.lstat().st_uid
             is_open = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
             is_somebody_elses = bool(is_open) and owner not in {os.geteuid(), folder.st_uid}
         if is_somebody_elses:

@@ -282,7 +282,9 @@ def print_answer(
     show = show_command(name, home) if is_kept else ""
     console.print()
     # What was run, on one line: the config, its tests by prompts by models, and the judge.
-    signs, columns, run = signs_of(console), report.columns, report.run
+    signs = signs_of(console)
+    columns = report.columns
+    run = report.run
     prompts = {column.prompt_label for column in columns}
     models = {column.provider_label for column in columns}
     if failed is None:
@@ -340,7 +342,8 @@ def print_answer(
 
 def _tests_text(report: RunReport, failed: FailedTests) -> str:
     """`12 tests`; `3 of 12 tests` of a run that was stopped, or how many cases where the number of tests is unknown."""
-    total, planned = report.summary.total, report.planned or 0
+    total = report.summary.total
+    planned = report.planned or 0
     if planned <= total:
         return plural(failed.tests, "test")
     tests, rest = divmod(planned, max(len(report.columns), 1) * failed.repeats)
@@ -373,7 +376,8 @@ def _print_metrics_line(summary: RunSummary, console: Console) -> None:
 
 def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
     """Print what is worth a line: derived metrics, flaky tests, gates that are not met, warnings."""
-    summary, dot = report.summary, f" {signs_of(console).dot} "
+    summary = report.summary
+    dot = f" {signs_of(console).dot} "
     if len(report.columns) > MANY_COLUMNS:
         for metric, entries in list(summary.rankings.items())[:_RANKINGS_SHOWN]:
             print_line("ranking", Text(_ranking_text(metric, entries, console)), console)
@@ -417,7 +421,8 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
 
 def _ranking_text(metric: str, entries: Sequence[RankedColumn], console: Console) -> str:
     """`helpful: 1. polite × mini 1728; 8 more (-v)`, with more places on a wide terminal."""  # noqa: RUF002
-    signs, name = signs_of(console), one_line(metric, 24)
+    signs = signs_of(console)
+    name = one_line(metric, 24)
     rated = [entry for entry in entries if entry.rating is not None]
     if not rated:
         return f"{name}: no ranking, since the comparisons do not connect all columns (-v)"
@@ -432,7 +437,8 @@ def _ranking_text(metric: str, entries: Sequence[RankedColumn], console: Console
 
 
 def _print_counts(report: RunReport, console: Console, way_on: str) -> None:
-    summary, dot = report.summary, f" {signs_of(console).dot} "
+    summary = report.summary
+    dot = f" {signs_of(console).dot} "
     counts = (
         (Status.PASSED, summary.passed, "passed"),
         (Status.FAILED, summary.failed, "failed"),
@@ -521,7 +527,8 @@ def _remark(report: RunReport, way_on: str) -> str:
 def _cost_text(by_role: Mapping[Role, Usage]) -> str:
     """`$0.30 (judge $0.21)`: what this run paid; "" where it paid nothing, as with local models."""
     known = [usage.cost_usd for usage in by_role.values() if usage.cost_usd is not None]
-    total, is_partial = sum(known), len(known) < len(by_role)
+    total = sum(known)
+    is_partial = len(known) < len(by_role)
     names = {Role.JUDGE: "judge", Role.USER: "user"}
     parts = [
         f"{name} {format_cost(cost)}"

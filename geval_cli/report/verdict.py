@@ -184,7 +184,8 @@ def cell_verdict(result: CaseResult, signs: Symbols, width: int, *, has_marks: b
     assertions = result.assertions if has_marks else ()
     marks = {"has_fallback": has_fallback(assertions), "is_split": is_split(assertions)}
     room = width - verdict(result.status, "", signs, **marks).cell_len
-    name, figure = failed[0].metric or failed[0].type, failure_figure(failed[0])
+    name = failed[0].metric or failed[0].type
+    figure = failure_figure(failed[0])
     tails = [f" {figure}"] if figure else []
     if more := len(failed) - 1:
         tails = [f"{tail} +{more}" for tail in (*tails, "")] + tails

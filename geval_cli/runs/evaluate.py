@@ -94,7 +94,8 @@ async def run_evaluation(
             again; nothing was asked.
         ConfigError: a gate is on a metric that the baseline lacks; nothing was asked.
     """
-    request, started = prepared.request, time.monotonic()
+    request = prepared.request
+    started = time.monotonic()
     run, origin = begun_run(prepared, resumed)
     baseline = None
     if baseline_name(request, prepared.suite, prepared.plan.columns) is not None:
@@ -120,10 +121,8 @@ async def run_evaluation(
         budget=request.budget or Budget(request.max_cost, request.max_requests, hint=hint),
     )
     if resumed is not None:
-        evaluation.tally, evaluation.spending = (
-            resumed.kept,
-            Spending(dict(resumed.kept.usage), resumed.carried),
-        )
+        evaluation.tally = resumed.kept
+        evaluation.spending = Spending(dict(resumed.kept.usage), resumed.carried)
     await evaluation.begin()
     policy = call_policy(prepared, evaluation.budget, run.id, begin_batches, stop.wire)
     running = asyncio.ensure_future(evaluation.do_jobs(policy))
@@ -254,7 +253,8 @@ class _Evaluation(Struct):
 
     def final_status(self) -> RunStatus:
         """Return the state of the run, whose jobs came to an end."""
-        total, planned = self.tally.summary().total, self.prepared.total
+        total = self.tally.summary().total
+        planned = self.prepared.total
         if self.stop.is_requested and total < planned:
             return RunStatus.ABORTED if self.stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED
         if total == planned:
@@ -293,7 +293,8 @@ class _Evaluation(Struct):
     async def _do_jobs_here(self, policy: CallPolicy) -> None:
         """Do all jobs; those whose answers come with batches again and again, until nothing more is waited for."""
         prepared, events, stop, resumed = self.prepared, self.events, self.stop, self.resumed
-        cache, calls = self.state.cache, self.state.runs.tool_calls(self.run.id)
+        cache = self.state.cache
+        calls = self.state.runs.tool_calls(self.run.id)
         if resumed is not None:
             # What the run has been answered since it began counts as its own, even if the clock was set back.
             cache.begin_at(resumed.started_s)
@@ -422,10 +423,8 @@ class JobRunner(Struct, frozen=True):
             return result
         known = self.safe_tests.get(result.test_index)
         if known is None:
-            hide, texts = (
-                self.session.secrets.hide_in,
-                {name: getattr(result.asked, name) for name in TEST_TEXTS},
-            )
+            hide = self.session.secrets.hide_in
+            texts = {name: getattr(result.asked, name) for name in TEST_TEXTS}
             hidden = {name: hide(text) for name, text in texts.items() if text is not None}
             lists = {name: tuple(text) for name, text in hidden.items() if isinstance(text, list)}
             known = replace(result.asked, **{**hidden, **lists})
@@ -612,7 +611,8 @@ def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> Run
 
 
 def _what_changed(error: ConfigError) -> str:
-    first, count = error.problems[0], len(error.problems)
+    first = error.problems[0]
+    count = len(error.problems)
     where = f" ({first.location})" if first.location else ""
     more = f", and {count - 1:,} more" if count > 1 else ""
     return f"{STOPPED}the tests changed during the run: {first.message}{where}{more}"

@@ -208,7 +208,8 @@ def _all_problems(
     is_going_to_run: bool,
 ) -> list[Problem]:
     """Return all problems of what was opened, sorted; `plan` is of what was selected of it."""
-    suite, each = plan.suite, _distinct([*asked[Role.GENERATION], *asked[Role.JUDGE]])
+    suite = plan.suite
+    each = _distinct([*asked[Role.GENERATION], *asked[Role.JUDGE]])
     batches = extra("batches").batch_problems(suite, checked, request, asked) if request.batched_roles else ()
     stopping: Iterable[Problem] = ()
     if _stops_when_decided(request, suite):

@@ -134,7 +134,8 @@ def _check_same(
 
 def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun) -> ResumedRun:
     """Go through the results that are there."""
-    plan, done = prepared.plan, done_cases(prepared)
+    plan = prepared.plan
+    done = done_cases(prepared)
     kept, everything = Tally(), Tally()
 
     for results, is_whole in _rows(runs.results(stored.run.id), plan):

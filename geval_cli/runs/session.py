@@ -305,7 +305,8 @@ async def open_suite_session(
         began_s: when its run began, by the cache's clock: older answers do not count where fresh ones are wanted. None
             for now.
     """
-    wanted, possible = _wanted_requests(prepared), request_limit(prepared)
+    wanted = _wanted_requests(prepared)
+    possible = request_limit(prepared)
     if possible < wanted:
         text = (
             f"only {possible} of {wanted} requests are sent at once: the limit of open files is too low "
@@ -367,7 +368,8 @@ class _NoGateway:
 
 def request_limit(prepared: PreparedRun) -> int:
     """Return the most requests under way at once: as many as are asked for, if the system allows for so many files."""
-    most, wanted = _most_connections(), _wanted_requests(prepared)
+    most = _most_connections()
+    wanted = _wanted_requests(prepared)
     return wanted if most is None else min(wanted, most)
 
 
@@ -451,7 +453,8 @@ def _safe_step(step: TraceStep, secrets: Secrets) -> TraceStep:
 
 def safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
     """Return a result with no secret in what judges, webhooks and code say."""
-    error, said = found.error, [found.reason, {**found.detail, **dict.fromkeys(OWN_HASHES)}]
+    error = found.error
+    said = [found.reason, {**found.detail, **dict.fromkeys(OWN_HASHES)}]
     safe = secrets.hide_in(said)
     if safe is said and error is None and not found.assertions:  # nearly all
         return found

@@ -86,7 +86,8 @@ def _parse_assignment(lines: list[str], index: int) -> tuple[str, str, int] | No
     found = _ASSIGNMENT.match(line)
     if not found:
         return None
-    name, rest = found.group(1), line[found.end() :]
+    name = found.group(1)
+    rest = line[found.end() :]
     if not rest.startswith(("'", '"')):
         return name, _UNQUOTED_COMMENT.sub("", rest, count=1).strip(), 1
     pattern = _SINGLE_QUOTED if rest.startswith("'") else _DOUBLE_QUOTED

@@ -145,7 +145,8 @@ class _Scanner:
         start = self._offset
         key = self._string()
         if key in earlier:
-            location, hint = self.tree.locate(start, self._offset), self.tree.refer_back(earlier[key], start)
+            location = self.tree.locate(start, self._offset)
+            hint = self.tree.refer_back(earlier[key], start)
             self.problems.append(Problem(f"the key `{key}` is given twice", location, hint))
         return key, start, self._offset
 

@@ -305,15 +305,15 @@ def _checked(content: bytes, what: str, expected: str, asked_at: Location | None
     kind = expected.partition("/")[0]
     found = media_type_of(content)
     if not content:
-        message, hint = (
-            f"{what} is empty",
-            "use another image" if kind == "image" else "use another recording",
-        )
+        message = f"{what} is empty"
+        hint = "use another image" if kind == "image" else "use another recording"
     elif len(content) > MAX_MEDIA_BYTES:
         smaller = "make the image smaller" if kind == "image" else "use a shorter or compressed recording"
-        message, hint = f"{what} is larger than {MAX_MEDIA_BYTES // _MB} MB", smaller
+        message = f"{what} is larger than {MAX_MEDIA_BYTES // _MB} MB"
+        hint = smaller
     elif found is None:
-        message, hint = f"{what} is not {_A[kind]}, judging by its first bytes", FORMATS[kind]
+        message = f"{what} is not {_A[kind]}, judging by its first bytes"
+        hint = FORMATS[kind]
     elif found != expected and not expected.endswith("/"):
         message = f"{what} is named {called(expected)} but contains {called(found)}"
         hint = "give it the right file extension or media type"
@@ -513,7 +513,8 @@ def _written_media(part: Mapping[str, JsonValue]) -> tuple[str | None, dict[str,
     )
     if not isinstance(source, dict) or not isinstance(source.get("data"), str):
         return None, {}
-    data, kind = source["data"], source.get("media_type") or source.get("mimeType") or source.get("mime_type")
+    data = source["data"]
+    kind = source.get("media_type") or source.get("mimeType") or source.get("mime_type")
     if kind is None and isinstance(source.get("format"), str):
         kind = f"audio/{source['format']}"
     return (data if data.startswith(("data:", *_MARKER_STARTS)) else f"data:{kind};base64,{data}"), {}

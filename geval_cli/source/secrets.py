@@ -121,7 +121,8 @@ def is_secret_name(name: str) -> bool:
         return False
     if words == ["key"]:
         return False
-    before, last = words[-2] if len(words) > 1 else "", words[-1]
+    before = words[-2] if len(words) > 1 else ""
+    last = words[-1]
     if last in _KEY_WORDS:
         return before not in _OTHER_KEYS and (
             last != "keys" or before in {"api", "access", "secret", "private"}

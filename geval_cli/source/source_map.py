@@ -166,7 +166,8 @@ class SpanTree:
 
     def refer_back(self, key: KeySpan, offset: int) -> str:
         """Return the position of a key, in words for a message about `offset`."""
-        there, here = self.locate(key.start, key.end), self.locate(offset, offset)
+        there = self.locate(key.start, key.end)
+        here = self.locate(offset, offset)
         column = f", column {there.column}" if there.line == here.line else ""
         return f"it is already in line {there.line}{column}"
 

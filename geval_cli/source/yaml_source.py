@@ -357,10 +357,8 @@ class _Composer:
         if not self._frames or not self._frames[-1].is_mapping or self._frames[-1].key is not None:
             return
         if self._text.startswith("{", start) and self._text[max(0, start - 1) : start] == "{":
-            message, hint = (
-                "`{{` begins a YAML mapping here",
-                "put quotes around a text that begins with a template",
-            )
+            message = "`{{` begins a YAML mapping here"
+            hint = "put quotes around a text that begins with a template"
             self.report(message, start - 1, start + 1, hint=hint)
         else:
             self.report("a key must be text, not a list or a mapping", start)

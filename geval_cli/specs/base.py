@@ -546,7 +546,8 @@ def _unwrap(annotation: Any) -> tuple[Any, dict[str, float]]:
 
 def _option_text(option: Any) -> str:
     base, limits = _unwrap(option)
-    origin, arguments = get_origin(base), get_args(base)
+    origin = get_origin(base)
+    arguments = get_args(base)
     if origin is Literal:
         named = [f"`{choice}`" for choice in arguments]
         return named[0] if len(named) == 1 else f"one of {', '.join(named)}"

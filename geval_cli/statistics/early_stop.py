@@ -68,7 +68,9 @@ def decide(rule: StopRule, ratings: Sequence[float], left: int) -> StopDecision:
 def _decide(rule: StopRule, ratings: tuple[float, ...], left: int) -> StopDecision:
     if not ratings:
         return StopDecision(stops=left == 0, p_pass=None)
-    low, high, total = rule.scale[0], rule.scale[-1], len(ratings) + left
+    low = rule.scale[0]
+    high = rule.scale[-1]
+    total = len(ratings) + left
     least = total * (rule.least_mean - _DUST * (high - low))
     seen = math.fsum(ratings)
     if seen + left * low >= least:

@@ -70,7 +70,8 @@ def t_quantile(share: float, freedom: float) -> float:
         return -t_quantile(1 - share, freedom)
     # Newton's method from the normal quantile, which is nearer to 0: the tail is convex, so no step goes too far.
     # Only rounding makes a step back.
-    t, tail = NormalDist().inv_cdf(share), 1 - share
+    t = NormalDist().inv_cdf(share)
+    tail = 1 - share
     step = math.inf
     while step > _ROUNDING * t:
         power = (freedom + 1) / 2 * math.log1p(t * t / freedom)
@@ -108,7 +109,8 @@ def _incomplete_beta(x: float, rest: float, a: float) -> float:
 
 def _beta_fraction(x: float, a: float, b: float) -> float:
     """Return the continued fraction of the incomplete beta function."""
-    c, d = 1.0, 1 / _off_zero(1 - (a + b) * x / (a + 1))
+    c = 1.0
+    d = 1 / _off_zero(1 - (a + b) * x / (a + 1))
     fraction = d
     for m in range(1, _MAX_STEPS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
@@ -181,9 +183,11 @@ def share_interval(passed: float, judged: int) -> Interval | None:
 
 
 def _wilson(share: float, n: float, z: float) -> Interval:
-    centre, scale = share + z**2 / (2 * n), 1 + z**2 / n
+    centre = share + z**2 / (2 * n)
+    scale = 1 + z**2 / n
     spread = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
-    low, high = max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    low = max(0.0, (centre - spread) / scale)
+    high = min(1.0, (centre + spread) / scale)
     # Exactly 0 and 1 at the ends, where rounding would leave a tiny remainder.
     return min(low, share), max(high, share)
 

@@ -360,7 +360,8 @@ class Margins(Struct, frozen=True):
         Raises:
             ValueError: one is no number between 0 and 1; the message is that text.
         """
-        default, by_name = self.default, dict(self.by_name)
+        default = self.default
+        by_name = dict(self.by_name)
         for text in sorted(given, key=lambda text: "=" in text):
             # A number alone replaces all that the config has
             name, _, number = text.rpartition("=")

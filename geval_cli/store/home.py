@@ -196,7 +196,8 @@ def home_folder(explicit: Path | None, *, env: Mapping[str, str], cwd: Path) -> 
     named = named_home(explicit, env)
     if named is not None:
         return cwd / named.expanduser()
-    own, repository = cwd / DEFAULT_HOME, repository_of(cwd)
+    own = cwd / DEFAULT_HOME
+    repository = repository_of(cwd)
     if repository is None or own.is_dir():
         return own
     above = (place for place in cwd.parents if place.is_relative_to(repository))

@@ -194,7 +194,8 @@ def _opened_cache(choice: CacheChoice, home: Path, stack: ExitStack) -> tuple[Re
     cache, warnings, failure = _opened(
         ResponseCache, folder, stack, "the answers of this run", is_shared=is_shared
     )
-    cache.ttl_s, cache.is_temporary = choice.ttl_s, failure is not None
+    cache.ttl_s = choice.ttl_s
+    cache.is_temporary = failure is not None
     return cache, warnings
 
 

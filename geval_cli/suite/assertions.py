@@ -96,7 +96,8 @@ def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> 
         value = {"id": value}
     elif isinstance(value, dict) and _is_keyed(value):
         [(name, settings)] = value.items()
-        value, place = {**(settings or {}), "id": name}, place.child(name)
+        value = {**(settings or {}), "id": name}
+        place = place.child(name)
     elif isinstance(value, dict) and _is_split(value):
         [(name, model)] = value.items()
         message = f"`{name}: {model}` is a mapping, because of the space after the colon"
@@ -175,7 +176,8 @@ def read_value(model: type[Assertion], fields: Fields, reading: LoadContext) -> 
     if form == "schema":
         read_json_schema("value", fields, reading)
         return
-    written, place = fields.values["value"], fields.child("value")
+    written = fields.values["value"]
+    place = fields.child("value")
     if isinstance(form, tuple):
         rules, what = form
         value = _read_rules(rules, written, place, what, reading) if isinstance(written, dict) else written
@@ -325,7 +327,8 @@ def _band_of_item(item: JsonValue, place: SourcePath, reading: LoadContext) -> R
         places = (place, place.child("score"), place.child("description"))
         return _rated_band(item["score"], item["description"], places, reading)
     if isinstance(item, dict) and set(item) == {"score_range", "expected_outcome"}:
-        span, at = item["score_range"], place.child("score_range")
+        span = item["score_range"]
+        at = place.child("score_range")
         if isinstance(span, list) and len(span) == _PAIR and all(map(_is_number, span)):
             return _band(
                 (span[0], span[1]), item["expected_outcome"], place, place.child("expected_outcome"), reading

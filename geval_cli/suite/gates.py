@@ -110,7 +110,8 @@ class Condition:
 
     def holds(self, value: float) -> bool:
         """Return whether `value` is on the right side of the limit; both are rounded to nine decimals, like scores."""
-        left, right = round(value, 9), round(self.limit, 9)
+        left = round(value, 9)
+        right = round(self.limit, 9)
         match self.comparison:
             case ">=":
                 return left >= right
@@ -195,7 +196,9 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
         spec = read_spec(GatesSpec, value, place, "gates", reading)
         if spec is None:
             return ()
-        value, place, correction = spec.conditions, place.child("conditions"), spec.correction
+        value = spec.conditions
+        place = place.child("conditions")
+        correction = spec.correction
     if not isinstance(value, list):
         hint = "put `- ` before each gate" if isinstance(value, str) else _FORM
         reading.report(f"`gates` must be a list, found {describe_value(value)}", place.value(), hint)

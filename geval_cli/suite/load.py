@@ -150,7 +150,8 @@ def open_suite(
     if text is None:
         document, rules = read_with_rules(path, access, dialect)
     else:
-        document, rules = parse_document(text, path), DEFAULT_RULES if dialect is None else RULES[dialect]
+        document = parse_document(text, path)
+        rules = DEFAULT_RULES if dialect is None else RULES[dialect]
     documents = [(path, document)]
     if (reader := f"dialect: {rules.name}") in EXTRAS:
         documents += [(other, read_document(other, access)) for other in joined]
@@ -324,7 +325,8 @@ def _named_file(rest: SuiteSpec | None, key: str, fields: Fields, folder: Path) 
 
 def _check_env(fields: Fields, reading: LoadContext) -> None:
     """Report what is no text in `env`, without showing it: these are keys."""
-    values, place = fields.values.get("env", {}), fields.child("env")
+    values = fields.values.get("env", {})
+    place = fields.child("env")
     if not isinstance(values, dict):
         _report_unseen("`env` must be a mapping of names to text", place.value(), reading)
         return

@@ -161,10 +161,14 @@ def _chat_in(
     """
     if not isinstance(written, str):
         return (written, place) if isinstance(written, list) else None
-    what, text, value, at = "the prompt", written, None, place
+    what = "the prompt"
+    text = written
+    value = None
+    at = place
     try:
         if is_file_reference(written):
-            what, text = f"`{written}`", reading.files.text(written, place.value())
+            what = f"`{written}`"
+            text = reading.files.text(written, place.value())
             if Path(written).suffix.lower() in _DOCUMENTS:
                 document = reading.files.document(written, place.value())
                 value, at = document.value, document.place

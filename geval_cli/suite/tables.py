@@ -76,7 +76,8 @@ class TableRow(Struct, frozen=True):
         if column < len(spans):
             start, end = spans[column]
         else:
-            start, end = len(self.text.rstrip("\r\n")), len(self.text)
+            start = len(self.text.rstrip("\r\n"))
+            end = len(self.text)
         lines = bisect_right(breaks, start)
         begin = breaks[lines - 1] if lines else 0
         cut = _LINE_BREAKS.search(self.text, start, end)
@@ -384,7 +385,9 @@ def _meant_path(name: str) -> str | None:
     found = _TWO_PARTS.fullmatch(name)
     if found is None:
         return None
-    first, sign, rest = found[1].lower(), found[2], found[3]
+    first = found[1].lower()
+    sign = found[2]
+    rest = found[3]
     if first in _BELOW and sign.strip() in (".", ":"):
         return f"{first}.{rest}"
     kind = nearest_type(rest)

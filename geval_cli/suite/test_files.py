@@ -240,7 +240,8 @@ def named_files(reference: str, asked_at: Location | None, reading: LoadContext)
     Raises:
         ConfigError: there is none, or it may not be read.
     """
-    path, access = reading.files.resolve(reference, asked_at), reading.files.access
+    path = reading.files.resolve(reference, asked_at)
+    access = reading.files.access
     folder = reading.files.base_dir
     found = find_files(reference, folder, access, asked_at)
     if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is no folder, and no error
@@ -413,7 +414,8 @@ class JsonLinesRows(Struct, frozen=True):
     def _read_line(
         self, raw: bytes, number: int, index: int, reading: LoadContext
     ) -> tuple[JsonValue, SourcePath] | None:
-        file, prefix = str(self.path), f"{self.what}[{index}]"
+        file = str(self.path)
+        prefix = f"{self.what}[{index}]"
         try:
             text = raw.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:

@@ -38,7 +38,8 @@ def read_turns(fields: Fields, reading: LoadContext) -> None:
     """Put the turns of a test in the place of what is written, or drop them with a problem for each mistake."""
     if "turns" not in fields.values:
         return
-    value, place = fields.values["turns"], fields.child("turns")
+    value = fields.values["turns"]
+    place = fields.child("turns")
     if isinstance(value, dict) and "simulate" in value:
         extra("simulated users").read_simulation(fields, reading)
         if "turns" in fields.values and "output" in fields.values:
@@ -64,7 +65,8 @@ def read_trace(fields: Fields, reading: LoadContext) -> None:
     """Put the steps of a trace in the place of what is written, or drop them with a problem for each mistake."""
     if "trace" not in fields.values:
         return
-    value, place = fields.values.pop("trace"), fields.child("trace")
+    value = fields.values.pop("trace")
+    place = fields.child("trace")
     if not isinstance(value, list | tuple):
         hint = "for example [{name: search, args: {query: tea}}]"
         reading.report(f"`trace` must be a list of steps, found {describe_value(value)}", place.value(), hint)
@@ -227,10 +229,8 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
         reading: takes the problems.
     """
     if is_file_reference(value):
-        message, hint = (
-            "a single test cannot be a file",
-            "use `tests: file://...` to load all tests from one file",
-        )
+        message = "a single test cannot be a file"
+        hint = "use `tests: file://...` to load all tests from one file"
         if what == "defaultTest":
             message = "defaultTest cannot be a file"
             hint = "write it in the config; with `dialect: promptfoo`, it can be one"
@@ -271,7 +271,8 @@ def merge_test(
     Assertions of the default come first; vars and metadata are merged key by key.
     """
     below = default or NO_DEFAULT
-    own, given = test.model_fields_set, below.model_fields_set | test.model_fields_set
+    own = test.model_fields_set
+    given = below.model_fields_set | test.model_fields_set
 
     def pick(name: str) -> JsonValue:
         return getattr(test if name in own else below, name)
@@ -280,7 +281,8 @@ def merge_test(
     user = None
     if isinstance(written, SimulationSpec):
         user = extra("simulated users").merged_user(written, below.turns)
-    turns, plays = turns_of(written), are_played(written)
+    turns = turns_of(written)
+    plays = are_played(written)
     answer = output_of(turns[-1]) if turns and not plays and turns[-1].role == ASSISTANT else None
     return MergedTest(
         index=index,
@@ -331,7 +333,8 @@ def _load_texts(fields: Fields, reading: LoadContext) -> None:
     for name, kind in MEDIA_FIELDS.items():
         if isinstance(fields.values.get(name), str):
             fields.values[name] = (fields.values[name],)
-        written, place = fields.values.get(name), fields.child(name)
+        written = fields.values.get(name)
+        place = fields.child(name)
         if not isinstance(written, tuple):
             continue
         found = []
@@ -387,7 +390,8 @@ def _no_media(item: JsonValue, kind: str, location: Location | None) -> tuple[st
 
 
 def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
-    value, place = fields.values[name], fields.child(name)
+    value = fields.values[name]
+    place = fields.child(name)
     if isinstance(value, tuple):
         fields.values[name] = tuple(
             _content(item, place.value(index), reading) if _names_content(item) else item

@@ -252,7 +252,8 @@ def read_fields(
     if not isinstance(value, dict):
         reading.report(f"{what} must be a mapping, found {describe_value(value)}", place.value())
         return None
-    known, tuples = spellings(model), tuple_fields(model)
+    known = spellings(model)
+    tuples = tuple_fields(model)
     values: dict[str, JsonValue] = {}
     written: dict[str, str] = {}
     meant: dict[str, str] = {}

@@ -40,7 +40,8 @@ def js_number(value: float) -> str:
         return "0"
     sign = "-" if value < 0 else ""
     mantissa, _, exponent_text = f"{_shortest(abs(value))}".partition("e")
-    digits, exponent = mantissa.replace(".", ""), int(exponent_text)
+    digits = mantissa.replace(".", "")
+    exponent = int(exponent_text)
     return sign + _placed(digits.rstrip("0") or "0", exponent)
 
 

@@ -168,7 +168,8 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
             return None
-        text, is_map = value.__self__, value.__name__ == "format_map"
+        text = value.__self__
+        is_map = value.__name__ == "format_map"
         formatter = (
             _LimitedEscapeFormatter(self, escape=text.escape)
             if isinstance(text, Markup)

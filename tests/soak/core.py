@@ -80,8 +80,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "a case that is not begun at once is begun a moment later",
     (
         "geval_cli/engine/plan.py",
-        "begin, size = begin + size, min(2 * size, _LARGEST_BLOCK)",
-        "begin, size = begin + size, min((1) * size, _LARGEST_BLOCK)",
+        "size = min(2 * size, _LARGEST_BLOCK)",
+        "size = min((1) * size, _LARGEST_BLOCK)",
     ): "blocks that do not grow hold the same tests in the same order",
     (
         "geval_cli/engine/plan.py",

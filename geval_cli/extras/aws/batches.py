@@ -155,7 +155,8 @@ class BedrockBatches:
         return await self._transport.send(call, self._context)
 
     def _remote(self, item: Mapping[str, Any]) -> RemoteBatch:
-        job, name = _short(item["jobArn"]), str(item.get("jobName") or "")
+        job = _short(item["jobArn"])
+        name = str(item.get("jobName") or "")
         label = name.removeprefix(_NAME) if name.startswith(_NAME) else None
         output = f"{self._output_folder()}{job}/{_NAME}{label}.jsonl.out"
         state = _STATES.get(str(item.get("status")), RemoteState.RUNNING)
@@ -204,7 +205,9 @@ def _is_job(item: Any) -> bool:
 
 def _line(text: bytes) -> BatchLine:
     found = read_line(text, id_key="recordId")
-    custom_id, body, error = found["recordId"], found.get("modelOutput"), found.get("error")
+    custom_id = found["recordId"]
+    body = found.get("modelOutput")
+    error = found.get("error")
     if isinstance(error, dict):
         code = whole(error.get("errorCode"))
         status = code if code >= HTTPStatus.BAD_REQUEST else _INTERNAL_ERROR

@@ -154,7 +154,8 @@ def _session(profile: str, env: Mapping[str, str]) -> Any:
     from botocore.session import Session  # noqa: PLC0415
 
     session = Session(profile=profile or None)
-    store, chains = session.get_component("config_store"), ConfigChainFactory(session, environ=env)
+    store = session.get_component("config_store")
+    chains = ConfigChainFactory(session, environ=env)
     for name, variables, setting, default in (
         ("profile", ["AWS_DEFAULT_PROFILE", "AWS_PROFILE"], None, None),
         ("region", list(REGION_VARIABLES), "region", None),
@@ -484,7 +485,8 @@ def check_sign(source: ProviderSource) -> list[Problem]:
     written = source.spec.config.get("sign")
     if written is None or not is_sign(written):
         return []
-    settings, problems = _sign_settings(written), _header_problems(source)
+    settings = _sign_settings(written)
+    problems = _header_problems(source)
     if any(key.spellings[0] in settings for key in STATIC_KEYS) and _written_keys(settings) is None:
         message = "credentials in `sign` are `access_key_id` and `secret_access_key`, both"
         problems.append(source.problem(message, key="sign"))

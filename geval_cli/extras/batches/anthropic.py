@@ -73,7 +73,8 @@ class AnthropicBatches:
         self, batch_id: str, *, since: float, requests: int, file_id: str | None
     ) -> list[RemoteBatch]:
         found: list[RemoteBatch] = []
-        after, pages = "", ListedPages(self._endpoint.id)
+        after = ""
+        pages = ListedPages(self._endpoint.id)
         for _ in range(_MOST_PAGES):
             page, reply = await self._exchange("GET", query=f"limit={_PAGE}{after}")
             if not isinstance(page.get("data"), list):
@@ -149,7 +150,8 @@ def _remote(item: Mapping[str, Any]) -> RemoteBatch:
 
 def _line(text: bytes) -> BatchLine:
     found = read_line(text)
-    custom_id, result = found["custom_id"], found.get("result")
+    custom_id = found["custom_id"]
+    result = found.get("result")
     result = result if isinstance(result, dict) else {}
     kind, message = result.get("type"), result.get("message")
     if isinstance(kind, str) and kind in _LEFT_OUT:

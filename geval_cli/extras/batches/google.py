@@ -195,7 +195,8 @@ def _is_batch(item: Any) -> bool:
 
 def _remote(item: Mapping[str, Any], endpoint: Endpoint) -> RemoteBatch:
     """Return a batch: an operation, whose metadata say most of it."""
-    said, error = item["metadata"], item.get("error")
+    said = item["metadata"]
+    error = item.get("error")
     outputs = [part for part in (said.get("output"), item.get("response")) if isinstance(part, dict)]
     counts = said.get("batchStats") if isinstance(said.get("batchStats"), dict) else {}
     created_at = moment(said.get("createTime"))
@@ -221,7 +222,9 @@ def _remote(item: Mapping[str, Any], endpoint: Endpoint) -> RemoteBatch:
 
 def _line(text: bytes) -> BatchLine:
     found = read_line(text, id_key="key")
-    key, response, error = found["key"], found.get("response"), error_in(found)
+    key = found["key"]
+    response = found.get("response")
+    error = error_in(found)
     if isinstance(response, dict) and error is None:
         return BatchLine(key, 200, response)
     if not isinstance(error, dict):

@@ -399,7 +399,9 @@ def _is_list(found: Any) -> bool:
 
 def _line(text: bytes) -> BatchLine:
     found = read_line(text)
-    custom_id, response, error = found["custom_id"], found.get("response"), error_in(found)
+    custom_id = found["custom_id"]
+    response = found.get("response")
+    error = error_in(found)
     if isinstance(response, dict) and (status := whole(response.get("status_code"))):
         body = response.get("body")
         # As in a direct reply, an error beside an answer says that it is none.

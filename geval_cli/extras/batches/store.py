@@ -158,7 +158,9 @@ class BatchStore:
         Raises:
             StoreError: the cache cannot be written.
         """
-        stored, name, now = _packed(body), bytes.fromhex(key), self.now()
+        stored = _packed(body)
+        name = bytes.fromhex(key)
+        now = self.now()
 
         def work(connection: sqlite3.Connection) -> Claim:
             row = connection.execute(_FIND_REQUEST, (name,)).fetchone()

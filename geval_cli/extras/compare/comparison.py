@@ -474,7 +474,8 @@ def _text(value: object) -> str:
 
 def compared_case(result: CaseResult, shared: dict[object, object] | None = None) -> ComparedCase:
     """Return the part of a case that is compared, without what rivals decided; what many have in common is `shared`."""
-    verdict, result = result.status, without_rivals(result)
+    verdict = result.status
+    result = without_rivals(result)
     assertions = [item for item, _ in with_members(result.assertions)]
     judgements = _judgements_of(assertions)
     if shared is not None:
@@ -656,7 +657,8 @@ def compare_with_cases(a: NamedRun, b: NamedRun) -> tuple[RunComparison, CasePai
         UsageError: as `compare` does.
         StoreError: results cannot be read.
     """
-    match, options = match_columns(a.report.columns, b.report.columns), ComparisonOptions()
+    match = match_columns(a.report.columns, b.report.columns)
+    options = ComparisonOptions()
     pairs: list[Pair] = []
     comparing = _Comparing(EarlierRun(a.report), match, options.cluster, pairs)
     found = _compared(a, b, options, comparing)
@@ -666,7 +668,8 @@ def compare_with_cases(a: NamedRun, b: NamedRun) -> tuple[RunComparison, CasePai
 def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "_Comparing") -> RunComparison:
     earlier, match, tests = comparing.earlier, comparing.match, comparing.tests
     comparing.take(b.report.results())
-    paired, alike = len(tests.partners), tests.alike()
+    paired = len(tests.partners)
+    alike = tests.alike()
     sides = _side(a, len(tests.earlier), earlier), _side(b, len(tests.later), comparing)
     require_kinship(len(tests.earlier), len(tests.later), paired, (a.name, b.name))
     if not comparing.rows:

@@ -55,7 +55,8 @@ def print_comparison(
     With `is_verbose` a table for each pair of columns with what it could have shown, and the tests that flipped; else
     the pass rates, what is decided beside them and the first flipped tests, on a screen that ends with `more`.
     """
-    arrow, signs = "→" if is_unicode(console) else "->", signs_of(console)
+    arrow = "→" if is_unicode(console) else "->"
+    signs = signs_of(console)
     console.print()
     style = (
         "bold" if found.verdict == "mixed" else f"bold {DIFFERENCE_STYLES[DifferenceVerdict(found.verdict)]}"
@@ -99,7 +100,8 @@ _ROWS_IN_SHORT, _POWERS_IN_SHORT, _FLIPS_IN_SHORT = 10, 3, 6
 
 def _print_in_short(found: RunComparison, console: Console, arrow: str, more: str) -> None:
     """Print the pass rates and what else is decided, what the tests could have shown, and the first flipped tests."""
-    signs, several = signs_of(console), len(found.columns) > 1
+    signs = signs_of(console)
+    several = len(found.columns) > 1
     rates = [row for row in found.rows if is_rate(row)] if several else list(found.rows)
     others = [row for row in found.rows if not is_rate(row) and row.verdict in _DECIDED] if several else []
     shown = 0
@@ -139,7 +141,9 @@ def _print_short_rows(
     title: str, rows: Sequence[ComparedRow], found: RunComparison, console: Console, heading: str
 ) -> None:
     """Print rows of several columns under the name of their figure, or of one column by their own names."""
-    signs, has_p, several = signs_of(console), console.width >= _WIDE, bool(title)
+    signs = signs_of(console)
+    has_p = console.width >= _WIDE
+    several = bool(title)
     arrow = "→" if is_unicode(console) else "->"
     are_rates = all(map(is_rate, rows))
     cells = []
@@ -153,7 +157,8 @@ def _print_short_rows(
     room = console.width - 2 - sum(figures) - _GAP * len(figures)
     shown: list[Cells] = []
     for words, texts in cells:
-        name, column = words.name, with_signs(words.row.column, signs)
+        name = words.name
+        column = with_signs(words.row.column, signs)
         if several:
             head = "" if are_rates else f"{one_line(name, max(room // 2, _NAME_MIN))}, "
             name = head + fitted_title(column, max(room - cell_len(head), _NAME_MIN), signs)
@@ -364,7 +369,8 @@ def print_baseline_in_short(comparison: JsonValue, console: Console, run: str) -
     if isinstance(found, str):
         print_hanging(Text("baseline  ", style="dim"), Text(found, style="yellow"), console, indent=1)
         return
-    arrow, signs = "→" if is_unicode(console) else "->", signs_of(console)
+    arrow = "→" if is_unicode(console) else "->"
+    signs = signs_of(console)
     verdict, sentence = headline(
         found.rows, found.paired, found.overall, (f"the baseline {found.a.name}", "this run")
     )

@@ -126,7 +126,8 @@ def _tell_apart(
     will_ask = not given.plan and not given.is_offline
     if problems := [*judge_problems(spec, env=env, base_dir=folder, is_going_to_judge=will_ask)]:
         raise UsageError.of(f"{spec.public_id} cannot judge", problems)
-    budget, wire = Budget(given.max_cost, given.max_requests), Wire()
+    budget = Budget(given.max_cost, given.max_requests)
+    wire = Wire()
     choice = CacheChoice(is_offline=given.is_offline, may_be_absent=given.plan)
     with open_answers(given.home, os.environ, choice) as (cache, warnings):
         print_warnings(warnings)

@@ -133,7 +133,8 @@ class Conversation(Struct):
     def result(self, blank: CaseResult) -> CaseResult:
         """Return the result of the conversation before it is judged."""
         usage = {**blank.usage, **self.usage}
-        response, is_whole = self.response, self.error is None
+        response = self.response
+        is_whole = self.error is None
         if response is None:
             return replace(blank, turns=tuple(self.turns), usage=usage)
         return replace(
@@ -189,7 +190,8 @@ async def hold_conversation(
         UndoneError: the run may spend no more, or an answer comes with a batch.
         TemplateError: the prompt cannot be rendered.
     """
-    model, held = replace(context, generate=generate), Conversation()
+    model = replace(context, generate=generate)
+    held = Conversation()
     user = ScriptedUser(test) if test.user is None else SimulatedConversation(job, test, context, called)
     opening: tuple[Message, ...] | None = None
     while True:
@@ -344,7 +346,10 @@ class SimulatedConversation:
             TemplateError: a text of the user cannot be rendered.
         """
         assert test.user is not None
-        self._job, self._test, self._context, self._user = job, test, context, test.user
+        self._job = job
+        self._test = test
+        self._context = context
+        self._user = test.user
         self._called = called
         self._ends = (GAVE_UP,) if test.user.assertions else (GOAL, GAVE_UP)
         variables = test.variables
@@ -394,7 +399,9 @@ class SimulatedConversation:
         provider = self._user.provider
         assert provider is not None
         messages = user_messages(self._instructions, held.turns)
-        response, sent, is_cut = ModelResponse(()), list[ModelRequest](), False
+        response = ModelResponse(())
+        sent = list[ModelRequest]()
+        is_cut = False
         for again in (False, True):
             if again:
                 asked = _SHORTER if is_cut else _AGAIN

@@ -568,7 +568,9 @@ _WORDINGS: Mapping[str, _Wording] = {
 
 
 def _way(found: ComparedMeasure) -> UserDifference:
-    measure, words, real = found.measure, _WORDINGS[found.measure.name], found.difference.second.value or 0.0
+    measure = found.measure
+    words = _WORDINGS[found.measure.name]
+    real = found.difference.second.value or 0.0
     text = words.too_much if found.is_higher else words.too_little
     line = words.fewer if found.is_higher else words.more
     if measure.is_share and "{often}" in line:
@@ -576,7 +578,8 @@ def _way(found: ComparedMeasure) -> UserDifference:
         if tenths:
             often = "In nearly every message, " if tenths == 10 else f"In about {tenths} of 10 messages, "  # noqa: PLR2004
         else:
-            often, line = "Hardly ever ", line.replace(_REST, ".")
+            often = "Hardly ever "
+            line = line.replace(_REST, ".")
         line = line.replace("{often}", often)
     noun = "message" if measure is TURNS else "word"
     line = line.replace("{n}", plural(max(1, round(real)), noun))
@@ -898,7 +901,9 @@ def _difference(value: float, *, shares: bool) -> str:
 
 def _judge_section(told: DiscriminationResult) -> Section:
     """Return what a judge made of the pairs, and what hides behind its accuracy."""
-    judged, texts, notes = told.accuracy.n - told.equal, [], []
+    judged = told.accuracy.n - told.equal
+    texts = []
+    notes = []
     if judged:
         same = f"both orders agree in {told.consistent:,} of {plural(judged, 'pair')}"
         ties = f"; {plural(told.ties, 'reply', 'replies')} named neither" if told.ties else ""

@@ -68,7 +68,8 @@ def read_transcripts(named: str, home: Path | None) -> Transcripts:
     """
     path = Path(named)
     if path.suffix.lower() == ".jsonl" and not _has_results(path):
-        found, hint = _of_file(path), f"{_FORM}; traces are read too"
+        found = _of_file(path)
+        hint = f"{_FORM}; traces are read too"
     elif path.is_file() and not is_results_file(named):
         raise UsageError(
             f"{named} is not a file of conversations",

@@ -79,7 +79,9 @@ def mean_difference(first: Sample, second: Sample, *, highest: float | None = No
     errors = [found.standard_error() for found in moments]
 
     def bounds(place: int, level: float) -> Interval | None:
-        mean, error, clusters = means[place], errors[place], moments[place].clusters
+        mean = means[place]
+        error = errors[place]
+        clusters = moments[place].clusters
         if mean is None or error is None:
             return None
         found = mean_interval(mean / scale, (error / scale) ** 2, clusters, level=level)
@@ -184,7 +186,8 @@ def _error_of_both(n: float, m: float) -> float:
         )  # fmt: skip
         return 2 * math.exp(-2 * m * (total - least) ** 2) + inner * step / 3
 
-    low, high = least + other, 2 * (least + other) + 4
+    low = least + other
+    high = 2 * (least + other) + 4
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if chance(middle) > 1 - _CONFIDENCE else (low, middle)
@@ -213,7 +216,8 @@ def crossed_share(compared: Sequence[ComparedPair]) -> Estimate:
         Sample(shares, [of(item) for item in compared]).moments()
         for of in (lambda item: item.first, lambda item: item.second, lambda item: (item.first, item.second))
     )
-    mean, clusters = first.mean, min(first.clusters, second.clusters)
+    mean = first.mean
+    clusters = min(first.clusters, second.clusters)
     if mean is None or clusters < 2:  # noqa: PLR2004
         return Estimate(mean, None, len(shares), clusters)
     one, other, both = ((found.standard_error() or 0.0) ** 2 for found in (first, second, crossed))

@@ -226,7 +226,8 @@ def _begins_inside(text: str, start: int) -> bool:
         return False
     if _is_one_word(text[start - 1], text[start]):
         return True
-    before, rest = text[max(0, start - _AROUND) : start], text[start : start + _AROUND]
+    before = text[max(0, start - _AROUND) : start]
+    rest = text[start : start + _AROUND]
     if rest[0].isdigit() or unicodedata.category(rest[0]) == "Sc":
         return bool(_BEGUN_NUMBER.search(before) or (_BEGUN_GROUP.search(before) and _GROUP.match(rest)))
     return rest[0].isalpha() and _BEGUN_WORD.search(before) is not None
@@ -237,7 +238,8 @@ def _ends_inside(text: str, end: int) -> bool:
         return False
     if _is_one_word(text[end - 1], text[end]):
         return True
-    before, rest = text[max(0, end - _AROUND) : end], text[end : end + _AROUND]
+    before = text[max(0, end - _AROUND) : end]
+    rest = text[end : end + _AROUND]
     if before[-1].isdigit():
         is_grouped = _BEGUN_GROUP.search(f"{before} ") and _GROUP.match(rest[1:]) and rest[0] == " "
         return bool(is_grouped or _REST_OF_NUMBER.match(rest))

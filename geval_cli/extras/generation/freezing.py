@@ -61,7 +61,8 @@ def freeze_run(
             column.index: " / ".join((column.prompt_label, column.provider_label))
             for column in report.columns
         }
-    asked, frozen = KnownQuestions(known), FrozenTests()
+    asked = KnownQuestions(known)
+    frozen = FrozenTests()
     in_suite = 0
     have_media: list[bool] = []
     for index in sorted(cases):
@@ -161,7 +162,9 @@ async def freeze_traces(
     least = GROUPED_AT[method]
     near = similar_pairs(tf_idf(texts), least) if embedder is None else await _near(texts, embedder, least)
     groups = grouped(texts, near, least)
-    asked, frozen, in_suite = KnownQuestions(known), FrozenTests(), 0
+    asked = KnownQuestions(known)
+    frozen = FrozenTests()
+    in_suite = 0
     for number, group in enumerate(groups, start=1):
         taken = 0
         for place in group.members:

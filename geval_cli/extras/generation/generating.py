@@ -551,9 +551,11 @@ async def generate(
     """
     found = Generated(notes=[*plan.notes])
     writer = Writer(model, found, listen)
-    asked, suite = KnownQuestions(), KnownQuestions(plan.wanted.known)
+    asked = KnownQuestions()
+    suite = KnownQuestions(plan.wanted.known)
     folded: dict[tuple[int, int], FoldedText] = {}
-    quotas, begun = plan.wanted.quotas(), dict.fromkeys(GenerationKind, 0)
+    quotas = plan.wanted.quotas()
+    begun = dict.fromkeys(GenerationKind, 0)
     told: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     fruitless = 0
     for _ in range(ROUNDS):
@@ -706,7 +708,8 @@ async def generate_profiles(
     """
     found = GeneratedProfiles()
     outcome = found.outcome
-    writer, known = Writer(model, outcome, listen), KnownQuestions()
+    writer = Writer(model, outcome, listen)
+    known = KnownQuestions()
     # One after the other: each is told what those before it gave.
     for number in range(-(-count // _PROFILES_IN_ONE) + FRUITLESS_ROUNDS):
         missing = min(count - len(found.profiles), _PROFILES_IN_ONE)

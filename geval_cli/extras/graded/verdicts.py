@@ -131,7 +131,8 @@ def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: b
     """
 
     def read(found: JsonObject) -> tuple[tuple[bool, float | None], str | None] | None:
-        verdicts, ratings = _members(found, ("pass", "passed")), _members(found, ("score",))
+        verdicts = _members(found, ("pass", "passed"))
+        ratings = _members(found, ("score",))
         if not verdicts and not ratings:
             return None
         if assumes_pass:
@@ -149,7 +150,8 @@ def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: b
         if None in shares or len(shares) > 1 or (needs_score and not shares):
             problem = "different scores" if len(shares) > 1 else "no numeric score"
             raise JudgeParseError(f"the judge's reply has {problem}", raw_text=text)
-        passed, share = claims == {True}, next(iter(shares), None)
+        passed = claims == {True}
+        share = next(iter(shares), None)
         if share is not None and share == (not passed):
             which = "`pass` is true but the score is 0" if passed else "`pass` is false but the score is 1"
             raise JudgeParseError(f"the judge's reply contradicts itself: {which}", raw_text=text)
@@ -182,7 +184,8 @@ def parse_yes_or_no(text: str) -> JudgeDecision:
 
 
 def _has_line(word: re.Match[str], answer: str) -> bool:
-    start, end = answer.rfind("\n", 0, word.start(1)) + 1, answer.find("\n", word.end(1))
+    start = answer.rfind("\n", 0, word.start(1)) + 1
+    end = answer.find("\n", word.end(1))
     line = answer[start : word.start(1)] + answer[word.end(1) : end if end != -1 else None]
     return re.search(r"\w", line) is None
 
@@ -571,7 +574,8 @@ def weigh_words(
     path = [item for item in place_tokens(tokens, text) if item.end > start]
     if not path or path[0].start > start:
         return {}
-    lead, masses = text[path[0].start : start], dict[str, list[float]]()
+    lead = text[path[0].start : start]
+    masses = dict[str, list[float]]()
     for token, probability in token_probabilities(path[0].token).items():
         beginning = beginning_of(token, lead, is_first=True)
         answer = None if beginning is None else _only_answer(beginning.lower(), words)

@@ -424,14 +424,16 @@ def _threshold_name(scale: AxisScale, thresholds: Sequence[float]) -> str:
 
 
 def _limits(thresholds: Sequence[float]) -> str:
-    low, high = format_score(thresholds[0]), format_score(thresholds[-1])
+    low = format_score(thresholds[0])
+    high = format_score(thresholds[-1])
     return low if low == high else f"{low} to {high}"
 
 
 def _means_text(rows: Sequence[_HistogramRow]) -> str:
     """Return the highest and the lowest mean in words."""
     scored = sorted((counts.mean, name_of(column)) for _, column, counts in rows if counts.mean is not None)
-    (low, last), (high, best) = scored[0], scored[-1]
+    (low, last) = scored[0]
+    (high, best) = scored[-1]
     if len(scored) == 1:
         return f"Mean: {format_score(high)}."
     if format_score(high) == format_score(low):
@@ -477,7 +479,8 @@ def _verdict_row(
     for kind, said in _VERDICT_WORDS:
         count = getattr(item, kind)
         if count:
-            left, right = scale.at(start / item.total), scale.at((start + count) / item.total)
+            left = scale.at(start / item.total)
+            right = scale.at((start + count) / item.total)
             bar = svg.rect(left + 0.5, place.last_line + 19, right - left - 1, 10, f"chart-bar is-{kind}", 2)
             choice = MarkFilter(index, repeats=kind)
             parts.append(
@@ -517,7 +520,8 @@ def _spread_row(
     top: float, scale: AxisScale, item: Spread, test: str, column: str, links: Links
 ) -> tuple[str, float]:
     """Return a row and where it ends."""
-    low, high = scale.at(item.scores[0]), scale.at(item.scores[-1])
+    low = scale.at(item.scores[0])
+    high = scale.at(item.scores[-1])
     titles, names = svg.wrapped(test, svg.RIGHT - 12), svg.wrapped(column, svg.RIGHT - 12)
     middle = top + svg.LINE * (len(titles) + len(names)) + 11
     dots = (svg.dot(scale.at(score), middle, 4, "chart-dot is-clear") for score in dict.fromkeys(item.scores))
@@ -574,7 +578,8 @@ def _leader_text(judged: Sequence[ColumnSummary]) -> str:
 
 
 def _leader_row(row: NamedRow, scale: AxisScale, index: int, column: ColumnSummary, links: Links) -> str:
-    stat, middle = column.pass_rate, row.last_line + 24
+    stat = column.pass_rate
+    middle = row.last_line + 24
     said = share_text(stat)
     # The link has no text of its own: its name says more, and the text would be read twice.
     words = row.name() + svg.text(svg.RIGHT, row.top + 13, said, anchor="end", kind="is-strong")
@@ -693,10 +698,8 @@ def _tradeoff(columns: Sequence[ColumnSummary], price: _ColumnPrice, links: Link
     if lacking := len(columns) - len(placed):
         said += f" Not drawn because one of the two is unknown: {plural(lacking, 'column')}."
     said += svg.left_out(len(placed), svg.COLUMNS_MAX, "column")
-    wide, high = (
-        svg.round_scale([item[2] for item in placed], svg.LEFT, svg.RIGHT),
-        _rates_scale([item[1] for item in placed]),
-    )
+    wide = svg.round_scale([item[2] for item in placed], svg.LEFT, svg.RIGHT)
+    high = _rates_scale([item[1] for item in placed])
     places = [(wide.at(value), high.at(rate)) for _, _, value, rate in placed[: svg.COLUMNS_MAX]]
     numbers = _number_places(places)
     rows, end = svg.named_rows(
@@ -724,7 +727,8 @@ def _number_places(places: Sequence[tuple[float, float]]) -> list[tuple[float, f
     found: dict[int, tuple[float, float]] = {}
     width, height = _NUMBER
     for index, (x, y) in sorted(enumerate(places), key=lambda item: item[1][1]):
-        beside, top = x + _DOT + 7 if x < svg.RIGHT - width else x - _DOT - 7, y + 4
+        beside = x + _DOT + 7 if x < svg.RIGHT - width else x - _DOT - 7
+        top = y + 4
         while any(abs(beside - left) < width and abs(top - other) < height for left, other in found.values()):
             top += 1
             if top > _FLOOR - 4:  # there is no room below: a further pile stands beside this one
@@ -738,7 +742,8 @@ def _rates_scale(columns: Sequence[ColumnSummary]) -> AxisScale:
     ends = [
         end for column in columns for end in column.pass_rate.interval or (column.pass_rate.value or 0.0,)
     ]
-    low, high = math.floor(10 * min(ends)), math.ceil(10 * max(ends))
+    low = math.floor(10 * min(ends))
+    high = math.ceil(10 * max(ends))
     return AxisScale(low / 10, max(high, low + 1) / 10, _FLOOR, 22)
 
 
@@ -1127,7 +1132,8 @@ def _dates(points: Sequence[TrendPoint], wide: AxisScale) -> str:
     last, days = len(points) - 1, set[str]()
     free, end = 0.0, wide.at(last) - _DAY_WIDTH  # the last day ends below its run
     for place in sorted({round(last * share / 3) for share in range(4)}):
-        x, day = wide.at(place), _day(points[place].when)[:10]
+        x = wide.at(place)
+        day = _day(points[place].when)[:10]
         parts.append(svg.line(x, 170, x, 174, "chart-axis"))
         has_room = place in {0, last} or free <= x - _DAY_WIDTH / 2 <= end - _DAY_WIDTH
         if has_room and day not in days:

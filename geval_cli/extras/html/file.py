@@ -270,7 +270,8 @@ class HtmlFile:
         room = max(self._cases_max - counted.problems, 0)
         left_out = max(counted.total - max(self._cases_max, counted.problems), 0)
         packer = Packer(has_exports=counted.total - left_out <= EXPORTED_MAX)
-        labels, first = report.labels(), list(islice(_rows(report, room), ROWS_PER_PAGE))
+        labels = report.labels()
+        first = list(islice(_rows(report, room), ROWS_PER_PAGE))
         with SafeFile(self._path) as file:
             file.write(whole_text(_page(report, counted, labels, first, left_out, packer.has_exports)))
             for chunk, exported in _chunks(report, labels, room, packer, counted.variables):
@@ -332,7 +333,8 @@ def _page(
     has_exports: bool,
 ) -> str:
     """Return the page up to its packed cases."""
-    style, theme = "".join(map(asset, _STYLES)), asset("theme.js")
+    style = "".join(map(asset, _STYLES))
+    theme = asset("theme.js")
     values: dict[str, Any] = {
         **run_values(report),
         "matrix": _matrix(report, counted, rows),

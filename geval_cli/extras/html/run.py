@@ -142,8 +142,10 @@ def rating_bars(verdicts: Sequence[JudgeVerdict]) -> Chart | None:
     highest = max(shares.values())
     marks = []
     for number, (rating, share) in enumerate(shares.items()):
-        x, height = number * (_BAR_WIDTH + _BAR_GAP) + _BAR_GAP // 2, round(_BAR_HEIGHT * share / highest, 1)
-        top, middle = _BAR_HEIGHT - height, x + _BAR_WIDTH // 2
+        x = number * (_BAR_WIDTH + _BAR_GAP) + _BAR_GAP // 2
+        height = round(_BAR_HEIGHT * share / highest, 1)
+        top = _BAR_HEIGHT - height
+        middle = x + _BAR_WIDTH // 2
         bar = svg.element("text", format_share(share), class_="spread-share", x=middle, y=top + 12)
         bar += svg.rect(x, top + 17, _BAR_WIDTH, height, "fill is-accent", 2)
         bar += svg.element("text", svg.escape(one_line(rating, 6)), x=middle, y=_BAR_HEIGHT + 33)

@@ -584,11 +584,14 @@ def _rendered_body(
         return b"", {}
     body = {"prompt": "{{ prompt }}"} if settings.body is None else settings.body
     if not isinstance(body, str):
-        text, default_type = js_json(templates.data(body)), _JSON_TYPE
+        text = js_json(templates.data(body))
+        default_type = _JSON_TYPE
     elif _JSON in content_type.lower() or (not content_type and body.lstrip()[:1] in {"{", "["}):
-        text, default_type = templates.json_text(body), _JSON_TYPE
+        text = templates.json_text(body)
+        default_type = _JSON_TYPE
     else:
-        text, default_type = templates.text(body).strip(), _FORM_TYPE
+        text = templates.text(body).strip()
+        default_type = _FORM_TYPE
     return text.encode("utf-8", "replace"), {"content-type": default_type}
 
 

@@ -158,7 +158,8 @@ class LocalProvider:
                 hint = "shorten it, or raise `n_ctx` if the model supports more"
                 raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
             return replace(response, model=self._source.name)
-        asked, request = request, shape_request(request, self._source.wire)
+        asked = request
+        request = shape_request(request, self._source.wire)
         is_rating = request.ratings and request.response_schema is None
         turn = self._raters.hold(1) if is_rating else nullcontext()
         try:

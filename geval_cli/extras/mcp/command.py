@@ -78,7 +78,8 @@ def _behind_wall(root: Path, options: McpOptions) -> Path | None:
     from geval_cli.runs.requests import RunRequest
     from geval_cli.store.home import current_folder, home_folder, make_folder
 
-    sandbox, anything = KernelSandbox(), root / "any config"
+    sandbox = KernelSandbox()
+    anything = root / "any config"
     home = sandbox.state_folder(options.home, [anything], os.environ)
     state = home_folder(home, env=os.environ, cwd=current_folder())
     with suppress(StoreError):  # opening it says what is wrong

@@ -492,7 +492,8 @@ class AssistantTools:
 
         The answer says what that takes. Follow it with judge_status, end it with stop_run.
         """
-        part, root = self._part(max_requests), self._options.root
+        part = self._part(max_requests)
+        root = self._options.root
         path = file_below(root, anchors, _ANCHOR_SUFFIXES)
         async with self._starting:
             self._check_idle()
@@ -721,7 +722,9 @@ class AssistantTools:
 
     def _own_runs(self) -> Iterator[RunOutline]:
         """Yield the runs of the served folder: the state folder may hold those of other projects, too."""
-        pages, offset, total = RunPages(self._state.runs), 0, 1
+        pages = RunPages(self._state.runs)
+        offset = 0
+        total = 1
         while offset < total:
             found, total = pages.outlines(RunChoice(), offset=offset, limit=_PAGE)
             yield from (item for item in found if item.config_file and self._is_own(item.config_file))

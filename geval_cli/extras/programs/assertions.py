@@ -192,7 +192,8 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
     elif not subject.rules.metadata_as_given:
         context["metadata"] = {}
     if response is not None:
-        usage, choice = response.usage, response.choices[0]
+        usage = response.usage
+        choice = response.choices[0]
         counted = reported.pop("tokenUsage", None)
         context["providerResponse"] = {
             "output": subject.output,
@@ -334,7 +335,8 @@ def _failed(spec: CodeAssertion, reason: str) -> Outcome:
 
 
 def _is_complete(value: Mapping[str, JsonValue]) -> bool:
-    passed, reason = _first(value, "pass", "pass_"), value.get("reason")
+    passed = _first(value, "pass", "pass_")
+    reason = value.get("reason")
     return isinstance(passed, bool) and _is_number(value.get("score")) and isinstance(reason, str)
 
 
@@ -358,7 +360,8 @@ def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
     if _is_number(value):
         return _scored(float(value), threshold)
     if isinstance(value, Mapping):
-        passed, score = _first(value, "pass", "pass_"), value.get("score")
+        passed = _first(value, "pass", "pass_")
+        score = value.get("score")
         if not isinstance(passed, bool | None) or (score is not None and not _is_number(score)):
             raise UnjudgeableError("the code's `pass` or `score` has the wrong type", hint=_WANTED)
         for name, found, odd in (("pass", passed, _NOT_PASS), ("score", score, _NOT_SCORE)):

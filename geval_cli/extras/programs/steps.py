@@ -133,11 +133,13 @@ async def _made_prompt(
     except GevalError as error:
         error.message = f"cannot make the prompt `{prompt.label}`: {error.message}"
         raise
-    params, files = dict(prompt.params), prompt.file_params
+    params = dict(prompt.params)
+    files = prompt.file_params
     if isinstance(made, Mapping) and "prompt" in made:
         own = made.get("config")
         own = own if isinstance(own, Mapping) else {}
-        params, files = {**params, **own}, files - own.keys()
+        params = {**params, **own}
+        files = files - own.keys()
         made = made["prompt"]
     elif isinstance(made, bool | int | float):
         message = f"the program for the prompt `{prompt.label}` returned {describe_value(made)}"

@@ -354,7 +354,8 @@ def _substr(text: str, start: Any = 0, count: Any = UNDEFINED) -> str:
 
 
 def _at(value: Any, place: Any = 0) -> Any:
-    index, length = _place(place), js_member(value, "length")
+    index = _place(place)
+    length = js_member(value, "length")
     return js_member(value, index + length if index < 0 else index)
 
 

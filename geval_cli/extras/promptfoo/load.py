@@ -256,7 +256,8 @@ def _add(config: ConfigFile, merged: MergedConfigs, reading: LoadContext) -> Non
 
 
 def _list(config: ConfigFile, key: str, reading: LoadContext) -> list[ConfigPart]:
-    value, place = config.content.get(key), config.document.place.child(key)
+    value = config.content.get(key)
+    place = config.document.place.child(key)
     if key == "prompts" and isinstance(value, dict) and not {"raw", "id", "messages"} & value.keys():
         # The old form: a mapping of files to labels.
         return [ConfigPart({file: label}, place, config.path.parent) for file, label in value.items()]
@@ -456,7 +457,8 @@ def open_suite(
     Raises:
         ConfigError: a config is no mapping, or an env file is broken.
     """
-    first, base_dir = documents[0][0], documents[0][0].parent
+    first = documents[0][0]
+    base_dir = documents[0][0].parent
     for _, document in documents:
         if not isinstance(document.value, dict):
             found = describe_value(document.value)
@@ -466,7 +468,8 @@ def open_suite(
     own = [literal_env(document.value.get("env"), values, access) for _, document in documents]
     for named in own:
         values |= named
-    files, env_of_all = SourceFiles(base_dir, access), PromptfooEnv(values, access)
+    files = SourceFiles(base_dir, access)
+    env_of_all = PromptfooEnv(values, access)
     reading = LoadContext(files, env_of_all, rules=PROMPTFOO_RULES, scripts=scripts)
     # In a config its own `env` wins; what all of them say together is for the tests and the run.
     configs = [

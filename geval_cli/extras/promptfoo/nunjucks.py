@@ -60,7 +60,8 @@ from geval_cli.templating.templates import Templates, is_template
 _NUMBER = compile_later(r"\d+(\.\d+)?")
 _ESCAPE = compile_later(r"\\(.)", re.DOTALL)
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r"}
-_EQUALITIES, _ORDERS = frozenset({"eq", "ne"}), frozenset({"lt", "lteq", "gt", "gteq"})
+_EQUALITIES = frozenset({"eq", "ne"})
+_ORDERS = frozenset({"lt", "lteq", "gt", "gteq"})
 _STRICT = {"eq": "is", "ne": "isnot"}
 _SUMS: dict[str, type[nodes.BinExpr]] = {"add": nodes.Add, "sub": nodes.Sub}
 _PRODUCTS: dict[str, type[nodes.BinExpr]] = {"mul": nodes.Mul, "div": nodes.Div}
@@ -152,7 +153,8 @@ class NunjucksParser(Parser):
         return nodes.Not(test, lineno=token.lineno) if is_negated else test
 
     def _compared(self, operators: frozenset[str]) -> nodes.Expr:
-        line, left = self.stream.current.lineno, self._operand(operators)
+        line = self.stream.current.lineno
+        left = self._operand(operators)
         while (operator := self.stream.current.type) in operators:
             next(self.stream)
             if operator in _STRICT and self.stream.skip_if("assign"):
@@ -164,7 +166,8 @@ class NunjucksParser(Parser):
         return self._compared(_ORDERS) if operators is _EQUALITIES else self.parse_concat()
 
     def parse_concat(self) -> nodes.Expr:
-        line, left = self.stream.current.lineno, self._product()
+        line = self.stream.current.lineno
+        left = self._product()
         while True:
             sign = self.stream.current.type
             if sign == "tilde":
@@ -429,7 +432,9 @@ def _join(value: Any, separator: Any = "", attribute: Any = None) -> str:
 def _replace(value: Any, old: Any, new: Any = UNDEFINED, most: Any = UNDEFINED) -> Any:
     if not _is_text_or_number(value) or not _is_text_or_number(old):
         return value
-    text, searched, given = js_text(value), js_text(old), js_primitive_text(new)
+    text = js_text(value)
+    searched = js_text(old)
+    given = js_primitive_text(new)
     if not searched:
         return given + given.join(text) + given
     count = -1 if isinstance(most, Undefined) else int(js_number_of(most))
@@ -530,7 +535,8 @@ def _batch(value: Any, count: Any, fill: Any = None) -> JsArray:
 
 
 def _slice(value: Any, count: Any, fill: Any = None) -> JsArray:
-    items, slices = _items(value), max(1, _whole(count, 1))
+    items = _items(value)
+    slices = max(1, _whole(count, 1))
     size, extra = divmod(len(items), slices)
     found, start = JsArray(), 0
     for index in range(slices):
@@ -546,7 +552,8 @@ def _slice(value: Any, count: Any, fill: Any = None) -> JsArray:
 def _truncate(value: Any, length: Any = 0, kill_words: Any = False, end: Any = None) -> Any:
     if _is_text_or_number(value) and not isinstance(value, str):
         return value
-    text, most = _text(value), _whole(length, _DEFAULT_LENGTH)
+    text = _text(value)
+    most = _whole(length, _DEFAULT_LENGTH)
     if js_length(text) <= most:
         return text
     cut = js_part(text, 0, most)
@@ -558,7 +565,8 @@ def _truncate(value: Any, length: Any = 0, kill_words: Any = False, end: Any = N
 
 
 def _indent(value: Any, width: Any = 0, first: Any = False) -> str:
-    step, text = " " * _whole(width, _DEFAULT_INDENT), _text(value)
+    step = " " * _whole(width, _DEFAULT_INDENT)
+    text = _text(value)
     lines = text.split("\n") if text else []
     return "\n".join(step + line if index or first else line for index, line in enumerate(lines))
 
@@ -573,7 +581,8 @@ def _capitalize(value: Any) -> str:
 
 
 def _center(value: Any, width: Any = 0) -> str:
-    text, size = _text(value), _whole(width, _DEFAULT_WIDTH)
+    text = _text(value)
+    size = _whole(width, _DEFAULT_WIDTH)
     spaces = size - (len(value) if isinstance(value, list) else js_length(text))
     if spaces <= 0 or isinstance(value, int | float):
         return text
@@ -608,12 +617,15 @@ def _striptags(value: Any, keep_breaks: Any = False) -> str:
 
 def _int(value: Any, fallback: Any = UNDEFINED, base: Any = 10) -> Any:
     """Return the whole number that a text begins with."""
-    text, radix = js_primitive_text(value).strip(JS_SPACE), _whole(base, 10)
-    sign, digits = ("-" if text.startswith("-") else ""), text.lstrip("+-")
+    text = js_primitive_text(value).strip(JS_SPACE)
+    radix = _whole(base, 10)
+    sign = "-" if text.startswith("-") else ""
+    digits = text.lstrip("+-")
     if len(text) - len(digits) > 1 or not 1 < radix <= _HIGHEST_BASE:
         return fallback
     if radix in {10, _HEX} and digits[:2] in {"0x", "0X"}:
-        digits, radix = digits[2:], _HEX if base is UNDEFINED or radix == _HEX else radix
+        digits = digits[2:]
+        radix = _HEX if base is UNDEFINED or radix == _HEX else radix
     count = next((place for place, sign in enumerate(digits) if not _is_digit(sign, radix)), len(digits))
     return int(sign + digits[:count], radix) if count else fallback
 

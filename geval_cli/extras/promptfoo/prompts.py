@@ -290,7 +290,8 @@ def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: LoadCont
 
 def _params(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> dict[str, JsonValue]:
     """Return the prompt's own parameters of the model, with the contents of the files that they name."""
-    config, place = value.get("config"), part.place.child("config")
+    config = value.get("config")
+    place = part.place.child("config")
     if not {"raw", "id", "messages"} & value.keys() or config is None:
         return {}
     found = with_file_contents(config, place, part.folder, reading)

@@ -191,7 +191,8 @@ def _chat(kind: str, model: str, given: Mapping[str, Any], env: Mapping[str, str
     if kind == "groq" and ("gpt-oss" in model or "qwen" in model):
         reasons = takes_temperature = True
     elif kind == "xai":
-        reasons, takes_temperature = bool(_GROK_REASONERS.search(model)), True
+        reasons = bool(_GROK_REASONERS.search(model))
+        takes_temperature = True
     sent = _picked(given, _CHAT | _CHAT_OF.get(kind, frozenset()))
     if kind in _OPEN:
         sent |= given
@@ -337,10 +338,8 @@ def _azure(model: str, given: Mapping[str, Any], env: Mapping[str, str]) -> dict
 
 def _claude(model: str, given: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
     sent = {**_picked(given, _CLAUDE), **_for_claude(given)}
-    always_thinks, takes_sampling = (
-        bool(_ALWAYS_THINKS.search(model)),
-        not _TAKES_NO_SAMPLING.search(model),
-    )
+    always_thinks = bool(_ALWAYS_THINKS.search(model))
+    takes_sampling = not _TAKES_NO_SAMPLING.search(model)
     effort = given.get("effort")
     thinking: Any = given.get("thinking")
     kind = thinking.get("type") if isinstance(thinking, Mapping) else None

@@ -89,7 +89,8 @@ def assertion_of_cell(text: str, known_types: Collection[str]) -> dict[str, Json
     found = _CELL.fullmatch(text)
     if found is None or found["type"].removeprefix("not-") not in known_types:
         return {"type": "equals", "value": text}
-    base, written = found["type"].removeprefix("not-"), found["value"]
+    base = found["type"].removeprefix("not-")
+    written = found["value"]
     assertion: dict[str, JsonValue] = {"type": found["type"]}
     if written is not None:
         if base in _LISTS:

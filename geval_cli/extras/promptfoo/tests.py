@@ -65,7 +65,8 @@ def with_written_numbers(value: JsonValue) -> JsonValue:
 
 
 def _written(assertion: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    kind, found = assertion.get("type"), dict(assertion)
+    kind = assertion.get("type")
+    found = dict(assertion)
     if isinstance(kind, str) and kind.removeprefix("not-") in _ON_TEXT:
         found["value"] = _text(assertion.get("value"), in_list=not kind.endswith("equals"))
     if "assert" in found:
@@ -179,7 +180,8 @@ def _take_options(
     found: dict[str, Any] = {key: value.pop(key) for key in _TEST_LEVEL if key in value}
     options = value.get("options")
     if isinstance(options, dict):
-        judged, known = spellings(TestOptionsSpec), spellings(PromptfooTestOptions).keys() - _FOUND_OUT
+        judged = spellings(TestOptionsSpec)
+        known = spellings(PromptfooTestOptions).keys() - _FOUND_OUT
         # Old spellings first, so that each is sorted into the right part below.
         # `postprocess` is the old name of `transform`, beside which it counts for nothing.
         renamed = {key: entry for key, entry in options.items() if key != "postprocess"}
@@ -393,7 +395,8 @@ class PromptfooTests(Struct, frozen=True):
 
     def problems(self) -> list[Problem]:
         """Return the problems of one pass, with warnings, which a pass for tests leaves out."""
-        reading, warnings = self.reading.with_problems([]), dict[tuple[str, int], Problem]()
+        reading = self.reading.with_problems([])
+        warnings = dict[tuple[str, int], Problem]()
         for _ in self._cases(reading, warnings):
             pass
         return [*map(reading.env.hide, reading.problems), *warnings.values()]
@@ -456,7 +459,8 @@ class PromptfooTests(Struct, frozen=True):
             )
 
     def _of_test(self, test: ReadTest, reading: LoadContext) -> Iterator[MergedTest]:
-        default, promptfoo = self.default.spec, test.promptfoo.over(self.default.promptfoo)
+        default = self.default.spec
+        promptfoo = test.promptfoo.over(self.default.promptfoo)
         if test.promptfoo.disable_default_asserts:
             default = default.model_copy(update={"assertions": ()})
         merged = merge_test(0, test.spec, default, self.overrides_below(test))

@@ -81,7 +81,8 @@ def comment(given: CommentOptions, run: CommentedRun = "latest") -> None:
     base = os.environ.get("GITHUB_BASE_REF") or os.environ.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "")
     with open_reports(names, given.home, os.environ) as (reports, warnings):
         print_warnings(warnings)
-        report, baseline = reports[0], reports[1] if len(reports) > 1 else None
+        report = reports[0]
+        baseline = reports[1] if len(reports) > 1 else None
         name = given.name or report.run.config_path
         text = comment_text(report, baseline, name=name, base=base, link=report_link(os.environ))
     if given.output is not None:

@@ -48,7 +48,8 @@ class _Api:
     """Requests to the host's API with a token, as JSON both ways."""
 
     def __init__(self, name: str, base: str, headers: Mapping[str, str], token: str, source: str) -> None:
-        self._base, self._headers = base.rstrip("/"), headers
+        self._base = base.rstrip("/")
+        self._headers = headers
         self._context = CallContext(
             provider_id=name, secrets=Secrets([token]), key_source=source, address="the address of its API"
         )
@@ -224,7 +225,8 @@ async def _number_of_event(event: Mapping[str, Any], repository: str, token: str
         earlier = event["workflow_run"]
         if earlier["head_repository"] is None:
             raise UsageError("the fork that was evaluated was deleted", hint=_NOT_IN_CI)
-        owner, branch = earlier["head_repository"]["owner"]["login"], earlier["head_branch"]
+        owner = earlier["head_repository"]["owner"]["login"]
+        branch = earlier["head_branch"]
         commit = str(earlier["head_sha"])
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError("GITHUB_EVENT_PATH is not an event of a pull request", hint=_NOT_IN_CI) from error

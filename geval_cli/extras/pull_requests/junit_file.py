@@ -58,7 +58,8 @@ class JunitFile:
             times[result.column] += round(result.latency_ms or 0.0)
         with SafeFile(self._path) as file:
             file.write('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n')
-            said, titles = _text(run_sentence(report)), whole_titles(report.columns)
+            said = _text(run_sentence(report))
+            titles = whole_titles(report.columns)
             for column in report.columns:
                 title, time_ms = titles[column.index], times[column.index]
                 statuses = {status: counts[column.index, status] for status in Status}

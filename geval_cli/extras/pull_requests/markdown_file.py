@@ -172,7 +172,8 @@ def _document(report: RunReport, picked: _ShownCases) -> str:
     named = "" if report.run.title is None else f" {code_span(one_line(report.run.title, 200))}"
     run = f"run{named} {code_span(sanitize(report.run.id))} of {code_span(sanitize(report.run.config_path))}"
     foot = f"\n---\n{' · '.join([run, *usage, f'geval {report.run.tool_version}'])}\n"
-    room, fitting = TEXT_MAX - len(foot) - _REST_ROOM, list[str]()
+    room = TEXT_MAX - len(foot) - _REST_ROOM
+    fitting = list[str]()
     for section in filter(None, sections):
         if len(section) < room:
             fitting.append(section)
@@ -266,7 +267,8 @@ def _details(report: RunReport, picked: _ShownCases, *, room: int) -> str:
     cases = picked.errors + picked.cases
     if not cases:
         return ""
-    parts, left_out = ["## Errors and failures\n"], picked.left_out
+    parts = ["## Errors and failures\n"]
+    left_out = picked.left_out
     used = len(parts[0]) + 200
     for position, result in enumerate(cases):
         text = _case(result, report)

@@ -349,7 +349,8 @@ def run_problems(report: RunReport) -> Iterator[Problem]:
         more = f" and {item.tests - len(item.cases):,} more" if item.tests > len(item.cases) else ""
         cases = f"in {plural(item.count, 'case')}: {', '.join(item.cases)}{more}"
         notes = tuple(note for note in (cases, _where(item, report.columns)) if note)
-        message, severity = one_line(item.said, _SENTENCE_WIDTH), _SEVERITIES[item.status]
+        message = one_line(item.said, _SENTENCE_WIDTH)
+        severity = _SEVERITIES[item.status]
         yield Problem(message, _location(item.location), notes=notes, severity=severity)
     for gate in report.summary.gates:
         if gate.status in _SEVERITIES and gate.note != NO_ERRORS_NOTE:  # the cases with errors are told

@@ -145,7 +145,8 @@ def _described(node: exp.Expr) -> Iterator[str]:
     """Yield the table that a `SHOW`, a `PRAGMA` or its function describes, as action::database::table."""
     said, of, given = node, "", None
     if isinstance(node, exp.Show):
-        of, given = node.text("db"), node.args.get("target")
+        of = node.text("db")
+        given = node.args.get("target")
     elif isinstance(node, exp.EQ) and isinstance(node.parent, exp.Pragma):  # also `PRAGMA a(b)` of SQLite
         said, given = node.this, node.expression
         said, of = (said.expression, said.this.name) if isinstance(said, exp.Dot) else (said, of)

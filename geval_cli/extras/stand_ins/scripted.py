@@ -102,7 +102,8 @@ class _ScriptReader:
                 self._report(f"unknown key `{key}`", place, key, "allowed: replies, default")
             if "default" in value:
                 last.append(ScriptEntry("", self._texts([value["default"]])))
-            value, place = value.get("replies", []), place.child("replies")
+            value = value.get("replies", [])
+            place = place.child("replies")
         if not isinstance(value, list):
             self._report("the replies must be a list", place, None, "begin each with `- match: ...`")
             value = []

@@ -70,7 +70,8 @@ class ToolCallF1Assertion(Assertion):
         calls = subject.tool_calls
         called = {call.name for call in calls_in(list(calls) if calls else subject.output)}
         hits = len(expected & called)
-        precision, recall = hits / len(called) if called else 0.0, hits / len(expected)
+        precision = hits / len(called) if called else 0.0
+        recall = hits / len(expected)
         score = 2 * precision * recall / (precision + recall) if hits else 0.0
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         shown = shortened(", ".join(sorted(called))) or "nothing"

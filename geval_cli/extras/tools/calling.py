@@ -101,9 +101,11 @@ def read_tools(value: JsonValue, place: SourcePath, reading: LoadContext) -> Too
     """Return the tools that a config names, with a problem for each mistake; None where they cannot be used."""
     known = reading.errors
     if isinstance(value, str | list | tuple):
-        written, at_functions = {"functions": value}, place
+        written = {"functions": value}
+        at_functions = place
     elif isinstance(value, dict):
-        written, at_functions = value, place.child("functions")
+        written = value
+        at_functions = place.child("functions")
     else:
         hint = "name a Python file, for example file://tools.py"
         reading.report(
@@ -227,7 +229,8 @@ def _definitions(
         value, place = document.value, document.place
     if isinstance(value, dict) and isinstance(value.get("functionDeclarations"), list):
         # As Gemini's API has them
-        value, place = value["functionDeclarations"], place.child("functionDeclarations")
+        value = value["functionDeclarations"]
+        place = place.child("functionDeclarations")
     if not isinstance(value, list | tuple):
         hint = "for example [{name: find_order, description: ..., parameters: {type: object, ...}}]"
         reading.report(f"`definitions` must be a list, found {describe_value(value)}", place.value(), hint)

@@ -327,7 +327,8 @@ def spans_of(span: Fields, about: Fields) -> list[TraceSpan]:
     if kind != "llm":
         return [TraceSpan(trace_id, start, step, span_id=span_id)]
     events = [(str(item.get("name")), _attributes(item.get("attributes"))) for item in dicts(span, "events")]
-    asked, given = _asked(known, events), _given(known, events)
+    asked = _asked(known, events)
+    given = _given(known, events)
     metadata = {
         "trace_id": trace_id,
         "span_id": span_id,
@@ -586,7 +587,8 @@ def chosen_answers(
     if sample is None:
         yield from fitting
         return
-    draw, drawn = random.Random(seed), list[tuple[int, ModelAnswer]]()
+    draw = random.Random(seed)
+    drawn = list[tuple[int, ModelAnswer]]()
     for index, answer in enumerate(fitting):
         if index < sample:
             drawn.append((index, answer))
@@ -628,7 +630,8 @@ def _parse(line: bytes) -> Iterator[TraceSpan | ModelAnswer | None]:
     ):
         return iter(spans_of(value, {}))
     if isinstance(value.get("result"), dict) and "custom_id" in value:  # Anthropic's batches
-        response, is_batch = mapping(value["result"].get("message")), True
+        response = mapping(value["result"].get("message"))
+        is_batch = True
     else:
         response = _body(value.get("response"))
         is_batch = "custom_id" in value and "response" in value

@@ -126,7 +126,8 @@ class _Link(requests.Session):
         self.is_given_up = True
 
     def _fail(self, trouble: str, *, is_final: bool = False) -> None:
-        self._failures, self.last_failure = self._failures + 1, trouble
+        self._failures += 1
+        self.last_failure = trouble
         if is_final or self._failures >= (_FAILURES if self._has_worked else _FAILURES_OF_NEVER_SEEN):
             self.give_up(trouble)
 

@@ -228,7 +228,8 @@ class ToolSequenceAssertion(TraceAssertion):
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Pass when the calls fit one after the other; with `mode: exact`, when there is no other call."""
-        called, wanted = _tools_in(steps), fill.texts(list(self.texts()))
+        called = _tools_in(steps)
+        wanted = fill.texts(list(self.texts()))
         if self._sequence.mode == "exact":
             fit = [fits(step.name, name) for step, name in zip(called, wanted, strict=False)]
             passed = len(called) == len(wanted) and all(fit)
@@ -287,7 +288,8 @@ class ToolArgumentsAssertion(TraceAssertion):
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Pass when one of the tool's calls has the arguments."""
         rules, called = self.value, _tools_in(steps)
-        wanted, expected = fill.text(rules.wanted), fill.data(rules.args)
+        wanted = fill.text(rules.wanted)
+        expected = fill.data(rules.args)
         calls = [step for step in called if fits(step.name, wanted)]
         known = [step.args for step in calls if step.args is not None]
         passed = any(_arguments_fit(args, expected, rules) for args in known)
@@ -329,7 +331,8 @@ class StepCountAssertion(TraceAssertion):
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Count the steps of the type and the name."""
-        rules, wanted = self.value, fill.text(self.value.wanted)
+        rules = self.value
+        wanted = fill.text(self.value.wanted)
         kinds = (rules.type,) if isinstance(rules.type, str) else rules.type or ()
         found = [
             step
@@ -397,7 +400,8 @@ class SpanDurationAssertion(TraceAssertion):
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Hold the slowest step against the limit, or the percentile of all by nearest rank; passes without any."""
-        rules, pattern = self.value, fill.text(self.value.pattern)
+        rules = self.value
+        pattern = fill.text(self.value.pattern)
         timed = sorted((step.ms, step.name) for step in _named(steps, pattern) if step.ms is not None)
         if not timed and _named(steps, pattern) and fill.templates.rules.traces_from_answers:
             message = f"it is not known how long the steps took that match {pattern}"
@@ -444,7 +448,8 @@ class ErrorSpansAssertion(TraceAssertion):
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Count the steps that have an error."""
-        rules, pattern = self._rules, fill.text(self._rules.pattern)
+        rules = self._rules
+        pattern = fill.text(self._rules.pattern)
         named = _named(steps, pattern)
         if not named:
             return Outcome.of(True, f"no step matches {pattern}")

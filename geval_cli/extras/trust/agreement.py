@@ -326,7 +326,8 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
     has_people = len(everything.annotators) > 1
     jury = jury_scores(name, scored)
     how = next((pair.match.item.combined.get(name) for pair in scored if pair.match is not None), None)
-    distance, words = data.score - data.human, data.words
+    distance = data.score - data.human
+    words = data.words
     length = Estimate(None, None, 0, 0)
     if words is not None and len(words):
         length = data.estimate(lambda kept: partial_spearman(data.score[kept], words[kept], data.human[kept]))
@@ -565,7 +566,8 @@ def _overview(metrics: Sequence[MetricAgreement]) -> Section:
 
 def _overview_row(item: MetricAgreement) -> list[str]:
     share = None if item.people is None else item.people.share.value
-    shift, test = figure_text(item.bias.shift.value), item.alt_test
+    shift = figure_text(item.bias.shift.value)
+    test = item.alt_test
     won = "" if test is None else f"{sum(test.winners)} of {len(test.winners)}"
     return [
         item.metric,

@@ -124,7 +124,8 @@ def count_look(home: Path, digest: str, judge: str) -> int:
         digest: of the labels.
         judge: a digest of the judge.
     """
-    path, known = home / IMPROVEMENTS, dict[str, None]()
+    path = home / IMPROVEMENTS
+    known = dict[str, None]()
     with suppress(OSError), path.open(encoding="utf-8") as file:
         for line in file:
             with suppress(ValueError, AttributeError):

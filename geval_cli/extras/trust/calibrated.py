@@ -350,7 +350,8 @@ def _of_entry(entry: CalibrationEntry, judges: tuple[JudgeWeight, ...]) -> Calib
 
 def with_threshold(spec: AssertionT, place: SourcePath, reading: LoadContext) -> Assertion | None:
     """Return an assertion of `threshold: calibrated` with its number; None with a problem where there is none."""
-    metric, where = spec.metric or getattr(spec, "dimension", None), place.value()
+    metric = spec.metric or getattr(spec, "dimension", None)
+    where = place.value()
     if not isinstance(spec, ModelGradedAssertion) or spec.is_negated:
         hint = "write a number: only judged assertions without `not-` have a calibrated threshold"
         reading.report(f"`threshold: {CALIBRATED}` is not for {spec.type}", where, hint)
@@ -482,7 +483,8 @@ def _difference_of_jury(
     spec: ModelGradedAssertion, subject: Subject, tools: Tools, found: Calibration, path: str
 ) -> Problem | None:
     """Return why the weights of a file are not those of a jury's judges: another judge, or one that rates otherwise."""
-    metric, place = found.metric, spec.place.child("jury").value("combine")
+    metric = found.metric
+    place = spec.place.child("jury").value("combine")
     again = _AGAIN.format(path=path)
     if any(one.key is None for one in found.judges):
         message = (

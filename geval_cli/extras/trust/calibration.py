@@ -305,7 +305,8 @@ def _jury_calibration(
     """Return the calibration of a jury's score with weights for its judges, which are checked on held-out labels."""
     everything = np.ones(len(scored), dtype=bool)
     rows = ~np.isnan(jury.weighted(everything))  # elsewhere only judges without a weight gave a score
-    jury, scored = jury.take(rows), [pair for pair, is_there in zip(scored, rows, strict=True) if is_there]
+    jury = jury.take(rows)
+    scored = [pair for pair, is_there in zip(scored, rows, strict=True) if is_there]
     everything = everything[rows]
 
     def rescored(kept: Mask) -> Numbers:

@@ -230,7 +230,8 @@ def _verdict_chart(metric: str, counts: "Confusion", limit: float | None) -> Cha
     side = (svg.WIDTH - 24) / 2
     drawn = []
     for place, (said, count, total, is_right) in enumerate(cells):
-        x, y = 8 + (place % 2) * (side + 8), 8 + (place // 2) * 108
+        x = 8 + (place % 2) * (side + 8)
+        y = 8 + (place // 2) * 108
         share = count / total if total else 0.0
         kind = "chart-bar" if is_right else "chart-bar is-failed"
         opacity = f"{0.08 + 0.5 * share:.2f}"
@@ -249,10 +250,8 @@ def _verdict_chart(metric: str, counts: "Confusion", limit: float | None) -> Cha
         ("verdict", "outputs", "of"),
         tuple((name, f"{count:,}", f"{total:,}") for name, count, total, _ in cells),
     )
-    title, name = (
-        f"Verdicts{at}: {one_line(metric, svg.NAME_WIDTH)}",
-        _name("verdicts", metric),
-    )
+    title = f"Verdicts{at}: {one_line(metric, svg.NAME_WIDTH)}"
+    name = _name("verdicts", metric)
     return Chart(name, title, said, figures, 224, [*drawn])
 
 
@@ -268,7 +267,8 @@ def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None
         (f"{members[0][0]}-{members[-1][0]}", sum(error for _, error in members) / len(members))
         for members in groups.values()
     ]
-    high, width = AxisScale(-1.0, 1.0, 190, 22), (svg.RIGHT - svg.LEFT) / _LENGTH_GROUPS
+    high = AxisScale(-1.0, 1.0, 190, 22)
+    width = (svg.RIGHT - svg.LEFT) / _LENGTH_GROUPS
     bars = []
     for place, (words, error) in enumerate(errors):
         x = svg.LEFT + place * width
@@ -282,7 +282,8 @@ def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None
     axes = svg.upwards(high, svg.LEFT, svg.RIGHT, "score minus label", svg.signed, 5) + svg.line(
         svg.LEFT, high.at(0), svg.RIGHT, high.at(0), "chart-axis"
     )
-    title, name = f"Error by length: {one_line(metric, svg.NAME_WIDTH)}", _name("lengths", metric)
+    title = f"Error by length: {one_line(metric, svg.NAME_WIDTH)}"
+    name = _name("lengths", metric)
     ends = f"{errors[0][1]:+.2f} of the shortest outputs to {errors[-1][1]:+.2f} of the longest"
     said = f"Score minus label, from {ends}."
     figures = FigureTable(
@@ -307,10 +308,8 @@ def probe_chart(metric: str, findings: Sequence[Finding]) -> Chart | None:
     places, floor = svg.named_rows((_probe_cells(item)[0] for item in shown), 8, svg.ROW, svg.WIDTH - 100)
     rows = [_probe_row(item, place, scale) for place, item in zip(places, shown, strict=True)]
     axis = svg.across(scale, floor, 8, "grey: allowed range; line: interval", svg.plain)
-    title, name = (
-        f"Probes of {one_line(metric, svg.NAME_WIDTH) or 'all metrics'}",
-        _name("probes", metric),
-    )
+    title = f"Probes of {one_line(metric, svg.NAME_WIDTH) or 'all metrics'}"
+    name = _name("probes", metric)
     failing = sum(item.verdict is ProbeVerdict.FAILS for item in shown)
     said = f"Outside the bar: {failing:,} of {plural(len(shown), 'figure')}."
     figures = FigureTable(("figure", "value", "bar", "verdict"), tuple(map(_probe_cells, shown)))
@@ -322,8 +321,10 @@ def _probe_cells(item: Finding) -> tuple[str, str, str, str]:
 
 
 def _probe_row(item: Finding, place: NamedRow, scale: AxisScale) -> str:
-    value, interval = item.estimate.value or 0.0, item.estimate.interval
-    allowed, middle = _allowed(item.bar, (scale.low, scale.high)), place.last_line + 24
+    value = item.estimate.value or 0.0
+    interval = item.estimate.interval
+    allowed = _allowed(item.bar, (scale.low, scale.high))
+    middle = place.last_line + 24
     kind = {ProbeVerdict.FAILS: "chart-dot is-worse", ProbeVerdict.HOLDS: "chart-dot"}.get(
         item.verdict, "chart-dot is-hollow"
     )

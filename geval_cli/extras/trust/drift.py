@@ -86,7 +86,8 @@ async def look(
 
     asked = _AskedAgain()
     async with open_suite_session(fresh, cache, policy, on_event=listen) as session:
-        context, room = job_context(session, fresh), asyncio.Semaphore(_AT_ONCE)
+        context = job_context(session, fresh)
+        room = asyncio.Semaphore(_AT_ONCE)
 
         async def judge(item: AskedJob) -> None:
             await asked.judge(item.anchor, item.job, context, room)
@@ -308,7 +309,8 @@ def _names_of_judge(rating: Rating) -> list[str]:
     """Return who judged: the name in the config, and who answered where that says more."""
     told = []
     for item in rating.models:
-        model, mark = item.get("model") or "", item.get("fingerprint")
+        model = item.get("model") or ""
+        mark = item.get("fingerprint")
         told.append(" ".join(filter(None, (model, mark))))
     alias = rating.judge or "a judge"
     shown = [name for name in told if name and name != alias.rpartition(":")[2]]

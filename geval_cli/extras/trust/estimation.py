@@ -297,7 +297,8 @@ def _from_elsewhere(
 
 def _worth(passed: ClusteredMean) -> float:
     """Return how many independent outputs the outputs of a run are worth, by the error over tests."""
-    share, error = passed.mean or 0.0, passed.standard_error()
+    share = passed.mean or 0.0
+    error = passed.standard_error()
     if passed.clusters == passed.n or not error:
         return float(passed.clusters)
     variance = error**2 * (passed.clusters - 1) / passed.clusters

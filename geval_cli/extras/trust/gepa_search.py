@@ -155,7 +155,8 @@ class _Adapter:
         return dict.fromkeys(components_to_update, rows)
 
     def _shown(self, number: int, score: float | None, reason: str) -> dict[str, str]:
-        trial, (low, high) = self._trials[number], self._range
+        trial = self._trials[number]
+        (low, high) = self._range
         texts = {**trial.texts, "Reason of the judge": reason}
         given = "none" if score is None else fixed(low + score * (high - low), 2)
         return {

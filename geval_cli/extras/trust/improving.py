@@ -431,10 +431,12 @@ def agreement_of(
     A judge that says the same of everything agrees with nothing: 0, or one half in balanced accuracy.
     """
     known = ~np.isnan(scores)
-    labels, scores = labels.where(known), scores[known]
+    labels = labels.where(known)
+    scores = scores[known]
     if len(scores) < 2 or not labels.shares.any():  # noqa: PLR2004 - agreement needs two
         return None
-    human, shares = labels.human, labels.shares / labels.shares.sum()
+    human = labels.human
+    shares = labels.shares / labels.shares.sum()
     if measure is AgreementMeasure.BALANCED_ACCURACY:
         right = (scores >= threshold - _DUST) == (human >= 1)
         sides = [shares[side] for side in (human >= 1, human < 1)]
@@ -836,7 +838,8 @@ async def improve_prepared(
         limit: float | None = None
         if chosen is not None:
             tell(f"looking once at {plural(len(held), 'held-out label')}")
-            before, after = await rater.rate(today, held), await rater.rate(chosen.candidate, held)
+            before = await rater.rate(today, held)
+            after = await rater.rate(chosen.candidate, held)
             if not after.is_whole and not rater.stopped:
                 missing = f"{after.lost:,} of {plural(len(held), 'held-out output')}"
                 rater.stopped = f"{chosen.candidate.name}: no rating of {missing}"
@@ -941,7 +944,8 @@ async def _ask_teacher(
         guidelines = tuple(item for item in read_guidelines(reply, ids) if not is_template(item.text))
         if spec.dimension is None and not is_template(written):
             reply, _ = await ask(_REWRITE)
-            criteria, steps = " ".join(parse_texts(reply, "criteria")[:1]), parse_texts(reply, "steps")
+            criteria = " ".join(parse_texts(reply, "criteria")[:1])
+            steps = parse_texts(reply, "steps")
             if not criteria:
                 raise JudgeParseError("its list of criteria is empty", raw_text=reply)
             if not any(map(is_template, (criteria, *steps))):
@@ -979,7 +983,8 @@ async def _evolve(
     notes: list[str],
 ) -> list[JudgeCandidate]:
     """Return what GEPA finds best on train, if that is not what there is; why not is noted."""
-    spec, steps = rater.spec, tuple(rater.spec.evaluation_steps or ())
+    spec = rater.spec
+    steps = tuple(rater.spec.evaluation_steps or ())
     today = {CRITERIA: _criteria_of(spec), **({STEPS: "\n".join(steps)} if steps else {})}
     if spec.dimension is not None or any(map(is_template, today.values())):
         notes.append("GEPA: left out, it rewrites criteria of a config without templates only")
@@ -1095,7 +1100,9 @@ def held_out_gain(
     """Return how much more `after` agrees with the held-out labels than `before`, at the level of this look."""
     both = ~np.isnan(before.scores) & ~np.isnan(after.scores)
     labels = ComparedLabels.of(held).where(both)
-    old, new, count = before.scores[both], after.scores[both], len(labels.human)
+    old = before.scores[both]
+    new = after.scores[both]
+    count = len(labels.human)
 
     value, error, groups = with_error(_gain_on(measure, old, new, labels, threshold), labels.documents)
     alpha = _ALPHA / 2**look
@@ -1265,7 +1272,8 @@ def sentence(found: Improvement, quote: Quote = str) -> str:
         return f"stopped before anything was decided: {quote(found.stopped)}"
     if found.chosen is None or found.gain is None:
         return "nothing better was found: on the select labels, no candidate beats today's judge by more than noise"
-    gain, held = found.gain, f"{plural(found.gain.labels, 'held-out label')}"
+    gain = found.gain
+    held = f"{plural(found.gain.labels, 'held-out label')}"
     name = quote(found.chosen.name)
     if gain.value is None or gain.before is None or gain.after is None:
         return f"not accepted: the agreement on {held} is undefined"

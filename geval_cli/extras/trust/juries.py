@@ -123,7 +123,8 @@ class JuryScores(Struct, frozen=True):
     def independent_votes(self) -> tuple[Estimate, list[float | None]]:
         """Return how many independent votes the judges are worth, and how many without each of them."""
         rows: Mask = np.isnan(self.scores).sum(axis=0) == 0
-        errors, noise = (self.scores - self.human)[:, rows], self.noise[rows]
+        errors = (self.scores - self.human)[:, rows]
+        noise = self.noise[rows]
 
         def worth(kept: Mask, judges: Numbers = errors) -> float | None:
             return effective_votes(judges[:, kept], float(noise[kept].mean())) if kept.any() else None
@@ -242,7 +243,9 @@ def _rho(scores: Numbers, found: JuryScores, rows: Mask) -> Estimate:
 
 
 def _gain(jury: Numbers, alone: Numbers, found: JuryScores, rows: Mask) -> Estimate:
-    ours, best, human = jury[rows], alone[rows], found.human[rows]
+    ours = jury[rows]
+    best = alone[rows]
+    human = found.human[rows]
 
     def difference(kept: Mask) -> float | None:
         pair = spearman(ours[kept], human[kept]), spearman(best[kept], human[kept])

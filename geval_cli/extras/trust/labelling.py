@@ -609,7 +609,9 @@ def review(results: Iterable[CaseResult], kept: Iterable[StoredLabel]) -> list[R
 
 def _reviewed(label: StoredLabel, item: JudgedItem, result: CaseResult) -> Reviewed:
     [read] = labels_from_rows([label.row]).labels
-    human, score, passed = read.human, item.scores[label.metric], item.verdicts.get(label.metric)
+    human = read.human
+    score = item.scores[label.metric]
+    passed = item.verdicts.get(label.metric)
     threshold = item.thresholds.get(label.metric, GOOD_AT)
     differ = None if score is None else abs(score - human)
     return Reviewed(

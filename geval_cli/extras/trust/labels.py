@@ -34,7 +34,8 @@ from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import MAX_DEPTH, KeyPath, Positions, SourcePath
 from geval_cli.suite.tables import guess_delimiter
 
-JSON_LINES, COMMA_SEPARATED = frozenset({".jsonl", ".ndjson"}), ".csv"
+JSON_LINES = frozenset({".jsonl", ".ndjson"})
+COMMA_SEPARATED = ".csv"
 MAX_LABEL_BYTES = 64 * 1024 * 1024
 VAR_COLUMN = "var "
 """The beginning of the name of a variable's column, as in the results' CSV."""
@@ -523,20 +524,18 @@ class _Collector:
         elif row.get("output") is not None:
             digest = output_digest(row["output"])
         variables = row.get("vars")
-        item, scale = (
-            ItemRef(
-                id=_name(row.get("id")),
-                description=row.get("description"),
-                variables=None if variables is None else vars_key(variables),
-                prompt=row.get("prompt"),
-                provider=row.get("provider"),
-                repeat=row.get("repeat"),
-                output_sha256=digest,
-                run_id=row.get("run_id"),
-                test_key=row.get("test_key"),
-            ),
-            self._scale(row, place),
+        item = ItemRef(
+            id=_name(row.get("id")),
+            description=row.get("description"),
+            variables=None if variables is None else vars_key(variables),
+            prompt=row.get("prompt"),
+            provider=row.get("provider"),
+            repeat=row.get("repeat"),
+            output_sha256=digest,
+            run_id=row.get("run_id"),
+            test_key=row.get("test_key"),
         )
+        scale = self._scale(row, place)
         self.has_scores = self.has_scores or "score" in row
         if not item.names_something:
             hint = "add `id`, or `description` and `vars`, from the run's results"

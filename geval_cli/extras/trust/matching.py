@@ -230,7 +230,8 @@ def _votes_of(result: CaseResult) -> dict[str, tuple[JudgeVote, ...]]:
     found: dict[str, tuple[JudgeVote, ...]] = {}
     several = set()
     for assertion, _ in with_members(result.assertions):
-        metric, votes = assertion.metric, assertion.detail.get("judges")
+        metric = assertion.metric
+        votes = assertion.detail.get("judges")
         if metric is None or not votes:
             continue
         several.update({metric} & found.keys())
@@ -482,7 +483,8 @@ class _Finder:
             return Problem("this label was made for another test", where, self._other_hint)
         if not any(self._is_of_output(label.item, item) for item in candidates):
             if label.item.output_sha256 is not None:
-                message, where = "this label was made for another output", label.place.value("output_sha256")
+                message = "this label was made for another output"
+                where = label.place.value("output_sha256")
                 return Problem(message, where, self._other_hint)
             message = f"this label was made for the run `{label.item.run_id}` and has no `output_sha256`"
             return Problem(message, label.place.value("run_id"), self._other_hint)
@@ -642,9 +644,11 @@ def _pair_labels(
     if run is not None:
         items = _counted(judged_items(run), outputs)
         found = match_labels(given.labels, items, run_id=run_id, allow_unmatched=allow_unmatched)
-        pairs, unmatched = [_of_match(match) for match in found.matches], len(found.unmatched)
+        pairs = [_of_match(match) for match in found.matches]
+        unmatched = len(found.unmatched)
     elif given.has_scores:
-        pairs, unmatched = [_of_label(label) for label in given.labels], 0
+        pairs = [_of_label(label) for label in given.labels]
+        unmatched = 0
     else:
         hint = "give the labelled run with --run, or add the judge's scores as `score`"
         raise UsageError(f"{given.path} has no judge scores", hint=hint)
@@ -675,7 +679,8 @@ def _weigh(pairs: Sequence[JudgedLabel], outputs: Mapping[str, int]) -> None:
         kept = equally_likely(shares)
         for pair in pairs:
             if pair.label.metric == metric:
-                pair.share, pair.is_kept = shares[pair.output], pair.output in kept
+                pair.share = shares[pair.output]
+                pair.is_kept = pair.output in kept
 
 
 def _of_match(match: Match) -> JudgedLabel:

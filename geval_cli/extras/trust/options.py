@@ -93,7 +93,8 @@ class Requirement(Condition):
         limit = float(found["limit"]) / (100 if found["percent"] else 1)
         # All lie in -1..1, but for a share of the ceiling: a judge may be better than people.
         if abs(limit) > 1 and not (statistic == "ceiling" and found["percent"]):
-            sign, number = ("-" if limit < 0 else ""), abs(float(found["limit"]))
+            sign = "-" if limit < 0 else ""
+            number = abs(float(found["limit"]))
             hint = f"write {sign}{number / 100:g} or {sign}{number:g}%" if number <= 100 else _EXAMPLE  # noqa: PLR2004
             raise UsageError(f"a limit beyond {sign}1 (or {sign}100%) in the requirement `{text}`", hint=hint)
         if found["percent"] and 0 < limit < 0.01 and comparison in {">=", ">"}:  # noqa: PLR2004

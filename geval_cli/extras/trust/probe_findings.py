@@ -88,9 +88,11 @@ def _held(
     probe: Probe, metric: str, figure: str, estimate: Estimate, bar: FigureLimit, needs: str = "tests"
 ) -> Finding:
     """Return a figure held against its bar; without an interval it is unclear, and says how many tests it needs."""
-    verdict, note = ProbeVerdict.UNCLEAR, f"needs {MIN_CLUSTERS} {needs}"
+    verdict = ProbeVerdict.UNCLEAR
+    note = f"needs {MIN_CLUSTERS} {needs}"
     if estimate.interval is not None:
-        verdict, note = bar.verdict(estimate.interval), ""
+        verdict = bar.verdict(estimate.interval)
+        note = ""
     return Finding(probe.name, metric, probe.kind, figure, estimate, str(bar), verdict=verdict, note=note)
 
 
@@ -107,7 +109,8 @@ def _mean_finding(
     if found.verdict is not ProbeVerdict.UNCLEAR:
         return found
     mean = clustered(pairs, lambda pair: pair.after - pair.before)
-    value, variance = mean.mean or 0.0, (mean.standard_error() or 0.0) ** 2
+    value = mean.mean or 0.0
+    variance = (mean.standard_error() or 0.0) ** 2
     for count in range(max(MIN_CLUSTERS, mean.clusters), _MOST_NEEDED):
         interval = mean_interval(value, variance * mean.clusters / count, count, level=level, lowest=-1)
         if interval is not None and bar.verdict(interval) is ProbeVerdict.HOLDS:
@@ -314,7 +317,8 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[FamilyScore]) -> 
     errors = np.array([score.error for score in scores])
     means = {side: errors[own == side].mean() for side in (0.0, 1.0)}
     value = float(means[1.0] - means[0.0])
-    centred, rest = own - own.mean(), errors - np.where(own > 0, means[1.0], means[0.0])
+    centred = own - own.mean()
+    rest = errors - np.where(own > 0, means[1.0], means[0.0])
     sums = dict.fromkeys(clusters, 0.0)
     for score, part in zip(scores, centred * rest, strict=True):
         sums[score.cluster] += float(part)

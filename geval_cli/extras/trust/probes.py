@@ -67,7 +67,8 @@ def _draw(material: RewriteMaterial, name: str) -> random.Random:
 
 def _shuffle(material: RewriteMaterial) -> str:
     """Shuffle the sentences, and the words within each."""
-    draw, parts = _draw(material, "shuffle"), sentences(material.text)
+    draw = _draw(material, "shuffle")
+    parts = sentences(material.text)
     draw.shuffle(parts)
     shuffled = []
     for part in parts:
@@ -145,7 +146,8 @@ def _markdown(material: RewriteMaterial) -> str | None:
 
 def _typo(material: RewriteMaterial) -> str | None:
     """Swap two neighbouring letters in one of fifty words, in one at least."""
-    draw, words = _draw(material, "typo"), material.text.split(" ")
+    draw = _draw(material, "typo")
+    words = material.text.split(" ")
     places = [place for place, word in enumerate(words) if _swappable(word)]
     count = min(len(places), max(1, len(words) // WORDS_PER_TYPO))
     if not count:

@@ -594,12 +594,15 @@ async def plan_probe(prepared: PreparedRun, cache: ResponseCache | None, options
 
 
 def _planned(prepared: PreparedRun, options: ProbeOptions) -> ProbePlan:
-    probes, jobs = chosen_probes(options.only), drawn_jobs(prepared, options)
+    probes = chosen_probes(options.only)
+    jobs = drawn_jobs(prepared, options)
     variants = ratings = most = 0
     for job in jobs:
         specs = specs_of(job, prepared)
         counts = [1 + _variants(probes, spec, options) for spec in specs.values()]
-        ratings, variants, most = ratings + sum(counts), max([variants, *counts]), max(most, len(specs))
+        ratings += sum(counts)
+        variants = max([variants, *counts])
+        most = max(most, len(specs))
     kinds = {item.kind for item in probes}
     rows = {job.group for job in jobs_of(prepared) if is_compared(job)} if ProbeKind.PLACE in kinds else set()
     compared = min(len(rows), options.items)
@@ -659,7 +662,8 @@ async def probe_with(
     listen: Listen = lambda asked, planned: None,
 ) -> ProbeReport:
     """Probe the judges that a context gives; as `run_probe`."""
-    probes, plan = chosen_probes(options.only), _planned(prepared, options)
+    probes = chosen_probes(options.only)
+    plan = _planned(prepared, options)
     rater = ConcurrentRater(context, options, lambda asked: listen(asked, plan.ratings))
     is_asked = any(item.kind not in (ProbeKind.PLACE, ProbeKind.FAMILY) for item in probes)
     pending = await rater.answers(drawn_jobs(prepared, options)) if is_asked else []

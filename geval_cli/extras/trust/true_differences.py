@@ -263,12 +263,15 @@ class LabelledPairs(Struct, frozen=True):
         """Return the difference of one metric, in one of the later run's columns or in all."""
         pairs = [item for item in self.pairs if metric in item.scores and column in (None, item.column)]
         before, after = (marks_of(matches).get(metric, {}) for matches in self.matches)
-        sample, both, sides = PairedSample(), list[Item](), (list[Item](), list[Item]())
+        sample = PairedSample()
+        both = list[Item]()
+        sides = (list[Item](), list[Item]())
         clusters: dict[str, int] = {}
         paired, single = set[str](), (set[str](), set[str]())
         used = equal = alone = 0
         for pair in pairs:
-            (old, new), marks = pair.scores[metric], (before.get(pair.before), after.get(pair.after))
+            (old, new) = pair.scores[metric]
+            marks = (before.get(pair.before), after.get(pair.after))
             if old is None or new is None:
                 continue
             sample.add(clusters.setdefault(pair.cluster, len(clusters)), (old, new), same=False)

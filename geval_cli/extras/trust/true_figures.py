@@ -134,7 +134,8 @@ def true_figures(
         if item.human is not None and (chance := output.p_pass) is not None
     ]
     if shares is None:
-        mean, rate = infer_mean(items), infer_rate(verdicts)
+        mean = infer_mean(items)
+        rate = infer_rate(verdicts)
         carry_over = residuals_carry_over(
             [residual for residual, *_ in audited],
             [cluster for _, cluster, *_ in audited],

@@ -185,7 +185,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
         redoc_url=None,
     )
     app.state.settings, app.state.evaluations = settings, evaluations
-    app.state.saving, app.state.figures = asyncio.Lock(), KeptFigures()
+    app.state.saving = asyncio.Lock()
+    app.state.figures = KeptFigures()
     app.state.changes, app.state.comparisons = RecentResults(_CHANGES_KEPT), RecentResults(_COMPARISONS_KEPT)
     app.state.counted = RecentResults(_CHANGES_KEPT)
     add_problem_handlers(app)

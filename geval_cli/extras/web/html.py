@@ -33,7 +33,8 @@ def error_page(status: int, title: str, message: str, hint: str) -> HTMLResponse
 
 def refusal_page(status: int, title: str, message: str, hint: str) -> HTMLResponse:
     """Return a page with an error that looks like the others without any further file, all of which may be refused."""
-    style, theme_script = "".join(map(asset, ("colours.css", "style.css"))), asset("theme.js")
+    style = "".join(map(asset, ("colours.css", "style.css")))
+    theme_script = asset("theme.js")
     page = render_page(
         "refused.html",
         status=status,

@@ -189,7 +189,8 @@ def stored_state(runs: RunStore, run: RunRecord) -> EventJson:
     Raises:
         StoreError: the stored runs cannot be read.
     """
-    pages, origin = RunPages(runs), runs.origin(run.id)
+    pages = RunPages(runs)
+    origin = runs.origin(run.id)
     counts = pages.counts(run.id)
     return {
         "type": "state",

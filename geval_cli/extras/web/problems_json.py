@@ -257,7 +257,8 @@ def _of_all_forms(said: Sequence[str]) -> str:
 
 
 def _in_words(item: Mapping[str, Any]) -> str:
-    kind, context = item["type"], item.get("ctx", {})
+    kind = item["type"]
+    context = item.get("ctx", {})
     if kind == "string_pattern_mismatch" and context["pattern"] == _FILLED_PATTERN:
         return "this must not be empty"
     if kind in ("string_too_short", "too_short") and context["min_length"] == 1:

@@ -204,7 +204,8 @@ class _DistributedRun(Struct):
             self.budget.give_up(end.unpriced)
         if end.is_overloaded and not was_slowed:
             # Once for all shards that were under way: only the new pace shows whether it is still too fast.
-            self.pace, self.slowings = max(_SLOWEST, self.pace / 2), self.slowings + 1
+            self.pace = max(_SLOWEST, self.pace / 2)
+            self.slowings += 1
         elif not end.is_overloaded:
             self.pace = min(1.0, self.pace * _QUICKENS)
         if end.is_out_of_permit:
@@ -249,7 +250,8 @@ class _DistributedRun(Struct):
         """Emit what a worker tells as events of the run; a result that is known already is passed over."""
         if batch.answers:  # kept before anything uses them
             await self.cache.put_many(batch.answers)
-        numbers, record = len(self.records), self.records[worker]
+        numbers = len(self.records)
+        record = self.records[worker]
         for call in batch.calls:
             self.events.emit(replace(call, call=call.call * numbers + worker))
         for request in batch.requests:

@@ -80,7 +80,8 @@ class Permits:
         """
         if not self._held:
             self._budget.check()
-        requests, cost_usd = self._requests(), self._cost_usd()
+        requests = self._requests()
+        cost_usd = self._cost_usd()
         if requests == 0 or cost_usd == 0.0:
             return None
         if cost_usd is not None and not self._budget.requests:

@@ -169,7 +169,8 @@ def parse_address(url: str) -> Address:
         raise InvalidAddressError("its host or port is not valid")
     if parts.scheme not in _DEFAULT_PORTS:
         raise InvalidAddressError("it does not begin with http:// or https://")
-    host, target = _ascii_host(parts.hostname or ""), _target(parts)
+    host = _ascii_host(parts.hostname or "")
+    target = _target(parts)
     if host is None:
         raise InvalidAddressError("it has no host")
     if target is None:

@@ -551,7 +551,8 @@ class HttpClient:
             for_proxy = {"user-agent": headers.get("user-agent", "")}
             if proxy.user_info:
                 for_proxy["proxy-authorization"] = basic_credentials(proxy.user_info)
-            options["proxy"], options["proxy_headers"] = _yarl_url(proxy), for_proxy
+            options["proxy"] = _yarl_url(proxy)
+            options["proxy_headers"] = for_proxy
             if not address.is_encrypted:  # then no tunnel is asked for: the proxy reads the request itself
                 options["headers"] = {**for_proxy, **headers}
         return options
@@ -626,7 +627,8 @@ async def _body_of(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
 def _headers_of(response: aiohttp.ClientResponse) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in response.raw_headers:
-        key, text = name.decode("latin-1").strip().lower(), value.strip().decode("utf-8", "replace")
+        key = name.decode("latin-1").strip().lower()
+        text = value.strip().decode("utf-8", "replace")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     return headers
 

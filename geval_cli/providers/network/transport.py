@@ -107,7 +107,8 @@ def connection_error(
         said = f"answered {error}" if error.status else f"refuses: {_reason(error, context)}"
         return _unavailable(f"the proxy {name} {said}", context, _PROXY_HINT)
     if isinstance(error, TlsError | NoConnectionError):
-        origin, reason = public_origin(call.url), _reason(error, context)
+        origin = public_origin(call.url)
+        reason = _reason(error, context)
         if isinstance(error, CertificateError):
             message = f"the TLS certificate of {origin} could not be verified: {reason}"
             hint = missing_bundle(os.environ) or _CERTIFICATES_HINT
@@ -257,7 +258,8 @@ class Transport:
                 refusal = refusal_error(found, context, now_s=self._clock())
                 if self._signer is None or is_signed_again or not isinstance(refusal, ProviderAuthError):
                     raise refusal
-                call, is_signed_again = await self._signer.sign_again(call, refusal), True
+                call = await self._signer.sign_again(call, refusal)
+                is_signed_again = True
                 lines = self._own_client().stream_lines(call, max_bytes=MAX_BODY_BYTES, proxy=proxy)
                 continue
             if found is None:
@@ -315,7 +317,8 @@ def same_origin_target(call: HttpCall, reply: HttpResponse) -> str | None:
         return None
     try:
         target = urljoin(call.url, location)
-        here, there = parse_address(call.url), parse_address(target)
+        here = parse_address(call.url)
+        there = parse_address(target)
     except (ValueError, HttpFailure):
         return None
     is_same = (here.origin, here.user_info) == (there.origin, there.user_info)

@@ -109,7 +109,8 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     limits = [settings.pop(name, None) for name in LIMITS]
     limit = next((limit for limit in limits if limit is not None), None)
     if limit is None:
-        budget, thinking = thinking_budget(settings), settings.get("thinking")
+        budget = thinking_budget(settings)
+        thinking = settings.get("thinking")
         if budget is not None:
             payload["max_tokens"] = budget + DEFAULT_MAX_TOKENS
         else:

@@ -250,7 +250,8 @@ def _in_session(
     budget: Budget,
     given: WritingOptions,
 ) -> tuple[T, GenerationUsage]:
-    choice, wire = CacheChoice(is_offline=given.is_offline), Wire()
+    choice = CacheChoice(is_offline=given.is_offline)
+    wire = Wire()
 
     async def run() -> tuple[T, GenerationUsage]:
         async with open_session(
@@ -494,7 +495,8 @@ def run_generate_personas(given: GeneratePersonasOptions) -> ExitCode:
     if found is None:
         return ExitCode.OK
     _write([{"profile": text} for text in found.profiles], given)
-    outcome, count = found.outcome, len(found.profiles)
+    outcome = found.outcome
+    count = len(found.profiles)
     code = ExitCode.OK if count and not outcome.stopped else ExitCode.NOT_JUDGED
     if given.as_json:
         facts: dict[str, JsonValue] = {

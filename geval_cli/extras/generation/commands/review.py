@@ -69,7 +69,8 @@ def run_review(tests: Path, given: ReviewOptions) -> None:
 
 def _finish(review: Review, output: Path, given: ReviewOptions, console: Console) -> None:
     """Write the accepted tests, and say how far the review is."""
-    count, left = review.write_accepted(output), review.count(None)
+    count = review.write_accepted(output)
+    left = review.count(None)
     dropped = review.count(Decision.DROP)
     console.print()
     more = f", {left:,} not decided" if left else ""
@@ -152,7 +153,8 @@ class _Reviewer:
         return self._keys.line().strip()
 
     def _show(self, row: Row, place: int, before: ReviewDecision | None) -> None:
-        console, metadata = self._console, _mapping(row, "metadata")
+        console = self._console
+        metadata = _mapping(row, "metadata")
         console.print()
         console.rule(style="dim")
         kind = one_line(value_text(metadata.get("kind", "")), 40)

@@ -36,10 +36,8 @@ def main() -> None:
     os.dup2(2, 1)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: [os.dup2(nothing, number) for number in channel])
-    requests, answers = (
-        os.fdopen(channel[0], "r", encoding="utf-8"),
-        os.fdopen(channel[1], "w", encoding="utf-8"),
-    )
+    requests = os.fdopen(channel[0], "r", encoding="utf-8")
+    answers = os.fdopen(channel[1], "w", encoding="utf-8")
     path = Path(sys.argv[1]).resolve()
     sys.path.insert(0, str(Path(sys.argv[2]).resolve()))
     sys.argv = [str(path)]

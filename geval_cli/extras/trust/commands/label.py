@@ -302,7 +302,8 @@ def _rate(session: _Session, given: LabelCommand) -> None:
         hint = f"{chosen} --export sheet.csv, fill in `label`, then {imports}"
         raise UsageError("geval label needs a terminal", hint=hint)
     console = make_console(sys.stdout, environ=os.environ)
-    total, done = len(session.sheet.outputs), session.done()
+    total = len(session.sheet.outputs)
+    done = session.done()
     who = f" by {one_line(session.annotator, _ANNOTATOR)}" if session.annotator else ""
     fewer = _fewer(session.sheet, given)
     labelled = f" {done:,} of {plural(total, 'output')} labelled{who}"
@@ -320,7 +321,8 @@ def _rate(session: _Session, given: LabelCommand) -> None:
 
 def _fewer(sheet: Sheet, given: LabelCommand) -> str:
     """Say that there are fewer outputs than are to be drawn; "" where there are enough."""
-    found, wanted = len({output.id for output in sheet.outputs}), given.draw or given.next or 0
+    found = len({output.id for output in sheet.outputs})
+    wanted = given.draw or given.next or 0
     flag = "--next" if given.draw is None else "--draw"
     return f" ({flag} {wanted:,}: only {found:,} found)" if found < wanted else ""
 
@@ -349,8 +351,10 @@ def _chosen(given: LabelCommand, count: int | None) -> Iterator[str]:
 
 
 def _say_goodbye(session: _Session, console: Console, given: LabelCommand) -> None:
-    total, done = len(session.sheet.outputs), session.done()
-    run, home = session.name, home_option(given.home)
+    total = len(session.sheet.outputs)
+    done = session.done()
+    run = session.name
+    home = home_option(given.home)
     console.print()
     console.print(Text(f" labelled {session.given:,} now, {done:,} of {total:,} in all"))
     if done < total:
@@ -386,7 +390,8 @@ class _Rater:
 
     def _ask(self, output: Output, place: int) -> str:
         """Show one output and return how it was left: `next`, `back` or `quit`."""
-        session, result = self._session, self._session.opened.fetch(output)
+        session = self._session
+        result = self._session.opened.fetch(output)
         earlier = session.found(output)
         note = "" if earlier is None else str(earlier.row.get("note") or "")
         self._show(output, result, place, earlier)
@@ -440,7 +445,8 @@ class _Rater:
         return self._keys.line().strip()
 
     def _show(self, output: Output, result: CaseResult, place: int, earlier: StoredLabel | None) -> None:
-        console, total = self._console, len(self._session.sheet.outputs)
+        console = self._console
+        total = len(self._session.sheet.outputs)
         console.print()
         console.rule(style="dim")
         number = f"#{result.test_index + 1}" + (f".{result.repeat_index + 1}" if result.repeat_index else "")
@@ -518,7 +524,8 @@ def _show_review(opened: _Opened, given: LabelCommand) -> None:
 
 
 def _print_review(rows: Sequence[Reviewed], console: Console) -> None:
-    flipped, broken = sum(bool(row.is_flipped) for row in rows), sum(row.score is None for row in rows)
+    flipped = sum(bool(row.is_flipped) for row in rows)
+    broken = sum(row.score is None for row in rows)
     heading = (
         f" {plural(len(rows), 'label')}: the judge and the label disagree on {plural(flipped, 'verdict')}"
     )

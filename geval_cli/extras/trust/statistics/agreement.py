@@ -37,7 +37,9 @@ def pearson(x: Numbers, y: Numbers, shares: Numbers | None = None) -> float | No
     """
     if shares is not None:
         counted = shares > 0
-        x, y, shares = x[counted], y[counted], shares[counted] / shares.sum()
+        x = x[counted]
+        y = y[counted]
+        shares = shares[counted] / shares.sum()
     if len(x) < 2 or _is_constant(x) or _is_constant(y):  # noqa: PLR2004 - a line needs two points
         return None
     if shares is None:
@@ -120,7 +122,8 @@ def jackknife(
     Source: Efron and Stein, "The jackknife estimate of variance", 1981; Student's t with G - 1 for G groups.
     """
     everything = np.ones(len(clusters), dtype=bool)
-    value, found = statistic(everything), len(set(clusters))
+    value = statistic(everything)
+    found = len(set(clusters))
     bare = Estimate(value, None, len(clusters) if n is None else n, found)
     if value is None or found < (MIN_CLUSTERS if is_correlation else 2):
         return bare
@@ -150,7 +153,8 @@ def jackknife_interval(
         return None
     numbers = np.array(known)
     if is_correlation:
-        value, numbers = math.atanh(value), np.arctanh(numbers)
+        value = math.atanh(value)
+        numbers = np.arctanh(numbers)
     count = len(known)
     spread = float(stats.t.ppf(_CONFIDENCE_QUANTILE, count - 1)) * jackknife_error(numbers)
     low, high = value - spread, value + spread
@@ -189,7 +193,8 @@ def summary_level(
     values = np.array([value for value, _ in found if value is not None])
     used = [rows for value, rows in found if value is not None]
     homes = [{clusters[row] for row in rows} for rows in used]
-    n, skipped = sum(map(len, used)), len(found) - len(used)
+    n = sum(map(len, used))
+    skipped = len(found) - len(used)
     if not used:
         return DocumentMean(Estimate(None), 0, skipped)
     if any(len(home) > 1 for home in homes):
@@ -452,7 +457,8 @@ class ClusterRobustMean(Struct, frozen=True):
 
 def clustered_mean(values: Numbers, clusters: Sequence[str]) -> ClusterRobustMean:
     """Return the mean of values and its error; se² = G/(G-1) * sum over clusters of (sum of distances)² / n²."""
-    codes, mean = encode(clusters), float(values.mean())
+    codes = encode(clusters)
+    mean = float(values.mean())
     sums = np.bincount(codes, values - mean)
     count = len(sums)
     squares = float((sums**2).sum()) * count / (count - 1) if count > 1 else 0.0
@@ -470,7 +476,8 @@ def effective_votes(errors: Numbers, noise: float = 0.0) -> float | None:
     if count < 2 or items < 2:  # noqa: PLR2004 - a covariance is of two, from two on
         return None
     shared = np.cov(errors) - noise
-    total, own = float(shared.sum()), float(np.trace(shared))
+    total = float(shared.sum())
+    own = float(np.trace(shared))
     return count * own / total if total > _TINY and own > _TINY else None
 
 

@@ -64,7 +64,8 @@ class Objective(Struct, frozen=True):
         false_fail = good * counts.false_fail / counts.good
         if self.costs is not None:
             return -(self.costs[0] * false_pass + self.costs[1] * false_fail)
-        true_pass, true_fail = good - false_fail, 1 - good - false_pass
+        true_pass = good - false_fail
+        true_fail = 1 - good - false_pass
         passing = true_pass + false_pass
         product = passing * (1 - passing) * good * (1 - good)
         return (true_pass * true_fail - false_pass * false_fail) / math.sqrt(product) if product > 0 else None
@@ -137,7 +138,8 @@ def clear_scores(scores: Numbers, good: Verdicts, alpha: float) -> tuple[float |
     Source: Vovk, "Conditional validity of inductive conformal predictors", 2012: split conformal prediction of each
     class by itself (Mondrian).
     """
-    bad_scores, good_scores = np.sort(scores[~good]), np.sort(scores[good])
+    bad_scores = np.sort(scores[~good])
+    good_scores = np.sort(scores[good])
     if min(len(bad_scores), len(good_scores)) < labels_for_bands(alpha):
         return None
     distinct = np.unique(scores)
@@ -309,7 +311,8 @@ def _said(found: Calibration, scores: Numbers, *, present: float, base: float) -
 
 
 def _checked(held: Labelled, said: NDArray[np.float64], prevalence: float | None = None) -> HeldOutCheck:
-    good, truth = held.good, held.good.astype(np.float64)
+    good = held.good
+    truth = held.good.astype(np.float64)
     passed, present, chance, base, clear_pass, clear_fail = said
     counts, before = confusion(passed > 0, good), confusion(present > 0, good)
     known = ~np.isnan(clear_pass)

@@ -66,7 +66,8 @@ def infer_rate(items: Sequence[Item]) -> Inference | None:
 
 def _inferred(items: Sequence[Item], *, is_rate: bool) -> Inference | None:
     labelled = [(item.human, item) for item in items if item.human is not None]
-    marks, clusters = [human for human, _ in labelled], [item.cluster for _, item in labelled]
+    marks = [human for human, _ in labelled]
+    clusters = [item.cluster for _, item in labelled]
     if not labelled:
         return None
     alone = clustered_estimate(marks, clusters)
@@ -76,7 +77,8 @@ def _inferred(items: Sequence[Item], *, is_rate: bool) -> Inference | None:
         middle = _mean(others or [item.judged for _, item in labelled])
         added = [Item(middle, mark, f"\0{number}") for number, mark in enumerate(_PSEUDO_LABELS)]
     found = _correct([*items, *added])
-    groups, interval = len(set(clusters)) + len(added), None
+    groups = len(set(clusters)) + len(added)
+    interval = None
     if found is not None and groups > 1:
         if is_rate:  # the pseudo-labels do what `mean_interval` does for a mean
             spread = t_quantile(0.975, groups - 1) * math.sqrt(found.variance)
@@ -214,7 +216,8 @@ def infer_shift(before: Sequence[Item], after: Sequence[Item]) -> TrueDifference
     earlier, later = _correct(before), _correct(after)
     if earlier is None or later is None:
         return None
-    clusters, se = (len(set(earlier.clusters)), len(set(later.clusters))), None
+    clusters = (len(set(earlier.clusters)), len(set(later.clusters)))
+    se = None
     if min(clusters) >= LEAST_LABELLED and earlier.varies and later.varies:
         moved = later.influences()
         for name, influence in earlier.influences().items():
@@ -271,7 +274,8 @@ def _correct(items: Sequence[Item]) -> _Corrected | None:
     rest = [item for item in items if item.human is None]
     if not labelled:
         return None
-    marks, others = [human for human, _ in labelled], [item.judged for item in rest]
+    marks = [human for human, _ in labelled]
+    others = [item.judged for item in rest]
     weight = _weight(marks, [item.judged for _, item in labelled], others)
     differences = [human - weight * item.judged for human, item in labelled]
     return _Corrected(
@@ -362,7 +366,8 @@ def carry_over(
     if all(mark in (0.0, 1.0) for mark in marks):
         more = len(_PSEUDO_LABELS)
         share = clusters / (clusters + more)
-        centre, variance = mean * share, variance * share**2 + more / (clusters + more) ** 2
+        centre = mean * share
+        variance = variance * share**2 + more / (clusters + more) ** 2
     interval, verdict = None, CarriesOver.UNCLEAR
     if clusters > 1:
         interval = mean_interval(centre, variance, clusters + more, level=0.9, lowest=-1)
@@ -413,7 +418,8 @@ def rogan_gladen(share: float, n: float, rates: ErrorRates) -> Estimate | None:
     centre = (p + q0 - 1) / known
     shift = 2 * _Z**2 * (centre * v1 - (1 - centre) * v0)
     spread = _Z * math.sqrt(p * (1 - p) / more + (1 - centre) ** 2 * v0 + centre**2 * v1) / known
-    low, high = centre + shift - spread, centre + shift + spread
+    low = centre + shift - spread
+    high = centre + shift + spread
     labels = rates.good + rates.bad
     return Estimate(
         min(1.0, max(0.0, value)), (min(1.0, max(0.0, low)), max(0.0, min(1.0, high))), labels, labels

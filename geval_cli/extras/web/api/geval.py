@@ -252,7 +252,8 @@ def _case(asked: GEvalRequest) -> JudgedCase:
 
 def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str | None]:
     """Return the metric, and what its criteria were derived from when none were sent."""
-    criteria, derived_from = asked.criteria or (), None
+    criteria = asked.criteria or ()
+    derived_from = None
     if not criteria and not asked.evaluation_steps:
         what = " ".join(asked.name.replace("_", " ").split())
         criteria = (f"Judge the actual output by its {what}.",)

@@ -309,7 +309,8 @@ def reviewed_labels(runs: RunStore, run_id: str) -> ReviewAnswer:
     report = load_report(runs, run_id)
     kept = runs.labels().of_run(report.run.id)
     rows = review(report.results(), kept) if kept else []
-    flipped, broken = sum(bool(row.is_flipped) for row in rows), sum(row.score is None for row in rows)
+    flipped = sum(bool(row.is_flipped) for row in rows)
+    broken = sum(row.score is None for row in rows)
     return ReviewAnswer(report.run.id, flipped, broken, rows)
 
 
@@ -319,7 +320,8 @@ def _kept(runs: RunStore, name: str) -> LabelsAnswer:
 
 
 def _keep(runs: RunStore, name: str, asked: Sequence[LabelAsked]) -> KeptAnswer:
-    run_id, labels = runs.find(name).run.id, runs.labels()
+    run_id = runs.find(name).run.id
+    labels = runs.labels()
     writer = _LabelWriter(run_id, runs.cases(run_id, {label.id for label in asked}), labels)
     stored = [writer.stored(label, f"#/labels/{number}") for number, label in enumerate(asked)]
     places: dict[tuple[str, str, str], int] = {}

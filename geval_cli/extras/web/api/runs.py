@@ -86,7 +86,8 @@ def _in_api(kind: Any, default: object, option: Option) -> tuple[Any, Any]:
     """Return the type and the field of an option as a client sends it, with the limits of numbers and texts."""
     said = option.in_api or InApi(option.help)
     if said.default is not None:
-        kind, default = type(said.default), said.default
+        kind = type(said.default)
+        default = said.default
     limits = Field(ge=option.minimum, le=said.maximum or option.maximum)
     strict: dict[Any, Any] = {
         int: Annotated[int, limits, BeforeValidator(_no_text)],

@@ -174,7 +174,8 @@ def seen_run(request: Request, run_id: str) -> tuple[RunReport, RunProgress | No
         UsageError: no run, or more than one, has this id.
         StoreError: the stored runs cannot be read.
     """
-    runs, live_runs = runs_of(request), live_of(request)
+    runs = runs_of(request)
+    live_runs = live_of(request)
     live = live_runs.find(runs.find(run_id).run.id)
     if live is not None:
         return from_thread.run_sync(_seen_live, live, runs)  # it belongs to the event loop
@@ -189,7 +190,9 @@ def seen_run(request: Request, run_id: str) -> tuple[RunReport, RunProgress | No
 
 def actions_of(request: Request, report: RunReport) -> RunActions:
     """Return the actions that a run allows."""
-    run, runs, folder = report.run, runs_of(request), request.app.state.settings.folder
+    run = report.run
+    runs = runs_of(request)
+    folder = request.app.state.settings.folder
     try:
         path = live_of(request).config_of(run)
     except RefusedError as error:
@@ -227,7 +230,8 @@ def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, RunProgress]:
 def show_case(request: Request, run_id: str, test: str, repeat: str, column: str) -> HTMLResponse:
     """Return the case of a run in one cell of its matrix; all three numbers count from 0."""
     runs = runs_of(request)
-    run, pages = runs.find(run_id).run, RunPages(runs)
+    run = runs.find(run_id).run
+    pages = RunPages(runs)
     # The results of one test and repeat by column; empty for what is no number.
     if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
         row = []
@@ -286,7 +290,8 @@ def show_media(request: Request, run_id: str, sha256: str) -> Response:
     media_type = item.media_type
     asked = request.headers.get("range", "")
     headers = {"cache-control": "private, max-age=3600", "accept-ranges": "bytes"}
-    size, found = len(content), _RANGE.fullmatch(asked.strip())
+    size = len(content)
+    found = _RANGE.fullmatch(asked.strip())
     start, end = found.groups() if found else ("", "")
     # Of what is no range, several of them or one in another unit, all is given.
     if not (start or end) or (start and end and int(start) > int(end)):
@@ -401,7 +406,8 @@ def show_run(request: Request, run_id: str) -> Response:
     run = report.run
     if run.id != run_id:
         return RedirectResponse(link_with(run_link(run.id), request.query_params))
-    choice, pages = choice_of(request, runs, run.id), RunPages(runs)
+    choice = choice_of(request, runs, run.id)
+    pages = RunPages(runs)
     origin = runs.origin(run.id)
     return render_page(
         "run.html",
@@ -440,15 +446,18 @@ def export_results(request: Request, run_id: str, kind: str) -> StreamingRespons
     """Return the results that fit the filter as a file, `csv` or `jsonl`."""
     runs = runs_of(request)
     run = runs.find(run_id).run
-    choice, pages = choice_of(request, runs, run.id), RunPages(runs)
+    choice = choice_of(request, runs, run.id)
+    pages = RunPages(runs)
 
     def results() -> Iterator[CaseResult]:
         return _fitting(pages, run, choice)
 
     if kind == "csv":
-        text, media_type = csv_document(results), "text/csv; charset=utf-8"
+        text = csv_document(results)
+        media_type = "text/csv; charset=utf-8"
     elif kind == "jsonl":
-        text, media_type = (json_text(result) + "\n" for result in results()), "application/x-ndjson"
+        text = (json_text(result) + "\n" for result in results())
+        media_type = "application/x-ndjson"
     else:
         raise UsageError(f"results cannot be exported as `{kind}`", hint="use csv or jsonl")
     headers = {"content-disposition": f'attachment; filename="{run.id}.{kind}"'}
@@ -473,7 +482,9 @@ def _results_values(
     request: Request, report: RunReport, choice: ResultsQuery, facets: tuple[Facet, ...] = ()
 ) -> dict[str, Any]:
     """Return the values of the template `results.html` that depend on the filter; those of its form need `facets`."""
-    run, wanted, pages = report.run, choice.wanted, RunPages(runs_of(request))
+    run = report.run
+    wanted = choice.wanted
+    pages = RunPages(runs_of(request))
     path = run_link(run.id)
     found = _rows_of_page(pages, run.id, choice, choice.page)
     page = page_shown(choice.page, found.total, ROWS_PER_PAGE)
