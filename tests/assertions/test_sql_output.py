@@ -257,6 +257,33 @@ def test_a_table_that_is_described_counts(kind: str, output: str, stray: str | N
     assert stray is None or (result.reason or "").endswith(f"not allowed: {stray}")
 
 
+@pytest.mark.parametrize(
+    ("kind", "output", "stray"),
+    [
+        ("Snowflake", "SELECT * FROM TABLE(secrets)", "select::null::secrets"),
+        ("Snowflake", "SELECT * FROM TABLE(app.secrets)", "select::app::secrets"),
+        ("Snowflake", "SELECT * FROM TABLE('app.\"secrets\"')", "select::app::secrets"),
+        ("Snowflake", "SELECT * FROM TABLE($t)", "select::null::$t"),
+        ("Snowflake", "SELECT * FROM TABLE(f(TABLE(secrets)))", "select::null::secrets"),
+        ("Snowflake", "SELECT id FROM TABLE(orders)", None),
+        ("Snowflake", "SELECT * FROM TABLE(SPLIT_TO_TABLE('secrets', ','))", None),
+        ("Oracle", "SELECT * FROM TABLE(secrets)", "select::null::secrets"),
+        ("Trino", "SELECT * FROM TABLE(f(input => TABLE(secrets)))", "select::null::secrets"),
+        ("DuckDB", "SELECT * FROM query_table('secrets')", "select::null::secrets"),
+        ("DuckDB", "SELECT * FROM query_table(['orders', 'secrets'])", "select::null::secrets"),
+        ("DuckDB", "SELECT * FROM query('FROM secrets')", "select::null::query"),
+        ("TransactSQL", "SELECT * FROM OPENQUERY(s, 'SELECT 1')", "select::null::OPENQUERY"),
+        ("PostgreSQL", "SELECT query_to_xml('SELECT 1', true, true, '')", "select::null::query_to_xml"),
+        ("PostgreSQL", "SELECT * FROM generate_series(1, 3)", None),
+    ],
+)
+def test_a_table_that_a_function_is_given_counts(kind: str, output: str, stray: str | None) -> None:
+    rules = SqlRules(database_type=kind, allowed_tables=("orders",), allowed_columns=("id", r"\(\.\*\)"))
+    result = judged("is-sql", output, value=rules)
+    assert result.score == float(stray is None), result.reason
+    assert stray is None or (result.reason or "").endswith(f"not allowed: {stray}")
+
+
 @pytest.mark.parametrize("output", ["Replace the battery", "Replace into the box", "REPLACE INTO t"])
 def test_words_that_begin_as_a_replace_are_no_sql(output: str) -> None:
     assert not passes("is-sql", output)

@@ -59,6 +59,11 @@ _ABOUT_TABLES = frozenset(
     )
 )
 """What `PRAGMA` and `SHOW` can tell about a table that they name."""
+_RUNS_SQL = frozenset(
+    ("dblink", "external_query", "openquery", "openrowset", "query", "query_to_xml", "table_to_xml")
+)
+"""Functions that read whatever a text says, in some kind of database."""
+_READS = (exp.Query, exp.DML, exp.Table, exp.Join, exp.Pragma)
 _SEES_OUTPUTS = (exp.Order, exp.Group, exp.Having, exp.Qualify, exp.Distinct)
 """Parts of a query where a name may be that of one of its outputs."""
 _EVERYTHING = "(.*)"
@@ -135,6 +140,7 @@ def _tables(statements: Sequence[exp.Expr]) -> Iterator[str]:
                 written.setdefault(id(table), []).append(action)
                 stand_ins |= {id(target)} - {id(table)}
             yield from _described(node)
+            yield from _named(node)
         for table in statement.find_all(exp.Table):
             if table.name and id(table) not in stand_ins and not _common_query(table):
                 for action in dict.fromkeys(written.get(id(table), ["select"])):
@@ -158,6 +164,30 @@ def _described(node: exp.Expr) -> Iterator[str]:
     is_number = isinstance(given, exp.Literal) and not given.is_string
     if given and given.name and not is_number and said.name.lower().removeprefix("pragma_") in _ABOUT_TABLES:
         yield f"select::{of or 'null'}::{given.name}"
+
+
+def _named(node: exp.Expr) -> Iterator[str]:
+    """Yield the tables that `TABLE(orders)` or a function names, and a function whose SQL in a text can name any."""
+    if isinstance(node, exp.Anonymous) and node.name.lower() in _RUNS_SQL:
+        yield f"select::null::{node.name}"
+    for given in _given(node):
+        if isinstance(given, exp.Column):
+            yield f"select::{given.table or 'null'}::{given.name}"
+        elif isinstance(given, exp.Literal) and given.is_string:
+            *_, of, name = ("null", *given.name.replace('"', "").split("."))
+            yield f"select::{of}::{name}"
+        elif isinstance(given, exp.Parameter | exp.Placeholder):
+            yield f"select::null::{given.sql()}"
+
+
+def _given(node: exp.Expr) -> Sequence[exp.Expr]:
+    """Return what `TABLE(...)` or a function of tables is given; nothing for anything else."""
+    if isinstance(node, exp.TableFromRows):
+        return [node.this]
+    if not isinstance(node, exp.Anonymous) or node.name.lower() not in {"table", "query_table"}:
+        return []
+    parts = [part.expressions if isinstance(part, exp.Array) else [part] for part in node.expressions]
+    return [item for part in parts for item in part]
 
 
 def _written(node: exp.Expr) -> Iterator[tuple[exp.Table, str]]:
@@ -226,7 +256,8 @@ def _columns(statements: Sequence[exp.Expr]) -> Iterator[str]:
         known: dict[int, set[str]] = {}
         for column in statement.find_all(exp.Column):
             name = _EVERYTHING if isinstance(column.this, exp.Star) else column.name
-            if not _is_output(column, column.name.lower(), column.table.lower(), known):
+            is_table = column.parent is not None and column in _given(column.parent)
+            if not is_table and not _is_output(column, column.name.lower(), column.table.lower(), known):
                 yield f"{_action_at(column)}::{aliases.get(column.table, column.table) or 'null'}::{name}"
         for star in statement.find_all(exp.Star):
             if not isinstance(star.parent, exp.Column | exp.Count) and not _is_output(star, "", "", known):
@@ -257,6 +288,10 @@ def _is_output(node: exp.Expr, name: str, of: str, known: dict[int, set[str]]) -
 
     query = node.parent
     while query is not None:
+        # Quickly past the hundreds of conditions that one may stand in.
+        if isinstance(query, exp.Condition) and not isinstance(query, _READS):
+            node, query = query, query.parent
+            continue
         if isinstance(query, exp.Pragma):
             return True  # the name of a table
         if isinstance(query, exp.SetOperation) and isinstance(node, exp.Order):
