@@ -177,7 +177,7 @@ def _named(node: exp.Expr) -> Iterator[str]:
             *_, of, name = ("null", *given.name.replace('"', "").split("."))
             yield f"select::{of}::{name}"
         elif isinstance(given, exp.Parameter | exp.Placeholder):
-            yield f"select::null::{given.sql()}"
+            yield f"select::null::${given.name}"
 
 
 def _given(node: exp.Expr) -> Sequence[exp.Expr]:
