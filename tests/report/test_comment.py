@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer, Reply
-from support.realistic_runs import Shape, realistic_report
+from support.realistic_runs import COLUMNS, Shape, realistic_report
 from support.sample_run import make_case, make_judged, make_report
 
 from geval_cli.extras.pull_requests.comment import comment_text, marker
@@ -336,6 +336,25 @@ def test_a_comment_on_a_large_run_fits() -> None:
     text = comment_text(realistic_report(), realistic_report(Shape(drift=0.1)))
     assert text.count("```diff") == 5
     assert len(text) < TEXT_MAX // 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ((12, 3), (8, 3), "- changed: `4 tests removed`"),
+        ((8, 3), (12, 3), "- changed: `4 tests added`"),
+        ((8, 3), (8, 2), "- 1 column only in `main`: `"),
+        ((8, 1), (8, 3), "- 2 columns only in this pull request: `"),
+        ((8, 3), (8, 3), ""),
+    ],
+)
+def test_a_comment_says_what_only_one_side_has(
+    before: tuple[int, int], after: tuple[int, int], said: str
+) -> None:
+    runs = [realistic_report(Shape(tests=tests, columns=COLUMNS[:count])) for tests, count in (before, after)]
+    lines = [line for line in comment_text(runs[1], runs[0], base="main").split("\n") if line[:2] == "- "]
+    of_sides = [line for line in lines if "changed:" in line or "only in" in line]
+    assert [line[: len(said)] for line in of_sides] == ([said] if said else [])
 
 
 def run_of(case: CaseResult) -> RunReport:

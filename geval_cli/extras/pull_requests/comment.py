@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from difflib import unified_diff
 from itertools import groupby
 
+from geval_cli.engine.columns import column_name
 from geval_cli.errors import UsageError
 from geval_cli.extras.compare.comparison import (
     Change,
@@ -21,6 +22,7 @@ from geval_cli.extras.compare.comparison import (
     place_of,
     turned_reason,
 )
+from geval_cli.extras.compare.matching import match_columns
 from geval_cli.extras.pull_requests.markdown_file import MARKS, TEXT_MAX
 from geval_cli.numbers import format_cost, format_duration, format_score, plural
 from geval_cli.records import CaseResult, RunStatus, Status, Usage
@@ -96,9 +98,16 @@ def comment_text(
             _, sentence = headline(
                 found.rows, found.paired, found.overall, (base, "this pull request"), code_span
             )
-            lines = [f"**{sentence}**", ""]
-            lines += [f"- {code_span(one_line(text, _REASON_WIDTH))}" for text in found.warnings]
-            decision = "\n".join(lines) + ("\n" if found.warnings else "")
+            told = [f"- {code_span(one_line(text, _REASON_WIDTH))}" for text in found.warnings]
+            # What only one side has is in no figure: a pull request may have removed what failed.
+            if found.changes:
+                told.append(f"- changed: {code_span(one_line('; '.join(found.changes), _REASON_WIDTH))}")
+            match = match_columns(baseline.columns, report.columns)
+            for where, alone in ((base, match.only_before), ("this pull request", match.only_after)):
+                if alone:
+                    names = one_line(", ".join(map(column_name, alone)), _REASON_WIDTH)
+                    told.append(f"- {plural(len(alone), 'column')} only in {where}: {code_span(names)}")
+            decision = "\n".join([f"**{sentence}**", "", *told]) + ("\n" if told else "")
             parts += [decision, _changes(found, base)]
             changed = pairs.pairs
     broken = [gate for gate in shown_gates(report.summary.gates) if gate.status is not Status.PASSED]
