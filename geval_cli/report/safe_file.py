@@ -26,8 +26,8 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_LINKS = getattr(os, "O_NOFOLLOW_ANY", 0)  # of macOS, where each folder above may be closed to readers
 _ADVICE = "write the stored results again with `geval show RUN -o FILE`"
 _HINTS = {
-    errno.ENOSPC: "free some space, then write it again with `geval show RUN -o FILE`",
-    errno.EDQUOT: "free some space, then write it again with `geval show RUN -o FILE`",
+    errno.ENOSPC: "free some space, then write it again (results of a run: `geval show RUN -o FILE`)",
+    errno.EDQUOT: "free some space, then write it again (results of a run: `geval show RUN -o FILE`)",
     errno.EACCES: "choose a writable folder",
     errno.EPERM: "choose a writable folder",
     errno.EROFS: "choose a folder on a writable disk",

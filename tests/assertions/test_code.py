@@ -84,6 +84,8 @@ def test_named_scores_of_the_code_are_metrics(tmp_path: Path) -> None:
     row = ran(tmp_path, js("({pass: true, score: 1, namedScores: {length: 0.5, tone: 0.25}})"))
     assert row["named_scores"] == {"length": 0.5, "tone": 0.25}
     assert row["score"] == 1
+    row = ran(tmp_path, py("{'pass': True, 'named_scores': {'kind': True, 'short': False, 'no': None}}"))
+    assert row["named_scores"] == {"kind": 1.0, "short": 0.0}
 
 
 def test_code_without_a_verdict_is_an_error(tmp_path: Path) -> None:
@@ -104,6 +106,8 @@ def test_code_without_a_verdict_is_an_error(tmp_path: Path) -> None:
         (py("{'Pass': False, 'score': 1}"), "it is called `pass`"),
         (py("{'success': False, 'score': 1}"), "it is called `pass`"),
         (py("{'pass': True, 'Score': 0.1}"), "it is called `score`"),
+        (py("{'pass': True, 'named_scores': {'a': float('nan')}}"), "named score `a` is not a number"),
+        (js("({pass: true, namedScores: {a: 1, b: 'high'}})"), "named score `b` is not a number"),
         (py("import os; os._exit(1)"), "ended its process"),
     ]
     found = judged(tmp_path, *(item for item, _ in table))

@@ -322,7 +322,12 @@ class CodeAssertion(Assertion):
             ):
                 return outcome
             return replace(outcome, score=1 - outcome.score)  # `not-` will turn it back
-        outcome = _outcome(_spelled(value), self.threshold)
+        found = _spelled(value)
+        outcome = _outcome(found, self.threshold)
+        for name, score in _named_in(found).items():
+            if score is not None and not isinstance(score, bool) and not _is_number(score):
+                hint = "return a number, or null where there is no score"
+                raise UnjudgeableError(f"the code's named score `{name}` is not a number", hint=hint)
         if outcome.score is not None and not 0 <= outcome.score <= 1:
             hint = "scale it to 0 to 1, or return a comparison with the expected value"
             raise UnjudgeableError(f"the code's score is {outcome.score:g}, not between 0 and 1", hint=hint)
@@ -403,11 +408,15 @@ def _scored(score: float, threshold: float | None) -> Outcome:
     return Outcome(Status.PASSED if passed else Status.FAILED, score, reason, threshold)
 
 
+def _named_in(value: JsonValue) -> Mapping[str, JsonValue]:
+    named = _first(value, "namedScores", "named_scores") if isinstance(value, Mapping) else None
+    return named if isinstance(named, dict) else {}
+
+
 def _parts(value: Mapping[str, JsonValue]) -> Iterator[AssertionResult]:
     """Yield the further results of the code: named scores, and the results of its own parts."""
-    named = _first(value, "namedScores", "named_scores")
-    for name, score in named.items() if isinstance(named, dict) else ():
-        if _is_number(score):
+    for name, score in _named_in(value).items():
+        if _is_number(score) or isinstance(score, bool):
             yield AssertionResult("named-score", str(name), Status.NOT_EVALUATED, float(score))
     parts = _first(value, "componentResults", "component_results")
     for part in parts if isinstance(parts, list) else ():
