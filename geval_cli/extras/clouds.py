@@ -55,7 +55,7 @@ from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.anthropic import AnthropicProvider
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.providers.wire.google import GoogleProvider
-from geval_cli.providers.wire.parameters import check_parameters, places_of
+from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
 from geval_cli.providers.wire.refusals import CLOUD_CREDENTIALS
 from geval_cli.records import ModelRequest
 from geval_cli.source.access import TRUST_HINT
@@ -584,7 +584,9 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
         secrets=secrets,
         key_source=login.title if login and cloud else source_of_sent(key_source, key_header, own_headers),
         limits=limits_of(settings),
-        wire=wire_parameters(source.spec.config, VERTEX_KEYS),
+        wire=parameters_of(
+            source, wire_parameters(source.spec.config, VERTEX_KEYS), publisher_of(source) or "google"
+        ),
         places=places_of(source),
         place=source.place,
         price=price_of(settings, url=url, model=source.name),

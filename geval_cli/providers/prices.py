@@ -161,7 +161,8 @@ class ListPrice(Struct, frozen=True):
             "cache_write_1h_tokens": tokens.long_cache_write_tokens,
             "input_audio_tokens": tokens.input_audio_tokens,
             "output_audio_tokens": tokens.output_audio_tokens,
-            "web_searches": tokens.web_searches,
+            # Models of OpenAI that search for each answer do not say so.
+            "web_searches": tokens.web_searches or int("-search-" in model),
         }
         usage = table.Usage(**{name: count for name, count in counts.items() if count})
         conditions = dict(tokens.conditions)
@@ -187,7 +188,7 @@ class ListPrice(Struct, frozen=True):
         # Without a price of its own the table would count sound as text, which costs a fraction of it.
         needed += ["input_audio_mtok"] if tokens.input_audio_tokens else []
         needed += ["output_audio_mtok"] if tokens.output_audio_tokens else []
-        needed += ["web_searches_kcount"] if tokens.web_searches else []
+        needed += ["web_searches_kcount"] if counts["web_searches"] else []
         is_listed = all(getattr(found.model_price, name) is not None for name in needed)
         return float(found.total_price) * share if is_listed else None
 

@@ -82,7 +82,7 @@ def problems_of(name: str, config: dict[str, Any]) -> list[Problem]:
     return check_provider(spec, env={}, base_dir=Path())
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", [*WIRES, "vertex:claude-opus-4-6", "vertex:gemini-2.5-flash"])
 def test_no_parameter_vanishes_without_a_word(wire: str) -> None:
     without, lost = payload_of(wire, {}), {}
     for name in sorted(WIRE_SETTINGS.keys() - OWN):

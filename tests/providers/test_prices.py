@@ -128,6 +128,15 @@ def test_only_vendors_that_tell_their_bill_are_believed_what_they_charged() -> N
 
 
 @pytest.mark.parametrize(
+    "model", ["gpt-4o-search-preview", "gpt-5-search-api", "gpt-4o-mini-search-preview-2025-03-11"]
+)
+def test_a_model_that_searches_for_each_answer_never_costs_its_tokens_alone(model: str) -> None:
+    found = ListPrice("openai", model).cost_usd(TokenUsage(1000, 100))
+    assert found is None or found >= 0.01
+    assert ListPrice("openrouter", f"openai/{model}").cost_usd(TokenUsage(9, 1, charged_usd=0.04)) == 0.04
+
+
+@pytest.mark.parametrize(
     ("price", "tokens", "cost_usd"),
     [
         (FixedPrice(3, 15), TokenUsage(1_000_000, 100_000), 4.5),
