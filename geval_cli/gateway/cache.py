@@ -192,7 +192,8 @@ def _question_bytes(identity: ProviderIdentity, request: ModelRequest) -> bytes:
     if request.tools:
         question.append([[tool.name, tool.description, tool.parameters] for tool in request.tools])
     if identity.variables:
-        question.append({name: request.variables.get(name) for name in identity.variables})
+        seen = request.variables  # templates may name `vars` itself, all of them
+        question.append({name: seen if name == "vars" else seen.get(name) for name in identity.variables})
     return encode_json(question)
 
 

@@ -10,7 +10,10 @@ from support.loopback import LoopbackServer, RecordedRequest, Reply
 from geval_cli.errors import ProviderRequestError, ProviderResponseError, ProviderShapeError
 from geval_cli.extras.http_provider.placeholders import follow_path, parse_path
 from geval_cli.gateway.cache import choice_keys
+from geval_cli.providers.registry import build_provider
 from geval_cli.records import Message, ModelRequest, ModelResponse
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 
 SIGNED_BY = {"accessKeyId": "A", "secretAccessKey": "secret-0123456789", "sessionToken": "session-0123456789"}
 TRICKY = 'He said "no"\nand \\left {{ messages }}'
@@ -103,6 +106,36 @@ def test_only_variables_that_are_sent_tell_answers_apart() -> None:
 
     assert key(user="a") != key(user="b")
     assert key(user="a", other="1") == key(user="a", other="2")
+
+
+class _PromptfooSpec(ProviderSpec):
+    rules = PROMPTFOO_RULES
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ user }}",
+        "{{ vars.user }}",
+        "{{ vars | dump }}",
+        "{{ vars['user'] }}",
+        "{% for name, value in vars %}{{ name }}={{ value }};{% endfor %}",
+        "{{ vars['order-id'] }}",
+        "{{ übung }}",
+        "{{ [übung, 1] | join }}",
+    ],
+)
+def test_whatever_templates_make_of_variables_tells_answers_apart(template: str) -> None:
+    spec = _PromptfooSpec(id="http://x.example", config={"body": {"q": template}})
+    model = build_provider(spec, env={}, base_dir=Path())
+
+    def key_and_body(value: str) -> tuple[object, bytes]:
+        request = ask("p", variables={"user": value, "order-id": value, "übung": value})
+        return choice_keys(model.identity, request), model._call(request).body  # type: ignore[attr-defined]
+
+    (one, sent), (other, sent_next) = key_and_body("a"), key_and_body("b")
+    assert sent != sent_next
+    assert one != other
 
 
 def test_a_chat_prompt_is_sent_as_the_json_text_of_its_messages() -> None:

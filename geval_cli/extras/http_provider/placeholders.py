@@ -162,7 +162,7 @@ def has_response_code(config: Mapping[str, Any]) -> bool:
 
 
 _EXPRESSION = compile_later(r"\{[{%](.*?)[%}]\}", re.DOTALL)
-_NAME = compile_later(r"[A-Za-z_$][\w$]*")
+_NAME = compile_later(r"[^\W\d][\w$]*|\$[\w$]*")
 _OWN_PLACE = compile_later(r"\s*\{\{\s*(messages|vars(?:\.[A-Za-z_]\w*)+)\s*\}\}\s*")
 
 
