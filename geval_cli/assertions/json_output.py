@@ -104,9 +104,9 @@ def schema_slips(written: WrittenSchema, place: SourcePath) -> list[Problem]:
     schema = parse_schema(written)
     unknown = unknown_keywords(json.dumps(schema))
     told = [
-        (f"`{key}` is no keyword of JSON Schema, so it checks nothing", f"did you mean `{near}`?")
+        (f"JSON Schema knows no `{key}`, so it checks nothing", f"did you mean `{near}`?")
         for key in unknown[:_MOST_SLIPS]
-        if key not in _ELSEWHERE and (near := did_you_mean(key, _KEYWORDS))
+        if key not in _ELSEWHERE and (near := did_you_mean(key, _KEYWORDS) or _nearest_format(key))
     ]
     if not told and isinstance(schema, dict) and schema and _KEYWORDS.isdisjoint(schema):
         hint = "put the names of properties under `properties`"
@@ -117,7 +117,10 @@ def schema_slips(written: WrittenSchema, place: SourcePath) -> list[Problem]:
 
 @lru_cache(maxsize=256)
 def unknown_keywords(schema_text: str) -> tuple[str, ...]:
-    """Return the keys of a sound schema that are no keywords, which validation leaves out; each once."""
+    """Return the keys of a sound schema that are no keywords, which validation leaves out; each once.
+
+    With them are misspelt formats, as `format: emial`.
+    """
     schema: Schema = json.loads(schema_text)
     specification = specification_with(_validator_class(schema).META_SCHEMA["$schema"])
     pending = [specification.create_resource(schema)]
@@ -126,8 +129,17 @@ def unknown_keywords(schema_text: str) -> tuple[str, ...]:
         part = pending.pop()
         if isinstance(part.contents, dict):
             found |= dict.fromkeys(key for key in part.contents if key not in _KEYWORDS)
+            if _nearest_format(form := f"format: {part.contents.get('format')}"):
+                found[form] = None
         pending.extend(part.subresources())
     return tuple(found)
+
+
+def _nearest_format(written: str) -> str | None:
+    """Return the format that `format: emial` was most likely meant to name; None of a format, or of anything else."""
+    start, _, name = written.partition(": ")
+    is_known = start != "format" or name in _FORMATS.checkers or name.startswith("iri")
+    return None if is_known else did_you_mean(name, _FORMATS.checkers)
 
 
 def schema_errors(value: JsonValue, schema: Schema) -> list[str]:

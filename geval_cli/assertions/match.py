@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import unicodedata
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
@@ -76,7 +77,7 @@ class TextListAssertion(Assertion):
         if not expected:
             message = f"{self.base_type} has nothing to look for ({context.where})"
             problems.append(Problem(message, place, "list at least one text in `value`"))
-        elif "" in expected and self.base_type.endswith("-any"):
+        elif "" in expected and (self.base_type.endswith("-any") or not any(expected)):
             problems.append(_always(self, place, context))
         return problems
 
@@ -131,7 +132,8 @@ class EqualsAssertion(Assertion):
         held = held_data(self.value, subject.test, tools.templates) if isinstance(self.value, str) else None
         if held is None and not isinstance(self.value, dict | list) and self.value is not None:
             expected = tools.templates.render(as_text(self.value), subject.test.variables)
-            return _outcome(subject.text == expected, expected)
+            nearly = _nearly(str.__eq__, subject.text, expected, "is")
+            return _outcome(subject.text == expected, expected, nearly)
         render = partial(filled, test=subject.test, templates=tools.templates)
         value = expected_data(self.value, render, tools.rules) if held is None else held
         try:
@@ -163,9 +165,15 @@ def is_same_json(one: JsonValue, other: JsonValue) -> bool:
     return bool(one == other)
 
 
-def _outcome(passed: bool, expected: str) -> Outcome:
+def _outcome(passed: bool, expected: str, nearly: str = "") -> Outcome:
     does = "equals" if passed else "is not equal to"
-    return Outcome.of(passed, f'the output {does} "{shortened(expected)}"')
+    return Outcome.of(passed, f'the output {does} "{shortened(expected)}"{"" if passed else nearly}')
+
+
+def _nearly(holds: Callable[[str, str], bool], output: str, value: str, does: str) -> str:
+    """Return what to say of a comparison that fails by what a reader cannot see: white space, or e and an accent."""
+    seen = (" ".join(unicodedata.normalize("NFC", text).split()) for text in (output, value))
+    return f"; apart from white space and the encoding of accents, it {does}" if holds(*seen) else ""
 
 
 def is_javascript_pattern(pattern: str) -> bool:
@@ -302,8 +310,15 @@ class TextAssertion(Assertion):
         else:
             folded = _folding(tools.rules) if self.base_type == "icontains" else str
             passed = comparison.holds(folded(subject.text), folded(value))
-        does = comparison.does if passed else comparison.does_not
-        return Outcome.of(passed, f'the output {does} "{shortened(value)}"{comparison.remark}')
+        does, remark = comparison.does, comparison.remark
+        if not passed:
+            does = comparison.does_not
+            remark += (
+                ""
+                if self.base_type == "regex"
+                else _nearly(comparison.holds, folded(subject.text), folded(value), "does")
+            )
+        return Outcome.of(passed, f'the output {does} "{shortened(value)}"{remark}')
 
 
 def _folding(rules: DialectRules) -> Callable[[str], str]:

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from geval_cli.assertions.registry import ASSERTION_TYPES
-from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
@@ -460,6 +460,7 @@ class TableReader:
         self._flat = FlatColumns(reading, names)
         self._width = len(header.cells)
         self._names = self._read_header(header)
+        self._unnamed = [place for place, cell in enumerate(header.cells) if not cell_text(cell).strip()]
         positions = CellPositions(header, path, self._names, "tests")
         for name in self._names:
             self._flat.path_of(name, positions.place())
@@ -470,6 +471,14 @@ class TableReader:
         if len(row.cells) != self._width:
             self._reading.problems.append(uneven_problem(row, self._width, self._path))
             return None
+        for column in self._unnamed:
+            cell = cell_text(row.cells[column]).strip()
+            if cell and not (column == 0 and cell.isdecimal()):  # as pandas numbers rows
+                message = "this cell is left out, because its column has no name"
+                at, self._unnamed = row.location(self._path, column), []
+                hint = "name the column in the first row, or clear it"
+                self._reading.problems.append(Problem(message, at, hint, severity=Severity.WARNING))
+                break
         place = CellPositions(row, self._path, self._names, f"tests[{index}]").place()
         cells = {
             name: self._value(name, cell_text(row.cells[column]), place)

@@ -35,6 +35,32 @@ def judged(kind: str, value: object, output: JsonValue, **variables: JsonValue) 
 
 
 @pytest.mark.parametrize(
+    ("kind", "value", "output", "nearly"),
+    [
+        ("equals", "a\nb", "a\r\nb", "it is"),
+        ("equals", "a", "a\n", "it is"),
+        ("equals", "caf\u00e9", "cafe\u0301", "it is"),
+        ("contains", "cafe\u0301", "a caf\u00e9", "it does"),
+        ("not-contains", "10 km", "about 10\u00a0km", "it does"),
+        ("icontains", "CAFE\u0301", "a caf\u00e9", "it does"),
+        ("starts-with", "a", " a", "it does"),
+        ("ends-with", ".", "So.\n", "it does"),
+        ("equals", "a b", "ab", ""),
+        ("equals", "a", "b", ""),
+        ("contains", "a", "b", ""),
+        ("regex", "^a", " a", ""),
+    ],
+)
+def test_the_reason_tells_of_a_difference_that_cannot_be_seen(
+    kind: str, value: str, output: str, nearly: str
+) -> None:
+    result = judged(kind, value, output)
+    assert result.status is (Status.PASSED if kind.startswith("not-") else Status.FAILED)
+    said = f"; apart from white space and the encoding of accents, {nearly}"
+    assert (result.reason or "").endswith(said if nearly else '"')
+
+
+@pytest.mark.parametrize(
     ("kind", "value", "output", "passes"),
     [
         ("contains", "Paris", "It is Paris.", True),

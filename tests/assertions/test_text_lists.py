@@ -98,6 +98,8 @@ def test_nothing_to_look_for_is_a_problem() -> None:
         ("icontains-any", ("{{e}}", "a"), "passes"),
         ("not-contains-any", ("a", "{{e}}"), "fails"),
         ("contains-any", "a,, b,", None),
+        ("contains-all", ("", "{{e}}"), "passes"),
+        ("not-icontains-all", ("{{e}}",), "fails"),
         ("contains-all", ("a", ""), None),
         ("contains-any", ("a", "{{x}}"), None),
         ("contains", "{{x}}", None),

@@ -301,6 +301,27 @@ def test_a_mistake_in_a_table_is_shown_at_its_cell(
     assert shown.endswith(f"t.csv:{where}") if where else "gevalconfig.json" in shown
 
 
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("q,\na,lost\nb,lost\n", "2:3"),
+        ("q,,b\na,,c\nd,lost,e\n", "3:3"),
+        ("q; ;b\na;lost;c\n", "2:3"),
+        (",q\nlost,a\n", "2:1"),
+        (",q\n0,a\n1,b\n", ""),
+        ("q,,\na,, \n", ""),
+    ],
+)
+def test_a_cell_below_no_name_is_told_once(tmp_path: Path, text: str, where: str) -> None:
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    tests = opened(
+        tmp_path, {"prompts": ["{{ q }}"], "providers": ["echo"], "tests": "file://t.csv"}
+    ).suite.tests
+    assert [case.vars["q"] for case in tests]
+    told = [str(problem.location) for problem in tests.warnings.values() if "no name" in problem.message]
+    assert [place.rpartition("t.csv:")[2] for place in told] == ([where] if where else [])
+
+
 def test_a_mistake_in_a_sheet_is_shown_at_its_cell(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
