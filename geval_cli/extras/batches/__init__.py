@@ -1,1 +1,1 @@
-"""Requests submitted as batches, at half the price: `geval run --batch`."""
+"""Requests submitted in batches at half the price: `geval run --batch`."""

@@ -1,4 +1,4 @@
-"""Anthropic's Message Batches: requests go up in one call, answers come back as lines."""
+"""Anthropic's Message Batches: requests are uploaded in one call, answers come back as JSON lines."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, BinaryIO
@@ -45,7 +45,7 @@ _INTERNAL_ERROR = 500
 
 
 class AnthropicBatches:
-    """The batches of one workspace. A batch keeps no name of ours; `find` goes by its size and its time."""
+    """The batches of one workspace. Anthropic stores no label, so `find` matches batches by size and time."""
 
     fewest_requests = 1
     most_requests = 100_000
@@ -96,16 +96,16 @@ class AnthropicBatches:
         await self._ask("POST", f"/{quote(remote_id, safe='')}/cancel", body=b"{}")
 
     async def results(self, batch: RemoteBatch) -> AsyncIterator[BatchLine]:
-        # Not from the address that the answer names: the key is sent along.
+        # Not from the address in the answer: the key would be sent there.
         call = self._call("GET", f"/{quote(batch.id, safe='')}/results")
         async for line in readable_lines(self._transport.stream_lines(call, self._context), _line):
             yield line
 
     async def aclose(self) -> None:
-        """Nothing, on purpose: the connections are the provider's, which closes them."""
+        """Do nothing: the connections belong to the provider, which closes them."""
 
     async def _ask(self, method: str, path: str = "", *, body: bytes = b"") -> RemoteBatch:
-        """Return the batch in the answer."""
+        """Send a request and return the batch in its answer."""
         found, reply = await self._exchange(method, path, body=body)
         if not _is_batch(found):
             raise response_error("an answer that does not describe a batch", reply, self._context)
@@ -167,5 +167,5 @@ def _line(text: bytes) -> BatchLine:
 
 
 def batches_of(endpoint: Endpoint, transport: Transport) -> BatchApi:
-    """Return the batches of an endpoint."""
+    """Return the batch API of an endpoint."""
     return AnthropicBatches(endpoint, transport)

@@ -1,4 +1,4 @@
-"""A vendor's API for batches: many requests are submitted together and answered within a day, for less money."""
+"""The interface to a vendor's batch API: many requests submitted together, answered within a day for less money."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 
 LOGPROBS_PER_BATCH = 5_000
-"""With token log-probabilities an answer takes some 70 kB; so many of them are a file that can be fetched again."""
+"""An answer with token log-probabilities takes about 70 kB; a results file with more of them is slow to re-fetch."""
 
 
 _MOST_DIGITS = 18
@@ -28,7 +28,7 @@ _MOST_EMPTY_PAGES = 100  # in a row: where a list is filtered, its pages may be
 
 
 class RemoteState(StrEnum):
-    """States of a batch as its provider has it."""
+    """The state of a batch at its provider."""
 
     RUNNING = auto()
     COMPLETED = auto()
@@ -41,11 +41,11 @@ class RemoteBatch(Struct, frozen=True):
     """A batch as its provider describes it. Times are seconds since 1970.
 
     Attributes:
-        total: its requests, 0 while the provider does not say.
-        answered: those that are done, whatever came of them.
-        label: our name of it, where the provider keeps one.
-        results: where its results are; of several, each holds some.
-        code: why it failed, in the provider's words; `message` is for people.
+        total: the number of its requests; 0 while the provider does not say.
+        answered: how many of them are finished, successfully or not.
+        label: the label geval gave it, if the provider stores one.
+        results: the ids or addresses of its results files; each may hold a part.
+        code: the provider's error code if it failed; `message` is the text for people.
     """
 
     id: str
@@ -60,12 +60,12 @@ class RemoteBatch(Struct, frozen=True):
 
     @property
     def is_token_limit(self) -> bool:
-        """Return whether the provider takes no more tokens at a time; nothing was asked then."""
+        """Return whether the provider refused the batch as too many tokens are queued; none of it was processed."""
         return self.code == "token_limit_exceeded"
 
 
 class BatchLine(Struct, frozen=True):
-    """One result: an HTTP status with a body, or no answer at all because the batch ended before (`is_left_out`)."""
+    """One result: an HTTP status and body, or neither because the batch ended before its turn (`is_left_out`)."""
 
     custom_id: str
     status: int = 200
@@ -74,18 +74,18 @@ class BatchLine(Struct, frozen=True):
 
 
 class BrokenResultsError(ValueError):
-    """Lines of results are not what the API promises: the file was cut, or is another one."""
+    """The results file does not have the documented format: it is truncated, or it is a different file."""
 
 
 class FileNotReadyError(Exception):
-    """The provider is still reading the file of a batch, which can be created a little later."""
+    """The provider is still processing the uploaded file; creating the batch works a little later."""
 
 
 class BatchApi(Protocol):
-    """One provider's batches. All methods raise a ProviderError when the provider cannot be asked or refuses.
+    """The batch API of one provider. Every method raises a ProviderError when the provider is unreachable or refuses.
 
     Attributes:
-        fewest_requests, most_requests, most_bytes: what one batch takes.
+        fewest_requests, most_requests, most_bytes: the limits of one batch.
     """
 
     fewest_requests: int
@@ -93,44 +93,44 @@ class BatchApi(Protocol):
     most_bytes: int
 
     def line(self, custom_id: str, body: bytes) -> bytes:
-        """Return a request as the file of a batch has it; `body` is its JSON."""
+        """Return the line for one request in the batch's input file; `body` is its JSON."""
         ...
 
     async def upload(self, batch_id: str, file: BinaryIO) -> str | None:
-        """Upload the lines of a batch, and return the name of the file; None where a batch takes them itself."""
+        """Upload the lines of a batch and return the file's id; None if lines are sent when the batch is created."""
         ...
 
     async def create(self, batch_id: str, file_id: str | None, file: BinaryIO | None) -> RemoteBatch:
-        """Create a batch of an uploaded file, or of `file`.
+        """Create a batch from an uploaded file, or from `file`.
 
         Raises:
-            FileNotReadyError: the file has not been read yet.
+            FileNotReadyError: the provider has not finished processing the uploaded file.
         """
         ...
 
     async def find(
         self, batch_id: str, *, since: float, requests: int, file_id: str | None
     ) -> list[RemoteBatch]:
-        """Return the batches that may be `batch_id`, which had `requests` requests and was begun at `since`.
+        """Return the batches that could be `batch_id`, which has `requests` requests and was created after `since`.
 
-        One that it certainly is has `batch_id` as its label. `file_id` is what `upload` returned.
+        A certain match has `batch_id` as its label. `file_id` is the value that `upload` returned.
         """
         ...
 
     async def get(self, remote_id: str) -> RemoteBatch:
-        """Return a batch as it is now."""
+        """Return the current state of a batch."""
         ...
 
     def results(self, batch: RemoteBatch) -> AsyncIterator[BatchLine]:
-        """Yield the results of a batch that has ended, in no order.
+        """Yield the results of a finished batch, in any order.
 
         Raises:
-            BrokenResultsError: some lines cannot be read; it comes after all that can.
+            BrokenResultsError: some lines are unreadable; raised after all readable ones were yielded.
         """
         ...
 
     async def cancel(self, remote_id: str) -> None:
-        """Ask the provider to end a batch; what is answered by then is kept, and paid for."""
+        """Ask the provider to cancel a batch; requests answered by then are kept and paid for."""
         ...
 
     async def aclose(self) -> None:
@@ -139,10 +139,10 @@ class BatchApi(Protocol):
 
 
 def read_line(text: bytes | str, *, id_key: str = "custom_id") -> Mapping[str, Any]:
-    """Return the object in a line of results.
+    """Parse one line of a results file into an object.
 
     Raises:
-        BrokenResultsError: it holds none.
+        BrokenResultsError: the line holds no such object.
     """
     try:
         found = decode_json(text)
@@ -156,10 +156,10 @@ def read_line(text: bytes | str, *, id_key: str = "custom_id") -> Mapping[str, A
 async def readable_lines(
     texts: AsyncIterator[bytes], read: Callable[[bytes], BatchLine]
 ) -> AsyncIterator[BatchLine]:
-    """Yield what `read` makes of each line that is not blank.
+    """Yield `read(line)` for each line that is not blank.
 
     Raises:
-        BrokenResultsError: some lines cannot be read; all others have been yielded by then.
+        BrokenResultsError: some lines are unreadable; raised after all readable ones were yielded.
     """
     broken, first = 0, ""
     async for text in texts:
@@ -174,12 +174,12 @@ async def readable_lines(
 
 
 def joined(head: Mapping[str, JsonValue], name: str, body: bytes) -> bytes:
-    """Return the line of an object whose last key, `name`, holds `body`, which is JSON already."""
+    """Return the JSON line of an object whose last key, `name`, holds `body`, which is already JSON."""
     return json.dumps(head).encode()[:-1] + f', "{name}": '.encode() + body + b"}\n"
 
 
 def moment(value: Any) -> float | None:
-    """Return a moment that an API gives as seconds since 1970 or as text (ISO 8601); None for what is neither."""
+    """Parse a time given as seconds since 1970 or as ISO 8601 text; None for anything else."""
     if not isinstance(value, str):
         return finite_number(value)
     try:
@@ -189,17 +189,17 @@ def moment(value: Any) -> float | None:
 
 
 def is_too_old(created_at: float | None, since: float) -> bool:
-    """Return whether a batch was created before `since`, though the clocks here and there may differ."""
+    """Return whether a batch was created before `since`, allowing for clock differences."""
     return created_at is not None and created_at < since - _CLOCKS_DIFFER_S
 
 
 def has_texts(item: Any, *names: str) -> bool:
-    """Return whether an item of an answer is an object that has a text under each of `names`."""
+    """Return whether `item` is an object with a string under each of `names`."""
     return isinstance(item, dict) and all(isinstance(item.get(name), str) and item[name] for name in names)
 
 
 class ListedPages:
-    """The pages of a list of batches that were read. A server may ignore which page it is asked for."""
+    """The pages of a batch list read so far. Guards against servers that ignore the page parameter."""
 
     def __init__(self, provider_id: str) -> None:
         self._provider_id = provider_id
@@ -207,10 +207,10 @@ class ListedPages:
         self._empty = 0
 
     def turn(self, ids: Iterable[str]) -> None:
-        """Take note of the batches on a page.
+        """Record the batch ids on a page.
 
         Raises:
-            ProviderResponseError: it brings nothing that earlier pages did not have.
+            ProviderResponseError: the page has no batch that earlier pages did not have.
         """
         page = set(ids)
         self._empty = 0 if page else self._empty + 1
@@ -224,12 +224,12 @@ class ListedPages:
 async def labelled(
     batch_id: str, provider_id: str, page_of: Callable[[str], Awaitable[tuple[list[RemoteBatch], Any]]]
 ) -> list[RemoteBatch]:
-    """Return the batch that has `batch_id` as its label, if any page has it.
+    """Return the batch labelled `batch_id`, if any page lists it.
 
     Args:
-        batch_id: our name of the batch.
-        provider_id: the provider whose list it is.
-        page_of: gives the batches of the page that a token names ("": the first), and the token of the next.
+        batch_id: the label that geval gave the batch.
+        provider_id: the provider whose list is searched.
+        page_of: returns the batches of a page, given its token ("" for the first), and the token of the next page.
     """
     token, pages = "", ListedPages(provider_id)
     while True:
@@ -242,7 +242,7 @@ async def labelled(
 
 
 def whole(value: Any) -> int:
-    """Return a count or a code, which some APIs write as text; 0 for what is none."""
+    """Parse a count or code, which some APIs write as text; 0 if it is neither."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
@@ -270,13 +270,13 @@ _WITHOUT = {
 
 
 def could_have_batches(provider_id: str) -> bool:
-    """Return whether a provider's vendor has batches, which the provider as it is configured cannot use."""
+    """Return whether the provider's vendor has a batch API that this configuration cannot use."""
     kind = provider_id.partition(":")[0]
     return KIND_ALIASES.get(kind, kind) in _WITHOUT
 
 
 def way_to_batches(provider_id: str, config: Mapping[str, JsonValue] | None = None) -> str:
-    """Return what to do to have batches, for a provider that has none."""
+    """Return a hint on how to use batches, for a provider without a batch API."""
     kind, _, name = provider_id.partition(":")
     kind = KIND_ALIASES.get(kind, kind)
     if (config or {}).get("batch") is False:
@@ -291,7 +291,7 @@ def way_to_batches(provider_id: str, config: Mapping[str, JsonValue] | None = No
 
 
 def object_in(reply: HttpResponse, context: CallContext) -> dict[str, Any]:
-    """Return the JSON object in a 2xx `reply`. Raises ProviderResponseError when there is none."""
+    """Return the JSON object of a 2xx `reply`. Raises ProviderResponseError if there is none."""
     found = json_in(reply, context)
     if not isinstance(found, dict):
         raise response_error("JSON that is not an object", reply, context)

@@ -1,4 +1,4 @@
-"""Look after batches without a run: find out who has them, wait, cancel, take up results of other programs."""
+"""Manage batches outside a run: list, wait, cancel, and adopt batches created elsewhere."""
 
 import asyncio
 from collections import defaultdict
@@ -26,7 +26,7 @@ from geval_cli.store.runs import RunStore
 
 
 class BatchKeeper:
-    """The batches of a cache and the providers that have them, by the configs of the runs that made them."""
+    """The batches of a cache, and the providers they were sent to, resolved through the configs of their runs."""
 
     def __init__(
         self, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str], folder_options: str
@@ -44,7 +44,7 @@ class BatchKeeper:
     async def opened(
         cls, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str], folder_options: str = ""
     ) -> "AsyncIterator[BatchKeeper]":
-        """Provide a keeper until the end of the block; `folder_options` are as in `BatchPolicy`."""
+        """Open a keeper for the length of the block; `folder_options` are those of `BatchPolicy`."""
         keeper = cls(cache, runs, environ, folder_options)
         try:
             yield keeper
@@ -57,13 +57,14 @@ class BatchKeeper:
         return store
 
     async def wait(self, run: str | None, notice: Notice) -> list[Batch]:
-        """Wait until the open batches of a run, or of all runs, have ended, and keep their answers.
+        """Wait until the open batches of a run, or of all runs, have finished, and store their answers.
 
-        Returns the batches as they are then.
+        Returns:
+            The batches in their final state.
 
         Raises:
-            UsageError: there is no such run, or its providers are not known any more.
-            ProviderError: a provider does not let its batch be looked at.
+            UsageError: there is no such run, or its providers are no longer known.
+            ProviderError: a provider does not report on its batch.
         """
         store = self._store
         if run is None:
@@ -81,18 +82,18 @@ class BatchKeeper:
         waits = [
             self._wait_for(batches, self._policies[run_id], notice) for run_id, batches in by_run.items()
         ]
-        # One run whose provider refuses must not keep the answers of the others from being fetched.
+        # A provider that refuses must not prevent fetching the answers of other runs.
         ends = await asyncio.gather(*waits, return_exceptions=True)
         for failure in filter(None, ends):
             raise failure
         return await self._store.find(batch.id for batch in wanted)
 
     def way_on(self, batch: Batch) -> str:
-        """Return what uses the answers of a batch that was waited for."""
+        """Return the command that uses the answers of a finished batch."""
         return self._policies[batch.run_id or ""].way_on
 
     async def _wait_for(self, batches: Mapping[str, Provider], policy: BatchPolicy, notice: Notice) -> None:
-        """Wait for batches of one run, by the rules of its config."""
+        """Wait for the batches of one run, under the limits of its config."""
         queue = BatchQueue(self._store, policy, Budget(), check_provider=_allow, notice=notice)
         driver = BatchDriver(
             queue, self._cache.folder, notice=notice, on_event=lambda _: None, runtime=Runtime()
@@ -103,10 +104,10 @@ class BatchKeeper:
             driver.release()
 
     async def cancel(self, name: str) -> Batch:
-        """Ask the provider to end a batch, and return it. One that never came to a provider ends at once.
+        """Cancel a batch at its provider and return it. One that never reached a provider ends at once.
 
         Raises:
-            UsageError: no batch has this id, or it has ended.
+            UsageError: no batch has this id, or it has already ended.
             ProviderError: the provider refuses.
         """
         found = [batch for batch in await self._store.all() if name in {batch.id, batch.remote_id}]
@@ -131,11 +132,11 @@ class BatchKeeper:
         return batch
 
     async def adopt(self, remote_id: str, provider: str) -> int:
-        """Keep the answers of a batch that geval made elsewhere, and return how many there were.
+        """Store the answers of a batch that geval submitted elsewhere, and return how many there were.
 
         Raises:
-            UsageError: the provider has no batches or lacks something, or the batch goes on still.
-            ProviderError: the provider does not know it, or some of its results cannot be read; all others are kept.
+            UsageError: the provider has no batch API or is incompletely configured, or the batch is still running.
+            ProviderError: the provider does not know the batch, or some results are unreadable (the others are kept).
         """
         api = batch_api(self._named(provider))
         if api is None:
@@ -167,10 +168,10 @@ class BatchKeeper:
         return count
 
     def provider_of(self, batch: Batch) -> Provider:
-        """Return the provider that has a batch, by the config of the run that made it.
+        """Return the provider a batch was sent to, read from the config of the run that created it.
 
         Raises:
-            UsageError: that config is not there, or names it no more.
+            UsageError: the config is missing or no longer names that provider.
         """
         run_id = batch.run_id or ""
         if run_id not in self._by_run:
@@ -201,7 +202,7 @@ class BatchKeeper:
         return provider
 
     def _of_command_line(self, batch: Batch) -> Provider | None:
-        """Return the provider that a batch's own name leads to, as of a run with --grader; None if it is another."""
+        """Return the provider that the batch's own id names, as with --grader; None if its server differs."""
         try:
             provider = self._named(batch.provider_id)
         except UsageError:
@@ -210,10 +211,10 @@ class BatchKeeper:
         return provider if is_same else None
 
     def _named(self, name: str) -> Provider:
-        """Return the provider that an id leads to, with the keys of the environment.
+        """Build the provider with this id, using the keys in the environment.
 
         Raises:
-            UsageError: it lacks something.
+            UsageError: its configuration is incomplete.
         """
         spec = ProviderSpec(id=name)
         pool = ProviderPool(self._environ, Path(), TRUSTED)
@@ -232,7 +233,7 @@ def _server_of(provider: Provider) -> ServerKey:
 
 
 def _allow(_: Provider) -> None:
-    """Nothing is refused: what waits is submitted already."""
+    """Allow every provider: what is waited for has already been submitted."""
 
 
 async def _sleep(delay_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""`geval batches`. The bodies import what they need when they run."""
+"""The `geval batches` commands. Their bodies import what they need when they run."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""`geval batches`: the batches that runs have submitted to providers."""
+"""`geval batches`: work with the batches that runs have submitted to providers."""
 
 import asyncio
 import json
@@ -33,11 +33,11 @@ T = TypeVar("T")
 
 
 def print_batches(home: Path | None, folder: Path | None, *, as_json: bool) -> None:
-    """Print every batch as a table, or as JSON.
+    """Print all batches as a table or as JSON.
 
     Raises:
         UsageError: there is no cache.
-        StoreError: it cannot be read.
+        StoreError: the cache cannot be read.
     """
     with _opened(home, folder) as (cache, _):
         batches = asyncio.run(cache.batches.all())
@@ -68,11 +68,11 @@ def print_batches(home: Path | None, folder: Path | None, *, as_json: bool) -> N
 
 
 def wait_for_batches(home: Path | None, folder: Path | None, run: str | None) -> None:
-    """Wait for the batches of a run, or of all, and say what came of them.
+    """Wait for the batches of a run, or of all runs, and print what came back.
 
     Raises:
-        UsageError: there is no such run, or its config is not there any more.
-        ProviderError: a provider does not let its batch be looked at.
+        UsageError: there is no such run, or its config no longer exists.
+        ProviderError: a provider does not report on its batch.
         StoreError: the cache cannot be read or written.
     """
 
@@ -92,7 +92,7 @@ def wait_for_batches(home: Path | None, folder: Path | None, run: str | None) ->
 
 
 def cancel_batches(home: Path | None, folder: Path | None, names: Sequence[str]) -> None:
-    """Cancel batches one after another; raises as `wait_for_batches`."""
+    """Cancel batches one by one; raises the same errors as `wait_for_batches`."""
 
     async def cancel(keeper: BatchKeeper) -> None:
         for name in names:
@@ -104,7 +104,7 @@ def cancel_batches(home: Path | None, folder: Path | None, names: Sequence[str])
 
 
 def adopt_batch(home: Path | None, folder: Path | None, remote_id: str, *, provider: str) -> None:
-    """Keep the answers of a batch that this cache knows nothing about; raises as `wait_for_batches`."""
+    """Store the answers of a batch that this cache does not know; raises the same errors as `wait_for_batches`."""
     count = _with_keeper(home, folder, lambda keeper: keeper.adopt(remote_id, provider))
     sys.stdout.write(
         f"{plural(count, 'answer')} adopted; a --batch run that sends the same requests uses them\n"
@@ -124,7 +124,7 @@ def _with_keeper(home: Path | None, folder: Path | None, work: Callable[[BatchKe
 
 @contextmanager
 def _opened(home: Path | None, folder: Path | None) -> Iterator[tuple[ResponseCache, RunStore | None]]:
-    """Open the cache, and the stored runs if there are any."""
+    """Open the cache, and the run store if there is one."""
     with ExitStack() as stack:
         cache = stack.enter_context(open_cache(home, os.environ, folder))
         print_warnings(cache.warnings)

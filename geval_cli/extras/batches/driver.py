@@ -1,7 +1,7 @@
-"""A run in waves: what its jobs ask goes to providers as batches, and the jobs are done again when these have ended.
+"""Run in waves: each pass over the jobs submits its requests as batches, and the next pass finds their answers.
 
-Every step is committed before the next one is taken. Whoever takes up a batch that may have been created already asks
-the provider for it first, so that nothing is paid for twice.
+Every step is committed before the next one is taken. Before creating a batch that may already exist, geval asks the
+provider for it, so that nothing is paid for twice.
 """
 
 import asyncio
@@ -95,16 +95,16 @@ class WatchedBatch(Struct):
     """The state of a batch that this process waits for.
 
     Attributes:
-        provider: that has it.
-        group: of its requests; None for a batch that another process has made.
-        remote: as the provider described it last.
-        is_fresh: whether the provider cannot know it yet.
-        broken_reads, not_found: how often its results were incomplete, and the provider did not know it.
-        odd_answers: how often in a row the provider answered with something else than its API promises.
-        limited: how often the provider refused to create it, as it takes no more for now.
-        is_late: whether it was cancelled as it took too long.
-        has_told: whether the user was told about its troubles.
-        refused: the keys of its requests, which the provider takes only in smaller batches.
+        provider: the provider that runs it.
+        group: the group of its requests; None for a batch that another process created.
+        remote: the provider's latest description of it.
+        is_fresh: whether it was never submitted, so the provider cannot know it yet.
+        broken_reads, not_found: how often its results were incomplete, and how often the provider did not know it.
+        odd_answers: how many answers in a row did not match the provider's API.
+        limited: how often the provider refused to create it because its queue was full.
+        is_late: whether it was cancelled because it took too long.
+        has_told: whether the user has been told about its problems.
+        refused: the keys of its requests, which the provider accepts only in smaller batches.
     """
 
     provider: Provider
@@ -121,15 +121,15 @@ class WatchedBatch(Struct):
 
 
 class BatchSteps:
-    """Takes batches further, one step at each call.
+    """Advances batches, one step per call.
 
     Attributes:
-        retry_after_s: how long a provider wants to be left alone.
-        reads_files: whether one is still reading the file of a batch.
+        retry_after_s: how many seconds a provider asked geval to wait.
+        reads_files: whether a provider is still processing an uploaded file.
     """
 
     def __init__(self, queue: BatchQueue, folder: Path | None, notice: Notice) -> None:
-        """Build it; `folder` is that of the cache, None for one in memory."""
+        """Create the steps; `folder` is the cache's folder, None for a cache in memory."""
         self._store = queue.store
         self._policy = queue.policy
         self._budget = queue.budget
@@ -140,11 +140,11 @@ class BatchSteps:
         self.reads_files = False
 
     async def take(self, batch: Batch, watched: WatchedBatch) -> Batch:
-        """Take the next step, and return the batch as it is then.
+        """Take the next step for a batch, and return the batch in its new state.
 
         Raises:
-            ProviderError: the provider does not let it be looked at any more.
-            StoppedError: the run is to stop, and the batch is not submitted.
+            ProviderError: the provider no longer reports on the batch.
+            StoppedError: the run should stop, and the batch was not submitted.
         """
         api = batch_api(watched.provider)
         assert api is not None  # else its requests were not here
@@ -175,7 +175,7 @@ class BatchSteps:
         file: BinaryIO | None = None
         with ExitStack() as stack:
             if batch.state is BatchState.INTENT:
-                # Beside the cache, where prompts are kept anyway; nobody else may read it.
+                # Next to the cache, which holds prompts anyway; readable by its owner only.
                 file = stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
                 await asyncio.to_thread(self._write_lines, file, batch, api)
                 file_id = await api.upload(batch.id, file)
@@ -187,7 +187,7 @@ class BatchSteps:
             try:
                 remote = await api.create(batch.id, batch.file_id, file)
             except ProviderRateLimitError:
-                # It may limit what waits in its queue: then a smaller batch fits.
+                # The provider may limit its queue: then a smaller batch fits.
                 watched.limited += 1
                 if watched.limited < _MOST_LIMITED or batch.requests == 1:
                     raise
@@ -205,7 +205,7 @@ class BatchSteps:
         )
 
     async def _adopted(self, batch: Batch, watched: WatchedBatch, api: BatchApi) -> Batch | None:
-        """Return the batch if the provider has it already; as it was, if that shows only when another one has ended."""
+        """Return the batch if the provider already has it; unchanged while a running batch may be it; else None."""
         taken = {other.remote_id for other in await self._store.all()}
         found = await api.find(
             batch.id, since=batch.created_at, requests=batch.requests, file_id=batch.file_id
@@ -231,11 +231,11 @@ class BatchSteps:
         return None
 
     async def _follow(self, batch: Batch, watched: WatchedBatch, api: BatchApi) -> Batch:
-        """Look at a batch, and fetch its answers once it has ended."""
+        """Poll a batch, and fetch its answers once it has finished."""
         remote = watched.remote = await api.get(batch.remote_id or "")
         watched.not_found = 0
         if remote.state is RemoteState.RUNNING:
-            # Cancel a batch that takes too long, and give it up when even that takes too long.
+            # Cancel a batch that takes too long; if cancelling takes too long as well, give it up.
             if not self._is_over_time(batch):
                 return batch
             if not watched.is_late:
@@ -246,7 +246,7 @@ class BatchSteps:
                 return await self._give_up(batch, BatchState.FAILED, "it took longer than `max_wait` allows")
             return batch
         if remote.state is RemoteState.FAILED and not remote.results:
-            # End a batch that the provider did not take; nothing of it was paid for.
+            # The provider rejected the batch: nothing was paid for.
             if not remote.is_token_limit or batch.requests == 1:
                 self._take_back(batch, watched)
                 reason = remote.message or remote.code or "no reason was given"
@@ -270,7 +270,7 @@ class BatchSteps:
         return self._store.now() - batch.created_at > self._policy.max_wait_s + grace_s
 
     async def _take_apart(self, batch: Batch, watched: WatchedBatch) -> Batch:
-        """End a batch that is too much at once; what it asks is submitted again in smaller ones."""
+        """End a batch that is too large; its requests are submitted again in smaller ones."""
         self._take_back(batch, watched)
         watched.refused = await self._store.keys(batch.id)
         ended = await self._store.end(batch, BatchState.FAILED, tries=0)
@@ -281,7 +281,7 @@ class BatchSteps:
         return ended
 
     async def _give_up(self, batch: Batch, state: BatchState, reason: str) -> Batch:
-        """End a batch that answers nothing more: what it left is sent directly, or is an error."""
+        """End a batch that will bring no more answers; unanswered requests are sent directly or become errors."""
         what = f"a batch at {batch.provider_id} failed: {reason}"
         if self._policy.falls_back:
             self._notice(f"{what}; unanswered requests are sent directly")
@@ -291,10 +291,10 @@ class BatchSteps:
     async def _count_broken_read(
         self, batch: Batch, watched: WatchedBatch, error: BrokenResultsError
     ) -> None:
-        """Have the results fetched again; what stays unreadable is asked again, unless that is all of them.
+        """Fetch the results again; requests whose results stay unreadable are sent again, unless that is all of them.
 
         Raises:
-            ProviderResponseError: nothing of the results can be read.
+            ProviderResponseError: none of the results can be read.
         """
         watched.broken_reads += 1
         if watched.broken_reads < _MOST_BROKEN_READS:
@@ -316,10 +316,10 @@ class BatchSteps:
         await self._store.end(batch, BatchState.COMPLETED)
 
     async def _count_failure(self, batch: Batch, watched: WatchedBatch, error: ProviderError) -> None:
-        """Wait after a failure that may pass; give up a batch that the provider does not take."""
+        """Wait after a temporary failure; give up a batch that the provider refuses."""
         is_submitted = batch.state is BatchState.SUBMITTED
         if is_submitted and error.status == HTTPStatus.NOT_FOUND and isinstance(error, ProviderRequestError):
-            # It may be too young to be known everywhere.
+            # A new batch may not be visible on all of the provider's servers yet.
             watched.not_found += 1
             if watched.not_found >= _MOST_NOT_FOUND:
                 await self._give_up(batch, BatchState.FAILED, "the provider no longer has it")
@@ -328,7 +328,7 @@ class BatchSteps:
             watched.odd_answers += 1
         is_given_up = watched.odd_answers >= _MOST_ODD_ANSWERS
         if is_given_up and not watched.is_fresh:
-            # It may be at the provider, and then its answers are paid for.
+            # The provider may have created it, and its answers would be paid for.
             error.remark(f"the batch was checked {watched.odd_answers} times")
             error.hint = f"submitted batches continue; {self._policy.way_on} checks them again"
             raise error
@@ -342,7 +342,7 @@ class BatchSteps:
         await self._give_up(batch, BatchState.FAILED, error.message)
 
     def _take_back(self, batch: Batch, watched: WatchedBatch) -> None:
-        """Take requests that were never asked off the budget, if this process has put them there."""
+        """Refund the budget for requests that were never sent, if this process charged it for them."""
         if watched.group is not None:
             self._budget.requests -= batch.requests
 
@@ -353,10 +353,10 @@ class BatchSteps:
 
 
 async def replies_in(remote: RemoteBatch, api: BatchApi) -> AsyncIterator[dict[str, BatchReply]]:
-    """Yield the answers of a batch by the keys of its requests, in lots that are to be committed one by one.
+    """Yield the answers of a batch by request key, in groups to be committed one by one.
 
     Raises:
-        BrokenResultsError, ProviderError: not all can be read; it comes after those that can.
+        BrokenResultsError, ProviderError: some answers cannot be read; raised after all readable ones.
     """
     replies: dict[str, BatchReply] = {}
     failure: BrokenResultsError | ProviderError | None = None
@@ -381,17 +381,17 @@ async def replies_in(remote: RemoteBatch, api: BatchApi) -> AsyncIterator[dict[s
 
 
 FEWEST_IN_A_BATCH = 20
-"""Fewer requests than these are sent directly: it takes seconds, and a batch hours."""
+"""Fewer requests than this are sent directly: that takes seconds, a batch takes hours."""
 
 _SLOWER = 1.5
 _LONGEST_POLL_S = 300.0
-# Of a process that is not to wait, for a provider that does not answer at once.
+# For a process that must not wait, when a provider does not answer at once.
 _MOST_ROUNDS = 3
 _MOST_ROUNDS_OF_FILES = 8  # some minutes: Azure reads a file before a batch can be created
 
 
 class WaitOutcome(Enum):
-    """The outcomes of a wait."""
+    """How a wait ended."""
 
     PASS = auto()  # something was answered, or is to be sent directly: the jobs are to be done again
     HANDED_IN = auto()  # nobody is to wait; what was asked is at the providers
@@ -400,15 +400,15 @@ class WaitOutcome(Enum):
 
 
 Pause = Callable[[float], Awaitable[bool]]
-"""Waits so many seconds; True as soon as the run is to stop."""
+"""Sleeps for a number of seconds; returns True as soon as the run should stop."""
 
 
 class _Waiting(Struct):
-    """Requests of a group that are in no batch yet.
+    """Requests of a group that are not in a batch yet.
 
     Attributes:
-        size: how many the provider was found to take in a batch, if it limits its queue.
-        one_by_one: whether it takes no second batch as long as one is under way.
+        size: the largest batch the provider was found to accept, if it limits its queue.
+        one_by_one: whether it accepts a second batch only after the first has ended.
     """
 
     provider: Provider
@@ -418,7 +418,7 @@ class _Waiting(Struct):
 
 
 class BatchDriver:
-    """Drives the batches of one run. What other processes have submitted, and still drive, it only waits for."""
+    """Drives the batches of one run. Batches that other processes submitted and still drive are only waited for."""
 
     def __init__(
         self,
@@ -429,7 +429,7 @@ class BatchDriver:
         on_event: Callable[[RunEvent], None],
         runtime: Runtime,
     ) -> None:
-        """Build the driver; `folder` is that of the cache, None for one in memory."""
+        """Create the driver; `folder` is the cache's folder, None for a cache in memory."""
         self._queue = queue
         self._store = queue.store
         self.policy = queue.policy
@@ -458,7 +458,7 @@ class BatchDriver:
         on_event: Callable[[RunEvent], None],
         runtime: Runtime,
     ) -> "BatchDriver":
-        """Return the driver of a run that begins (`gateway.BatchStart`, with a policy)."""
+        """Return the driver for a new run (with a policy, a `gateway.BatchStart`)."""
         queue = BatchQueue(
             cache.batches, policy, budget, check_provider=check_provider, notice=notice, wire=wire
         )
@@ -474,37 +474,37 @@ class BatchDriver:
 
     @property
     def batch_ids(self) -> Sequence[str]:
-        """Return the batches that the run has waited for."""
+        """Return the ids of the batches that the run has waited for."""
         return tuple(self._watched)
 
     async def open_batches(self) -> list[Batch]:
-        """Return the batches of the run that may still bring answers."""
+        """Return the run's batches that may still bring answers."""
         return [batch for batch in await self._store.find(self._watched) if batch.state.is_open]
 
     async def wait_for(self, batches: Mapping[str, Provider], pause: Pause) -> WaitOutcome:
-        """Wait until these batches have ended, by id with the provider that has each, and keep their answers.
+        """Wait until these batches, given by id with their provider, have ended, and store their answers.
 
         Raises:
-            ProviderError, StoreError: as `between_passes`.
+            ProviderError, StoreError: as in `between_passes`.
         """
         for batch_id, provider in batches.items():
             self._watched.setdefault(batch_id, WatchedBatch(provider))
         return await self._wait(pause, set(batches), sends_directly=False)
 
     async def finish(self) -> None:
-        """Forget what was read by the last pass."""
+        """Delete the answers that the last pass has read."""
         await self._queue.sweep()
 
     def release(self) -> None:
-        """Leave the batches to other processes."""
+        """Release the batches to other processes."""
         self._locks.release_all()
 
     async def between_passes(self, pause: Pause) -> WaitOutcome:
-        """Hand in what the last pass asked, and wait until all batches have ended.
+        """Submit the requests of the last pass, and wait until all batches have ended.
 
         Raises:
-            BudgetError: nothing is under way, and the budget lets nothing more be submitted.
-            ProviderError: a provider does not let its batches be looked at any more; they go on.
+            BudgetError: no batch is open, and the budget allows no further ones.
+            ProviderError: a provider no longer reports on its batches; they keep running.
             StoreError: the cache cannot be read or written.
         """
         await self._queue.sweep()
@@ -569,7 +569,7 @@ class BatchDriver:
         return self._after(WaitOutcome.PASS, cancelled=cancelled)
 
     def _send_directly(self, keys: Collection[str], provider: Provider) -> None:
-        """Have requests sent directly, since they are too few for a batch."""
+        """Mark requests to be sent directly, because they are too few for a batch."""
         self._queue.direct.update(keys)
         fewest = _fewest(provider)
         if FEWEST_IN_A_BATCH <= len(keys) < fewest and provider.id not in self._warned:
@@ -584,11 +584,11 @@ class BatchDriver:
         return WaitOutcome.CANCELLED if cancelled else outcome
 
     def _reserve(self, batches: Sequence[Batch]) -> None:
-        """Reserve what batches are expected to cost; those that have ended until their answers are read."""
+        """Reserve the expected cost of batches in the budget, for finished ones until their answers are read."""
         self._budget.reserved_usd = sum(batch.reserved_usd for batch in batches)
 
     async def _make_batches(self) -> bool:
-        """Make batches of what waits for one, as far as provider and budget allow; tell whether any was made."""
+        """Make batches of the waiting requests, as far as provider and budget allow; return whether any was made."""
         has_made = False
         for group, item in self._waiting.items():
             while item.keys and not (item.one_by_one and await self._is_busy(item.provider)):
@@ -602,7 +602,7 @@ class BatchDriver:
         return any(self._watched[batch.id].provider is provider for batch in await self.open_batches())
 
     async def _make_batch(self, group: BatchGroup, item: _Waiting) -> Batch | None:
-        """Make one batch, as an intent; None when there is nothing to make one of, or the budget is used up."""
+        """Record one batch to be submitted; None if there are no requests for it or the budget is used up."""
         api = batch_api(item.provider)
         assert api is not None  # else its requests were not here
         free = await self._store.free_requests(item.keys)
@@ -611,7 +611,7 @@ class BatchDriver:
             return None
         most = min(api.most_requests, self.policy.size or api.most_requests, item.size or api.most_requests)
         most_requests = min(most, LOGPROBS_PER_BATCH) if group.wants_logprobs else most
-        # The first of `requests` that fit into one batch, at least one.
+        # As many of the first `requests` as fit into one batch, at least one.
         taken: list[FreeRequest] = []
         room = api.most_bytes
         for request in free[:most_requests]:
@@ -640,7 +640,7 @@ class BatchDriver:
             created_at=self._store.now(),
         )
         keys = [request.key for request in fitting]
-        # Before others can see it: one who took it up in between could hand it in as well.
+        # Before others can see it: another process could submit it as well.
         self._locks.acquire(_lock_of(wanted))
         batch = await self._store.add(wanted, keys)
         named = set(keys)
@@ -663,10 +663,10 @@ class BatchDriver:
         )
 
     async def _advance(self, batch: Batch) -> None:
-        """Take a batch one step further, unless another process does.
+        """Advance a batch by one step, unless another process drives it.
 
         Raises:
-            ProviderError: the provider does not let it be looked at any more.
+            ProviderError: the provider no longer reports on the batch.
         """
         name = _lock_of(batch)
         if not self._locks.holds(name):
@@ -676,7 +676,7 @@ class BatchDriver:
         watched = self._watched[batch.id]
         batch = await self._steps.take(batch, watched)
         if watched.refused:
-            # What a provider refused as too much at once is submitted again, one by one or in smaller batches.
+            # Requests refused as too many at once are submitted again, one batch at a time or in smaller batches.
             refused, watched.refused = watched.refused, []
             if watched.group is not None:
                 item = self._waiting.setdefault(watched.group, _Waiting(watched.provider))
@@ -689,7 +689,7 @@ class BatchDriver:
             self._locks.release(name)
 
     def _tell(self, batches: Sequence[Batch]) -> None:
-        """Emit how far the batches of each role are."""
+        """Emit the progress of the batches of each role."""
         by_role: defaultdict[Role, list[Batch]] = defaultdict(list)
         for batch in batches:
             by_role[batch.role].append(batch)
@@ -713,7 +713,7 @@ class BatchDriver:
 
 
 def _fewest(provider: Provider) -> int:
-    """Return how many requests a batch of this provider must have."""
+    """Return the smallest number of requests this provider accepts in a batch."""
     api = batch_api(provider)
     return 1 if api is None else api.fewest_requests
 
@@ -728,17 +728,16 @@ BOTH_ROLES = frozenset(Role)
 async def batch_start(
     prepared: PreparedRun, state: State, run: RunRecord, *, is_resumed: bool
 ) -> BatchStart | None:
-    """Return what begins the batches of a run; None for a run without any. A resumed run goes on as it began.
+    """Return what starts the batches of a run; None for a run without any. A resumed run continues with its own.
 
     Raises:
-        UsageError: what is submitted could not be found again, or what was submitted cannot be found.
+        UsageError: batches could not be found again after a crash, or submitted ones cannot be found.
     """
     cache, roles = state.cache, prepared.request.batched_roles
     if cache.is_read_only:
         return None
     begun = await cache.batches.of_run(run.id) if is_resumed else ()
-    # Check that the cache knows the batches that a resumed run waits for: else they would be paid for
-    # again.
+    # If the cache does not know the batches that a resumed run waits for, they would be paid for again.
     known = {batch.id for batch in begun}
     if lost := [
         batch.id for batch in run.batches if BatchState(batch.state).is_open and batch.id not in known
@@ -772,7 +771,7 @@ async def batch_start(
 
 
 def policy_of(suite: LoadedSuite, roles: frozenset[Role], **facts: Any) -> BatchPolicy:
-    """Return the rules of a suite for batches; `facts` are those that the suite says nothing about."""
+    """Return the batch policy of a suite; `facts` are the fields that the suite does not set."""
     options = suite.options.batch or BatchSpec()
     return BatchPolicy(
         roles,
@@ -792,9 +791,9 @@ async def run_in_waves(
     stop: StopSignal,
     events: EventStream,
 ) -> None:
-    """Run `run_pass` again and again, with a wait for batches between, until it says that no answer is pending.
+    """Call `run_pass` until it reports that no answer is pending, waiting for batches in between.
 
-    What stops the waiting is told, with the ways to go on.
+    If the wait ends early, a notice says why and how to continue.
     """
 
     async def pause(delay_s: float) -> bool:
@@ -847,7 +846,7 @@ async def run_batches(
 
 
 def recorded_batch(batch: Batch) -> RunBatch:
-    """Return a batch as records have it."""
+    """Convert a batch to the form stored in run records."""
     return RunBatch(
         id=batch.id,
         remote_id=batch.remote_id,
@@ -869,13 +868,13 @@ def _iso(moment_s: float) -> str:
 def batch_problems(
     suite: LoadedSuite, checked: Checked, request: RunRequest, by_role: dict[Role, list[ProviderSpec]]
 ) -> Iterator[Problem]:
-    """Yield what keeps a run from going in batches, though the command line asks for it.
+    """Yield the reasons why a run cannot use batches although the command line asks for them.
 
     Args:
-        suite: what is to be run.
-        checked: what the check of its tests found.
-        request: the command line.
-        by_role: the providers that would be asked.
+        suite: the suite to run.
+        checked: the result of checking its tests.
+        request: the options of the command line.
+        by_role: the providers that would be called.
     """
     roles = request.batched_roles
     if not roles:
@@ -934,7 +933,7 @@ def batch_problems(
 
 
 def _first_serial_place(suite: LoadedSuite) -> Location | None:
-    """Return where a prompt or a test first builds on what came before it."""
+    """Return the place of the first prompt or test that depends on earlier ones."""
     prompt = next((prompt for prompt in suite.prompts if uses_conversation(prompt)), None)
     if prompt is not None:
         return prompt.place.value()
@@ -944,7 +943,7 @@ def _first_serial_place(suite: LoadedSuite) -> Location | None:
 
 
 def _latency_problems(suite: LoadedSuite) -> Iterator[Problem]:
-    """Yield a problem for each place that asserts how long an answer took."""
+    """Yield a problem for each assertion on latency."""
     told: set[object] = set()
     with suppress(ConfigError):  # it is told where the tests are checked
         for test in suite.tests:
@@ -960,12 +959,12 @@ def _latency_problems(suite: LoadedSuite) -> Iterator[Problem]:
 
 
 def _is_sound(spec: ProviderSpec, suite: LoadedSuite) -> bool:
-    """Return whether a provider has no problem, which would be told elsewhere."""
+    """Return whether a provider is free of problems; those are reported elsewhere."""
     return not check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
 
 
 def _api_of(spec: ProviderSpec, suite: LoadedSuite) -> BatchApi | None:
-    """Return the batch API of a provider; None when it has none, or has problems."""
+    """Return the batch API of a provider; None if it has none or has problems."""
     if spec.id == NO_PROVIDER.id or not _is_sound(spec, suite):
         return None
     provider = build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
@@ -974,7 +973,7 @@ def _api_of(spec: ProviderSpec, suite: LoadedSuite) -> BatchApi | None:
 
 
 def seconds_of(duration: str) -> float:
-    """Return a checked `Duration` in seconds."""
+    """Convert a validated `Duration` to seconds."""
     found = DURATION.fullmatch(duration)
     assert found is not None
     return float(found[1]) * UNIT_S[found[2]]

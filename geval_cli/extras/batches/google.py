@@ -1,9 +1,9 @@
 """Batches of Google's Gemini API.
 
-A batch is a file of requests that goes up in parts, and a file of answers that comes back. Paths, fields and states are
-those of `google-genai` 3.6 (`batches.py`, `files.py`), lines and limits those of
-ai.google.dev/gemini-api/docs/batch-api. Requests within the call that creates a batch are not used, also where they are
-few: their answers come in any order, and often without the keys (python-genai#1909, js-genai#1191).
+A batch is a file of requests, uploaded in parts, and a file of answers. Paths, fields and states are those of
+`google-genai` 3.6 (`batches.py`, `files.py`), lines and limits those of ai.google.dev/gemini-api/docs/batch-api. Inline
+requests are not used, even for small batches: their answers arrive in any order, often without keys
+(python-genai#1909, js-genai#1191).
 """
 
 import os
@@ -44,7 +44,7 @@ _STATES = {
     "CANCELLED": RemoteState.CANCELLED,
     "FAILED": RemoteState.FAILED,
 }
-# An error in the results has a code of gRPC, whose numbers are these statuses of HTTP (google/rpc/code.proto).
+# Errors in results have gRPC codes, which correspond to these HTTP statuses (google/rpc/code.proto).
 _HTTP_STATUS = {
     3: 400,
     4: 504,
@@ -120,7 +120,7 @@ class GoogleBatches:
                 "x-goog-upload-command": "upload, finalize" if is_last else "upload",
                 "x-goog-upload-offset": str(sent),
             }
-            # Without a key: the address has an id of its own.
+            # Without a key: the upload address identifies the caller.
             put = HttpCall(target, headers, part, timeout_s=self._endpoint.limits.timeout_s)
             reply = await self._transport.send(put, self._context)
             sent += len(part)
@@ -168,7 +168,7 @@ class GoogleBatches:
                 yield line
 
     async def aclose(self) -> None:
-        """Nothing, on purpose: the connections are the provider's, which closes them."""
+        """Do nothing: the connections belong to the provider, which closes them."""
 
     def _url_of(self, name: str) -> str:
         return f"{self._root}/{quote(name, safe='/')}"
@@ -194,7 +194,7 @@ def _is_batch(item: Any) -> bool:
 
 
 def _remote(item: Mapping[str, Any], endpoint: Endpoint) -> RemoteBatch:
-    """Return a batch: an operation, whose metadata say most of it."""
+    """Convert an operation to a batch; its metadata hold most of the fields."""
     said = item["metadata"]
     error = item.get("error")
     outputs = [part for part in (said.get("output"), item.get("response")) if isinstance(part, dict)]
@@ -237,5 +237,5 @@ def _line(text: bytes) -> BatchLine:
 
 
 def batches_of(endpoint: Endpoint, transport: Transport) -> BatchApi:
-    """Return the batches of an endpoint."""
+    """Return the batch API of an endpoint."""
     return GoogleBatches(endpoint, transport)

@@ -1,8 +1,8 @@
-"""Requests that wait for a provider's batch: who asks is told that the answer is pending, and asks again later.
+"""The gateway layer for batches: a request without an answer yet raises PendingError, and the job runs again later.
 
-A wave is a resume. The first pass over a run's jobs stores what they ask, and leaves them undone; what was asked goes
-to the provider as batches (`driver`); the next pass does these jobs again, and finds the answers. No job is held
-for hours, and a process that is killed has lost nothing.
+A wave works like a resume. The first pass over a run's jobs stores their requests and leaves the jobs undone; the
+requests go to the provider as batches (`driver`); the next pass runs the jobs again and finds the answers. No job is
+held open for hours, and a process that is killed loses nothing.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from geval_cli.records import ModelResponse, Purpose, Role
 from geval_cli.report.sanitize import resume_command
 
 LAST_PASS = 12
-"""From this pass over a run's jobs on, new questions are sent directly: some judge asks on and on."""
+"""From this pass on, new requests are sent directly: some judges ask follow-up questions without end."""
 
 MOST_TRIES = 2
-"""A request that so many batches left without an answer is sent directly."""
+"""A request that this many batches left unanswered is sent directly."""
 
 _MOST_SCOUTS = 3
 _ASSUMED_WRITTEN_TOKENS = 1024
@@ -40,20 +40,20 @@ _READ_KEPT = 5_000
 
 
 class BatchPolicy(Struct, frozen=True):
-    """The rules of a run for batches.
+    """How a run uses batches.
 
     Attributes:
-        roles: whose requests go into batches.
-        run_id: the run that asks.
-        joins_others: whether requests that other runs have submitted are waited for; False: only the run's own.
-        size: the most requests in one batch; None for as many as the provider takes.
-        poll_s: the seconds between two looks at a batch, at first.
-        max_wait_s: the seconds after which a batch is given up.
-        falls_back: whether what a batch did not answer in that time, or what a provider does not take as a batch, is
-            sent directly; else it is an error.
-        waits: whether the process stays until all is answered.
-        config_path: the config of the run; "" in a Python program.
-        folder_options: what `folder_options` of `report.sanitize` returns.
+        roles: the roles whose requests go into batches.
+        run_id: the run.
+        joins_others: whether the run also waits for requests that other runs submitted.
+        size: the most requests in one batch; None for the provider's limit.
+        poll_s: the initial interval between polls of a batch, in seconds.
+        max_wait_s: how many seconds a batch may take before it is given up.
+        falls_back: whether requests that are not answered in that time, or that a provider does not accept in a batch,
+            are sent directly; otherwise they are errors.
+        waits: whether the process stays until every request is answered.
+        config_path: the config of the run; "" for a Python program.
+        folder_options: the result of `folder_options` in `report.sanitize`.
     """
 
     roles: frozenset[Role]
@@ -69,19 +69,19 @@ class BatchPolicy(Struct, frozen=True):
 
     @property
     def way_on(self) -> str:
-        """Return what fetches the answers of submitted batches, for messages."""
+        """Return the command that fetches the answers of submitted batches, for messages."""
         if not self.config_path:
             return "the same call"
         return f"`{resume_command(self.config_path, self.folder_options)}` with the same options"
 
 
 def server_text(server: ServerKey) -> str:
-    """Return the name of a model at its address, as stored batches have it."""
+    """Return the model and its address as one text, as it is stored with batches."""
     return f"{server.kind} {server.model} at {server.endpoint}"
 
 
 class BatchGroup(Struct, frozen=True):
-    """Requests that one batch may hold: to one model, by one key, of one role. Log-probabilities make files large."""
+    """Requests that can share a batch: same model, key and role. Those with log-probabilities are kept apart."""
 
     server: ServerKey
     role: Role
@@ -90,11 +90,11 @@ class BatchGroup(Struct, frozen=True):
 
 
 class Pending(Struct):
-    """The questions of a pass over the jobs that have no answer yet.
+    """The requests of one pass that have no answer yet.
 
     Attributes:
-        free: the keys of requests that are in no batch, by the group that they can be submitted with.
-        providers: who is asked, by group; `joined` likewise by the id of a batch that is waited for.
+        free: the keys of requests that are in no batch yet, by group.
+        providers: the provider of each group; `joined` has the provider of each batch that is waited for, by batch id.
     """
 
     free: dict[BatchGroup, dict[str, None]] = field(default_factory=dict)
@@ -106,9 +106,9 @@ class BatchQueue:
     """The requests of a run that go into batches. Belongs to one event loop.
 
     Attributes:
-        pending: of the pass that goes on, or that ended last.
-        direct: keys of requests that are sent directly, since too few are left for a batch.
-        passes: waves that were answered so far.
+        pending: the unanswered requests of the current pass, or of the last one.
+        direct: the keys of requests that are sent directly because too few are left for a batch.
+        passes: the number of waves answered so far.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class BatchQueue:
         self._read: list[tuple[str, str]] = []
 
     def takes(self, call: ModelCall) -> bool:
-        """Return whether a call goes into a batch: steps do not, as all tests need them, nor does a repetition."""
+        """Return whether a call goes into a batch. Evaluation steps (all tests wait for them) and retries do not."""
         request = call.request
         return (
             request.role in self.policy.roles
@@ -147,14 +147,14 @@ class BatchQueue:
         )
 
     def key_of(self, call: ModelCall) -> str:
-        """Return the name of a request in batches: the key of its first sample, so that anybody can read results."""
+        """Return the id of a request in batches: the cache key of its first sample, so any process can match it."""
         key = call.keys[0]
         if self.policy.joins_others:
             return key
         return hashlib.sha256(f"{self.policy.run_id} {key}".encode()).hexdigest()
 
     async def ask(self, call: ModelCall, send_next: Handler) -> ModelResponse:
-        """Return the answer that came in a batch, or note what has to be sent.
+        """Return the answer from a batch, or record the request for the next one.
 
         Raises:
             PendingError: there is no answer yet.
@@ -163,7 +163,7 @@ class BatchQueue:
         provider, key = cast(BatchingProvider, call.provider), self.key_of(call)  # `takes` says so
         payload = provider.payload(call.request)
         body = json_bytes(payload)
-        # What a request is expected to cost at most; 0 where no bound on money is to be kept.
+        # The most a request is expected to cost; 0 without a cost limit.
         price = provider.batch_price
         if price is None or self.budget.max_cost_usd is None:
             expected_usd = 0.0
@@ -178,7 +178,7 @@ class BatchQueue:
         if claim.batch_id is not None:
             self.pending.joined[claim.batch_id] = call.provider
             raise PendingError("the answer comes from a batch")
-        # Only now: what is answered is read also with a key that is refused, or a budget that is used up.
+        # Only now: existing answers can be read even with a refused key or a used-up budget.
         self._check_provider(call.provider)
         self.wire.check()
         self.budget.check()
@@ -199,20 +199,20 @@ class BatchQueue:
         raise PendingError("the request goes into the next batch")
 
     async def is_known(self, call: ModelCall) -> bool:
-        """Return whether a call is in a batch already, or answered by one."""
+        """Return whether a call is already in a batch or was answered by one."""
         return await self.store.is_known(self.key_of(call))
 
     async def take(self, call: ModelCall) -> bool:
-        """Keep a call out of batches, so that it can be sent directly; False when a batch has it or has answered it."""
+        """Remove a call from batching, to send it directly; False if a batch holds it or has answered it."""
         return await self.store.take(self.key_of(call))
 
     def begin_pass(self) -> Pending:
-        """Forget what the last pass left unanswered, and return it."""
+        """Start a new pass, and return the unanswered requests of the last one."""
         left, self.pending = self.pending, Pending()
         return left
 
     async def sweep(self) -> None:
-        """Forget the answers that are in the cache by now."""
+        """Delete batch answers that are in the response cache by now."""
         read, self._read = self._read, []
         if read:
             await self.store.forget_read(read)
@@ -250,7 +250,7 @@ def _usd(price: Price, read: int, written: int) -> float:
 
 
 class BatchLayer:
-    """A layer that has requests answered by batches; all others it passes on."""
+    """The layer that has requests answered by batches; all others pass through."""
 
     def __init__(self, queue: BatchQueue) -> None:
         self._queue = queue
@@ -262,7 +262,7 @@ class BatchLayer:
 
 
 class _Scouting(Struct):
-    """The state of the first direct request of one kind. `under_way` is done when it has ended."""
+    """The state of the first direct request of one kind; `under_way` completes when that request ends."""
 
     under_way: asyncio.Future[None] | None = None
     failures: int = 0
@@ -270,10 +270,10 @@ class _Scouting(Struct):
 
 
 class ScoutLayer:
-    """A layer that sends the first request of each kind directly, while all others of its kind wait for it.
+    """A layer that sends the first request of each kind directly, while the others of its kind wait for it.
 
-    A key that is refused, or a parameter that a server does not take, shows in seconds, not with a batch. It stands
-    above the layer that adapts requests, so that the others are written as the first one has taught it.
+    A refused key or an unsupported parameter then shows within seconds instead of with the batch. This layer sits above
+    the one that adapts requests, so the others are built with what the first one learned.
     """
 
     def __init__(self, queue: BatchQueue) -> None:
@@ -296,14 +296,14 @@ class ScoutLayer:
                 continue
             scouting.under_way = asyncio.get_running_loop().create_future()
             try:
-                # Another process that shares the cache may have put it into a batch meanwhile, or be about to: only
-                # the one that takes it off the list of waiting requests sends it.
+                # Another process sharing the cache may put it into a batch meanwhile: only the one that removes it
+                # from the waiting requests sends it.
                 if not await self._queue.take(call):
                     break
                 try:
                     response = await send_next(replace(call, is_direct=True))
                 except ProviderError:
-                    # A kind that always fails must not be asked about one by one.
+                    # Requests of a kind that always fails must not be sent one by one.
                     scouting.failures += 1
                     scouting.is_done = scouting.failures >= _MOST_SCOUTS
                     raise

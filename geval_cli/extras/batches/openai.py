@@ -1,18 +1,17 @@
-"""OpenAI's batch API, and those of vendors that take a file of requests as it does: Azure, Mistral, Together.
+"""Batch APIs that take a file of requests: OpenAI's, and those of Azure, Mistral and Together.
 
-Through the official library: files go up and come down as streams.
+Uses the official library: files are uploaded and downloaded as streams.
 
-Azure: only a deployment of the type Global Batch or Data Zone Batch takes batches, and it takes nothing else; so direct
-requests go to the deployment that the provider's id names, and batches to `batch_deployment`. Paths and lines are those
-of Microsoft's pages (`azure-ai-docs`, articles/ai-foundry/openai/includes/batch/batch-python.md).
+Azure: only deployments of the type Global Batch or Data Zone Batch accept batches, and they accept nothing else; so
+direct requests go to the deployment in the provider's id, and batches to `batch_deployment`. Paths and lines follow
+Microsoft's pages (`azure-ai-docs`, articles/ai-foundry/openai/includes/batch/batch-python.md).
 
-Mistral: jobs of one model each, with names of their own. Paths, fields and states are those of `mistralai` 3.7
-(`client/jobs.py`, `models/batchjob.py`); a job takes up to a million requests
-(docs.mistral.ai/studio-api/batch-processing).
+Mistral: a job holds requests to one model. Paths, fields and states are those of `mistralai` 3.7 (`client/jobs.py`,
+`models/batchjob.py`); a job takes up to a million requests (docs.mistral.ai/studio-api/batch-processing).
 
-Together: a file goes to another place than its description. Paths, fields and the three steps of an upload are those of
-`together` 3.1 (`resources/batches.py`, `lib/resources/files.py`); a file may have 50,000 requests and 100 MB
-(docs.together.ai/docs/inference/batch/overview).
+Together: a file is uploaded to another address than its description. Paths, fields and the three steps of an upload
+are those of `together` 3.1 (`resources/batches.py`, `lib/resources/files.py`); a file may hold 50,000 requests and
+100 MB (docs.together.ai/docs/inference/batch/overview).
 """
 
 import hashlib
@@ -58,7 +57,7 @@ from geval_cli.providers.wire.refusals import CallContext, refusal_error
 
 _WINDOW = "24h"
 _PATHS = ("/chat/completions", "/responses")
-# OpenAI's own, those of its imitators in capitals or not, and Mistral's.
+# OpenAI's states, those of compatible servers (sometimes in capitals), and Mistral's.
 _STATES = {
     "completed": RemoteState.COMPLETED,
     "success": RemoteState.COMPLETED,
@@ -67,11 +66,11 @@ _STATES = {
     "cancelled": RemoteState.CANCELLED,
     "failed": RemoteState.FAILED,
 }
-# Codes of requests that were not asked, since the batch ended before.
+# Codes of requests that were not processed because the batch ended first.
 _LEFT_OUT = frozenset({"batch_expired", "batch_cancelled"})
 _RESULT_FILES = ("output_file_id", "error_file_id", "output_file", "error_file")
 RAW = {"X-Stainless-Raw-Response": "true"}
-"""The header, which is not sent, that makes the library return an answer as it came."""
+"""The header that makes the library return the raw response; the library strips it before sending."""
 _PAGE = 100
 _READ_TIMEOUT_S = 300.0
 _INTERNAL_ERROR = 500
@@ -80,11 +79,11 @@ T = TypeVar("T")
 
 
 class OpenAIBatches:
-    """The batches of one account. It belongs to the event loop of its first request.
+    """The batches of one account. Belongs to the event loop of its first request.
 
     Attributes:
         collection: the path of the batches, below the base URL.
-        is_newest_first: whether lists begin with the batch that was created last.
+        is_newest_first: whether lists start with the newest batch.
     """
 
     fewest_requests = 1
@@ -108,11 +107,11 @@ class OpenAIBatches:
         self._path = self.request_path(path)
 
     def base_path(self, path: str) -> str:
-        """Return where the API of files and batches begins; direct requests go to a place below `path`."""
+        """Return the base path of the files and batches API; direct requests go to a place below `path`."""
         return path
 
     def request_path(self, path: str) -> str:
-        """Return the name of the API for `path` in batches."""
+        """Return the name that batches use for the endpoint at `path`."""
         return f"/v1{path}"
 
     def line(self, custom_id: str, body: bytes) -> bytes:
@@ -164,7 +163,7 @@ class OpenAIBatches:
                 found = self.remote(item)
                 if found.label == batch_id:
                     return [found]
-                # A batch keeps the name of its file, also where it keeps no name of ours.
+                # A batch keeps its file's name even where it stores no label.
                 files = item.get("input_files")
                 input_files = [item.get("input_file_id"), *(files if isinstance(files, list) else ())]
                 if file_id in input_files:
@@ -173,11 +172,11 @@ class OpenAIBatches:
         return of_file
 
     def first_page(self) -> dict[str, Any]:
-        """Return the query of a list's first page."""
+        """Return the query for the first page of a list."""
         return {"limit": _PAGE}
 
     def next_page(self, page: dict[str, Any], said: Any, items: list[Any]) -> dict[str, Any] | None:
-        """Return the query of the page after `page`, which held `items`; None after the last one."""
+        """Return the query for the page after `page`, which held `items`; None after the last page."""
         has_more = isinstance(said, dict) and said.get("has_more")
         return {**page, "after": items[-1]["id"]} if items and has_more else None
 
@@ -193,7 +192,7 @@ class OpenAIBatches:
             yield line
 
     async def _lines(self, file_ids: tuple[str, ...]) -> AsyncIterator[bytes]:
-        """Yield the lines of files. The library's own reader of lines also ends one at U+2028, which JSON may hold."""
+        """Yield the lines of files. The library's own reader also splits at U+2028, which JSON text may contain."""
         for file_id in file_ids:
             streams: list[Any] = []
 
@@ -221,7 +220,7 @@ class OpenAIBatches:
             await client.close()
 
     async def _batch(self, method: str, path: str, body: dict[str, Any] | None = None) -> RemoteBatch:
-        """Return the batch in the answer to a request."""
+        """Send a request and return the batch in its answer."""
         found = await self.ask_for(method, path, body, "an answer that does not describe a batch", is_batch)
         return self.remote(found)
 
@@ -233,7 +232,7 @@ class OpenAIBatches:
         otherwise: str,
         is_meant: Callable[[Any], bool],
     ) -> Any:
-        """Return the JSON that answers a request, as `answer`; `data` is the query of a GET, the body of a POST."""
+        """Send a request and return its JSON, as `answer` does; `data` is the query of a GET or the body of a POST."""
 
         def send(client: Any) -> Awaitable[Any]:
             headers = {**RAW, **self._own_headers}
@@ -247,10 +246,10 @@ class OpenAIBatches:
     async def answer(
         self, otherwise: str, ask: Callable[[Any], Awaitable[Any]], is_meant: Callable[[Any], bool]
     ) -> Any:
-        """Return the JSON in a raw answer. The library itself takes any answer of 200 for what it asked for.
+        """Return the JSON of a raw answer. Unlike the library, do not accept every answer with status 200.
 
         Raises:
-            ProviderResponseError: there is none that `is_meant`; `otherwise` says what came in its place.
+            ProviderResponseError: the JSON does not satisfy `is_meant`; `otherwise` describes what was expected.
         """
         raw = await self.ask(ask)
         try:
@@ -265,7 +264,7 @@ class OpenAIBatches:
         return found
 
     async def ask(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """Return what `ask` gives for the client; a key that is refused is replaced once, if a program prints it."""
+        """Return the result of `ask` on the client; a refused key is replaced once, if a program prints it."""
         signer = self._endpoint.signer
         if signer is None:
             return await self._ask_once(ask, self._own_client(self._endpoint.headers))
@@ -277,7 +276,7 @@ class OpenAIBatches:
         return await self._ask_once(ask, self._own_client(call.headers))
 
     async def _ask_once(self, ask: Callable[[Any], Awaitable[T]], of: Any) -> T:
-        """Return what `ask` gives for a client, or for what it gave; the library's errors become ours."""
+        """Return the result of `ask`, translating the library's errors into geval's."""
         import openai  # noqa: PLC0415 - takes half a second, and few runs have batches
 
         name = self._endpoint.id
@@ -294,7 +293,7 @@ class OpenAIBatches:
                 f"the batch API of {name} did not answer in time", provider_id=name
             )
         except Exception as error:
-            # The library wraps what goes wrong before an answer comes, and not what breaks a stream.
+            # The library wraps errors before a response, but not those that break a stream.
             if not isinstance(error, openai.APIConnectionError) and not _is_transport_error(error):
                 raise
             reason = self._endpoint.secrets.redact(str(error.__cause__ or error)) or type(error).__name__
@@ -306,7 +305,7 @@ class OpenAIBatches:
         raise failure  # out here it has no context: the library's errors hold the request, and with it the key
 
     def remote(self, item: Mapping[str, Any]) -> RemoteBatch:
-        """Return a batch; Mistral and Together say some of it in other places than OpenAI."""
+        """Convert a batch; Mistral and Together use other field names than OpenAI for some facts."""
         metadata, counts, errors = item.get("metadata"), item.get("request_counts"), item.get("errors")
         if not isinstance(counts, dict):
             names = {"total": "total", "completed": "succeeded", "failed": "failed"}
@@ -326,15 +325,15 @@ class OpenAIBatches:
         )
 
     def _own_client(self, own_headers: Mapping[str, str]) -> Any:
-        """Return the client that sends `own_headers`; all of them share the connections."""
+        """Return the client that sends `own_headers`; all clients share their connections."""
         import openai  # noqa: PLC0415
 
         headers: dict[str, Any] = dict(own_headers)
-        # Under the library's own spelling: else both would be sent.
+        # With the library's spelling of the name: otherwise both headers would be sent.
         authorization = headers.pop("authorization", None)
         if authorization:
             headers["Authorization"] = authorization
-        # Without a key of its own for this header the library wants to hear it with each request.
+        # Without a key of its own, the library wants this header on each request.
         self._own_headers = {} if authorization else {"Authorization": openai.Omit()}
         key = (authorization or "none").rpartition(" ")[2]
         if self._client is None:
@@ -355,7 +354,7 @@ class OpenAIBatches:
                 max_retries=0,
                 http_client=self._http_client,
             )
-            # Whose a key is, the endpoint's own headers say; those of the environment are for other programs.
+            # The endpoint's own headers set organization and project; the environment's are meant for other programs.
             self._client.organization = self._client.project = None
         elif own_headers != self._sent_headers:
             self._client = self._client.copy(api_key=key, set_default_headers=headers)
@@ -364,7 +363,7 @@ class OpenAIBatches:
         return self._client
 
     def _trust(self) -> ssl.SSLContext:
-        """Return what is trusted: nobody where no TLS is spoken, since the system's certificates take 50 ms to read."""
+        """Return the TLS context: an empty one if no URL uses TLS, as loading the system's certificates takes 50 ms."""
         urls = (self._base_url, *getproxies().values())
         if any(url.startswith("https:") for url in urls):
             return tls_context(self._endpoint.certificate)
@@ -384,7 +383,7 @@ def _is_object(found: Any) -> bool:
 
 
 def has_id(found: Any) -> bool:
-    """Return whether `found` describes something that has an id."""
+    """Return whether `found` is an object with an id."""
     return has_texts(found, "id")
 
 
@@ -404,7 +403,7 @@ def _line(text: bytes) -> BatchLine:
     error = error_in(found)
     if isinstance(response, dict) and (status := whole(response.get("status_code"))):
         body = response.get("body")
-        # As in a direct reply, an error beside an answer says that it is none.
+        # As in a direct reply, an error next to an answer makes the answer invalid.
         if status >= HTTPStatus.BAD_REQUEST or (isinstance(body, dict) and error is None):
             return BatchLine(custom_id, status, body)
     if error is not None:
@@ -420,7 +419,7 @@ _REFUSED = frozenset({"error", "failed"})
 
 
 class AzureBatches(OpenAIBatches):
-    """The batches of one resource. They are found again by their file, as no name of ours is kept."""
+    """The batches of one resource. Azure stores no label, so they are found again by their file."""
 
     def base_path(self, path: str) -> str:
         return path.partition("/deployments/")[0]
@@ -487,7 +486,7 @@ _MOST_ADDRESSES = 4
 
 
 class TogetherBatches(OpenAIBatches):
-    """The batches of one account. They are found again by their file: a batch keeps no name of ours."""
+    """The batches of one account. Together stores no label, so they are found again by their file."""
 
     most_bytes = 90 * 1024 * 1024
     is_newest_first = False
@@ -545,7 +544,7 @@ class TogetherBatches(OpenAIBatches):
         return str(found["id"])
 
     async def _put(self, target: str, file: BinaryIO) -> Any:
-        """Upload a file to an address that needs no key: it is signed."""
+        """Upload a file to a signed address, which needs no key."""
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         return await self._http_client.put(
@@ -554,10 +553,10 @@ class TogetherBatches(OpenAIBatches):
 
 
 async def _described(client: Any, form: dict[str, str], own_headers: Mapping[str, Any]) -> Any:
-    """Return the raw answer that says where a file goes: a redirect, which the library takes for an error."""
+    """Return the raw answer with the upload address: a redirect, which the library treats as an error."""
     import openai  # noqa: PLC0415
 
-    # The library makes a form of it, because of the content type.
+    # The content type makes the library send it as a form.
     headers = {"Content-Type": "multipart/form-data", **RAW, **own_headers}
     options = {"headers": headers, "follow_redirects": False}
     try:
@@ -596,5 +595,5 @@ _CLASSES = {
 
 
 def batches_of(endpoint: Endpoint, transport: Transport) -> BatchApi:
-    """Return the API of a file that the endpoint names."""
+    """Return the batch API that the endpoint names."""
     return _CLASSES[endpoint.batch](endpoint)

@@ -1,4 +1,4 @@
-"""The batches that a response cache knows: what was submitted to providers, by whom, and the answers not read yet."""
+"""The batches known to a response cache: what each provider was sent, by which run, and answers not read yet."""
 
 import sqlite3
 import zlib
@@ -59,7 +59,7 @@ _OF_RUN = """
 
 
 class BatchState(StrEnum):
-    """States of a batch, from the wish to have one to its end; each is committed before the next step is taken."""
+    """The states of a batch, from the intent to its end; each is committed before the next step is taken."""
 
     INTENT = "intent"
     UPLOADED = "uploaded"
@@ -71,20 +71,20 @@ class BatchState(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Return whether answers may still come."""
+        """Return whether more answers may arrive."""
         return self in {BatchState.INTENT, BatchState.UPLOADED, BatchState.SUBMITTED}
 
 
 class Batch(Struct, frozen=True):
-    """One batch. Times are seconds since 1970.
+    """A batch. Times are seconds since 1970.
 
     Attributes:
-        id: ours, which the provider keeps with it where it can.
-        run_id: the run that made it; None for one that was adopted.
+        id: geval's id, which the provider stores as a label where it can.
+        run_id: the run that created it; None if it was adopted.
         server: the model and its address, as one text without keys.
-        reserved_usd: what it is expected to cost.
-        remote_id: the provider's name of it.
-        failed: how many of its requests were answered by an error.
+        reserved_usd: its expected cost.
+        remote_id: the provider's id for it.
+        failed: how many of its requests were answered with an error.
     """
 
     id: str
@@ -107,7 +107,7 @@ class Batch(Struct, frozen=True):
 class BatchReply(Struct, frozen=True):
     """A provider's answer to one request of a batch: an HTTP status with a body.
 
-    `problem` is there instead where the request got no answer at all and is not to be asked again.
+    `problem` is set instead if the request got no answer and must not be sent again.
     """
 
     status: int = 200
@@ -120,7 +120,7 @@ class BatchReply(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """The place of a request: in a batch, in none yet, or answered. `tries` counts batches that ended without it."""
+    """Where a request is: in a batch, waiting, or answered. `tries` counts batches that ended without answering it."""
 
     batch_id: str | None = None
     reply: BatchReply | None = None
@@ -128,7 +128,7 @@ class Claim(Struct, frozen=True):
 
 
 class FreeRequest(Struct, frozen=True):
-    """A request that is in no batch: its size in bytes, and what it is expected to cost."""
+    """A request that is in no batch yet: its size in bytes and its expected cost."""
 
     key: str
     size: int
@@ -140,7 +140,7 @@ _PLACES = ", ".join("?" * len(Batch.__struct_fields__))
 
 
 class BatchStore:
-    """The batches in a response cache. Safe for several processes: each step is one transaction."""
+    """The batches in a response cache. Safe for several processes: every step is one transaction."""
 
     def __init__(
         self, database: Database, reader: DatabaseThread, writer: DatabaseThread, now: Callable[[], float]
@@ -151,9 +151,9 @@ class BatchStore:
         self.now = now
 
     async def claim(self, key: str, body: bytes, run_id: str | None, reserved_usd: float) -> Claim:
-        """Return where a request is; one that is nowhere waits for the next batch from here on.
+        """Return where a request is; an unknown one is recorded as waiting for the next batch.
 
-        An answer that is an error is given out once: whoever asks again later sends it anew.
+        An answer that is an error is returned only once: later requests for it are sent again.
 
         Raises:
             StoreError: the cache cannot be written.
@@ -185,7 +185,7 @@ class BatchStore:
         return row is not None and (row[0] is not None or row[1] is not None)
 
     async def take(self, key: str) -> bool:
-        """Take a request out, to be sent directly; False when it is in a batch by now."""
+        """Remove a request so that it can be sent directly; False if it is already in a batch."""
         name = bytes.fromhex(key)
 
         def work(connection: sqlite3.Connection) -> bool:
@@ -196,7 +196,7 @@ class BatchStore:
         return await self._writer.run(work)
 
     async def free_requests(self, keys: Sequence[str]) -> list[FreeRequest]:
-        """Return those of `keys` that are in no batch, in their order."""
+        """Return the requests among `keys` that are in no batch, in the same order."""
 
         def work(connection: sqlite3.Connection) -> list[FreeRequest]:
             found: dict[str, FreeRequest] = {}
@@ -209,7 +209,7 @@ class BatchStore:
         return await self._reader.run(work)
 
     async def add(self, batch: Batch, keys: Sequence[str]) -> Batch | None:
-        """Make a batch of those of `keys` that are in none; None when all of them are by now.
+        """Create a batch of those `keys` that are in none yet; None if there are no such keys.
 
         Raises:
             StoreError: the cache cannot be written.
@@ -229,7 +229,7 @@ class BatchStore:
         return _with(batch, requests=count) if count else None
 
     async def update(self, batch: Batch, **changes: JsonValue) -> Batch:
-        """Store what is new about a batch, and return it."""
+        """Store changes to a batch and return it."""
         settings = ", ".join(f"{name} = ?" for name in changes)
         values = (*changes.values(), batch.id)
         await self._writer.run(
@@ -238,7 +238,7 @@ class BatchStore:
         return _with(batch, **changes)
 
     def bodies(self, batch_id: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the requests of a batch by key, through a connection of its own: for a thread that writes a file.
+        """Yield the key and body of each request of a batch, on a separate connection: a thread writes them to a file.
 
         Raises:
             StoreError: the cache cannot be read.
@@ -253,10 +253,10 @@ class BatchStore:
             raise self._database.error(error) from error
 
     async def answer(self, batch_id: str, replies: Mapping[str, BatchReply]) -> tuple[int, int]:
-        """Keep answers and forget what was asked, in one transaction.
+        """Store answers and delete their requests, in one transaction.
 
-        What is not of this batch, or answered already, is left as it is. Returns how many answers were new, and how
-        many of them are errors.
+        Answers to unknown or already answered requests are ignored. Returns how many answers were new, and how many of
+        those are errors.
         """
         rows = [
             (_packed(encode_json(_document(reply))), bytes.fromhex(key), batch_id, reply.is_success)
@@ -276,21 +276,21 @@ class BatchStore:
         return await self._writer.run(work)
 
     async def keys(self, batch_id: str) -> list[str]:
-        """Return the keys of a batch's requests that have no answer."""
+        """Return the keys of a batch's unanswered requests."""
         rows = await self._reader.run(lambda connection: connection.execute(_KEYS, (batch_id,)).fetchall())
         return [row[0].hex() for row in rows]
 
     async def waiting(self, batch_id: str) -> int:
-        """Return how many requests of a batch have no answer."""
+        """Return the number of a batch's unanswered requests."""
         row = await self._read_one(_WAITING, (batch_id,))
         return int(row[0]) if row else 0
 
     async def end(
         self, batch: Batch, state: BatchState, *, tries: int = 1, refusal: BatchReply | None = None
     ) -> Batch:
-        """End a batch: what it did not answer waits for another one, or is answered by `refusal`.
+        """End a batch: its unanswered requests wait for another one, or are answered with `refusal`.
 
-        `tries` are added to those of the requests that are left.
+        `tries` is added to the tries of those requests.
         """
         ended_at = self.now()
         stored = None if refusal is None else _packed(encode_json(_document(refusal)))
@@ -308,17 +308,17 @@ class BatchStore:
         return _with(batch, state=state, ended_at=ended_at)
 
     async def forget_read(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Forget answers that were read, as far as the cache has them: pairs of their key here and there."""
+        """Delete answers that the response cache has by now; the pairs are their keys here and there."""
         rows = [(bytes.fromhex(key), bytes.fromhex(choice)) for key, choice in pairs]
         await self._writer.run(lambda connection: connection.executemany(_FORGET_KEPT, rows))
 
     async def forget(self, key: str) -> None:
-        """Forget an answer that no one can use."""
+        """Delete an answer that cannot be used."""
         name = bytes.fromhex(key)
         await self._writer.run(lambda connection: connection.execute(_FORGET, (name,)))
 
     async def adopt(self, batch_id: str, replies: Mapping[str, BatchReply]) -> None:
-        """Keep answers of a batch that this cache knows nothing about, for whoever asks the same."""
+        """Store the answers of a batch unknown to this cache, for any later run with the same requests."""
         now = self.now()
         rows = [
             (bytes.fromhex(key), batch_id, _packed(encode_json(_document(reply))), now)
@@ -331,7 +331,7 @@ class BatchStore:
         return await self.of_run(None, batch_ids)
 
     async def of_run(self, run_id: str | None, others: Iterable[str] = ()) -> list[Batch]:
-        """Return the batches that a run made, and those with the ids `others`, oldest first."""
+        """Return the batches that a run created and those with the ids in `others`, oldest first."""
         arguments = (run_id, encode_json(list(others)).decode())
         return await self._rows(_OF_RUN.format(_COLUMNS), arguments)
 
