@@ -101,6 +101,8 @@ class ForeignResults(Struct, frozen=True):
 
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading raises, besides OSError and ConfigError, when a file is not a results file."""
+_TEST_LINE = re.compile(rb'\{\s*"test"\s*:')
+"""How a line of a test begins in a file of lines, also where other tools wrote it anew."""
 _TESTS = b'"tests": ['
 _RESULTS = b'"results": ['
 """The line after which our own files have a result in each line; what other tools wrote anew is read whole."""
@@ -167,7 +169,7 @@ class ResultsReader:
                 # Each test is before its first result; the last ones are kept
                 told: dict[int, AskedTest] = {}
                 for number, line in enumerate(map(bytes.strip, file), 1):
-                    if line.startswith(b'{"test":{'):
+                    if _TEST_LINE.match(line):
                         test = self._test(line, number)
                         if len(told) >= _TESTS_KEPT:
                             del told[next(iter(told))]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.sample_run import make_report
 from support.stored_runs import store_run, write_config
 
 from geval_cli.errors import ConfigError, UsageError
@@ -68,6 +69,24 @@ def test_lines_without_a_run_have_columns(tmp_path: Path, stored: str) -> None:
     assert (report.run.id, stored != "") == ("", True)
     assert [column.provider_label for column in report.columns] == ["echo"]
     assert len(shown(report)) == 3
+
+
+@pytest.mark.parametrize(
+    "rewritten", [{}, {"sort_keys": True}, {"separators": (",", ":")}, {"separators": (" , ", " : ")}]
+)
+def test_lines_that_another_tool_wrote_anew_are_the_results_and_their_tests(
+    tmp_path: Path, rewritten: dict[str, Any]
+) -> None:
+    write_results_file(tmp_path / "a.jsonl", make_report())
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text("utf-8").splitlines()]
+    lines[:0] = [{"test": {"index": lines[0]["test_index"], "input": "the input"}}]
+    (tmp_path / "b.jsonl").write_text("\n".join(json.dumps(line, **rewritten) for line in lines))
+    found, own = (read_results_file(tmp_path / name) for name in ("b.jsonl", "a.jsonl"))
+
+    assert shown(found) == shown(own)
+    asked = next(iter(found.results())).asked
+    assert asked is not None
+    assert asked.input == "the input"
 
 
 def test_lines_of_two_runs_are_not_counted_as_one(tmp_path: Path, stored: str) -> None:

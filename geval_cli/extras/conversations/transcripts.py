@@ -22,7 +22,6 @@ _LISTS = ("turns", "messages", "conversation")
 _ROLES = ("user", "assistant", "system", "developer", "tool", "human", "ai", "model", "function")
 _FORM = 'write one conversation per line: {"turns": [{"role": "user", "content": "..."}, ...]}'
 _LONGEST_LINE = 64 * 1024 * 1024
-_FIRST_OF_RESULTS = b'{"test":{'
 _OF_RESULTS = frozenset({"test_index", "assertions", "prompt", "provider"})
 
 
@@ -104,7 +103,7 @@ def _has_results(path: Path) -> bool:
         value = decode_json(line)
     except (OSError, ValueError, RecursionError):
         return False
-    return line.startswith(_FIRST_OF_RESULTS) or (isinstance(value, dict) and value.keys() >= _OF_RESULTS)
+    return isinstance(value, dict) and (value.keys() == {"test"} or value.keys() >= _OF_RESULTS)
 
 
 def _of_file(path: Path) -> Transcripts:
