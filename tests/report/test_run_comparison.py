@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.sample_run import RUN, console_of
 
@@ -197,6 +199,17 @@ def test_runs_without_a_test_that_was_judged_in_both_are_not_compared() -> None:
 
     assert found.rows == ()
     assert found.notes[-1] == "nothing was judged in both runs, so there is nothing to compare"
+
+
+@given(*[st.lists(st.tuples(*[st.sampled_from("ab")] * 2), min_size=1, max_size=5)] * 2)
+def test_no_two_pairs_of_columns_have_the_same_label(
+    before: list[tuple[str, str]], after: list[tuple[str, str]]
+) -> None:
+    sides = [[Column(index, *labels) for index, labels in enumerate(side)] for side in (before, after)]
+    labels = [pair.label for pair in match_columns(*sides).pairs]
+    assert len(set(labels)) == len(labels)
+    for pair in match_columns(*sides).pairs:
+        assert pair.number in ("", f"[{pair.after.index + 1}] ")
 
 
 def test_columns_with_equal_labels_are_paired_in_their_order() -> None:

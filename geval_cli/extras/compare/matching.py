@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.columns import column_name, names_of_both, same_labels
@@ -207,17 +208,21 @@ class MatchedBy(StrEnum):
 
 
 class ColumnPair(Struct, frozen=True):
-    """A column of the earlier run, and the one of the later run that it is compared with."""
+    """A column of the earlier run, and the one of the later run that it is compared with.
+
+    `number` is that of the later one, `[2] `, where other pairs have the same labels; in front, where no cut loses it.
+    """
 
     before: Column
     after: Column
     by: MatchedBy
+    number: str = ""
 
     @property
     def label(self) -> str:
         """Return the label that both have, or `old -> new`."""
         old, new = column_name(self.before), column_name(self.after)
-        return new if old == new else f"{old} -> {new}"
+        return self.number + (new if old == new else f"{old} -> {new}")
 
 
 class ColumnMatch(Struct, frozen=True):
@@ -262,7 +267,12 @@ def match_columns(
         old = [item for item in old if item not in renamed]
         new = [item for item in new if item not in newly_named]
     pairs.sort(key=lambda pair: pair.after.index)
-    return ColumnMatch(tuple(pairs), tuple(old), tuple(new))
+    labels = Counter(pair.label for pair in pairs)
+    numbered = (
+        replace(pair, number=f"[{pair.after.index + 1}] ") if labels[pair.label] > 1 else pair
+        for pair in pairs
+    )
+    return ColumnMatch(tuple(numbered), tuple(old), tuple(new))
 
 
 def _labels(column: Column) -> tuple[str, str]:
