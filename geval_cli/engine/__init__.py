@@ -1,1 +1,1 @@
-"""From a checked suite to results: plan, one job, the stream of events, and the sums."""
+"""From a checked suite to results: the plan, a single job, the stream of events, and the totals."""

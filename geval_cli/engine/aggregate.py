@@ -1,8 +1,8 @@
-"""Sum up a run from its events and results: figures, notices, flaky tests and derived metrics. Pure.
+"""Sums up a run from its events and results: figures, notices, flaky tests and derived metrics. Pure.
 
-The formula of a derived metric knows the name of every metric, which stands for the sum of its scores over the cases,
-`__count` for the number of cases, and the derived metrics before it: `APE / __count` is a mean. The cases are those of
-a column, or all.
+The formula of a derived metric may use the name of every metric, which stands for the sum of its scores over the
+cases, `__count` for the number of cases, and the derived metrics before it: `APE / __count` is a mean. The cases are
+those of one column, or all.
 """
 
 import ast
@@ -48,7 +48,7 @@ _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
 
 
 def _rounded(value: float, digits: float = 0) -> float:
-    """Round a half away from zero, as people and promptfoo's formulas do."""
+    """Round half away from zero, as people and promptfoo's formulas do."""
     if digits not in range(16):
         raise ValueError("the digits to round to are a whole number from 0 to 15")
     return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-int(digits)), ROUND_HALF_UP))
@@ -80,12 +80,12 @@ _FUNCTIONS: dict[str, tuple[Callable[..., float], int, int]] = {
 """Each function with the smallest and the largest number of arguments that it takes."""
 _NOTICES_MAX = 100
 FLAKY_MAX = 100
-"""So many flaky tests are named; all are counted."""
+"""The largest number of flaky tests that are named; all are counted."""
 _VERDICTS = frozenset({Status.PASSED, Status.FAILED})
 
 
 def derive(metrics: Iterable[DerivedMetric], summary: RunSummary) -> dict[str, float | None]:
-    """Return the value of each derived metric; None when it cannot be computed: no score yet, a division by zero."""
+    """Return the value of each derived metric; None if it cannot be computed (no score yet, a division by zero)."""
     sums = {
         name: scored.mean * scored.n for name, scored in summary.metrics.items() if scored.mean is not None
     }
@@ -95,7 +95,7 @@ def derive(metrics: Iterable[DerivedMetric], summary: RunSummary) -> dict[str, f
 def derive_by_column(
     metrics: Sequence[DerivedMetric], results: Iterable[CaseResult], *, columns: int
 ) -> dict[str, tuple[float | None, ...]]:
-    """Return the value of each derived metric for the cases of each column alone, by the column's index."""
+    """Return the value of each derived metric for the cases of each column alone, by the index of the column."""
     if not metrics:
         return {}
     counts: Counter[int] = Counter()
@@ -151,7 +151,7 @@ def _value_of(formula: str, values: Mapping[str, float]) -> float | None:
 
 
 def names_in_formula(formula: str) -> set[str]:
-    """Return the names that a formula has in place of numbers; none of one that cannot be read."""
+    """Return the names that stand for numbers in a formula; none if it cannot be parsed."""
     if _formula_problem(formula):
         return set()
     nodes = list(ast.walk(_parse(formula)))
@@ -161,12 +161,12 @@ def names_in_formula(formula: str) -> set[str]:
 
 
 def _parse(formula: str) -> ast.expr:
-    # `^` is the power in such formulas; in Python it would be something else.
+    # `^` means power in these formulas; in Python it is exclusive or.
     text = formula.strip().replace("^", "**")
     try:
         return ast.parse(text, mode="eval").body
     except SyntaxError:
-        # A metric may be called `pass` or `class`, which no name in Python can be.
+        # A metric may be called `pass` or `class`, which are keywords in Python.
         renamed = _NAME.sub(lambda name: name[0] + _KEYWORD if iskeyword(name[0]) else name[0], text)
         if renamed == text:
             raise
@@ -214,11 +214,11 @@ def _compute(node: ast.expr, values: Mapping[str, float]) -> float:
 
 
 class Tally(Struct):
-    """Counts case results as they come; `summary` can be asked for at any time. Memory does not grow with cases.
+    """Running counts of case results; `summary` can be called at any time. Memory does not grow with the cases.
 
-    `bugs` counts the results that a bug in geval, and not the model or the judge, made an error. `has_clusters`:
-    some tests have several cases, so that intervals take the results test by test (`with_clustered_intervals`), in
-    which order they do not come here.
+    `bugs` counts the results that are errors because of a bug in geval rather than the model or the judge. If
+    `has_clusters`, some tests have several cases, so that intervals need the results test by test
+    (`with_clustered_intervals`), which is not the order in which they come here.
     """
 
     counts: dict[Status, int] = field(default_factory=lambda: dict.fromkeys(Status, 0))
@@ -269,9 +269,9 @@ class Tally(Struct):
 
 
 def with_clustered_intervals(summary: RunSummary, results: Iterable[CaseResult]) -> RunSummary:
-    """Return `summary` with intervals that take each test once, however many cases it has.
+    """Return `summary` with confidence intervals that count each test once, however many cases it has.
 
-    `results` come test by test, as the store gives them.
+    `results` come test by test, as the store yields them.
     """
     passed = ClusteredMean()
     metrics = {name: ClusteredMean() for name in summary.metrics}
@@ -290,7 +290,7 @@ def with_clustered_intervals(summary: RunSummary, results: Iterable[CaseResult])
 def metric_scores(
     result: CaseResult, members: Sequence[AssertionResult]
 ) -> Mapping[str, tuple[float | None, int]]:
-    """For each metric of a case: its score (None when nothing was scored) and how many assertions errored."""
+    """Return for each metric of a case its score (None if nothing was scored) and how many assertions errored."""
     metrics = {item.metric for item in members if item.metric is not None}
     return {
         metric: (
@@ -302,7 +302,7 @@ def metric_scores(
 
 
 class Notices(Struct):
-    """Texts that the user should know, each once and at most 100."""
+    """Texts that the user should see, each once and at most 100."""
 
     _texts: dict[str, None] = field(default_factory=dict)
     _left_out: set[tuple[str, str]] = field(default_factory=set)
@@ -312,11 +312,11 @@ class Notices(Struct):
         return tuple(self._texts)
 
     def add(self, event: RunEvent) -> None:
-        """Take note of an event, if it says something."""
+        """Add the notices that an event calls for, if any."""
         if isinstance(event, Noticed):
             self.say(event.message)
         elif isinstance(event, ModelCalled) and event.dropped:
-            # The gateway tells what a server does not accept when the server says so; a cached answer is silent.
+            # The gateway reports this when a server rejects a parameter; for a cached answer, it has nothing to report.
             new = [name for name in event.dropped if (event.provider_id, name) not in self._left_out]
             self._left_out.update((event.provider_id, name) for name in new)
             if "temperature" in new:
@@ -332,7 +332,7 @@ class Notices(Struct):
                 )
 
     def say(self, text: str) -> None:
-        """Add a text of one's own."""
+        """Add a text."""
         if len(self._texts) < _NOTICES_MAX:
             self._texts[text] = None
 
@@ -369,9 +369,9 @@ class _Repeats(Struct):
 
 
 def flaky_tests(results: Iterable[CaseResult]) -> tuple[tuple[FlakyTest, ...], int]:
-    """Return the first hundred tests that both passed and failed, and how many there are in all.
+    """Return the first hundred tests that both passed and failed, and the total number of such tests.
 
-    `results` come test by test, as the store gives them; of one test at a time, its repeats are held.
+    `results` come test by test, as the store yields them; only the repeats of one test are held at a time.
     """
     named: list[FlakyTest] = []
     count = 0

@@ -1,4 +1,4 @@
-"""One job from prompt to result: render, ask, judge. The boundary where errors become values."""
+"""One job from prompt to result: render, call the model, judge. The boundary where errors become values."""
 
 import json
 import time
@@ -62,10 +62,11 @@ Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 class JobContext(Struct, frozen=True):
     """The context of a job: a way to call the model, the tools of the assertions, the state left by earlier jobs.
 
-    `calls` keeps the calls of tools that tests have; without it none is called.
+    `calls` records the tool calls of tests that define tools; without it, no tool may be called.
 
-    With `stored` no model is asked: it gives the case of an earlier run, whose output is judged as it is. `columns` are
-    those of the run, by whose names outputs are compared. `judge` judges what ends a conversation.
+    With `stored`, no model is called: it returns the case of an earlier run, whose output is judged as it is. `columns`
+    are the columns of the run, by whose names outputs are compared. `judge` judges the assertions that can end a
+    conversation.
     """
 
     generate: Generate
@@ -79,9 +80,9 @@ class JobContext(Struct, frozen=True):
 
 
 class PendingResult(Struct, frozen=True):
-    """The state of a job: its result so far, and what was judged; None when there is no output to judge.
+    """The state of a job: its result so far, and the subject that was judged; None if there is no output to judge.
 
-    `earlier` are the ratings that the output has from an earlier run.
+    `earlier` are the ratings that the output already has from an earlier run.
     """
 
     job: Job
@@ -91,16 +92,16 @@ class PendingResult(Struct, frozen=True):
 
 
 async def run_job(job: Job, context: JobContext) -> CaseResult:
-    """Return the result of one job. What goes wrong is in the result.
+    """Return the result of one job, with any error in it.
 
     Raises:
-        UndoneError: the run may spend no more, or an answer comes with a batch; the job stays undone.
+        UndoneError: the run may spend no more, or the answer will come with a batch; the job stays undone.
     """
     return (await begin_job(job, context)).result
 
 
 async def begin_job(job: Job, context: JobContext) -> PendingResult:
-    """Return the state of a job, but for the assertions that compare its output with others.
+    """Return the state of a job, judged except for the assertions that compare its output with others.
 
     Raises:
         UndoneError: as in `run_job`.
@@ -109,7 +110,7 @@ async def begin_job(job: Job, context: JobContext) -> PendingResult:
     try:
         pending = await _run(job, context, prefetched)
         result = await prefetched.accounted_for(pending.result)
-        # Of the job as it was planned: programs may have changed its variables.
+        # The key is that of the job as planned: programs may have changed its variables.
         return replace(pending, result=replace(result, test_key=key_of(job.test)))
     finally:
         prefetched.cancel()
@@ -131,7 +132,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             unanswered = Subject(
                 test, "", rendered.whole, job.repeat_index, rendered.system, provider=job.provider
             )
-            # A bug shows again where the output is judged, and must not keep the model from being asked.
+            # A bug here shows up again when the output is judged, and must not prevent the model call.
             with suppress(Exception):
                 specs = assertions_of(job.prompt, job.test)
                 context.prefetcher.ask(specs, unanswered, context.tools, prefetched)
@@ -187,7 +188,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
 async def _judge_stored(
     job: Job, found: CaseResult, context: JobContext, earlier: Mapping[str, JsonValue]
 ) -> PendingResult:
-    """Judge the output of an earlier run: nothing is asked for, made or transformed. An error stays an error."""
+    """Judge the output of an earlier run: nothing is requested, generated or transformed. An error stays an error."""
     test = job.test
     if test.transform_vars is not None or test.promptfoo.made_vars:
         job = replace(job, test=replace(test, vars=found.vars))
@@ -229,7 +230,7 @@ async def _judge_stored(
 
 
 def with_all_members(results: Iterable[AssertionResult]) -> Iterator[AssertionResult]:
-    """Yield results and those of the sets among them."""
+    """Yield results, each followed by its members if it is an assertion set."""
     for result in results:
         yield result
         yield from with_all_members(result.assertions)
@@ -238,7 +239,7 @@ def with_all_members(results: Iterable[AssertionResult]) -> Iterator[AssertionRe
 def _stored_prompt(
     job: Job, test: MergedTest, found: CaseResult, tools: Tools, earlier: Mapping[str, JsonValue]
 ) -> tuple[str, str | None]:
-    """Return the prompt of a stored case as one text, and its system message where the config still says it."""
+    """Return a stored case's prompt as one text, and its system message if the config still renders that prompt."""
     shown = found.prompt.rendered
     if isinstance(job.prompt, NamedPromptSpec) and job.prompt.made_by:
         return shown, None
@@ -269,7 +270,7 @@ def _stored_response(found: CaseResult) -> ModelResponse:
 
 
 def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
-    """Return who answered. In some dialects the column's provider stands for an output that the test brings, too."""
+    """Return the provider that answered. In some dialects, the column's provider gets credit for given outputs too."""
     stands_for_outputs = tools.rules.credits_given_outputs and job.provider.id != NO_PROVIDER.id
     return job.provider if job.generates or stands_for_outputs else None
 
@@ -279,12 +280,12 @@ async def _answer(
 ) -> tuple[CaseResult, ModelResponse | None]:
     """Return the result and the model's answer, or the result with the test's stored output and None.
 
-    `test` is the job's, with the variables as templates see them.
+    `test` is the job's test, with its variables as templates see them.
     """
     blank = blank_result(job, rendered.text)
     if not job.generates:
         output = job.test.output if job.test.has_output else job.test.vars.get("output")
-        if test.turns:  # nothing is sent, but what was said before is the output's prompt
+        if test.turns:  # nothing is sent, but the earlier turns are the output's prompt
             shown = RenderedPrompt(job.prompt.id, job.prompt.label, extra("conversations").history_text(test))
             return replace(blank, output=output, prompt=shown), None
         return replace(blank, output=output), None
@@ -306,7 +307,7 @@ async def _answer(
 
 
 async def ask_model(job: Job, test: MergedTest, rendered: Rendered, context: JobContext) -> ModelResponse:
-    """Ask the model; `test` has its variables as templates see them."""
+    """Call the model; `test` has its variables as templates see them."""
     params = {**prompt_params(job.prompt), **job.test.promptfoo.params}
     rules = context.tools.rules
     messages, added = rendered.messages, frozenset[str]()
@@ -328,7 +329,7 @@ async def ask_model(job: Job, test: MergedTest, rendered: Rendered, context: Job
 
 
 def _origin(job: Job) -> dict[str, JsonValue]:
-    """Return promptfoo's facts for a program about the origin of a request."""
+    """Return the facts about the origin of a request that promptfoo gives to programs."""
     return {
         "prompt": shown_prompt(job.prompt, job.test),
         "test": extra(PROGRAMS).test_shown(job.test),
@@ -341,12 +342,12 @@ def _origin(job: Job) -> dict[str, JsonValue]:
 async def _judged(
     job: Job, answered: CaseResult, subject: Subject, context: JobContext, *, is_final: bool = False
 ) -> PendingResult:
-    """Return the state after judging. An output that `is_final` has been transformed already."""
+    """Return the state after judging. An output that `is_final` is already transformed."""
     tools, error, answer = context.tools, None, subject.output
     try:
         if not is_final:
             subject = await with_transformed_output(subject, job.provider, job.prompt, tools)
-    except CodeFailedError as failed:  # the answer is paid for, and stays in the result
+    except CodeFailedError as failed:  # the answer is paid for, so it stays in the result
         return PendingResult(job, replace(answered, error=error_info(failed)))
     context.carried.record(job, subject)
     if subject.output is not answer:
@@ -376,7 +377,7 @@ async def _judged(
 
 
 def blank_result(job: Job, rendered: str = "") -> CaseResult:
-    """Return the result of a job as it begins: an error without a reason, until there is more."""
+    """Return the initial result of a job: an error without a reason, until there is more."""
     return CaseResult(
         id=job.id,
         test_index=job.test.index,
@@ -406,10 +407,10 @@ def _asked(test: MergedTest) -> AskedTest | UnsetType:
 
 
 class ComparisonGroups(Struct):
-    """Runs jobs; keeps results whose outputs are compared with others until the last of their group is there.
+    """A runner of jobs that holds back results whose outputs are compared until the last of their group is there.
 
-    What it keeps is bounded by the jobs under way, as long as jobs come row by row. The results of a row that is never
-    complete, since the run stops, are never given out: its cases stay undone, and their answers are in the cache.
+    Their number is bounded by the jobs under way, as long as jobs come row by row. The results of a row that is never
+    completed, because the run stops, are never returned: its cases stay undone, and their answers are in the cache.
     """
 
     context: JobContext
@@ -417,14 +418,14 @@ class ComparisonGroups(Struct):
     _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
 
     def forget(self) -> None:
-        """Forget groups that are not complete: a later pass over the plan does all of their jobs again."""
+        """Drop incomplete groups: a later pass over the plan does all of their jobs again."""
         self._rows.clear()
 
     async def run(self, job: Job) -> Sequence[CaseResult]:
-        """Return the results that are final now: of the job, of its whole group, or none.
+        """Return the results that are final with this job: its own, those of its whole group, or none.
 
         Raises:
-            UndoneError: the run may spend no more, or an answer comes with a batch.
+            UndoneError: the run may spend no more, or an answer will come with a batch.
         """
         if not any(spec.compares_outputs for spec in job.test.assertions):
             return (await run_job(job, self.context),)

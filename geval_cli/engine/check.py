@@ -1,6 +1,6 @@
-"""The first pass over a suite: every test is rendered and every assertion checked before anything is sent.
+"""The first pass over a suite: renders every test and checks every assertion before anything is sent.
 
-So are images and audio: how much of it there is, and who can see and hear it.
+It also checks images and audio: whether there are too many, and whether the models can take them.
 """
 
 import dataclasses
@@ -69,7 +69,7 @@ _INSTRUCTIONS = ("system", "developer")
 def check_prompt_media(
     prompt: PromptSpec, rendered: Rendered, answerers: Iterable[ProviderSpec], where: str
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the images and audio of a prompt as it would be sent to each of `answerers`."""
+    """Yield the problems of a prompt's images and audio, as it would be sent to each of `answerers`."""
     messages, found = media_of_messages(rendered.messages)
     for message in messages:
         held = list(filter(None, map(find_media, markers_in(message.content))))
@@ -96,7 +96,7 @@ def check_prompt_media(
 def check_judged_media(
     test: MergedTest, specs: Sequence[Assertion], defaults: JudgeDefaults, where: str
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the images and audio that the judges of a test are shown."""
+    """Yield the problems of the images and audio that the judges of a test are shown."""
     shown = tuple(
         dict.fromkeys((*test.images, *test.audio, *markers_in(test.variables), *markers_in(test.output)))
     )
@@ -124,7 +124,7 @@ def check_judged_media(
 
 
 def _lacks(provider: ProviderSpec, shown: Sequence[Media]) -> Iterator[tuple[str, str, str]]:
-    """Yield what of this a provider cannot take: in words, the kind, and a hint."""
+    """Yield what a provider cannot take of the media in `shown`: the reason in words, the kind of media, and a hint."""
     if any(item.kind == "image" for item in shown) and not sees_images(provider):
         yield "cannot see images", "image", _WHO_SEES
     heard = hears_audio(provider)
@@ -138,7 +138,7 @@ def _lacks(provider: ProviderSpec, shown: Sequence[Media]) -> Iterator[tuple[str
 
 
 def _doubtful(provider: ProviderSpec, shown: Sequence[Media], place: Location | None) -> Iterator[Problem]:
-    """Yield a warning for a model of OpenAI's own that takes no audio, judging by its name."""
+    """Yield a warning if audio goes to a model of OpenAI's own whose name does not suggest that it takes audio."""
     if (
         any(item.kind == "audio" for item in shown)
         and provider.id.startswith("openai:")
@@ -159,20 +159,20 @@ class Checked(Struct, frozen=True):
     """The findings of the first pass over all tests.
 
     Attributes:
-        problems: all of them, warnings too.
-        tests: how many tests there are.
-        judges: every provider that will judge; none of them twice.
-        judged_at: where the first assertion of each of them is.
-        answerers: every provider that answers because a test names it, as a model or in place of tools; none of them
-            twice.
-        users: every provider that plays a user; none of them twice.
-        own_judges: how many assertions, counted once per test, name a judge of their own, so that `--grader` does
+        problems: all of them, warnings included.
+        tests: the number of tests.
+        judges: every provider that will judge, without duplicates.
+        judged_at: for each of these judges, the place of the first assertion that uses it.
+        answerers: every provider that answers because a test names it, as its model or as a simulator of tools; without
+            duplicates.
+        users: every provider that plays a user, without duplicates.
+        own_judges: the number of assertions, counted once per test, that name their own judge, so that `--grader` does
             not apply to them.
-        cases: how many cases there are, repeats counted once.
-        checks_nothing: whether no test has anything that is checked.
-        is_serial: whether a case may depend on those before it.
+        cases: the number of cases, with repeats counted once.
+        checks_nothing: whether no test has anything to check.
+        is_serial: whether a case may depend on earlier ones.
         is_in_rows: whether outputs of a test are compared with one another.
-        tools_at: where the first test has tools that are called; None where none has any.
+        tools_at: the place of the `tools` in the first test that has any; None if no test has tools.
     """
 
     problems: tuple[Problem, ...]
@@ -190,7 +190,7 @@ class Checked(Struct, frozen=True):
 
 
 class _Totals(Struct):
-    """The sums over the tests so far, of which `Checked` is made."""
+    """The running totals over the tests, from which `Checked` is made."""
 
     is_serial: bool
     tests: int = 0
@@ -214,11 +214,11 @@ class _Totals(Struct):
         self.is_in_rows = self.is_in_rows or any(spec.compares_outputs for spec in test.assertions)
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
-        """Yield what is wrong with providers and tests together; turns need no prompt to say what is asked."""
+        """Yield the problems of providers and tests taken together; tests with turns need no prompt."""
         if self.without_turns or not self.tests:
             yield from _check_silence(plan)
         elif self.with_answers == self.tests:
-            # Report providers that no test asks, since all bring their answers.
+            # All tests bring their own answers, so the providers are never called.
             asked = next((provider for provider in plan.providers if provider.id != NO_PROVIDER.id), None)
             if asked is not None:
                 yield Problem(
@@ -230,7 +230,7 @@ class _Totals(Struct):
 
 
 class _Judges(Struct):
-    """Who judges what, over all tests."""
+    """The judges over all tests, and the other providers that tests name."""
 
     defaults: JudgeDefaults
     found: dict[bytes, ProviderSpec] = field(default_factory=dict)
@@ -252,7 +252,7 @@ class _Judges(Struct):
             self.own += "text" in spec.judge_kinds and self.defaults.grader not in judges
 
     def note_answerer(self, test: MergedTest, plan: Plan) -> None:
-        # By fingerprint, as thousands of tests may name the same provider and it is checked once.
+        # Keyed by fingerprint: thousands of tests may name the same provider, which is checked once.
         if test.provider is not None:
             answerer = plan.answering(test, NO_PROVIDER)
             self.answerers.setdefault(answerer.fingerprint, answerer)
@@ -263,7 +263,7 @@ class _Judges(Struct):
             self.users.setdefault(test.user.provider.fingerprint, test.user.provider)
 
     def _add(self, judge: ProviderSpec, spec: Assertion) -> None:
-        if id(judge) in self._seen:  # most tests share one spec, and comparing by content is slow
+        if id(judge) in self._seen:  # most tests share their judges, and comparing by content is slow
             return
         if judge.fingerprint not in self.found:
             self.places.append(spec.place.value("type") or spec.place.value())
@@ -272,13 +272,13 @@ class _Judges(Struct):
 
 
 MOST_UNTRUSTED_TESTS = 50_000
-"""Tests of an untrusted suite: they take a few bytes each in a file, and a millisecond each in a run."""
+"""The most tests that an untrusted suite may have: each takes a few bytes of a file, but a millisecond of a run."""
 
 
 class _Findings(Struct):
     """Problems, each kept once: a mistake in `defaultTest` or in a prompt shows in every test, but is one mistake.
 
-    Of more than `MAX_PROBLEMS` the rest is only counted.
+    Beyond `MAX_PROBLEMS`, further problems are only counted.
     """
 
     _first: dict[tuple[str, Location | None], Problem] = field(default_factory=dict)
@@ -311,7 +311,7 @@ _TEXTS = ("input", "output", "expected_output", "context", "retrieval_context", 
 
 
 _DEFAULTS = ("defaultTest", "default_test", "defaultTest.vars", "default_test.vars")
-"""Where a mistake leaves it open which variables all tests have."""
+"""Keys in which a mistake leaves it open which variables all tests have."""
 
 
 def check_plan(
@@ -326,10 +326,10 @@ def check_plan(
 ) -> Checked:
     """Go through all tests once and collect their problems, of which at most `MAX_PROBLEMS` are listed.
 
-    Without `is_complete`, parts of the suite are missing because they have problems of their own, and nothing is
-    said about what seems to be absent, except for metrics of gates: they are nowhere else in `text`, which is that of
-    the config, and all of the `broken` parts are in it.
-    With `is_filtered`, what a gate lacks may be in what was left out: a warning.
+    Without `is_complete`, parts of the suite are missing because they have problems of their own, so whatever seems to
+    be absent is not reported. Metrics of gates are an exception: they are reported if their names occur nowhere else in
+    `text`, the text of the config, and all `broken` parts are in that file.
+    With `is_filtered`, whatever a gate lacks may have been filtered out, so that it is only a warning.
     """
     findings = _Findings()
     judges = _Judges(defaults)
@@ -349,9 +349,9 @@ def check_plan(
     stores_answers = False
     lacks_default = any(item.location and item.location.key_path in _DEFAULTS for item in broken)
     try:
-        # One pass for everything: tests may come from a large file, and are never held together.
+        # One pass for everything: tests may come from a large file, and are never all held in memory.
         for written in plan.suite.tests:
-            # What its code adds to the variables is not known before the run, nor what a broken defaultTest has.
+            # The variables that code adds are unknown before the run, and so are those of a broken defaultTest.
             is_open = written.transform_vars is not None or lacks_default
             seen_by = lenient if is_open else templates
             test = seen_by_templates(written, seen_by)
@@ -379,7 +379,7 @@ def check_plan(
         findings.add(problem, "")
     braces = likely.braces()
     of_prompts = [*asked.problems(besides={found.prompt.id for found in braces})]
-    # An unknown name is an error already; what seems to be unused beside it is the same mistake.
+    # An unknown name is already an error; a variable that seems unused because of it is the same mistake.
     is_sound = is_complete and not any(item.severity is Severity.ERROR for item in findings.all())
     of_likely = likely.problems(braces, has_fixed_prompts=bool(of_prompts)) if is_sound else ()
     of_gates: Iterable[Problem] = ()
@@ -408,7 +408,7 @@ def check_plan(
 
 
 def _names_in(text: str, plan: Plan, broken: Sequence[Problem]) -> Callable[[str], bool]:
-    """Return whether a name may be that of a metric in parts of the config that could not be read."""
+    """Return a predicate: may a name be that of a metric in parts of the config that could not be read?"""
     places = [problem.location for problem in broken if not is_of_gates(problem)]
     path, written = plan.suite.path, _letters(text)
     is_elsewhere = any(place is None or Path(place.file).name != path.name for place in places)
@@ -419,19 +419,19 @@ def _names_in(text: str, plan: Plan, broken: Sequence[Problem]) -> Callable[[str
 
 
 def is_of_gates(problem: Problem) -> bool:
-    """Return whether only a gate is missing because of a problem, and no test."""
+    """Return whether a problem makes only a gate missing, not a test."""
     return problem.location is not None and problem.location.key_path.startswith("gates")
 
 
 def _letters(text: str) -> str:
-    """Return a text as names are made of it: a metric may be named by the words of its criteria."""
+    """Return the letters and digits of a text in lower case: a metric may be named by the words of its criteria."""
     return "".join(filter(str.isalnum, text.lower()))
 
 
 def assertions_of_plan(plan: Plan, templates: Templates) -> Iterator[tuple[Assertion, Subject]]:
     """Yield every assertion, a group before its members, for each test and prompt, with a subject without an output.
 
-    A prompt that cannot be rendered is left out; `check_plan` tells it.
+    Prompts that cannot be rendered are skipped; `check_plan` reports them.
     """
     for written in plan.suite.tests:
         test = seen_by_templates(written, templates)
@@ -507,7 +507,7 @@ def _check_test(
 
 
 def _check_comparison(spec: Assertion, test: MergedTest, plan: Plan) -> Iterator[Problem]:
-    """Yield a problem where a test has no second output, or none of the column that its outputs are compared with."""
+    """Yield a problem if a test has no second output, or none in the column that its outputs are compared with."""
     if plan.cases_of(test) == 1:
         message = f"{spec.base_type} compares outputs, but {describe_test(test)} has only one"
         yield Problem(message, spec.place.value("type"), "add another prompt or provider")
@@ -525,7 +525,7 @@ def _check_comparison(spec: Assertion, test: MergedTest, plan: Plan) -> Iterator
 
 
 class _IdenticalRequests:
-    """Prompts without variables, for tests that differ in nothing but variables: then all send the same request."""
+    """A check for prompts without variables whose tests differ only in variables, so that all send the same request."""
 
     def __init__(self, prompts: Iterable[PromptSpec]) -> None:
         self._fixed = [prompt for prompt in prompts if _is_fixed(prompt)]
@@ -534,7 +534,7 @@ class _IdenticalRequests:
         self._is_shown = False
 
     def record(self, test: MergedTest) -> None:
-        """Note the next test; a few are enough to decide."""
+        """Record the next test; the first `_TESTS_COMPARED` are enough to decide."""
         if test.is_conversation or not self._fixed or self._is_shown or self._tests >= _TESTS_COMPARED:
             return
         self._tests += 1
@@ -544,7 +544,7 @@ class _IdenticalRequests:
             self._is_shown = _written(test.assertions) == _written(self._first.assertions)
 
     def problems(self, *, besides: Collection[str] = ()) -> Iterator[Problem]:
-        """Yield a warning for each such prompt, except those with the ids in `besides`."""
+        """Yield a warning for each such prompt, except those whose ids are in `besides`."""
         for prompt in self._fixed if self._is_shown else ():
             if prompt.id in besides:
                 continue
@@ -570,12 +570,12 @@ def _written(specs: Iterable[Assertion]) -> list[dict[str, object]]:
 
 
 def _bare_paths(test: MergedTest, suite: LoadedSuite) -> Iterator[Problem]:
-    """Yield texts of a test that are the paths of files: seldom, but now and then, they are meant as they are."""
+    """Yield a warning for each text of a test that is the path of a file: this is rarely what was meant."""
     if not suite.rules.suspects_bare_paths:
         return
     for value, place, keys in _texts_of(test):
         if is_bare_path(value, suite.base_dir, suite.access):
-            # Only now: to find places, the file is read once more.
+            # Look up the location only here: that reads the file once more.
             location = place.value(*keys) if isinstance(place, SourcePath) else place
             message = f"the path `{value}` itself is used, not the content of the file"
             hint = f"write file://{value} to use its text"
@@ -585,7 +585,7 @@ def _bare_paths(test: MergedTest, suite: LoadedSuite) -> Iterator[Problem]:
 def _texts_of(
     test: MergedTest,
 ) -> Iterator[tuple[JsonValue, SourcePath | Location | None, tuple[str | int, ...]]]:
-    """Yield what may be a text or `file://` in a test, each with a place and the keys that lead on from there."""
+    """Yield each value of a test that may be text or `file://`, with a place and the keys from there to it."""
     named: list[tuple[JsonValue, SourcePath, tuple[str | int, ...]]]
     named = [(getattr(test, name), test.place, (name,)) for name in _TEXTS]
     named += [(value, test.place, ("vars", name)) for name, value in test.vars.items()]
@@ -618,7 +618,7 @@ def _prompt_problem(
 
 
 def _check_silence(plan: Plan) -> Iterator[Problem]:
-    """Report providers without prompts: each would be sent empty requests, and paid for them."""
+    """Yield a problem if there are providers but no prompts: each would get empty requests, which cost money."""
     asks_nothing = plan.suite.prompts == (NO_PROMPT,)
     for provider in plan.providers:
         if asks_nothing and provider.id != NO_PROVIDER.id:
@@ -631,7 +631,7 @@ def _check_silence(plan: Plan) -> Iterator[Problem]:
 
 
 def _check_output(test: MergedTest, plan: Plan) -> Iterator[Problem]:
-    """Report a test without an output to judge, and a stored output that is left unused."""
+    """Yield problems of a test that has nothing to judge, or whose stored output or trace is not used."""
     answering = [plan.answering(test, provider) for provider in plan.providers]
     generates = any(provider.id != NO_PROVIDER.id for provider in answering)
     judges_as_is = any(provider.id == NO_PROVIDER.id for provider in answering)

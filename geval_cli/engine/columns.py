@@ -1,10 +1,10 @@
-"""Sum up each column (prompt x provider) of a run, compare it with the first one test by test, rank them. Pure.
+"""Sums up each column (prompt x provider) of a run, compares it with the baseline test by test, ranks them. Pure.
 
-Results come test by test, as the store gives them. Of one test at a time the scores and the pairs are held, and of each
-column a handful of sums, so memory does not grow with the number of tests.
+Results come test by test, as the store yields them. Only the scores and pairs of one test are held at a time, and a
+handful of sums for each column, so memory does not grow with the number of tests.
 
-A pair of `pairwise` is in the results of both of its outputs, and counts once: also where one of them has an error
-instead, since another pair of it could not be judged.
+A `pairwise` pair is in the results of both of its outputs and counts once, even if one of the results has an error
+instead because another of its pairs could not be judged.
 """
 
 from collections import Counter, defaultdict, deque
@@ -51,10 +51,10 @@ from geval_cli.statistics.paired import NO_MARGINS, Margins, PairedDifferences, 
 from geval_cli.suite.suite import BaselineName
 
 _SHOWN_K = (2, 3, 4, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""Numbers of tries whose chances are computed, beside the number of repeats itself."""
+"""Numbers of tries (k) for which pass@k and pass^k are computed, besides the number of repeats itself."""
 _BETWEEN = (" × ", " x ", " | ")  # noqa: RUF001
 PASS_RATE = "pass_rate"
-"""The name of the pass rate among rows, in margins and in the JSON."""
+"""The name of the pass rate in rows, margins and the JSON."""
 _PASS_RATE = None
 """Stands for the pass rate where other rows have the name of a metric, which may be any text."""
 
@@ -66,7 +66,7 @@ _Keys = tuple[str, ...] | None
 
 
 def column_labels(columns: Sequence[Column]) -> list[str]:
-    """Return a label for each column: `prompt × provider`, or the one of the two in which they differ; all differ."""  # noqa: RUF002
+    """Return a unique label for each column: `prompt × provider`, or only the one of the two in which they differ."""  # noqa: RUF002
     labels = [_label(column, columns) for column in columns]
     counts = Counter(labels)
     return [
@@ -85,12 +85,12 @@ def _label(column: Column, columns: Sequence[Column]) -> str:
 
 
 def column_name(column: Column) -> str:
-    """Return `prompt × provider`, or the one of them that there is."""  # noqa: RUF002
+    """Return `prompt × provider`, or only one of them if the other is empty."""  # noqa: RUF002
     return _BETWEEN[0].join(filter(None, (column.prompt_label, column.provider_label)))
 
 
 def columns_named(columns: Sequence[Column], name: str) -> list[int]:
-    """Return the indexes of the columns that `name` stands for.
+    """Return the indexes of the columns that `name` matches.
 
     It may be a column's label, its prompt's, its provider's, or both of these with ` x ` between them.
     """
@@ -103,19 +103,19 @@ def columns_named(columns: Sequence[Column], name: str) -> list[int]:
 
 
 def names_of_column(column: Column) -> set[str]:
-    """Return what a column may be called by: its prompt, its provider, or both with a sign between them."""
+    """Return the names of a column: its prompt, its provider, or both with a separator between them."""
     return {column.prompt_label, column.provider_label, *names_of_both(column)}
 
 
 def names_of_both(column: Column) -> set[str]:
-    """Return the ways to name a column by prompt and provider."""
+    """Return the names of a column made of both prompt and provider."""
     if not (column.prompt_label and column.provider_label):
         return {column_name(column)}
     return {f"{column.prompt_label}{sign}{column.provider_label}" for sign in _BETWEEN}
 
 
 def row_columns(columns: Sequence[Column]) -> tuple[RowColumn, ...]:
-    """Return each column with its label and all names that `columns_named` finds it by."""
+    """Return each column with its label and all names under which `columns_named` finds it."""
     labels = column_labels(columns)
     return tuple(
         RowColumn(index, labels[index], frozenset({labels[index], *names_of_column(column)}))
@@ -124,13 +124,13 @@ def row_columns(columns: Sequence[Column]) -> tuple[RowColumn, ...]:
 
 
 def baseline_index(columns: Sequence[Column], name: JsonValue) -> int:
-    """Return the column with which the others are compared: the only one that `name` stands for, else the first."""
+    """Return the index of the baseline column: the only one that `name` matches, else the first."""
     found = columns_named(columns, name) if isinstance(name, str) else []
     return found[0] if len(found) == 1 else 0
 
 
 def margins_of(run: RunRecord) -> Margins:
-    """Return the margins of a run's config; none where they cannot be read, as of results of other programs."""
+    """Return the margins of a run's config; none if they cannot be read, as in results of other programs."""
     try:
         return Margins.read(run.config.get("margin")) if isinstance(run.config, dict) else NO_MARGINS
     except ValueError:
@@ -141,7 +141,7 @@ _LABELS_LISTED = 12
 
 
 def check_baseline(baseline: BaselineName, columns: Sequence[Column]) -> Iterator[Problem]:
-    """Yield a problem unless the config's `baseline` stands for one of the run's `columns`."""
+    """Yield a problem unless the config's `baseline` matches one of the run's `columns`."""
     other = "write the label of a column, a run's id, `latest` or a results file"
     yield from check_column_name(
         baseline.name, columns, key="baseline", place=baseline.place.value(), other=other
@@ -156,9 +156,9 @@ def check_column_name(
     place: Location | None,
     other: str = "write the label of a column, `all` or `expected_output`",
 ) -> Iterator[Problem]:
-    """Yield a problem unless the `name` under a `key` of the config stands for one of the run's `columns`.
+    """Yield a problem unless the `name` under a `key` of the config matches one of the run's `columns`.
 
-    `other` is the hint where nothing is similar.
+    `other` is the hint if no name is similar.
     """
     found = columns_named(columns, name)
     if len(found) == 1:
@@ -179,13 +179,13 @@ def check_column_name(
 
 
 class ColumnSums(Struct):
-    """Takes in the results of a run, test by test, and gives the figures of its `columns` at the end.
+    """An accumulator that takes the results of a run, test by test, and gives the figures of its `columns` at the end.
 
-    Within a test, cases may come in any order. Errors are counted and are in no rate and no mean.
+    Within a test, cases may come in any order. Errors are counted, but enter no rate and no mean.
 
     Attributes:
-        columns: those of the run; results of others are passed over.
-        baseline: index of the column with which each other one is compared.
+        columns: the columns of the run; results of other columns are ignored.
+        baseline: index of the column with which the others are compared.
         margins: the largest differences that do not matter.
     """
 
@@ -199,7 +199,7 @@ class ColumnSums(Struct):
     _repeats: int = 0
 
     def add(self, result: CaseResult) -> None:
-        """Take in the next result."""
+        """Add the next result."""
         if not 0 <= result.column < len(self.columns):
             return
         if result.test_index != self._test:
@@ -211,13 +211,13 @@ class ColumnSums(Struct):
         self._of_test.setdefault(result.column, _TestSums()).add(result, members)
 
     def passing(self, results: Iterable[CaseResult]) -> Iterator[CaseResult]:
-        """Yield `results`, and take each of them in on its way."""
+        """Yield `results`, and add each of them on the way."""
         for result in results:
             self.add(result)
             yield result
 
     def summaries(self) -> tuple[ColumnSummary, ...]:
-        """Return the figures of every column, in the order of the columns. To be asked for when all results are in."""
+        """Return the figures of every column, in the order of the columns. Call it when all results are in."""
         self._end_test()
         labels = column_labels(self.columns)
         differences = _differences({row: pairs.result() for row, pairs in self._pairs.items()}, self.margins)
@@ -238,7 +238,7 @@ class ColumnSums(Struct):
         return ColumnComparison(labels[self.baseline], rate, dict(sorted(metrics.items())))
 
     def _end_test(self) -> None:
-        """Take in what the cases of a test are together, and pair its columns."""
+        """Sum up the cases of the current test, and pair its columns with the baseline."""
         of_test, self._of_test = self._of_test, {}
         test = self._test
         before = of_test.get(self.baseline)
@@ -266,9 +266,9 @@ def with_columns(
     has_clusters: bool,
     margins: Margins = NO_MARGINS,
 ) -> RunSummary:
-    """Return `summary` with the figures of each column, and with intervals by test where `has_clusters`.
+    """Return `summary` with the figures of each column, and with intervals by test if `has_clusters`.
 
-    `results` come test by test and are gone through once; `baseline` and `margins` are what the config says.
+    `results` come test by test and are read once; `baseline` and `margins` are those of the config.
     """
     sums = ColumnSums(columns, baseline_index(columns, baseline), margins)
     passing = sums.passing(results)
@@ -280,7 +280,7 @@ def with_columns(
 
 
 class _TestSums(Struct):
-    """The cases of one test in one column: its scores, and what identifies the ratings that they come from."""
+    """The cases of one test in one column: the scores, and the keys of the ratings that they come from."""
 
     passes: list[bool] = field(default_factory=list)
     scores: dict[str, list[float]] = field(default_factory=dict)
@@ -303,7 +303,7 @@ class _TestSums(Struct):
         return found
 
     def is_same(self, other: "_TestSums", name: str | None) -> bool:
-        """Return whether the same texts were judged by the same judge, as far as results tell."""
+        """Return whether the same texts were judged by the same judge, as far as the results show."""
         own, others = self.keys.get(name, []), other.keys.get(name, [])
         if any(keys is None for keys in (*own, *others)):
             return False
@@ -311,10 +311,10 @@ class _TestSums(Struct):
 
 
 def measured_things(result: CaseResult, members: Iterable[AssertionResult]) -> _Keys:
-    """Return what tells whether two verdicts measure the same thing: equal texts, judged by equal means.
+    """Return keys that are equal for two verdicts that measure the same thing: equal texts, judged by equal means.
 
-    For a judge's rating that is its key. What is only right or wrong looked at the output and said what it found; the
-    hash of both is good for this process only. None where a rating has no key, and where there is no verdict.
+    For a judge's rating, it is the key of the rating. A pass/fail check saw the output and gave a reason; the hash of
+    both is valid in this process only. None if a rating has no key, and if there is no verdict.
     """
     keys: list[str] = []
     seen: int | None = None
@@ -334,7 +334,7 @@ def measured_things(result: CaseResult, members: Iterable[AssertionResult]) -> _
 
 
 class _Metric(Struct):
-    """A metric in one column: the means of tests, and the number of scores behind them."""
+    """A metric in one column: the means of its tests, and the number of scores behind them."""
 
     means: RunningMean = field(default_factory=RunningMean)
     n: int = 0
@@ -356,7 +356,7 @@ class _Figures(Struct):
         default_factory=lambda: {Role.GENERATION.value: Usage(), Role.JUDGE.value: Usage()}
     )
     tests_by_outcome: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Numbers of tests by how many of their repeats passed, of how many that were judged."""
+    """Numbers of tests, by how many of their repeats passed and how many were judged."""
 
     def add(self, result: CaseResult, members: Sequence[AssertionResult]) -> None:
         self.counts[result.status] += 1
@@ -368,12 +368,12 @@ class _Figures(Struct):
             self.usage[role.value] = self.usage.get(role.value, Usage()) + used
         cost = result.cost_usd_generated
         self.generated_usd = None if cost is None or self.generated_usd is None else self.generated_usd + cost
-        # As it was when the answer was generated; a call that failed says nothing about the model's pace.
+        # Cached answers count with their original latency; a failed call says nothing about the speed of the model.
         if result.latency_ms and result.error is None:
             self.latencies.add(result.latency_ms)
 
     def end_test(self, test: _TestSums, means: _Means) -> None:
-        """Take in the repeats of a test as one, and their `means`."""
+        """Add the repeats of a test as one, with their `means`."""
         for name, scores in test.scores.items():
             metric = self.metrics.setdefault(name, _Metric())
             metric.means.add(means[name])
@@ -382,7 +382,7 @@ class _Figures(Struct):
             self.tests_by_outcome[sum(test.passes), len(test.passes)] += 1
 
     def summary(self, column: Column, label: str, repeats: int) -> ColumnSummary:
-        """Return all but the comparison with another column. Latencies are good to half a per cent (`Quantiles`)."""
+        """Return all but the comparison with the baseline. Latencies are accurate to half a per cent (`Quantiles`)."""
         rate = Stat(self.judged.mean, self.judged.interval(), self.judged.n, self.judged.clusters)
         tries = sorted({k for k in _SHOWN_K if k < repeats} | {repeats}) if repeats > 1 else []
         finished = self.judged.n + self.counts[Status.ERROR]
@@ -406,7 +406,7 @@ class _Figures(Struct):
         )
 
     def _chance(self, estimate: Callable[[int, int, int], float | None], k: int) -> Stat:
-        """Return the mean over the tests of which at least `k` repeats were judged."""
+        """Return the mean over the tests that have at least `k` judged repeats."""
         shares: list[tuple[float, int]] = []
         cases = 0
         for (passed, judged), count in sorted(self.tests_by_outcome.items()):
@@ -419,10 +419,10 @@ class _Figures(Struct):
 
 
 def _differences(tests: dict[_Row, PairedTest | None], margin: Margins) -> dict[_Row, Difference]:
-    """Return the differences of all rows; p-values are adjusted for those of which there are two tests or more."""
+    """Return the differences of all rows; those with at least two tests get a verdict and an adjusted p-value."""
     rows = sorted(tests.items(), key=lambda item: (item[0][0], item[0][1] or ""))
     found = {row: test for row, test in rows if test is not None}
-    # Of a single test nothing can be said about others.
+    # A single test says nothing about others.
     differences = {row: Difference(Delta(test.delta, None, test.n, 1), None) for row, test in found.items()}
     decidable = {row: test for row, test in found.items() if test.clusters > 1}
     for item in decide(decidable, group=lambda row: row[0], margin=lambda row: margin.of(_name(row))):
@@ -438,7 +438,7 @@ def _name(row: _Row) -> str:
 
 
 def same_labels(before: Iterable[Column], after: Iterable[Column]) -> Iterator[tuple[Column, Column]]:
-    """Yield columns of two runs in pairs, in the order of the later one: the n-th with the same labels in both."""
+    """Yield the matching columns of two runs, in the order of the later run: the n-th with the same labels in each."""
     waiting: defaultdict[tuple[str, str], deque[Column]] = defaultdict(deque)
     for column in before:
         waiting[column.prompt_label, column.provider_label].append(column)
@@ -449,7 +449,7 @@ def same_labels(before: Iterable[Column], after: Iterable[Column]) -> Iterator[t
 
 
 def summarized(run: RunRecord, results: Callable[[], Iterator[CaseResult]]) -> RunSummary:
-    """Return the counts and figures of results that have no summary; it goes through them several times."""
+    """Return the counts and figures of results that have no summary; the results are read several times."""
     tally, has_repeats = Tally(), False
     for result in results():
         tally.add(result)

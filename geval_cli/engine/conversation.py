@@ -1,4 +1,4 @@
-"""Outputs and former turns of earlier tests, which later tests of a run may use."""
+"""Outputs and turns of earlier tests, which later tests of a run may use."""
 
 import json
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ CONVERSATION_ID = "conversationId"
 """The key of a test's metadata that names its conversation."""
 
 CONVERSATION = "_conversation"
-"""The variable that holds the former turns: a list of prompt, input, output and a program's metadata."""
+"""The variable that holds the earlier turns: a list of prompt, input, output and a program's metadata."""
 
 
 def uses_conversation(prompt: PromptSpec) -> bool:
-    """Return whether a prompt uses former turns."""
+    """Return whether a prompt uses earlier turns."""
     if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
         return prompt.sees_conversation
     return CONVERSATION in (prompt.raw or "")
@@ -32,20 +32,20 @@ def is_order_bound(test: MergedTest) -> bool:
 
 
 class ConversationState(Struct):
-    """The outputs and turns that jobs leave to later ones; such jobs run one after another."""
+    """The outputs and turns that jobs pass on to later ones; such jobs run one after another."""
 
     _outputs: dict[str, JsonValue] = field(default_factory=dict)
     _turns: dict[str, list[JsonValue]] = field(default_factory=dict)
 
     def variables_for(self, job: Job) -> dict[str, JsonValue]:
-        """Return the variables added to a job's test. All of them came from models, and are never rendered."""
+        """Return the variables added to a job's test. All of them came from models, so they are never rendered."""
         found = dict(self._outputs)
         if uses_conversation(job.prompt) and not job.test.promptfoo.disable_conversation_var:
             found[CONVERSATION] = list(self._turns.get(_conversation_of(job), ()))
         return found
 
     def record(self, job: Job, subject: Subject) -> None:
-        """Keep the request and the answer of a job for those after it."""
+        """Keep the request and the answer of a job for later jobs."""
         output = subject.output
         name = job.test.promptfoo.store_output_as
         if name:
@@ -73,7 +73,7 @@ def _as_json(text: str) -> JsonValue:
 
 
 def as_one(responses: Sequence[ModelResponse]) -> ModelResponse:
-    """Return the last of some answers, with the usage and the time of all of them."""
+    """Return the last of several answers, with the usage and time of all of them."""
     return replace(
         responses[-1],
         usage=sum((item.usage for item in responses), Usage()),
@@ -85,6 +85,6 @@ def as_one(responses: Sequence[ModelResponse]) -> ModelResponse:
 
 
 def _sum_of_all(values: Sequence[float | None]) -> float | None:
-    """Return the sum; None where one of them is unknown, as is how long an answer of a batch took."""
+    """Return the sum; None if a value is unknown, such as the time of an answer that came in a batch."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

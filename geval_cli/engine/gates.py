@@ -1,4 +1,4 @@
-"""Gates judged: one pass over the results of a run, a handful of sums for each gate. Pure."""
+"""Evaluates gates: one pass over the results of a run, with a handful of sums for each gate. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -26,10 +26,10 @@ _QUANTILES = {Statistic.LATENCY_P50: 0.5, Statistic.LATENCY_P95: 0.95, Statistic
 _LATENCIES = {Statistic.LATENCY_MEAN, *_QUANTILES}
 
 _NAMES_SCORES = frozenset({"javascript", "python", "webhook"})
-"""Types whose verdict may name scores that the config does not."""
+"""Assertion types whose verdicts may name scores that are not in the config."""
 
 ALL_PASS = Gate("failures <= 0", Statistic.FAILURES, "<=", 0)
-"""The gate of a run without gates of its own."""
+"""The gate of a run whose config has none."""
 
 
 def judge_gates(
@@ -39,12 +39,12 @@ def judge_gates(
     max_errors: int | None,
     spent: Usage | None = None,
 ) -> tuple[GateResult, ...]:
-    """Return the result of each gate, and last of the limit `max_errors` on the number of errors; None sets no limit.
+    """Return the result of each gate, and last that of `max_errors`, the most errors allowed; None sets no limit.
 
-    `spent` is what the whole run took: more than its results say where attempts were charged that brought no answer.
+    `spent` is the usage of the whole run, which exceeds that of its results if attempts without an answer were charged.
 
-    A gate that nothing could be counted for is an error, never passed. Too many errors are an error too: nothing was
-    found to be bad, but not all was judged.
+    A gate that has nothing to count is an error, never passed. Too many errors are an error too: no answer was found to
+    be bad, but not all were judged.
     """
     sums = [_Sums(gate) for gate in gates]
     errored = 0
@@ -64,7 +64,7 @@ def judge_gates(
 
 
 class _Sums(Struct):
-    """The sums that one gate needs over the results its tags select."""
+    """The sums that one gate needs, over the results that its tags select."""
 
     gate: Gate
     cases: int = 0
@@ -73,7 +73,7 @@ class _Sums(Struct):
     unscored: int = 0
     unjudged: int = 0
     unmarked: int = 0
-    """Cases with errors that have no score of the metric, no verdict on it, and no calibrated score."""
+    """Cases with errors that lack a score of the metric, a verdict on it, and a calibrated score, respectively."""
     scores: ClusteredMean = field(default_factory=ClusteredMean)
     judged: ClusteredMean = field(default_factory=ClusteredMean)
     finished: ClusteredMean = field(default_factory=ClusteredMean)
@@ -92,12 +92,12 @@ class _Sums(Struct):
             is_lost = result.status is Status.ERROR
             self.unscored += is_lost and result.score is None
         else:
-            # Count the assertions of the metric as one: it is as bad as the worst of them.
+            # Assertions of the same metric count as one, with the worst status among them.
             metric = self.gate.metric
             if metric in result.named_scores:
                 self.scores.add(result.test_index, result.named_scores[metric])
             status = metric_status(result.assertions, metric)
-            # Another assertion may have failed the case: an error of this one is left out all the same.
+            # If another assertion failed the case, an error of this one is lost all the same.
             is_lost = status is Status.ERROR or (status is None and _may_lack_a_metric(result))
             self.unscored += is_lost and metric not in result.named_scores
             self.unjudged += is_lost and status is None
@@ -109,7 +109,7 @@ class _Sums(Struct):
         self.unmarked += is_lost and not marks
         for usage in result.usage.values():
             self.usage += usage
-        # What the cache answers, or a call that failed, says nothing about the model's pace.
+        # Cached answers and failed calls say nothing about the speed of the model.
         if result.latency_ms and not result.cached and result.error is None:
             self.latencies.add(result.latency_ms)
             self.latency.add(result.latency_ms)
@@ -143,12 +143,12 @@ class _Sums(Struct):
             return GateResult(self.gate.text, Status.ERROR, None, nothing)
         if self.gate.holds(actual):
             return GateResult(self.gate.text, Status.PASSED, actual, note)
-        # Too many errors are no verdict on the answers.
+        # Too many errors are not a verdict on the answers.
         status = Status.ERROR if self.gate.statistic is Statistic.ERRORS else Status.FAILED
         return GateResult(self.gate.text, status, actual, note)
 
     def _actual(self) -> tuple[float | None, str]:
-        """Return the value that is compared with the limit, and a note on how sure it is."""
+        """Return the value to compare with the limit, and a note on its sample size and confidence interval."""
         match self.gate.statistic:
             case Statistic.MEAN:
                 interval = self.scores.interval()
@@ -193,11 +193,11 @@ _OF_RUNS_AND_METRICS = {
     Statistic.DELTA: ("score", "the score of whole cases"),
     Statistic.PASS_RATE_DELTA: (PASS_RATE, "the pass rate of whole cases"),
 }
-"""Figures that a gate writes alike for the run and for a metric of this name."""
+"""Statistics of the whole run that a gate writes like a metric of this name."""
 
 
 class GateSubjects(Struct):
-    """The metrics and tags of a suite's tests, which gates, margins and formulas name: checked before paying."""
+    """The metrics and tags of a suite's tests, to check names in gates, margins and formulas before money is spent."""
 
     gates: Sequence[Gate]
     margins: Margins = NO_MARGINS
@@ -207,11 +207,11 @@ class GateSubjects(Struct):
     metadata: dict[str, set[str]] = field(default_factory=dict)
     fitting: set[int] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
-    """Metrics of an output by itself; the others come from comparing the outputs of the run."""
+    """Metrics that rate an output by itself; the others compare the outputs of a run with one another."""
     names_may_come: bool = False
 
     def record(self, test: MergedTest, prompts: Iterable[PromptSpec], templates: Templates) -> None:
-        """Take in what one test has, and what the modes of `prompts` add to it."""
+        """Record the metrics and tags of one test, and what the evaluation modes of `prompts` add."""
         if not self.gates and not self.margins.by_name and not self.derived:
             return
         self.names_may_come |= test.promptfoo.assert_scoring_function is not None
@@ -225,7 +225,7 @@ class GateSubjects(Struct):
                 self.fitting.add(index)
 
     def note_metrics(self, spec: Assertion, test: MergedTest, templates: Templates) -> None:
-        """Take in the metrics of an assertion and its members."""
+        """Record the metrics of an assertion and its members."""
         is_of_others = not type(spec).__module__.startswith("geval_cli.")
         self.names_may_come |= is_of_others or spec.base_type in _NAMES_SCORES
         name = metric_name(spec, test, templates)
@@ -237,7 +237,7 @@ class GateSubjects(Struct):
             self.note_metrics(member, test, templates)
 
     def unknown_metrics(self, may_be: Callable[[str], bool] = lambda _: False) -> Iterator[Problem]:
-        """Yield one for each gate, margin and formula on a metric that no assertion has, and that none `may_be`."""
+        """Yield a problem for each gate, margin and formula with an unknown metric, unless it `may_be` one."""
         if self.names_may_come:
             return
         named = [
@@ -279,7 +279,7 @@ class GateSubjects(Struct):
         return hint_among(name, sorted(self.metrics)) or f"add `metric: {name}` to an assertion"
 
     def problems(self) -> Iterator[Problem]:
-        """Yield one for each gate and margin for which nothing can be counted, whatever models answer."""
+        """Yield a problem for each gate, margin and formula that cannot work as written, whatever the models answer."""
         yield from self.unknown_metrics()
         for index, gate in enumerate(self.gates):
             if gate.needs_baseline and gate.metric in self.metrics and gate.metric not in self.own:
@@ -324,12 +324,12 @@ def passed_gate(share: float) -> Gate:
 
 
 def is_tagged(metadata: Mapping[str, JsonValue], name: str, value: str) -> bool:
-    """Return whether metadata has a value, or a list that holds it, under a name."""
+    """Return whether the metadata under `name` is `value`, or a list that contains it."""
     return name in metadata and value in _tag_texts(metadata[name])
 
 
 def _may_lack_a_metric(result: CaseResult) -> bool:
-    """Return whether an error may be why a case has no assertion of a metric, and no score of it from code."""
+    """Return whether an error may explain why a case has neither an assertion of a metric nor its score from code."""
     if result.status is not Status.ERROR:
         return False
     errored = [item.type for item, _ in with_members(result.assertions) if item.status is Status.ERROR]
@@ -338,7 +338,7 @@ def _may_lack_a_metric(result: CaseResult) -> bool:
 
 
 def _borderline_marks(result: CaseResult, metric: str | None) -> Iterator[bool]:
-    """Yield for each calibrated score whether it is neither a clear pass nor a clear fail."""
+    """Yield for each calibrated score whether it is borderline: neither a clear pass nor a clear fail."""
     for assertion, _ in with_members(result.assertions):
         if metric in (None, assertion.metric) and isinstance(assertion.detail.get("borderline"), bool):
             yield bool(assertion.detail["borderline"])
@@ -355,5 +355,5 @@ def _share(cases: ClusteredMean, errors: int = 0) -> tuple[float | None, str]:
 
 
 def _sample_size(count: int, errors: int) -> str:
-    """`n=8`, or `n=8 of 10` where errors have nothing to count."""
+    """Return `n=8`, or `n=8 of 10` if two errors have nothing to count."""
     return f"n={count:,} of {count + errors:,}" if errors else f"n={count:,}"

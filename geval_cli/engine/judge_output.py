@@ -1,4 +1,4 @@
-"""Judge one output by its assertions, errors as results; judges are asked ahead where they can be, and metered."""
+"""Judges an output by its assertions: errors become results, judge calls are metered and sent ahead where possible."""
 
 import asyncio
 import time
@@ -42,12 +42,12 @@ from geval_cli.records import (
 from geval_cli.specs.base import ProviderSpec
 
 _RAW_SHOWN = 2_000  # characters of a reply or an error body that a result keeps
-_REFUSED_WITHIN_S = 0.3  # a model that does not exist says so at once; an answer takes its time
-_SPECS_KEPT = 256  # whose requests were sent ahead; a suite may have a spec of its own for every test
+_REFUSED_WITHIN_S = 0.3  # a model that does not exist is refused at once; an answer takes longer
+_SPECS_KEPT = 256  # specs whose requests were sent ahead; a suite may have a spec of its own for every test
 
 
 class _PendingAnswer(AheadRequest, kw_only=True):
-    """A request that is sent ahead; `starting` waits for the moment, and `answer` is there once it was sent."""
+    """A request that is sent ahead; `starting` waits for the moment to send it, and `answer` is set once it is sent."""
 
     judge: Judge
     request: ModelRequest
@@ -57,14 +57,14 @@ class _PendingAnswer(AheadRequest, kw_only=True):
     answer: asyncio.Task[ModelResponse] | None = None
 
     def start(self) -> asyncio.Task[ModelResponse]:
-        """Send the request on behalf of its own case, whoever needs it first."""
+        """Send the request on behalf of its own case, whichever case needs it first."""
         if self.answer is None:
             self.is_sent = True
             self.answer = self.context.run(asyncio.ensure_future, self.judge.complete(self.request))
         return self.answer
 
     async def start_in_time(self, answered: asyncio.Event) -> None:
-        """Send the request once its case has begun and a model has answered, or at least not refused at once."""
+        """Send the request once its case has begun and a model has answered, or has at least not refused at once."""
         if self.case is not None:
             await self.case.begun.wait()
             if not answered.is_set():
@@ -74,12 +74,12 @@ class _PendingAnswer(AheadRequest, kw_only=True):
 
 
 class PrefetchedAnswers(Struct):
-    """Answers that were requested for one job. Each is handed out once, to the assertion that requests it."""
+    """Answers requested ahead for one job. Each is given out once, to the assertion that requests it."""
 
     _questions: list[_PendingAnswer] = field(default_factory=list)
 
     def ask(self, judge: Judge, request: ModelRequest, answered: asyncio.Event) -> _PendingAnswer:
-        """Have a request sent beside that for the output, without waiting for its answer."""
+        """Schedule a request to be sent alongside the one for the output, without waiting for its answer."""
         question = _PendingAnswer(
             key=ahead_key(judge.label, request),
             judge=judge,
@@ -92,7 +92,7 @@ class PrefetchedAnswers(Struct):
         return question
 
     def take(self, judge: Judge, request: ModelRequest) -> asyncio.Task[ModelResponse] | None:
-        """Return the pending answer to `request`, if it was sent and nobody took its answer yet."""
+        """Return the pending answer to `request`, if there is one that was not taken yet."""
         for question in self._questions:
             if question.judge == judge and question.request == request:
                 self._questions.remove(question)
@@ -110,38 +110,38 @@ class PrefetchedAnswers(Struct):
         return replace(tools, judge_for=judge_for)
 
     async def accounted_for(self, result: CaseResult) -> CaseResult:
-        """`result` with the cost of the answers that no one took; they are paid for all the same."""
+        """Return `result` with the cost of the answers that were not taken; they are paid for all the same."""
         if not self._questions:
             return result
         answers = [question.answer for question in self._questions if question.is_sent]
-        # Waited for, not cancelled: the requests are sent, and their cost belongs to this case.
+        # Awaited, not cancelled: the requests are sent, and their cost belongs to this case.
         came = await asyncio.gather(*filter(None, answers), return_exceptions=True)
         spent = sum((answer.usage for answer in came if isinstance(answer, ModelResponse)), Usage())
         judging = result.usage.get(Role.JUDGE, Usage()) + spent
         return replace(result, usage={**result.usage, Role.JUDGE: judging})
 
     def cancel(self) -> None:
-        """Stop waiting for answers that no one took."""
+        """Stop waiting for answers that were not taken."""
         for question in self._questions:
             answer = question.answer
             if question.starting is not None:
                 question.starting.cancel()
             if answer is not None and not answer.cancel() and not answer.cancelled():
-                answer.exception()  # nobody takes it any more; asyncio is not to warn of it
+                answer.exception()  # retrieve the exception, or asyncio would warn that it was never retrieved
 
 
 class Prefetcher:
-    """Sends the requests of each assertion ahead, once: the first test's requests serve all tests that share it."""
+    """A sender of judge requests ahead of time, once per assertion: all tests that share it use the same answers."""
 
     def __init__(self) -> None:
-        # Held, so that no other can get the identity of one of these.
+        # The specs are held so that no other object can get the id of one of them.
         self._asked: dict[int, tuple[Assertion, list[_PendingAnswer]]] = {}
         self._unsent: list[_PendingAnswer] = []
         self._answered = asyncio.Event()
         self._is_sending = False
 
     async def note_answer(self) -> None:
-        """Note that a model has answered: what was to be sent ahead leaves now, before anyone else asks for it."""
+        """Note that a model has answered, and send the waiting requests before anything else requests the same."""
         self._answered.set()
         unsent, self._unsent = self._unsent, []
         for question in unsent:
@@ -150,17 +150,17 @@ class Prefetcher:
             else:
                 self._unsent.append(question)
         self._is_sending = self._is_sending or len(unsent) > len(self._unsent)
-        if self._is_sending:  # also who comes in the same turn of the event loop lets it leave first
+        if self._is_sending:  # callers in the same turn of the event loop also let these requests leave first
             await asyncio.sleep(0)
             self._is_sending = False
 
     def ask(
         self, specs: Sequence[Assertion], subject: Subject, tools: Tools, answers: PrefetchedAnswers
     ) -> None:
-        """Ask into `answers` what the new ones of `specs` need to know; `subject` has no output yet."""
+        """Request ahead, into `answers`, what the new ones of `specs` will need; `subject` has no output yet."""
         case = OPEN_CASE.get()
         for spec in specs:
-            # By identity: all tests share the assertion objects of `defaultTest`.
+            # Keyed by identity: all tests share the assertion objects of `defaultTest`.
             if id(spec) not in self._asked:
                 ahead = [
                     answers.ask(judge, request, self._answered)
@@ -176,7 +176,7 @@ class Prefetcher:
 
 
 class _WrappedJudge(Struct, frozen=True, eq=False):
-    """A judge with something around its calls. To whoever remembers judges it is the judge itself."""
+    """A judge with its calls wrapped. It is equal to the judge itself, so code that remembers judges knows it."""
 
     judge: Judge
 
@@ -211,7 +211,7 @@ class _WrappedJudge(Struct, frozen=True, eq=False):
 
 
 class _PrefetchingJudge(_WrappedJudge, frozen=True, eq=False):
-    """A judge with some answers under way."""
+    """A judge for which some answers are already under way."""
 
     answers: PrefetchedAnswers
 
@@ -221,13 +221,13 @@ class _PrefetchingJudge(_WrappedJudge, frozen=True, eq=False):
 
 
 JUDGE_MODELS = "judge_models"
-"""The key of a verdict's detail under which is who judged, as the answers named themselves."""
+"""The key in a verdict's detail for the models that judged, as their responses identified themselves."""
 
 
 class Meter(Struct):
-    """The sum of what was used; `has_batched` says that an answer came in a batch, so that no time was measured.
+    """The usage of judge calls, summed up; `has_batched` says that an answer came in a batch, so no time was measured.
 
-    `models` are those that answered, by their own account: the model and the fingerprint of its server.
+    `models` are those that answered, as they identified themselves: the model and the fingerprint of its server.
     """
 
     usage: Usage = field(default_factory=Usage)
@@ -235,7 +235,7 @@ class Meter(Struct):
     models: dict[tuple[str, str | None], None] = field(default_factory=dict)
 
     def read(self, result: AssertionResult) -> AssertionResult:
-        """Return a result with what was used for it, and by whom it was judged."""
+        """Return a result with the usage that it took, and the models that judged it."""
         latency_ms = None if self.has_batched else result.latency_ms
         detail = result.detail
         if self.models:
@@ -245,7 +245,7 @@ class Meter(Struct):
 
 
 class MeteredJudge(_WrappedJudge, frozen=True, eq=False):
-    """A judge that adds the usage of every answer to `meter`: calls cost, even when no verdict comes of them."""
+    """A judge that adds the usage of every answer to `meter`: calls cost money even if they lead to no verdict."""
 
     meter: Meter
 
@@ -259,17 +259,17 @@ class MeteredJudge(_WrappedJudge, frozen=True, eq=False):
 
 
 async def judge_each(specs: Sequence[Assertion], subject: Subject, tools: Tools) -> list[AssertionResult]:
-    """Return the results of several assertions on one output, in order. Raises as `judge_one`."""
+    """Return the results of several assertions on one output, in order. Raises like `judge_one`."""
     if len(specs) == 1:  # most tests: no task is needed for it
         return [await judge_one(specs[0], subject, tools)]
     return await all_of(judge_one(spec, subject, tools) for spec in specs)
 
 
 async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> AssertionResult:
-    """Return the result of one assertion on one output, errors as results too.
+    """Return the result of one assertion on one output; errors are results too.
 
     Raises:
-        UndoneError: the run may spend no more, or an answer comes with a batch.
+        UndoneError: the run may spend no more, or the answer will come with a batch.
     """
     started, meter = time.monotonic(), Meter()
     metered = _metered(tools, meter)
@@ -283,9 +283,9 @@ async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> Assertio
 
 
 def _metered(tools: Tools, meter: Meter) -> Tools:
-    """`tools` whose judges' usage `meter` counts.
+    """Return `tools` whose judges' usage is counted by `meter`.
 
-    They do not hold themselves: a cycle for each assertion would stay in memory until the next search for such.
+    They hold no reference to themselves: a cycle per assertion would stay in memory until the next garbage collection.
     """
     measured: Tools = replace(
         tools,
@@ -296,7 +296,7 @@ def _metered(tools: Tools, meter: Meter) -> Tools:
 
 
 async def judge_given(spec: Assertion, test: MergedTest, tools: Tools) -> AssertionResult:
-    """Return the result of one assertion on the output that a test brings.
+    """Return the result of one assertion on a test's own output.
 
     Raises:
         GevalError: it could not be judged.
@@ -311,10 +311,10 @@ async def judge_given(spec: Assertion, test: MergedTest, tools: Tools) -> Assert
 async def compare_outputs(
     spec: Assertion, members: Sequence[RowMember], tools: Tools
 ) -> Sequence[AssertionResult]:
-    """Return the results of an assertion that compares the outputs of a group, errors as results too.
+    """Return the results of an assertion that compares the outputs of a group; errors are results too.
 
     Raises:
-        UndoneError: the run may spend no more, or an answer comes with a batch.
+        UndoneError: the run may spend no more, or the answer will come with a batch.
     """
     started = time.monotonic()
     found: Sequence[AssertionResult | Exception]
@@ -333,7 +333,7 @@ async def compare_outputs(
 def _error_result(
     spec: Assertion, subject: Subject, tools: Tools, error: Exception, started: float
 ) -> AssertionResult:
-    """The result of an assertion that could not be judged; `started` is when it was begun, by the monotonic clock."""
+    """Return the result of an assertion that could not be judged; `started` is its start by the monotonic clock."""
     return AssertionResult(
         type=spec.type,
         metric=metric_name(spec, subject.test, tools.templates),
@@ -348,7 +348,7 @@ def _error_result(
 
 
 def error_info(error: GevalError) -> ErrorInfo:
-    """Return an error as a value, with an excerpt of what came back instead of an answer."""
+    """Return an error as a value, with an excerpt of the reply, the error body or the code's details."""
     raw = None
     if isinstance(error, JudgeError):
         raw = error.raw_text
@@ -360,7 +360,7 @@ def error_info(error: GevalError) -> ErrorInfo:
 
 
 def internal_error(error: Exception) -> ErrorInfo:
-    """Return a bug as a value, with the end of its traceback; or what the machine has run out of."""
+    """Return a bug as a value, with the end of its traceback; or the machine limit that was reached."""
     if limit := MachineLimitError.of(error):
         return error_info(limit)
     hint = (
@@ -371,5 +371,5 @@ def internal_error(error: Exception) -> ErrorInfo:
 
 
 def elapsed_ms(started: float) -> float:
-    """Return the milliseconds since `started`, a time of the monotonic clock."""
+    """Return the milliseconds since `started`, a reading of the monotonic clock."""
     return (time.monotonic() - started) * 1000

@@ -1,8 +1,9 @@
-"""Plan the jobs of a run: what `--filter-...` leaves of the suite, lazily, with a queue for each provider. Pure.
+"""Plans the jobs of a run: what `--filter-...` leaves of the suite, lazily, with a queue for each provider. Pure.
 
-Each test has a key by which another run finds it again, wherever it stands: a hash of its description, its variables,
-its input, what its turns bring, and its images. What outputs are held against and what a system made (`output`,
-`retrieval_context`, `trace`, answers) are no part of it: they may change from run to run while the test stays the same.
+Each test has a key by which another run recognises it, wherever it is in the suite: a hash of its description, its
+variables, its input, the content of its turns, and its images. What outputs are compared with and what a system
+produced (`output`, `retrieval_context`, `trace`, answers) are not part of it: they may change from run to run while
+the test stays the same.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ from geval_cli.suite.suite import LoadedSuite, TestSource
 
 
 def assertions_of(prompt: PromptSpec, test: MergedTest) -> tuple[Assertion, ...]:
-    """Everything that an answer to `prompt` in `test` is checked for, the evaluation of the prompt's mode first."""
+    """Return all assertions for an answer to `prompt` in `test`, the evaluation of the prompt's mode first."""
     evaluation = evaluation_of(prompt, test)
     return test.assertions if evaluation is None else (evaluation, *test.assertions)
 
@@ -54,7 +55,7 @@ def evaluation_of(prompt: PromptSpec, test: MergedTest) -> Assertion | None:
 
 
 def answer_schema(prompt: PromptSpec) -> Mapping[str, JsonValue] | None:
-    """Return the schema that shapes the answer to a checked prompt, where the provider can; None when there is none."""
+    """Return the JSON Schema for answers to a checked prompt, where the provider supports it; None without one."""
     if prompt.expected_schema is None:
         return None
     written = unless_empty(prompt.expected_schema)
@@ -63,7 +64,7 @@ def answer_schema(prompt: PromptSpec) -> Mapping[str, JsonValue] | None:
 
 
 def check_prompts(prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
-    """Yield the problems of the evaluation keys of prompts, whatever the test."""
+    """Yield the problems of the prompts' evaluation keys that do not depend on a test."""
     for prompt in prompts:
         yield from _check_expected_schema(prompt)
         if prompt.effective_mode == "schema" and (prompt.evaluation_criteria or "").strip():
@@ -73,7 +74,7 @@ def check_prompts(prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
 
 
 def check_unused_schema(test: MergedTest, prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
-    """Yield a warning about a schema that no prompt has a use for."""
+    """Yield a warning if a test has an `evaluation_schema` that no prompt uses."""
     if unless_empty(test.evaluation_schema) is None:
         return
     modes = {prompt.effective_mode for prompt in prompts}
@@ -119,8 +120,8 @@ def content_key(
 
     Args:
         description: None counts as empty.
-        variables: its `vars`, or their JSON text. Their order decides nothing.
-        said: what else it says. Without anything, the key is of description and variables alone.
+        variables: its `vars`, or their JSON text. Their order does not matter.
+        said: its other content. If that is empty, the key is made from description and variables alone.
     """
     if isinstance(variables, str):
         try:
@@ -131,13 +132,13 @@ def content_key(
     content = [description or "", named, said] if said else [description or "", named]
     try:
         text = encode_json(content)
-    except TypeError:  # a Python program's own values; what stores them says whether that can be
+    except TypeError:  # a Python program's own objects; whether they can be stored is decided elsewhere
         text = json.dumps(content, default=str).encode()
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def with_texts(variables: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """Return variables with numbers and truth values as the texts that a table has of them."""
+    """Return variables with numbers and booleans as the texts that a table would have for them."""
     if not any(isinstance(value, int | float) for value in variables.values()):
         return variables
     return {
@@ -147,11 +148,11 @@ def with_texts(variables: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
 
 
 def key_across_formats(key: str, description: str | None, variables: Mapping[str, JsonValue]) -> str:
-    """Return the key that a test would have in a table, where every cell is a text; its own where that is unknown.
+    """Return the key that a test would have in a table, where every cell is text; its own key where that is unknown.
 
-    A suite may move from YAML (`n: 1`) to CSV (the text `1`), and its tests stay the same. Stored keys stay what they
-    are; this one is made when runs are compared. That takes all that a key is made of, which results do not have of
-    tests with an input, turns or images.
+    A suite may move from YAML (`n: 1`) to CSV (the text `1`), and its tests stay the same. Stored keys never change;
+    this one is made when runs are compared. That takes everything that a key is made of, which results lack for tests
+    with an input, turns or images.
     """
     texts = with_texts(variables)
     if texts is variables or key != content_key(description, variables):
@@ -160,18 +161,18 @@ def key_across_formats(key: str, description: str | None, variables: Mapping[str
 
 
 NOTHING_SAID = content_key(None, {})
-"""The key of every test that brings nothing but an output."""
+"""The key of every test that has nothing but an output."""
 
 
 def key_of(test: MergedTest) -> str:
-    """Return the key of a test as its config has it, before programs change its variables."""
+    """Return the key of a test as written in the config, before programs change its variables."""
     said = _given(
         input=test.input,
         turns=_turns_said(test),
         images=[_hash_said(item) for item in (*test.images, *test.audio)],
     )
     if not (said or test.description or test.vars):
-        # An output that is judged as it is. Elsewhere these two may be corrected, and the test stays the same.
+        # Nothing but an output to judge. In other tests these two may be corrected, and the test stays the same.
         said = _given(context=test.context, expected_output=test.expected_output)
     return content_key(test.description, without_media_data(test.vars), without_media_data(said))
 
@@ -181,7 +182,7 @@ def _given(**parts: JsonValue) -> dict[str, JsonValue]:
 
 
 def _turns_said(test: MergedTest) -> list[JsonValue]:
-    """Return the turns without answers that models gave, and without the one that is judged."""
+    """Return the turns without the answers of models, and without the answer that is judged."""
     if test.user is not None:
         return [[test.user.goal, test.user.opening]]
     if test.plays_turns:
@@ -195,22 +196,22 @@ def _turns_said(test: MergedTest) -> list[JsonValue]:
 
 
 def _hash_said(marker: str) -> str:
-    """Return the hash of an image or a recording: its file may be called otherwise."""
+    """Return the hash of an image or a recording, since its file may be renamed; other texts as they are."""
     return named_and_hashed(marker)[1] if is_marker(marker) else marker
 
 
 def rough_key(
     description: str | None, variables: Mapping[str, JsonValue] | str, words: Sequence[str] = ()
 ) -> str:
-    """Return the key of what any result has of its test, also one of another program.
+    """Return a key made only of what every result contains of its test, even the result of another program.
 
-    `words` are what was said in its turns by others than the assistant, as `words_of` has them.
+    `words` are what others than the assistant said in its turns, as returned by `words_of`.
     """
     return content_key(description, variables, list(words))
 
 
 def words_of(turns: Iterable[Turn]) -> list[str]:
-    """Return what was said by others than the assistant: in a result, the rest may be answers of a model."""
+    """Return the messages of all but the assistant: in a result, the assistant's may be answers of a model."""
     return [turn.content for turn in turns if turn.role != ASSISTANT]
 
 
@@ -218,24 +219,24 @@ _PATTERN_TIMEOUT_S = 2.0
 _SHOWN = 60  # characters
 _ANY = "*"
 _FIRST_BLOCK, _LARGEST_BLOCK = 500, 10_000
-"""Numbers of drawn tests that are held at once."""
+"""The number of tests in the first block that is held in memory, and the most in any later block."""
 NO_PROVIDER = ProviderSpec(id="none")
-"""Stands where nothing is generated: the test's own output is judged as it is."""
+"""Stands for the provider when nothing is generated: the test's own output is judged as it is."""
 
 
 class Selection(Struct, frozen=True):
-    """A choice of tests; each part narrows the choice of those before it, in this order.
+    """A selection of tests; each part narrows down the ones before it, in this order.
 
     Attributes:
-        providers: a regular expression that is found in a provider's id or label.
+        providers: a regular expression to find in a provider's id or label.
         prompts: the same for prompts.
         pattern: the same for a test's description.
-        metadata: names and values; a test must have all of them. A value fits when it is part of a text, or an item of
-            a list.
-        failing: names of tests, as `failing_tests` finds them; None for all.
-        only: the numbers of tests; None for all.
-        first: how many tests at most, from the first on.
-        sample: how many tests at most, drawn at random with `seed`; they keep their order.
+        metadata: names and values, all of which a test must have. A value matches when it is part of a text, or an item
+            of a list.
+        failing: names of tests, as returned by `failing_tests`; None for all.
+        only: the indexes of tests; None for all.
+        first: the largest number of tests, counted from the first one.
+        sample: the largest number of tests, drawn at random with `seed`; they keep their order.
     """
 
     providers: str | None = None
@@ -251,10 +252,10 @@ class Selection(Struct, frozen=True):
     @property
     def takes_all(self) -> bool:
         """Return whether nothing is left out."""
-        return self == Selection(seed=self.seed)  # a seed alone draws nothing
+        return self == Selection(seed=self.seed)  # a seed alone selects nothing
 
     def apply(self, suite: LoadedSuite) -> LoadedSuite:
-        """Return the suite with what is selected of it. Tests keep their numbers."""
+        """Return the suite with only what is selected. Tests keep their indexes."""
         if self.takes_all:
             return suite
         providers = tuple(spec for spec in suite.providers if _is_wanted(self.providers, spec))
@@ -265,7 +266,7 @@ class Selection(Struct, frozen=True):
         return replace(suite, providers=providers, prompts=prompts, tests=tests)
 
     def takes(self, test: MergedTest) -> bool:
-        """Return whether a test is one of those that `first` and `sample` choose among."""
+        """Return whether a test is among those that `first` and `sample` choose from."""
         return (
             (self.pattern is None or _is_found(self.pattern, test.description or ""))
             and all(_fits(test.metadata.get(name), value) for name, value in self.metadata)
@@ -275,7 +276,7 @@ class Selection(Struct, frozen=True):
 
 
 class SelectedTests(Struct):
-    """The selected tests of a source. The first pass goes through all of it, so that mistakes anywhere are found."""
+    """The selected tests of a source. The first pass reads the whole source, so that mistakes anywhere are found."""
 
     source: TestSource
     selection: Selection
@@ -303,10 +304,10 @@ class SelectedTests(Struct):
 
 
 class SampledTests:
-    """All `count` tests of a source in a random order, which is the same for the same seed.
+    """All `count` tests of a source in a random order that is the same for the same seed.
 
-    They are held in blocks that grow: a run that stops early has read few of them, and one that goes through all reads
-    the source only some times over.
+    They are held in blocks of growing size: a run that stops early never holds many of them, and a run through all of
+    them reads the source only a few times.
     """
 
     __test__ = False
@@ -322,14 +323,14 @@ class SampledTests:
             wanted = self.positions[begin : begin + size]
             chosen = frozenset(wanted)
             block = {position: test for position, test in enumerate(self._source) if position in chosen}
-            # One that is gone was there when the tests were checked: the run ends with fewer cases, and says so.
+            # A missing test was there when the tests were checked: the run ends with fewer cases, and says so.
             yield from (block[position] for position in wanted if position in block)
             begin += size
             size = min(2 * size, _LARGEST_BLOCK)
 
 
 def _draw(tests: Iterable[MergedTest], count: int, seed: int) -> frozenset[int]:
-    """The indexes of `count` tests, each equally likely, of a stream that is held at no time (reservoir sampling)."""
+    """Return the indexes of `count` tests, each equally likely, from a stream that is not held (reservoir sampling)."""
     generator = random.Random(seed)
     drawn: list[int] = []
     for position, test in enumerate(tests):
@@ -352,7 +353,7 @@ def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
 
 
 def names_of(test: MergedTest) -> tuple[str, str]:
-    """Return the names by which another run may know a test: by its key, and as results of another program have it."""
+    """Return the names that another run may have for a test: by its key, and as made for results without a key."""
     variables = without_media_data(test.vars)
     key = key_across_formats(key_of(test), test.description, variables)
     return _name(key, test.index), _older_name(test.description, test.vars, test.index)
@@ -363,14 +364,14 @@ def _name(key: str, index: int) -> str:
 
 
 def _older_name(description: str | None, variables: Mapping[str, JsonValue], index: int) -> str:
-    """Return description and variables as a name; without both, the number."""
-    # Sorted by name: the order of variables in a file decides nothing.
+    """Return a name made of description and variables, or of the index if both are empty."""
+    # Sorted by name: the order of variables in a file does not matter.
     what: JsonValue = [description, with_texts(variables)] if description or variables else index
     return json.dumps(what, sort_keys=True, default=str)
 
 
 def _is_found(pattern: str, text: str) -> bool:
-    import regex  # noqa: PLC0415 - few runs have patterns, and its own take a while to compile
+    import regex  # noqa: PLC0415 - few runs have patterns, and the module takes a while to compile its own
 
     try:
         return regex.search(pattern, text, timeout=_PATTERN_TIMEOUT_S) is not None
@@ -395,13 +396,13 @@ def _text(value: JsonValue) -> str:
 
 
 def answers_prompt(provider: ProviderSpec, prompt: PromptSpec) -> bool:
-    """Return whether a provider gets a prompt at all; one that chooses nothing gets every prompt."""
+    """Return whether a provider gets a prompt; a provider that lists no prompts gets all of them."""
     chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
     return chosen is None or is_chosen(prompt_names(prompt), chosen)
 
 
 def runs_with(test: MergedTest, provider: ProviderSpec, prompt: PromptSpec) -> bool:
-    """Return whether a test is run with a provider and a prompt."""
+    """Return whether a test runs with a provider and a prompt."""
     promptfoo = test.promptfoo
     return (promptfoo.prompts is None or is_chosen(prompt_names(prompt), promptfoo.prompts)) and (
         promptfoo.providers is None or is_chosen(provider_names(provider), promptfoo.providers)
@@ -409,18 +410,18 @@ def runs_with(test: MergedTest, provider: ProviderSpec, prompt: PromptSpec) -> b
 
 
 def prompt_names(prompt: PromptSpec) -> tuple[str, ...]:
-    """Return all names by which a config may choose a prompt."""
+    """Return all names by which a config may select a prompt."""
     own = prompt.names if isinstance(prompt, NamedPromptSpec) else ()
     return (prompt.id, prompt.label, *own)
 
 
 def provider_names(provider: ProviderSpec) -> tuple[str, ...]:
-    """Return all names by which a test may choose a provider."""
+    """Return all names by which a test may select a provider."""
     return (provider.label, provider.id, provider.public_id)
 
 
 def is_chosen(names: Iterable[str], chosen: Iterable[str]) -> bool:
-    """Return whether one of `names` is chosen: as it is, by the group before its colon, or by a beginning and `*`."""
+    """Return whether one of `names` is chosen: exactly, by the group before its colon, or by a prefix and `*`."""
     known = [name for name in names if name]
     return any(
         name == chosen_name
@@ -434,8 +435,8 @@ def is_chosen(names: Iterable[str], chosen: Iterable[str]) -> bool:
 class Job(Struct, frozen=True):
     """One prompt x provider x test case x repeat.
 
-    `group` names the jobs that are in one row of the table: the same test and repeat. Assertions that compare
-    answers with one another are judged by it. `label` is what results show for the provider in place of its own.
+    `group` identifies the jobs in one row of the table, those of the same test and repeat. Assertions that compare
+    answers with one another use it. `label` is what results show for the provider in place of its own label.
     """
 
     test: MergedTest
@@ -447,7 +448,7 @@ class Job(Struct, frozen=True):
 
     @property
     def shown_provider(self) -> ProviderRef:
-        """Who answers, as results name it."""
+        """Return the provider that answers, as results name it."""
         return ProviderRef(self.provider.public_id, self.label or self.provider.title)
 
     @property
@@ -460,19 +461,19 @@ class Job(Struct, frozen=True):
 
     @property
     def generates(self) -> bool:
-        """Return whether a model is asked for the output, or the test's own output is judged."""
+        """Return whether a model is called for the output; otherwise the test's own output is judged."""
         test = self.test
         is_given = test.promptfoo.output_replaces_answer or test.ends_with_answer
         return self.provider.id != NO_PROVIDER.id and not is_given
 
 
 class Plan(Struct, frozen=True, dict=True):
-    """All jobs of a run. Asking again gives equal jobs with equal ids; none of them is held.
+    """All jobs of a run. Each iteration gives equal jobs with equal ids; none of them is held in memory.
 
-    With `is_serial` a job may depend on those before it: they are done one by one. With `is_in_rows` outputs of a
-    test are compared with one another: all of its jobs come one after another; as with `drawn`, the tests in the order
-    in which they are run, where that is not the suite's. `has_output` says of a run that is judged again for which jobs
-    it has an output; the others are left out.
+    With `is_serial`, a job may depend on earlier ones, so there is a single queue. With `is_in_rows`, outputs of a test
+    are compared with one another, so that all of its jobs come one after another. So they do with `drawn`, the tests in
+    the order in which they run, if that is not the suite's. When a run is judged again, `has_output` tells for which
+    jobs it has an output; the others are left out.
     """
 
     suite: LoadedSuite
@@ -498,17 +499,17 @@ class Plan(Struct, frozen=True, dict=True):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The pairs, as the table shows them."""
+        """Return the pairs as columns of the table."""
         return tuple(
             Column(index, prompt.label, provider.title) for index, (provider, prompt) in enumerate(self.pairs)
         )
 
     def cases_of(self, test: MergedTest) -> int:
-        """Return the number of a test's jobs, repeats counted once."""
+        """Return the number of a test's jobs, with repeats counted once."""
         return sum(runs_with(test, provider, prompt) for provider, prompt in self.pairs)
 
     def row_size(self, job: Job) -> int:
-        """Return how many cases are compared with one another, that of `job` among them."""
+        """Return how many cases are compared with one another, including that of `job`."""
         if self.has_output is None:
             return self.cases_of(job.test)
         return sum(other.repeat_index == job.repeat_index for other in self.jobs_of(job.test))
@@ -520,16 +521,19 @@ class Plan(Struct, frozen=True, dict=True):
 
     @property
     def queues(self) -> tuple[Iterator[Job], ...]:
-        """The jobs in the order test, repeat, provider, prompt: a queue for each provider, or one where order counts.
+        """Return the jobs in the order test, repeat, provider, prompt: a queue per provider, or one if order matters.
 
-        Each queue goes through the tests by itself.
+        Each queue iterates over the tests by itself.
         """
         if self.is_serial or self.is_in_rows or self.drawn is not None:
             return (self._lane(None),)
         return tuple(self._lane(provider) for provider in self.providers)
 
     def answering(self, test: MergedTest, provider: ProviderSpec) -> ProviderSpec:
-        """Who answers a test in a provider's column: whom the test names, a configured one by label or id, if any."""
+        """Return the provider that answers a test in a provider's column.
+
+        A test may name a provider, which takes precedence; a bare id may be the label or id of a configured one.
+        """
         own = test.provider
         if own is None:
             return provider
@@ -541,7 +545,7 @@ class Plan(Struct, frozen=True, dict=True):
             yield from self.jobs_of(test, only)
 
     def jobs_of(self, test: MergedTest, only: ProviderSpec | None = None) -> Iterator[Job]:
-        """Yield the jobs of one test, of all providers or of one, in the order repeat, provider, prompt."""
+        """Yield the jobs of one test, for all providers or for one, in the order repeat, provider, prompt."""
         columns = [
             (column, provider, prompt)
             for column, (provider, prompt) in enumerate(self.pairs)
@@ -550,7 +554,7 @@ class Plan(Struct, frozen=True, dict=True):
         for repeat_index in range(self.repeats):
             for column, provider, prompt in columns:
                 answering = self.answering(test, provider)
-                # The column's label where the dialect names a row's provider by it, whoever answers.
+                # Some dialects label the provider of a row by its column, whichever provider answers.
                 is_named = self.suite.rules.labels_rows_by_column and provider.id != NO_PROVIDER.id
                 label = provider.title if is_named else ""
                 job = Job(test, prompt, answering, repeat_index, column, label)
@@ -559,15 +563,15 @@ class Plan(Struct, frozen=True, dict=True):
 
 
 def _is_only_name(spec: ProviderSpec) -> bool:
-    """Return whether the config wrote nothing but an id, which may be the name of a provider that is elsewhere."""
+    """Return whether the config gives only an id, which may be the name of a provider configured elsewhere."""
     has_transform = isinstance(spec, FilteredProviderSpec) and spec.transform is not None
     return not spec.config and not has_transform and spec.label in {"", spec.id, spec.public_id}
 
 
 class DoneCases:
-    """The cases of a run that have a result that stays: a byte each, since there may be very many.
+    """The cases of a run that have a lasting result: one byte each, since there may be very many.
 
-    `first_test` is the number of the first test that it knows; cases of tests before it count as done.
+    `first_test` is the index of the first test covered; cases of tests before it count as done.
     """
 
     def __init__(self, *, repeats: int, columns: int, first_test: int = 0, marks: bytes = b"") -> None:
@@ -580,7 +584,7 @@ class DoneCases:
         return self._marks.count(1)
 
     def add(self, result: CaseResult) -> bool:
-        """Count the case of `result` as done; False when its column or repeat is none of the run's."""
+        """Mark the case of `result` as done; return False if the run has no such column or repeat."""
         if result.column >= self._columns or result.repeat_index >= self._repeats:
             return False
         place = self._place(result.test_index, result.repeat_index, result.column)
@@ -594,13 +598,13 @@ class DoneCases:
         return self._is_done(self._place(result.test_index, result.repeat_index, result.column))
 
     def missing(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        """Yield those of `jobs` that are not done."""
+        """Yield the `jobs` that are not done."""
         for job in jobs:
             if not self._is_done(self._place(job.test.index, job.repeat_index, job.column)):
                 yield job
 
     def marks_of(self, first_test: int, last_test: int) -> bytes:
-        """Return the marks of tests from `first_test` up to, but without, `last_test`, a byte for each case."""
+        """Return the marks of the tests from `first_test` up to but not including `last_test`, a byte for each case."""
         each = self._repeats * self._columns
         return bytes(self._marks[first_test * each - self._offset : last_test * each - self._offset])
 

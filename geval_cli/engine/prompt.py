@@ -1,4 +1,4 @@
-"""A prompt of the config and a test case become the messages that are sent."""
+"""Turns a prompt of the config and a test case into the messages that are sent."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.templating import Templates
 
 REQUESTS = "requests of promptfoo"
-"""The name in `plugins.EXTRAS` of what makes requests of prompts by promptfoo's rules."""
+"""The name in `plugins.EXTRAS` of the module that makes requests from prompts by promptfoo's rules."""
 
 _NOTHING: Mapping[str, JsonValue] = {}
 
@@ -25,8 +25,8 @@ _NOTHING: Mapping[str, JsonValue] = {}
 class Rendered(Struct, frozen=True):
     """The messages to send, and the `text` that results show: the prompt, or the messages as JSON.
 
-    `system` is the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
-    `sent` is the whole prompt as one text, where that is not what `text` shows.
+    `system` is the system message of a `{system: ...}` prompt, whose user message is the test's input; None for other
+    prompts. `sent` is the whole prompt as one text, if that differs from `text`.
     """
 
     messages: tuple[Message, ...]
@@ -36,26 +36,26 @@ class Rendered(Struct, frozen=True):
 
     @property
     def whole(self) -> str:
-        """The prompt as one text, as it is sent."""
+        """Return the prompt as one text, as it is sent."""
         return self.text if self.sent is None else self.sent
 
 
 def render_prompt(
     prompt: PromptSpec, test: MergedTest, templates: Templates, opaque: Collection[str] = ()
 ) -> Rendered:
-    """Put the test's variables into the prompt; the values of `opaque` ones came from a model.
+    """Render the prompt with the test's variables; the values of `opaque` ones came from a model.
 
-    Of a test with turns, the input is what the user says first, or said last where the turns are not to be played.
+    If the test has turns, the input is the user's first message where the turns are to be played, else the last one.
 
     Raises:
-        TemplateError: a template is broken or names something undefined, or a `{system: ...}` prompt meets a test
-            without `input`.
+        TemplateError: a template is broken or uses an undefined name, or the prompt is `{system: ...}` and the test has
+            no `input`.
     """
     rendered = _rendered(prompt, test, templates, opaque)
     missing = [marker for marker in (*test.images, *test.audio) if marker not in rendered.text]
     if not missing:
         return rendered
-    # Images and audio that the template does not place stand behind the user's last message.
+    # Images and audio that the template does not place go after the user's last message.
     shown = "\n".join(missing)
     *before, last = rendered.messages
     if rendered.text == last.content and not before:
@@ -89,7 +89,7 @@ def _rendered(
                 "a `system` prompt needs the test's `input` as the user message",
                 hint="give the test an `input`",
             )
-        # The input is data, as vars are: a question about templates must arrive as it is.
+        # Like vars, the input is data and is not rendered: a question about templates must arrive unchanged.
         system = templates.render(prompt.system, variables)
         return replace(_chat(Message("system", system), Message("user", test.input)), system=system)
     if prompt.messages is not None:
@@ -111,9 +111,9 @@ def prompt_params(prompt: PromptSpec) -> dict[str, JsonValue]:
 def seen_by_templates(
     test: MergedTest, templates: Templates, earlier: Mapping[str, JsonValue] = _NOTHING
 ) -> MergedTest:
-    """Return the test with the variables that templates see, in which the dialect may let variables name others.
+    """Return the test with the variables that templates see; in some dialects, variables may use other variables.
 
-    `earlier` are variables that models made in earlier jobs; they are never rendered.
+    `earlier` are variables that models produced in earlier jobs; they are never rendered.
     """
     if not templates.rules.nested_variables:
         return test
@@ -121,7 +121,7 @@ def seen_by_templates(
 
 
 def shown_prompt(prompt: PromptSpec, test: MergedTest) -> dict[str, JsonValue]:
-    """Return the prompt as programs and transforms see it: its template, not what became of it."""
+    """Return the prompt as programs and transforms see it: its template, not the rendered text."""
     return {
         "raw": template_of(prompt, test),
         "label": prompt.label,
@@ -131,7 +131,7 @@ def shown_prompt(prompt: PromptSpec, test: MergedTest) -> dict[str, JsonValue]:
 
 
 def template_of(prompt: PromptSpec, test: MergedTest) -> str:
-    """Return the prompt between the test's prefix and suffix, which what programs make is no place for."""
+    """Return the prompt's template between the test's prefix and suffix; a prompt made by a program gets neither."""
     raw = prompt.raw or ""
     if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
         return raw

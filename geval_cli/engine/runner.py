@@ -1,4 +1,4 @@
-"""Run a plan as a stream of events: jobs run side by side, and stop cleanly on request."""
+"""Runs a plan as a stream of events: jobs run concurrently, and stop cleanly on request."""
 
 import asyncio
 from collections import deque
@@ -15,16 +15,16 @@ from geval_cli.numbers import plural
 from geval_cli.records import CaseResult
 
 GRACE_S = 2.0
-"""How long what is under way may still compute after the first Ctrl-C, once no request is on the wire any more."""
+"""How many seconds jobs under way may still compute after the first Ctrl-C, once no request is on the wire."""
 
-_CROWDED = 256  # unread events from which on a finished job keeps its place
+_CROWDED = 256  # with this many unread events, a finished job keeps its slot
 
 Execute = Callable[[Job], Awaitable[CaseResult | None]]
-"""Does one job. None: it was left undone, since the run is to stop, or its result comes with those of other jobs."""
+"""Does one job. None: it was left undone because the run stops, or its result comes with those of other jobs."""
 
 
 class StopReason(StrEnum):
-    """Why a run stops before its end."""
+    """The reason why a run stops before its end."""
 
     FAIL_FAST = "fail-fast"
     DECIDED = "decided"
@@ -43,14 +43,14 @@ class StopReason(StrEnum):
 
 
 class StopSignal(Struct):
-    """Asks a run to stop: no new job is started, nothing more is sent, and what was sent is waited for.
+    """A request for a run to stop: no new job is started, nothing more is sent, and requests already sent are awaited.
 
     Attributes:
-        reason: of the stop.
-        wire: of the run, closed as soon as a stop is requested. With a budget that is used up it stays open: what is
-            under way has the requests that it needs.
-        patience_s: how long what is on the wire is waited for; None for as long as it takes.
-        open_cases: those that still finish when a budget is used up.
+        reason: why the run stops; None while it goes on.
+        wire: the run's wire, closed as soon as a stop is requested. When a budget is used up, it stays open so that
+            jobs under way can send the requests that they need.
+        patience_s: how many seconds to wait for requests on the wire; None for as long as it takes.
+        open_cases: the cases that still finish when a budget is used up.
     """
 
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -61,7 +61,7 @@ class StopSignal(Struct):
     open_cases: Collection[object] = ()
 
     def request(self, reason: StopReason) -> None:
-        """Stop, because of `reason`. The first reason is kept, but a signal replaces any other reason."""
+        """Stop because of `reason`. The first reason is kept, but a signal replaces any other reason."""
         if self.reason is None or (reason.is_signal and not self.reason.is_signal):
             self.reason = reason
         if reason is not StopReason.BUDGET:
@@ -69,12 +69,12 @@ class StopSignal(Struct):
         self._asked.set()
 
     def hurry(self) -> None:
-        """Wait for nothing that is under way when the run stops."""
+        """Make a stop wait for nothing that is under way."""
         self._hurried.set()
 
     @property
     def text(self) -> str:
-        """Return `stopping, 3 cases left`: what is still waited for; "" as long as the run goes on."""
+        """Return what the run still waits for, as in `stopping, 3 cases left`; an empty text while the run goes on."""
         if self.reason is None:
             return ""
         is_patient = self.reason is StopReason.BUDGET
@@ -95,22 +95,22 @@ class StopSignal(Struct):
         await self._asked.wait()
 
     async def wait_for_urgency(self) -> None:
-        """Until nothing is waited for any more."""
+        """Wait until `hurry` is called."""
         await self._hurried.wait()
 
 
 class EventSink(Protocol):
-    """Takes the events of jobs."""
+    """A sink for the events of jobs."""
 
     def emit(self, event: RunEvent) -> None:
-        """Take an event; never blocks."""
+        """Take an event without blocking."""
 
     async def wait_for_room(self) -> None:
-        """Wait as long as whoever reads the events is far behind."""
+        """Wait while the reader of the events is far behind."""
 
 
 class EventStream(Struct):
-    """Events from many tasks in one order. Whoever runs the plan reads it; anything below may `emit` into it."""
+    """Events from many tasks in one order, read by the caller that runs the plan; anything below may `emit` into it."""
 
     _unread: deque[RunEvent] = field(default_factory=deque)
     _has_news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -118,18 +118,18 @@ class EventStream(Struct):
     _has_ended: bool = False
 
     def emit(self, event: RunEvent) -> None:
-        """Add an event; never blocks."""
+        """Add an event without blocking."""
         self._unread.append(event)
         if len(self._unread) == 1:
             self._has_news.set()
 
     def end(self) -> None:
-        """No more events will come."""
+        """End the stream: no more events will come."""
         self._has_ended = True
         self._has_news.set()
 
     async def wait_for_room(self) -> None:
-        """As long as many events are unread: a slow reader slows the run down instead of filling the memory."""
+        """Wait while many events are unread: a slow reader slows the run down instead of filling the memory."""
         while len(self._unread) >= _CROWDED:
             self._has_room.clear()
             await self._has_room.wait()
@@ -151,7 +151,7 @@ class EventStream(Struct):
 
 
 class _WorkerPool(Struct):
-    """The jobs under way, of all queues."""
+    """The jobs under way, across all queues."""
 
     execute: Execute
     events: EventSink
@@ -168,18 +168,18 @@ class _WorkerPool(Struct):
 
         while True:
             await room.acquire()
-            # The slot comes first: a job is read only when it can start, so that plans of any length need no memory.
+            # Wait for a slot first: a job is read only when it can start, so that plans of any length need no memory.
             job = None if self.stop.is_requested else next(jobs, None)
             if job is None:
                 return
             task = asyncio.ensure_future(self._do(job))
             self.under_way.add(task)
             task.add_done_callback(leave)
-            # The first request is not to wait until hundreds of tests have been read.
+            # The first request must not wait until hundreds of tests have been read.
             await asyncio.sleep(0)
 
     async def finish(self, *others: asyncio.Task[None], patience_s: float | None) -> None:
-        """Until nothing is under way, but no longer than `patience_s` seconds or until one of `others` is done."""
+        """Wait until nothing is under way, but no longer than `patience_s` seconds or until one of `others` is done."""
         if self.under_way:
             everything = asyncio.gather(*self.under_way, return_exceptions=True)
             ends: set[asyncio.Future[Any]] = {everything, *others}
@@ -203,11 +203,11 @@ async def run_plan(
 ) -> None:
     """Execute all jobs, and emit a `CaseFinished` for each as it ends.
 
-    Each queue has at most `parallel` jobs under way: one whose jobs have to wait holds up no other. After `stop` no
-    further job is started. What is on the wire by then is paid for and waited for, as `stop` has it; then
-    jobs under way have `grace_s` seconds, before they are cancelled and give no result. `stop` may hurry both. When a
-    budget is used up they have the time that they need. Returns when nothing is under way any more. What a queue
-    raises stops the run in the same way and is raised then.
+    Each queue has at most `parallel` jobs under way, so a queue whose jobs have to wait does not hold up the others.
+    After `stop`, no further job is started. Requests already on the wire are paid for, so they are awaited for as long
+    as `stop` allows; then jobs under way have `grace_s` seconds before they are cancelled and give no result. `stop`
+    may cut both short. When a budget is used up, jobs under way take the time that they need. Returns when nothing is
+    under way. An exception raised by a queue stops the run in the same way and is then raised.
     """
     workers = _WorkerPool(execute, events, stop)
     stopping = asyncio.ensure_future(stop.wait())
@@ -216,14 +216,14 @@ async def run_plan(
     broken: BaseException | None = None
     try:
         pending: set[asyncio.Task[None]] = {*starting, stopping}
-        # Wait until all queues have started their last job; `stopping` alone in `pending` says so.
+        # Wait until all queues have started their last job: then only `stopping` is left in `pending`.
         while pending != {stopping} and not stopping.done() and broken is None:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             broken = next((task.exception() for task in done if task.exception()), None)
         for task in starting:
             task.cancel()
         if broken is None and not stopping.done():
-            # All jobs are started: no limit of time, unless a stop is requested meanwhile.
+            # All jobs are started: no time limit, unless a stop is requested meanwhile.
             await workers.finish(stopping, patience_s=None)
         is_patient = stop.reason is StopReason.BUDGET
         if not is_patient:
@@ -232,7 +232,7 @@ async def run_plan(
             await workers.finish(drained, hurrying, patience_s=stop.patience_s)
         await workers.finish(hurrying, patience_s=None if is_patient else grace_s)
     finally:
-        # Nothing may outlive this call, or it would report to an event stream that is closed.
+        # Nothing may outlive this call, or it would emit into a closed event stream.
         left: list[asyncio.Task[Any]] = [*workers.under_way, *starting, stopping, hurrying]
         for task in left:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Where code of the config takes part in a job. `extras.programs` runs it, and is loaded only where there is some."""
+"""Where code of the config takes part in a job. `extras.programs` runs it, and is loaded only if there is any."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -14,7 +14,7 @@ from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.suite import LoadedSuite
 
 PROGRAMS = "code of a config"
-"""The name under which `plugins.EXTRAS` has what runs it."""
+"""The name in `plugins.EXTRAS` of the module that runs such code."""
 
 
 def is_made_by_code(job: Job) -> bool:
@@ -24,14 +24,14 @@ def is_made_by_code(job: Job) -> bool:
 
 
 def output_code(provider: ProviderSpec, test: MergedTest) -> list[str]:
-    """Return the code that makes the output of an answer, in its order: the provider's own, then the test's."""
+    """Return the code that transforms an answer into the output, in order: the provider's own, then the test's."""
     own = provider.transform if isinstance(provider, FilteredProviderSpec) else None
     of_test = None if test.transform is None else test.transform[0]
     return [written for written in (own, of_test) if written is not None]
 
 
 def assertion_code(spec: Assertion) -> tuple[str | None, str | None]:
-    """Return the code by which an assertion sees another output, and another context, than the test has."""
+    """Return an assertion's own code for the output and for the context that it sees; None where it has none."""
     return spec.transform, spec.context_transform if isinstance(spec, ContextAssertion) else None
 
 
@@ -46,9 +46,10 @@ async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValu
 async def with_transformed_output(
     subject: Subject, provider: ProviderSpec, prompt: PromptSpec, tools: Tools
 ) -> Subject:
-    """Return the output after the provider's `transform`, then the test's. Nothing is run without `tools.scripts`.
+    """Return the subject with its output after the provider's `transform`, then the test's.
 
-    In some dialects an answer to a request with a JSON Schema is parsed before any transform sees it.
+    Without `tools.scripts`, no code runs. In some dialects, an answer to a request with a JSON Schema is parsed before
+    any transform sees it.
 
     Raises:
         CodeFailedError: the code fails, or returns nothing.
@@ -62,7 +63,7 @@ async def with_transformed_output(
 
 
 async def seen_by_assertion(spec: Assertion, subject: Subject, tools: Tools) -> Subject:
-    """Return the subject with the output as the assertion's own `transform` gives it, and its context from the output.
+    """Return the subject with the output after the assertion's own `transform`, and the context that its code extracts.
 
     Raises:
         CodeFailedError: the code fails, or returns nothing.
@@ -79,9 +80,9 @@ async def own_verdict(
     subject: Subject,
     tools: Tools,
 ) -> Verdict:
-    """Return the verdict of the test's `assertScoringFunction`; `verdict` itself where there is none.
+    """Return the verdict of the test's `assertScoringFunction`, or `verdict` itself if there is none.
 
-    A test with an assertion that could not be judged stays an error: its function is not called.
+    A test with an assertion that could not be judged stays an error, without a call of its function.
 
     Raises:
         CodeFailedError: the function fails, or returns no verdict.
@@ -98,7 +99,7 @@ async def own_verdict(
 
 
 def check_code(suite: LoadedSuite, context: CheckContext, *, is_first: bool) -> Iterator[Problem]:
-    """Yield the problems of a test's code, and with the first test of code that belongs to none."""
+    """Yield the problems of a test's code and, with the first test, of the code outside tests."""
     if is_first and (
         any(isinstance(one, FilteredProviderSpec) and one.transform is not None for one in suite.providers)
         or any(isinstance(one, NamedPromptSpec) and one.made_by for one in suite.prompts)
