@@ -24,6 +24,7 @@ _SHOWN_MAX = 60
 _NAMES_LISTED = 4
 _TAG = compile_later(r"\{\{(.*?)\}\}|\{%(.*?)%\}", re.DOTALL)
 _SEPARATOR = compile_later(r"^---[ \t]*$", re.MULTILINE)
+_LOOP = compile_later(r"\{%-?\s*for\s[^%]*?\sin\s+(\w+)\s*-?%\}|\{\{-?\s*(\w+)\s*\|\s*join\b")
 _WORD = compile_later(r"[^\W\d]\w*")
 _BRACES = (
     compile_later(r"(?<![{$%\w])\{\s*([^\W\d]\w*)\s*\}(?!\})"),
@@ -77,6 +78,8 @@ class LikelyMistakes(Struct):
     _quoted: dict[str, Location | None] = field(default_factory=dict)
     _braced: dict[str, tuple[str, Location | None]] = field(default_factory=dict)
     _changed: dict[tuple[str, str], Location] = field(default_factory=dict)
+    _looped: set[str] = field(default_factory=set)
+    _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _has_users: bool = False
     _profiles_are_used: bool = False
@@ -90,6 +93,8 @@ class LikelyMistakes(Struct):
         for prompt in suite.prompts:
             self.sees_all = self.sees_all or (isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by))
             self._read(prompt)
+            for text in _texts_of_prompt(prompt):
+                self._looped.update("".join(names) for names in _LOOP.findall(text))
         for provider in suite.providers:
             kind = provider.id.partition(":")[0].lower()
             self.sees_all = self.sees_all or (kind not in PRESETS and kind not in _SHOWN_TO_NO_TEMPLATE)
@@ -116,6 +121,14 @@ class LikelyMistakes(Struct):
             elif isinstance(value, int | float):
                 self._note_changed(spec.place, {("value",): value})
         self._names.update(test.vars)
+        for name in self._looped & test.vars.keys():
+            value = test.vars[name]
+            if isinstance(value, str) and value:
+                at, count = self._letters.get(name) or (
+                    _location(self._home(test, ("vars", name)), ("vars", name)),
+                    0,
+                )
+                self._letters[name] = at, count + 1
         if test.user is not None:
             self._has_users = True
             profiles = () if self._profiles_are_used or self._all_tests is None else self._all_tests.profiles
@@ -183,6 +196,14 @@ class LikelyMistakes(Struct):
                 f"`{written}` in `{where}` is not rendered{f' ({count:,} tests)' if count > 1 else ''}",
                 _location(place, keys),
                 "test values are not templates: put it into the prompt, or write the value out",
+                severity=Severity.WARNING,
+            )
+        for name, (location, count) in self._letters.items():
+            of_tests = f" ({count:,} tests)" if count > 1 else ""
+            yield Problem(
+                f"`{name}` is a text, so the prompt goes through its letters one by one{of_tests}",
+                location,
+                f"write it as a list, or `{name}.split(',')` in the prompt",
                 severity=Severity.WARNING,
             )
         for prompt in self.plan.suite.prompts:

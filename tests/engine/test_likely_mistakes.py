@@ -50,6 +50,14 @@ def written_tests(*, check: object = USED, count: int = 1, **variables: object) 
             "the variable `questoin` is not used; did you mean `question`?",
         ),
         (
+            {"prompts": ["{% for x in q %}{{ x }}{% endfor %}"], "tests": written_tests(count=2)},
+            "`q` is a text, so the prompt goes through its letters one by one (2 tests); write it as a list, or",
+        ),
+        (
+            {"prompts": [{"messages": [{"role": "user", "content": "{{ q|join(', ') }}"}]}]},
+            "`q` is a text, so the prompt goes through its letters one by one; write",
+        ),
+        (
             {"prompts": ["{{ q }} {name}"], "tests": written_tests(name="b")},
             "`{name}`, which is sent as is; write {{ name }}",
         ),
@@ -133,7 +141,6 @@ def test_a_mistake_in_default_test_is_shown_there(tmp_path: Path, config: str, s
     "keys",
     [
         {},
-        {"prompts": ["{% for x in q %}{{ x }}{% endfor %}"]},
         {"prompts": ["{{ q }} {% if note %}!{% endif %}"], "tests": written_tests(note="b")},
         {"prompts": ["{{ q | upper }} {{ note.inner }}"], "tests": written_tests(note={"inner": 1})},
         {"prompts": ["<q>{{ q }}</q>"]},
@@ -197,6 +204,11 @@ def test_a_mistake_in_default_test_is_shown_there(tmp_path: Path, config: str, s
         {"tests": written_tests(q="Hello {{ other }}")},
         {"tests": written_tests(check={"type": "contains", "value": "\u2019"})},
         {"tests": written_tests(check={"type": "contains-any", "value": ["“”", "“a” b"]})},
+        {
+            "prompts": ["{% for x in q %}{{ x }}{% endfor %}"],
+            "tests": [{"vars": {"q": ["x"]}, "assert": [USED]}],
+        },
+        {"prompts": ["{% for x in q.split(',') %}{{ x }}{% endfor %}{{ q | upper }}"]},
     ],
 )
 def test_uses_of_variables_are_known(tmp_path: Path, keys: dict[str, object]) -> None:
