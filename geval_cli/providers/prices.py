@@ -30,13 +30,16 @@ _VENDOR_OF_HOST = {
         if preset.price_vendor
     },
 }
-_HALF_AT_LEISURE = frozenset({"azure", "google", "mistral"})
-"""Vendors that list half the price for every model in batches, where the table has no price of its own; so does Google
-for its tier `flex`.
+_HALF_IN_BATCHES = frozenset({"azure", "google", "mistral"})
+"""Vendors that list half the price for every model in batches, where the table has no price of its own.
 
-ai.google.dev/gemini-api/docs/batch-api and /flex-inference, docs.mistral.ai/studio-api/batch-processing and
+ai.google.dev/gemini-api/docs/batch-api, docs.mistral.ai/studio-api/batch-processing and
 learn.microsoft.com/azure/foundry/openai/how-to/batch, as of November 2026.
 """
+_WITH_TIERS = frozenset({"aws", "azure", "fireworks", "google"})
+"""Vendors that take more or less for other tiers of service, of which the table knows few."""
+_HALF_TIER = ("google", "flex")
+"""The one that is half of the usual price for every model: ai.google.dev/gemini-api/docs/flex-inference."""
 _OF_US_ALONE = 1.1
 """What Claude costs where it runs in the United States only: platform.claude.com/docs/manage-claude/data-residency."""
 _TELLS_ITS_BILL = frozenset({"openrouter", "perplexity", "x-ai"})
@@ -169,15 +172,18 @@ class ListPrice(Struct, frozen=True):
         # The table knows nothing of places.
         share = _OF_US_ALONE if conditions.pop("inference_geo", "") == "us" else 1.0
         special = {**conditions, "processing": "batch"} if self.is_batch else conditions
-        tier = conditions.get("service_tier") if self.vendor == "google" else None
+        tier = conditions.get("service_tier") if self.vendor in _WITH_TIERS else None
         try:
             found = table.calc_price(usage, model, provider_id=self.vendor, price_context=special)
-            if (self.is_batch or tier in ("flex", "priority")) and found.total_price:
+            if (self.is_batch or tier in ("flex", "priority", "reserved")) and found.total_price:
                 usual = {} if tier else conditions
+                is_half = (
+                    self.vendor in _HALF_IN_BATCHES if self.is_batch else (self.vendor, tier) == _HALF_TIER
+                )
                 direct = table.calc_price(usage, model, provider_id=self.vendor, price_context=usual)
                 if direct.total_price == found.total_price:
                     # The table knows none for batches or tiers, and falls back on the usual one.
-                    if self.vendor not in _HALF_AT_LEISURE or tier == "priority":
+                    if not is_half:
                         return None
                     share *= 0.5
         except (LookupError, ValueError):
