@@ -56,6 +56,9 @@ def is_words(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(is_text(item) for item in value)
 
 
+_LEAST_PRICE_USD = 0.0005  # no vendor asks for less
+
+
 def is_price(value: Any) -> bool:
     """Return whether `value` maps `input` and `output`, and perhaps `cached_input`, to amounts from 0."""
     return (
@@ -353,4 +356,11 @@ def _own_problems(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Prob
         if len(present) > 1:
             both = " and ".join(f"`{spelling}`" for spelling in present)
             problems.append(source.problem(f"{both} mean the same: keep one", key=present[1]))
+    price = config.get("price")
+    amounts = [item for item in price.values() if is_positive(item)] if isinstance(price, dict) else []
+    if amounts and min(amounts) < _LEAST_PRICE_USD:
+        written = f"{min(amounts):.15f}".rstrip("0")
+        message = f"`price` is in US dollars per million tokens, so {written} is next to nothing"
+        hint = "multiply a price per token by 1,000,000, and one per thousand tokens by 1,000"
+        problems.append(source.problem(message, key="price", hint=hint, severity=Severity.WARNING))
     return [*problems, *header_problems(source, keys)]

@@ -16,8 +16,10 @@ from geval_cli.errors import ProviderResponseError
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.presets import Endpoint
 from geval_cli.providers.prices import FREE, FREE_KINDS, FixedPrice, ListPrice, Price, Priced, price_of
+from geval_cli.providers.registry import check_provider
 from geval_cli.providers.wire.openai import OpenAICompatibleProvider
 from geval_cli.providers.wire.token_usage import TokenUsage
+from geval_cli.specs.base import ProviderSpec
 
 GPT_4 = ListPrice("openai", "gpt-4-0613")
 GPT_4O = ListPrice("openai", "gpt-4o-2024-11-20")
@@ -155,6 +157,24 @@ def test_a_price_of_ones_own_is_per_million_tokens(
     price: Price, tokens: TokenUsage | None, cost_usd: float | None
 ) -> None:
     assert price.cost_usd(tokens) == (None if cost_usd is None else pytest.approx(cost_usd))
+
+
+@pytest.mark.parametrize(
+    ("price", "is_told"),
+    [
+        ({"input": 0.0000025, "output": 0.00001}, True),
+        ({"input": 0.00015, "output": 0.0006}, True),
+        ({"input": 0.15, "output": 0.6, "cached_input": 0.000075}, True),
+        ({"input": 0.15, "output": 0.6, "cached_input": 0.0011}, False),
+        ({"input": 0, "output": 0}, False),
+    ],
+)
+@pytest.mark.parametrize("name", ["openai:m", "https://x.example", "python:app.py"])
+def test_a_price_per_token_is_told(name: str, price: Any, is_told: bool, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("def call_api(prompt):\n    return 'x'\n", encoding="utf-8")
+    spec = ProviderSpec(id=name, config={"price": price})
+    problems = check_provider(spec, env={}, base_dir=tmp_path)
+    assert any("per million tokens, so 0.0" in problem.message for problem in problems) is is_told
 
 
 def test_every_vendor_whose_prices_are_listed_is_named() -> None:
