@@ -89,14 +89,24 @@ class ResponsesProvider(EndpointProvider):
             "prompt_tokens_details": counted.get("input_tokens_details"),
         }
         tokens = read_chat_usage({**body, "usage": usage})
-        items = body.get("output")
-        searches = sum(map(_is_search, items if isinstance(items, list) else ()))
-        return tokens if tokens is None or not searches else replace(tokens, web_searches=searches)
+        listed = body.get("output")
+        items = [item for item in (listed if isinstance(listed, list) else ()) if isinstance(item, dict)]
+        if tokens is None:
+            return None
+        return replace(
+            tokens,
+            web_searches=sum(map(_is_search, items)),
+            is_partial=any(item.get("type") in _PAID_APART for item in items),
+        )
 
 
-def _is_search(item: Any) -> bool:
+_PAID_APART = frozenset({"file_search_call", "code_interpreter_call", "image_generation_call", "shell_call"})
+"""Calls that ran at OpenAI and are not paid by tokens; of a container it is not told how long it lived."""
+
+
+def _is_search(item: Mapping[str, Any]) -> bool:
     """Return whether an item is a search of the web; pages that are opened or searched in cost nothing."""
-    if not isinstance(item, dict) or item.get("type") != "web_search_call":
+    if item.get("type") != "web_search_call":
         return False
     action = item.get("action")
     return not isinstance(action, dict) or action.get("type", "search") == "search"

@@ -151,6 +151,8 @@ class ListPrice(Struct, frozen=True):
             return None
         if self.vendor in _TELLS_ITS_BILL and tokens.charged_usd is not None:
             return tokens.charged_usd
+        if tokens.is_partial:
+            return None
         costs = (self._listed_usd(name, tokens) for name in (tokens.model, self.model) if name)
         return next((cost for cost in costs if cost is not None), None)
 

@@ -55,7 +55,7 @@ def test_the_tier_that_answered_decides_the_price(reported: dict[str, Any], shar
 
 @pytest.mark.parametrize("details", [5, "x", True, {"modality": "AUDIO"}, [None], None])
 def test_odd_details_of_tokens_lose_no_answer(details: Any) -> None:
-    tokens = GOOD["usageMetadata"] | {"promptTokensDetails": details}
+    tokens = GOOD["usageMetadata"] | {"promptTokensDetails": details, "candidatesTokensDetails": details}
     assert exchange(ask(), {**GOOD, "usageMetadata": tokens})[0].text == "hi"
 
 

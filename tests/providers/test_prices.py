@@ -375,6 +375,39 @@ def test_searches_of_the_web_are_paid_for(name: str, body: Callable[[int], Any],
     assert cost_usd(3) - cost_usd(0) == pytest.approx(paid_searches * each_usd)
 
 
+def _with_call(kind: str) -> Any:
+    body = _of_responses(0)
+    return {**body, "output": [{"type": kind, "id": "c", "status": "completed"}, *body["output"]]}
+
+
+def _drawn(count: Any) -> Any:
+    body = _of_gemini(0)
+    details = [{"modality": "TEXT", "tokenCount": 9}, {"modality": "IMAGE", "tokenCount": count}]
+    return {**body, "usageMetadata": {**body["usageMetadata"], "candidatesTokensDetails": details}}
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "is_known"),
+    [
+        ("openai:responses:gpt-4.1", _with_call("file_search_call"), False),
+        ("openai:responses:gpt-4.1", _with_call("code_interpreter_call"), False),
+        ("openai:responses:gpt-4.1", _with_call("image_generation_call"), False),
+        ("openai:responses:gpt-4.1", _with_call("mcp_call"), True),
+        ("google:gemini-2.5-flash-image", _drawn(1290), False),
+        ("google:gemini-2.5-flash-image", _drawn(0), True),
+    ],
+)
+def test_what_is_not_paid_by_tokens_has_no_list_price(name: str, body: Any, is_known: bool) -> None:
+    own: Any = {"input": 1, "output": 1}
+    for price in ("list", own):
+        with LoopbackServer(Reply(body=body)) as server:
+            keys = dict.fromkeys(("OPENAI_API_KEY", "GEMINI_API_KEY"), "k")
+            model = provider(name, {"base_url": server.base_url, "price": price}, env=keys)
+            [response] = run(answer(model, ask()))
+        assert (response.usage.cost_usd is not None) is (is_known or price is own)
+        assert response.usage.input_tokens == 1000
+
+
 def test_the_cost_of_searches_whose_price_nobody_knows_is_unknown() -> None:
     assert GPT_4.cost_usd(TokenUsage(1000, 100, web_searches=1)) is None
 

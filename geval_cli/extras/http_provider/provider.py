@@ -232,7 +232,9 @@ def _end_beside(
     Raises:
         ProviderResponseError: it has not ended, or there is an error beside it.
     """
-    if reports_trouble({name: item for name, item in value.items() if path[:1] != (name,)}):
+    # A `status` or a `code` may be data of the application.
+    told = {name: value[name] for name in ("error", "success", "ok") if name in value and path[:1] != (name,)}
+    if reports_trouble(told):
         raise response_error("an error next to the answer", reply, context)
     reasons: list[Any] = [value.get("status")] if isinstance(value.get("output"), list) else []
     for known in _ENDS:

@@ -92,12 +92,8 @@ class GoogleProvider(EndpointProvider):
             for name in ("promptTokenCount", "toolUsePromptTokenCount")
             if (count := counted.get(name)) is not None
         ]
-        details = counted.get("promptTokensDetails")
-        heard = [
-            item.get("tokenCount")
-            for item in (details if isinstance(details, list) else ())
-            if isinstance(item, dict) and item.get("modality") == "AUDIO"
-        ]
+        heard = _counts(counted.get("promptTokensDetails"), "AUDIO")
+        drawn = _counts(counted.get("candidatesTokensDetails"), "IMAGE")  # they cost more than words
         usage = {
             "prompt_tokens": _sum(asked),
             "completion_tokens": _sum(written),
@@ -110,8 +106,16 @@ class GoogleProvider(EndpointProvider):
         tier = (text_in(counted, "serviceTier") or text_in(counted, "trafficType") or "").lower()
         answered = {"model": body.get("modelVersion"), "service_tier": tier.removeprefix("on_demand_")}
         tokens = read_chat_usage({"usage": usage, **answered})
+        if tokens is None:
+            return None
         searches = _searches(body, self._endpoint.model)
-        return tokens if tokens is None or not searches else structs.replace(tokens, web_searches=searches)
+        return structs.replace(tokens, web_searches=searches, is_partial=any(drawn))
+
+
+def _counts(details: Any, modality: str) -> list[Any]:
+    """Return the counts of tokens that were sound, pictures or their like."""
+    items = [item for item in details if isinstance(item, dict)] if isinstance(details, list) else []
+    return [item.get("tokenCount") for item in items if item.get("modality") == modality]
 
 
 def _searches(body: Mapping[str, Any], model: str) -> int:

@@ -41,6 +41,7 @@ class TokenUsage(Struct, frozen=True):
         conditions: what else decides the price, for example {"service_tier": "flex"}.
         charged_usd: what the server says it charged; None when it does not say.
         web_searches: how often the vendor searched the web for the answer, for which it takes money, too.
+        is_partial: whether the vendor did something else, too, for which it takes an amount that nobody knows here.
     """
 
     input_tokens: int = 0
@@ -54,6 +55,7 @@ class TokenUsage(Struct, frozen=True):
     conditions: Mapping[str, str] = field(default_factory=dict)
     charged_usd: float | None = None
     web_searches: int = 0
+    is_partial: bool = False
 
 
 class Exchange(Struct, frozen=True):
