@@ -1,4 +1,4 @@
-"""classifier, moderation: the verdict of a model that sorts texts into classes, or finds harm in them."""
+"""classifier, moderation: verdicts of models that classify texts or detect harmful content."""
 
 import json
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class ModerationAssertion(ModelGradedAssertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Report categories that OpenAI's moderator, if it is the provider, does not have."""
+        """Report categories that OpenAI's moderation models do not have, if one of them is the provider."""
         del context
         if self.provider is not None and not self.provider.id.startswith("openai:"):
             return []
@@ -70,11 +70,11 @@ class ModerationAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Passes when nothing is flagged or, with `value`, nothing of those categories.
+        """Pass if no category is flagged or, with `value`, none of those categories.
 
         Raises:
-            ProviderError: the moderator could not answer.
-            JudgeParseError: it answered with something else than flagged categories.
+            ProviderError: the model could not answer.
+            JudgeParseError: its answer has no flagged categories.
         """
         if not subject.text.strip():
             return Outcome.of(True, "there is no output to moderate")
@@ -99,7 +99,7 @@ class ModerationAssertion(ModelGradedAssertion):
         return replace(verdict, latency_ms=response.latency_ms)
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
-        """Count the categories that the moderator flagged by the threshold of today."""
+        """Apply the current threshold to the categories that the model flagged."""
         if "flagged" not in rated.detail:
             return rated  # there was nothing to moderate
         verdict = self._verdict(dict(rated.detail["flagged"]))
@@ -121,7 +121,7 @@ def _counts(category: str, score: float | None, spec: ModerationAssertion) -> bo
 
 
 class ClassifierAssertion(ModelGradedAssertion):
-    """classifier: the score that a classification model gives the output for a class."""
+    """classifier: the score that a classification model gives to a class for the output."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("classification",)
 
@@ -131,7 +131,7 @@ class ClassifierAssertion(ModelGradedAssertion):
     threshold: Score | None = Field(None, description="The lowest passing score; 1 by default.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return the problems of the class, and of a missing provider."""
+        """Return problems with the class, or a missing provider."""
         problems: list[Problem] = []
         if self.value is not None:
             context.render(self.value, self.place.value("value"), problems)
@@ -143,11 +143,11 @@ class ClassifierAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Compare the score of the class `value`, or the highest score when no class is named, with the threshold (1).
+        """Compare the score of the class `value`, or the highest score if none is named, with the threshold (1).
 
         Raises:
             ProviderError: the model could not answer.
-            JudgeParseError: it answered with something else than scores.
+            JudgeParseError: its answer has no scores.
             UnjudgeableError: the class is not among them.
         """
         model = tools.judge_for(judge_provider(self, subject.test, tools.defaults, CLASSIFICATION))
@@ -173,7 +173,7 @@ class ClassifierAssertion(ModelGradedAssertion):
         return replace(outcome, latency_ms=response.latency_ms)
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
-        """Hold the scores that the model gave against the threshold of today."""
+        """Compare stored scores with the current threshold."""
         scores = rated.detail.get("scores")
         if not isinstance(scores, Mapping):
             return None

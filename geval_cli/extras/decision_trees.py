@@ -1,4 +1,4 @@
-"""decision-tree: questions whose answers lead to further questions, or to a score; read, and judged."""
+"""decision-tree: questions whose answers lead to further questions or to a score."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,21 +37,21 @@ class TreeNode(Spec):
 
     @property
     def asked(self) -> Assertion:
-        """The assertion that decides: that of the config, or a judge's yes or no, or its choice."""
+        """The assertion that decides: the configured one, or a judge's yes/no answer or choice."""
         return self._asked
 
     def with_asked(self, asked: Assertion) -> "TreeNode":
-        """Return the node with the assertion that decides."""
+        """Return the node with another deciding assertion."""
         self._asked = asked
         return self
 
     @property
     def branches(self) -> "dict[str, TreeNode | Score | None]":
-        """Return the node or the score behind each answer."""
+        """Return the node or score that each answer leads to."""
         return {"yes": self.yes, "no": self.no} if self.choices is None else dict(self.choices)
 
     def nodes(self) -> "Iterator[TreeNode]":
-        """Yield this node and all that it leads to."""
+        """Yield this node and all nodes below it."""
         yield self
         for branch in self.branches.values():
             if isinstance(branch, TreeNode):
@@ -66,13 +66,13 @@ class DecisionTreeAssertion(Assertion):
 
     @property
     def members(self) -> tuple[Assertion, ...]:
-        """The assertions of all nodes, of which an output meets those on its path."""
+        """The assertions of all nodes; an output is checked by those on its path."""
         return tuple(node.asked for node in self.tree.nodes())
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Follow the answers from question to question; the score is the one at the end.
+        """Follow the answers from question to question; the result is the score at the end.
 
-        A question that could not be judged makes the whole an error.
+        If a question cannot be judged, the whole result is an error.
         """
         visited: list[AssertionResult] = []
         path: list[str] = []
@@ -109,7 +109,7 @@ _NODE_FORMS = (
 
 
 def read_tree(value: JsonValue, place: SourcePath, reading: LoadContext, depth: int = 1) -> Any:
-    """Return a node of a decision tree with all that it leads to; None with a problem for each mistake."""
+    """Read a node of a decision tree and everything below it; None, with a problem for each mistake."""
     before = reading.errors
     if depth > _MOST_NODES_DEEP:
         reading.report(f"a decision tree can be {_MOST_NODES_DEEP} questions deep at most", place.value())

@@ -1,4 +1,4 @@
-"""similar, answer-relevance: how near two texts are in meaning, by the embeddings of both."""
+"""similar, answer-relevance: how close two texts are in meaning, measured by their embeddings."""
 
 import json
 import math
@@ -42,12 +42,12 @@ _QUESTIONS = 3
 async def embed(
     texts: Sequence[str], spec: ModelGradedAssertion, subject: Subject, tools: Tools
 ) -> tuple[list[Vector], float]:
-    """Return the vectors of `texts`, and the latency of the slowest in milliseconds; equal texts are requested once.
+    """Return the vectors of `texts` and the highest latency in milliseconds; equal texts are sent once.
 
     Raises:
         ProviderError: the model could not answer.
-        JudgeParseError: it answered with something else.
-        UnjudgeableError: a text is empty, which has no meaning to compare.
+        JudgeParseError: its answer is not an embedding.
+        UnjudgeableError: a text is empty and so has no meaning to compare.
     """
     if any(not text.strip() for text in texts):
         raise UnjudgeableError(
@@ -66,12 +66,12 @@ async def embed(
 
 
 def cosine(first: Vector, second: Vector) -> float:
-    """Return the cosine of the angle between two vectors that are not all zeros, -1 to 1."""
+    """Return the cosine similarity of two non-zero vectors, -1 to 1."""
     return dot(first, second) / (math.hypot(*first) * math.hypot(*second))
 
 
 def dot(first: Vector, second: Vector) -> float:
-    """Return the scalar product."""
+    """Return the dot product."""
     return math.fsum(one * other for one, other in zip(first, second, strict=True))
 
 
@@ -109,7 +109,7 @@ _MEASURES = {_EUCLIDEAN: distance, "similar:dot": dot}
 
 
 class SimilarAssertion(ModelGradedAssertion):
-    """similar: the embeddings of output and text are similar; of several texts, one is enough."""
+    """similar: the embeddings of the output and a text are similar; of several texts, one is enough."""
 
     value_form = "texts"
 
@@ -127,7 +127,7 @@ class SimilarAssertion(ModelGradedAssertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the texts and of the threshold."""
+        """Return problems with the texts and the threshold."""
         problems: list[Problem] = []
         check_value(self, self.value, "text to compare with", context, problems)
         if self.base_type != _EUCLIDEAN and self.threshold is not None and self.threshold > 1:
@@ -137,10 +137,10 @@ class SimilarAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Return the first of the texts that is near enough; when none is, the score is that of the nearest.
+        """Return the result for the first text that is close enough, or else for the closest one.
 
         Raises:
-            ProviderError, JudgeError: the embeddings could not be had.
+            ProviderError, JudgeError: there are no embeddings.
             UnjudgeableError: a text is empty.
         """
         texts = rendered_texts(self.value, subject.test, tools.templates)
@@ -150,7 +150,7 @@ class SimilarAssertion(ModelGradedAssertion):
         return replace(self._verdict(texts, found), latency_ms=latency_ms)
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
-        """Hold the similarities that were measured against the threshold of today."""
+        """Compare stored similarities with the current threshold."""
         texts = rendered_texts(self.value, test, tools.templates)
         one = rated.detail.get("similarity", rated.detail.get("distance"))
         found = rated.detail.get("measured", [one])
@@ -197,7 +197,7 @@ def _compared(spec: SimilarAssertion, text: str, found: float) -> Outcome:
 
 
 def _made_up_question(text: str) -> str:
-    """Return the question that a judge made up, also where it is the only text of an object of JSON."""
+    """Return the question that a judge wrote, even if it is the only text in a JSON object."""
     answer = parse_plain(text)
     try:
         found = parse_strict_json(answer)
@@ -217,16 +217,16 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
     default_threshold = DEFAULT_THRESHOLD
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the user's own prompt in one test."""
+        """Return problems with a custom prompt in one test."""
         problems: list[Problem] = []
         check_own_prompt(self, context, ("answer",), problems)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Return the mean cosine between the question and three that a judge makes up for the answer.
+        """Return the mean cosine similarity of the question to three questions that a judge derives from the answer.
 
         Raises:
-            JudgeError, ProviderError: no questions, or no embeddings, could be had.
+            JudgeError, ProviderError: there are no questions or no embeddings.
             UnjudgeableError: there is no question to compare with.
         """
         question = Question(

@@ -1,6 +1,6 @@
-"""Ask several judges and make one verdict of theirs, weighed by how well they follow people where labels show it.
+"""Ask several judges and combine their verdicts, weighted by their agreement with human labels where those exist.
 
-Plain Python, since runs use it.
+Plain Python (no NumPy), because runs use it.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ from geval_cli.records import JsonValue, Status, to_json
 from geval_cli.specs.base import CALIBRATED, JuryRulesSpec
 
 _WEIGHTED_DIGITS = 12
-"""Of a weighted score: the last ones are rounding, which would break ties."""
+"""Digits kept of a weighted score: further ones are rounding errors, which would break ties."""
 
 
 class JudgeWeight(Struct, frozen=True):
-    """How much one judge of a jury counts, and how it uses the scale, as found from labels.
+    """The weight of one judge of a jury, and how it uses the scale, estimated from human labels.
 
     Attributes:
         judge: its name.
-        key: of the criterion that it rated by, as if it judged alone; None where the run does not say.
-        parts: the key part by part, each as a hash.
-        n: labelled outputs that it scored.
-        r: Pearson's correlation of its scores with the mean human labels; None where its scores are all equal.
-        weight: 0 or more: r^2 / (1 - r^2), and 0 for a judge that does not follow people.
-        mean, sd: of its scores of the labelled outputs, 0..1.
+        key: the key of the criterion it rated by, as if it judged alone; None if the run does not record it.
+        parts: the parts of that key, each as a hash.
+        n: the number of labelled outputs it scored.
+        r: Pearson's correlation of its scores with the mean human labels; None if its scores are all equal.
+        weight: 0 or more: r^2 / (1 - r^2), and 0 for a judge that does not agree with human labels.
+        mean, sd: mean and standard deviation of its scores of the labelled outputs, 0..1.
     """
 
     judge: str
@@ -48,16 +48,16 @@ class JudgeWeight(Struct, frozen=True):
 
     @property
     def counts(self) -> bool:
-        """Return whether the judge has a say."""
+        """Return whether the judge's weight is above 0."""
         return self.weight > 0 and self.sd > 0
 
 
 def weighted_score(judges: Sequence[JudgeWeight], scores: Sequence[float | None]) -> float | None:
-    """Return the score, 0..1, of a jury whose judges are weighted by how well they follow people.
+    """Return the score, 0..1, of a jury whose judges are weighted by their agreement with human labels.
 
-    It is the weighted mean of standardised scores, moved so that a jury whose judges all say 0 gets 0, and one whose
-    judges all say 1 gets 1. Where a judge broke (None), the weights of the others grow in proportion. None where no
-    judge that counts gave a score.
+    It is the weighted mean of standardised scores, rescaled so that the jury scores 0 if all judges do, and 1 if all
+    judges do. If a judge failed (None), the weights of the others grow in proportion. None if no judge with a weight
+    gave a score.
     """
     heard = [
         (one, score) for one, score in zip(judges, scores, strict=True) if one.counts and score is not None
@@ -74,7 +74,7 @@ def weighted_score(judges: Sequence[JudgeWeight], scores: Sequence[float | None]
 
 
 def heard_shares(judges: Sequence[JudgeWeight], scores: Sequence[float | None]) -> list[float]:
-    """Return each judge's share of the weight, 0..1: of those that gave a score the shares add up to 1."""
+    """Return each judge's share of the weight, 0..1; the shares of the judges that gave a score add up to 1."""
     heard = [
         one.weight if one.counts and score is not None else 0.0
         for one, score in zip(judges, scores, strict=True)
@@ -84,17 +84,18 @@ def heard_shares(judges: Sequence[JudgeWeight], scores: Sequence[float | None]) 
 
 
 SPLIT = 0.5
-"""Scores that lie so far apart are marked: the judges do not mean the same."""
+"""Scores this far apart are flagged: the judges disagree."""
 _WHO = ("judge", "params")
 _DIGITS = 9  # beyond them lies rounding: 0.7 and 0.2 are 0.5 apart, and not 0.49999999999999994
 Combine = Callable[[Sequence[float]], float]
 COMBINED_SCORES: Mapping[str, Combine] = {"mean": statistics.fmean, "median": statistics.median}
-"""How one score is made of the judges' scores; `majority` counts verdicts instead, and `calibrated` weighs the judges
-by how well they follow people."""
+"""How the judges' scores become one score; `majority` counts verdicts instead, and `calibrated` weights the judges by
+their agreement with human labels.
+"""
 
 
 class Member(Struct, frozen=True):
-    """One judge of a jury: its id and its name, without keys, and how it is asked."""
+    """One judge of a jury: its id and name, without keys, and a function that asks it."""
 
     id: str
     title: str
@@ -102,7 +103,7 @@ class Member(Struct, frozen=True):
 
 
 class Vote(Struct, frozen=True):
-    """The grade of one judge, or the error that kept it from giving one."""
+    """The grade of one judge, or the error that prevented one."""
 
     judge: Member
     grade: Grade | None = None
@@ -110,10 +111,10 @@ class Vote(Struct, frozen=True):
 
 
 async def ask_jury(members: Sequence[Member]) -> list[Vote]:
-    """Return the votes of all judges, who are asked side by side, in the order of the jury.
+    """Ask all judges concurrently and return their votes, in the order of the jury.
 
     Raises:
-        UndoneError: the run may spend no more, or an answer comes with a batch. All judges have ended by then.
+        UndoneError: the budget is used up, or an answer comes with a batch; all judges have finished by then.
     """
     came = await asyncio.gather(*(judge.ask() for judge in members), return_exceptions=True)
     votes = []
@@ -130,15 +131,15 @@ async def ask_jury(members: Sequence[Member]) -> list[Vote]:
 def verdict_of_jury(
     votes: Sequence[Vote], rules: JuryRulesSpec, weights: Sequence[JudgeWeight | None] = ()
 ) -> Outcome:
-    """Return one verdict: of the combined score, or with `majority` of how many judges pass the output.
+    """Return one verdict from the combined score or, with `majority`, from the number of judges that pass the output.
 
     Args:
-        votes: of all judges.
-        rules: how they are combined.
-        weights: of the same judges, for `calibrated`.
+        votes: the votes of all judges.
+        rules: how to combine them.
+        weights: the judges' weights in the same order, for `calibrated`.
 
     Raises:
-        JudgeError: fewer than `min_judges` gave a verdict, or none that has a weight.
+        JudgeError: fewer than `min_judges` gave a verdict, or none of those has a weight.
     """
     grades = [vote.grade for vote in votes if vote.grade is not None]
     needed = rules.min_judges or len(votes) // 2 + 1
@@ -182,7 +183,7 @@ def verdict_of_jury(
 
 
 def _weighted(votes: Sequence[Vote], weights: Sequence[JudgeWeight | None]) -> float:
-    """Return the score by the judges' weights, which the check before the run has found to be there for all of them."""
+    """Return the score by the judges' weights; the check before the run ensures that every judge has one."""
     known = [weight for weight in weights if weight is not None]
     if len(known) < len(votes):
         hint = "set `calibration:` in the config to the file that `geval calibrate` wrote"
@@ -199,7 +200,7 @@ def _weighted(votes: Sequence[Vote], weights: Sequence[JudgeWeight | None]) -> f
 def weights_of(
     members: Sequence[Mapping[str, str]], judges: Sequence[JudgeWeight]
 ) -> list[JudgeWeight | None]:
-    """Return the weight of each judge of a jury, known by the parts of its key that say who it is; None without one."""
+    """Return the weight of each judge of a jury, matched by the parts of its key that identify it; None without one."""
     left = list(judges)
     found = []
     for parts in members:
@@ -219,11 +220,11 @@ def _scores(votes: Sequence[Vote]) -> list[float | None]:
 def _checklist_of_jury(
     grades: Sequence[Grade], combine: str, shares: Sequence[float]
 ) -> dict[str, JsonValue]:
-    """Return the items of a checklist as the jury sees them, by the key of the detail; empty for other criteria.
+    """Return the jury's items of a checklist, by their key in the detail; empty for other criteria.
 
-    Scores of an item are combined as those of the output are; with `majority` the share of the judges counts that find
-    it met, and with `calibrated` each judge counts for its share of the weight: `shares` has that of each grade. The
-    jury finds it met where that is more than half.
+    Item scores are combined like the scores of outputs. With `majority` an item's score is the share of judges that
+    find it met; with `calibrated` each judge counts with its share of the weight (`shares`, one per grade). The jury
+    finds an item met if its score is above one half.
     """
     lists = [grade.detail.get(CHECKLIST) for grade in grades]
     if not all(lists):
@@ -243,7 +244,7 @@ def _checklist_of_jury(
 
 
 def majority_again(rated: Outcome, threshold: float) -> Outcome:
-    """Return the verdict of a majority on scores that its judges gave before, with the threshold of today."""
+    """Return the majority verdict for scores that the judges gave earlier, with the current threshold."""
     votes = [vote for vote in rated.detail["judges"] if vote["score"] is not None]
     passed = [passes(vote["score"], threshold) and not missed_required(vote) for vote in votes]
     score = sum(passed) / len(passed)
@@ -254,7 +255,7 @@ def majority_again(rated: Outcome, threshold: float) -> Outcome:
 
 
 def _reason(votes: Sequence[Vote], score: float) -> str:
-    """Return the scores of all judges, and the reason of the one whose score is nearest to that of the jury."""
+    """Return the scores of all judges, and the reason of the judge whose score is nearest to the jury's."""
     judged = [(vote.judge, vote.grade) for vote in votes if vote.grade is not None]
     shown = ", ".join(
         f"{vote.judge.title} {'error' if vote.grade is None else format_score(vote.grade.score)}"

@@ -1,4 +1,4 @@
-"""Assertions on answers from retrieved passages: how far these are used and needed, and what is cited."""
+"""Assertions on answers from retrieved passages: how much of them is used and needed, and what is cited."""
 
 import re
 import unicodedata
@@ -72,24 +72,24 @@ VERDICTS_SCHEMA: Mapping[str, Any] = reply_schema(
 
 
 class ContextRecallAssertion(ContextAssertion):
-    """context-recall: how much of the known truth the retrieved context contains."""
+    """context-recall: how much of the ground truth the retrieved context contains."""
 
     value_form = "text"
 
     value: str = Field(description="The known truth; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the known truth and of the user's own prompt in one test."""
+        """Return problems with the ground truth and with a custom prompt in one test."""
         problems: list[Problem] = []
         check_value(self, self.value, "known truth", context, problems)
         check_own_prompt(self, context, ("context", "groundTruth"), problems)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Score the share of sentences that the context says; where a test has none, the prompt is the context.
+        """Score the share of ground-truth sentences that the context (or else the prompt) supports.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
         """
         truth = tools.templates.render(self.value, subject.test.variables)
         context = "\n".join(context_of(subject.test)) or subject.rendered_prompt
@@ -107,10 +107,10 @@ class ContextRecallAssertion(ContextAssertion):
 
 
 class ContextRelevanceAssertion(ContextAssertion):
-    """context-relevance: how much of the retrieved context the question needs."""
+    """context-relevance: how much of the retrieved context is needed for the question."""
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the context and of the user's own prompt in one test."""
+        """Return problems with the context and with a custom prompt in one test."""
         problems: list[Problem] = []
         if self.context_transform is None:
             check_context_is_there(self, context, problems)
@@ -118,10 +118,10 @@ class ContextRelevanceAssertion(ContextAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Score the share of passages that are needed: those of a list, or the lines of a text.
+        """Score the share of units that are needed: passages of a list, or lines of a text.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
             UnjudgeableError: the test has no context.
         """
         passages = tuple(one for one in numbered_context(subject) if one.strip())
@@ -146,7 +146,7 @@ def _numbered(count: int, text: str) -> int:
 
 
 def _quoted(passages: tuple[str, ...], text: str) -> int:
-    """Return the number of passages that a reply to the user's own prompt quotes, one a line."""
+    """Return the number of passages that a reply to a custom prompt quotes, one per line."""
     if _NOTHING in parse_plain(text).lower():
         return 0
     lines = set(parse_texts(text, "relevant"))
@@ -160,7 +160,7 @@ class ContextFaithfulnessAssertion(ContextAssertion):
     """context-faithfulness: how many of the output's claims the retrieved context supports."""
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the context and of the user's own prompts in one test."""
+        """Return problems with the context and with custom prompts in one test."""
         problems: list[Problem] = []
         if self.context_transform is None:
             check_context_is_there(self, context, problems)
@@ -168,12 +168,12 @@ class ContextFaithfulnessAssertion(ContextAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Ask the judge twice: for the claims of the answer, and for those that follow from the context.
+        """Call the judge twice: for the claims of the answer, and for those that follow from the context.
 
-        An answer that claims nothing is faithful: there is nothing that the context could fail to say.
+        An answer without claims is faithful: nothing in it can contradict the context.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
             UnjudgeableError: the test has no context.
         """
         context = "\n".join(needed_context(subject))
@@ -205,7 +205,7 @@ class ContextFaithfulnessAssertion(ContextAssertion):
 
 
 class ContextPrecisionAssertion(ContextAssertion):
-    """context-precision: whether the passages that help to answer come first among those retrieved."""
+    """context-precision: whether the useful passages come first among those retrieved."""
 
     value_form = "text"
 
@@ -215,7 +215,7 @@ class ContextPrecisionAssertion(ContextAssertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the expected answer, the context and the user's own prompt in one test."""
+        """Return problems with the expected answer, the context and a custom prompt in one test."""
         problems: list[Problem] = []
         if self.value is not None:
             check_value(self, self.value, "expected answer", context, problems)
@@ -229,13 +229,13 @@ class ContextPrecisionAssertion(ContextAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Score the average precision: the mean, over the useful passages, of the share of useful ones down to each.
+        """Score the average precision: the mean, over the useful passages, of the share of useful passages up to each.
 
-        With no useful passage the score is 0. (ragas, `LLMContextPrecisionWithReference`; DeepEval,
+        Without any useful passage the score is 0. (ragas, `LLMContextPrecisionWithReference`; DeepEval,
         `ContextualPrecisionMetric`.)
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
             UnjudgeableError: the test has no context.
         """
         passages = numbered_context(subject)
@@ -268,14 +268,14 @@ class ContextPrecisionAssertion(ContextAssertion):
 
 
 class NoiseSensitivityAssertion(ContextAssertion):
-    """noise-sensitivity: how many of the output's claims are not wrong claims that it took from the context."""
+    """noise-sensitivity: the share of the output's claims that are not wrong claims taken from the context."""
 
     value_form = "text"
 
     value: str = Field(description="The known truth; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the known truth, the context and the user's own prompts in one test."""
+        """Return problems with the ground truth, the context and custom prompts in one test."""
         problems: list[Problem] = []
         check_value(self, self.value, "known truth", context, problems)
         if self.context_transform is None:
@@ -284,13 +284,13 @@ class NoiseSensitivityAssertion(ContextAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Score 1 minus the share of claims that the known truth does not support but the context does.
+        """Score 1 minus the share of claims that the context supports but the ground truth does not.
 
         That share is the sum of ragas' noise sensitivities to relevant and to irrelevant passages. An answer without
         claims scores 1.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
             UnjudgeableError: the test has no context.
         """
         truth = tools.templates.render(self.value, subject.test.variables)
@@ -360,7 +360,7 @@ _SENTENCE_END = compile_later(
 _QUOTATION = compile_later(r"“([^“”]{1,2000})”|\"([^\"]{1,2000})\"|«([^«»]{1,2000})»|「([^「」]{1,2000})」")
 _ELLIPSIS = compile_later(r"\[?(?:\.\.\.|…)\]?")
 _MIN_QUOTED_CHARS = 12
-"""Shorter texts in quotation marks are names and words that an answer mentions."""
+"""Shorter quotations are names and words that an answer mentions."""
 _MOST_IN_RANGE = 50
 
 
@@ -386,19 +386,19 @@ _CODE = compile_later(
     rf"|\w(?:{_MARK})+(?=\s{{0,2}}[-+*/|&]?=|\(|\.[a-z_])|=\s{{0,2}}(?:{_MARK})"
 )
 _SHIELDED = dict(zip(map(ord, '[]【】"“”«»「」'), range(0xE000, 0xE00B), strict=True))
-"""Characters of code that would cite or quote, and what stands for them until that has been looked for."""
+"""Characters in code that look like citations or quotations, and their placeholders while the text is searched."""
 _BARED = {there: here for here, there in _SHIELDED.items()}
 
 
 class Citation(Struct, frozen=True):
-    """One sentence of an answer that cites or quotes passages.
+    """A sentence of an answer that cites or quotes passages.
 
     Attributes:
-        claim: the sentence without its marks.
-        cited: the numbers of the passages, from 1; empty where it only quotes.
+        claim: the sentence without its citation marks.
+        cited: the numbers of the cited passages, from 1; empty if it only quotes.
         quoted: the texts in quotation marks.
-        problem: what code finds wrong with it (a passage or a quotation that does not exist); empty if nothing.
-        is_right: False too where the judge says that the cited passages do not support the claim.
+        problem: a mistake found without a judge (a passage or quotation that does not exist); empty if there is none.
+        is_right: also False if the judge says that the cited passages do not support the claim.
     """
 
     claim: str
@@ -409,10 +409,10 @@ class Citation(Struct, frozen=True):
 
 
 class CitationCorrectnessAssertion(ContextAssertion):
-    """citation-correctness: how many of the output's citations and quotations hold."""
+    """citation-correctness: how many of the output's citations and quotations are correct."""
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the context and of the user's own prompt in one test."""
+        """Return problems with the context and with a custom prompt in one test."""
         problems: list[Problem] = []
         if self.context_transform is None:
             check_context_is_there(self, context, problems)
@@ -420,12 +420,12 @@ class CitationCorrectnessAssertion(ContextAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Look for cited passages and quotations by code, and ask the judge about the claims that are left.
+        """Check cited passages and quotations in code, then ask the judge about the remaining claims.
 
-        An answer that cites nothing scores 0.
+        An answer without citations scores 0.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
             UnjudgeableError: the test has no context.
         """
         passages = numbered_context(subject)
@@ -461,10 +461,10 @@ class CitationCorrectnessAssertion(ContextAssertion):
 
 
 def citations_in(text: str) -> Iterator[Citation]:
-    """Yield the sentences of an answer that cite passages by number or quote something.
+    """Yield the sentences of an answer that cite passages by number or quote text.
 
-    Code neither cites nor quotes, and neither do targets of links, HTML tags and lists of sources. A linked number
-    cites.
+    Citations and quotations in code, link targets, HTML tags and lists of sources do not count. A number as the text of
+    a link is a citation.
     """
     # A text in which nothing but what cites or quotes looks like it.
     text = _FENCED.sub("\n", text.translate(dict.fromkeys(_BARED)))
@@ -482,7 +482,7 @@ def citations_in(text: str) -> Iterator[Citation]:
 
 
 def _link_text(link: "re.Match[str]") -> str:
-    """Return what a reader sees of a link: a number as the mark that it is, nothing of an image."""
+    """Return the visible part of a link: the citation mark if its text is a number, nothing for an image."""
     if link[1]:
         return ""
     marked = link[2] if link[2].startswith("[") else f"[{link[2]}]"
@@ -490,7 +490,7 @@ def _link_text(link: "re.Match[str]") -> str:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a text; one within quotation marks ends none."""
+    """Yield the sentences of a text; a full stop inside a quotation does not end one."""
     quotations = [found.span() for found in _QUOTATION.finditer(text)]
     start = 0
     for end in _SENTENCE_END.finditer(text):
@@ -507,7 +507,7 @@ def _numbers_in(mark: str) -> Iterator[int]:
 
 
 def _checked(citation: Citation, passages: Sequence[str]) -> Citation:
-    """Return a citation with what code can find wrong with it."""
+    """Return a citation with the problem that can be found without a judge, if any."""
     missing = [number for number in citation.cited if not 1 <= number <= len(passages)]
     if missing:
         problem = f"there is no passage {missing[0]} (the context has {len(passages)})"
@@ -523,7 +523,7 @@ def _checked(citation: Citation, passages: Sequence[str]) -> Citation:
 
 
 def _is_in(quotation: str, source: str) -> bool:
-    """Return whether a quotation, with gaps where it has dots, stands in a source that is `_plain`."""
+    """Return whether a `_plain` source contains a quotation; an ellipsis in the quotation matches any text."""
     place = 0
     for part in _ELLIPSIS.split(quotation):
         words = _plain(part).strip(" .,;:!?")
@@ -535,7 +535,7 @@ def _is_in(quotation: str, source: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Return a text as far as quoting it keeps it: without case, kinds of quotation marks, dashes and line breaks."""
+    """Normalise a text for matching quotations: ignore case, kinds of quotation marks and dashes, and line breaks."""
     folded = unicodedata.normalize("NFKC", text).translate(_SAME).casefold()
     return " ".join(folded.split())
 
@@ -561,13 +561,13 @@ def _cited_reason(citations: Sequence[Citation], right: int) -> str:
 
 
 def context_of(test: MergedTest) -> tuple[str, ...]:
-    """Return the passages of the context: from the variable, else from the test itself; empty without either."""
+    """Return the context passages: from the variable, else from the test itself; empty if there are none."""
     written = _written_context(test)
     return tuple(text for text in ((written,) if isinstance(written, str) else written) if text.strip())
 
 
 def needed_context(subject: Subject) -> tuple[str, ...]:
-    """Return the passages of the context.
+    """Return the context passages.
 
     Raises:
         UnjudgeableError: there are none.
@@ -579,7 +579,7 @@ def needed_context(subject: Subject) -> tuple[str, ...]:
 
 
 def numbered_context(subject: Subject) -> tuple[str, ...]:
-    """Return the units of a context by their number: the passages of a list, empty ones too, or the lines of a text.
+    """Return the numbered units of a context: the passages of a list, including empty ones, or the lines of a text.
 
     Raises:
         UnjudgeableError: there are none.
@@ -592,7 +592,7 @@ def numbered_context(subject: Subject) -> tuple[str, ...]:
 
 
 def check_context_is_there(spec: Assertion, context: CheckContext, problems: list[Problem]) -> None:
-    """Report a test that has no context."""
+    """Report a test without context."""
     if not context_of(context.test):
         where = context.where.removeprefix("in ")
         message = f"{spec.base_type} needs a context, but {where} has none"
@@ -601,7 +601,7 @@ def check_context_is_there(spec: Assertion, context: CheckContext, problems: lis
 
 
 def _written_context(test: MergedTest) -> str | tuple[str, ...]:
-    """Return the first context that says anything as it is written: a text, or the passages of a list."""
+    """Return the first context that is not empty, as written: a text, or the passages of a list."""
     for value in (test.vars.get("context"), test.retrieval_context, test.context):
         if isinstance(value, str) and value.strip():
             return value

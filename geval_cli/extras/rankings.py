@@ -1,8 +1,8 @@
-"""Ratings of players from comparisons in pairs (Bradley-Terry), with intervals, and the ranking of a run's columns.
+"""Bradley-Terry ratings from pairwise comparisons, with intervals, and the ranking of a run's columns.
 
-The probability that i is preferred to j is 1 / (1 + exp(theta_j - theta_i)). A tie counts as half a win for each. In
-each pair that met, half a win is added for either side: a player who won every comparison has a finite rating then.
-Ratings are shown as in chess: 1500 + 400 / ln 10 * theta, where the mean of theta is 0.
+The probability that i is preferred to j is 1 / (1 + exp(theta_j - theta_i)). A tie counts as half a win for each side.
+For each pair that was compared, half a win is added to both sides, so that a player who won every comparison has a
+finite rating. Ratings are shown on the Elo scale: 1500 + 400 / ln 10 * theta, with a mean theta of 0.
 
 Source: Bradley and Terry, "Rank Analysis of Incomplete Block Designs", 1952.
 """
@@ -26,21 +26,21 @@ from geval_cli.statistics.intervals import Interval
 
 Pair = tuple[int, int]
 Wins = Mapping[Pair, float]
-"""How often the first of a pair was preferred to the second, by pair; each pair that met has an entry either way."""
+"""How often the first of a pair was preferred to the second; each compared pair has an entry in both orders."""
 
 MEAN_RATING = 1500.0
 _POINTS = 400 / math.log(10)
 _PRIOR = 0.5
 _RESAMPLES = 1000
 _MIN_TESTS = 5
-"""Resamples of fewer tests do not keep their level: three tests' intervals hold the truth in 87 of 100 cases."""
+"""Intervals from fewer tests are too narrow: with three tests, only 87 of 100 contain the true value."""
 _SEED = 20_240_607
 _LOW, _HIGH = 0.025, 0.975
 _MAX_STEPS = 100
 _EXACT, _NEAR = 1e-12, 1e-4
-"""The last step of theta for ratings that are shown, and for those that only make an interval.
+"""Convergence tolerances (last step of theta): for ratings that are shown, and for those that only form an interval.
 
-Newton's steps end as squares: after one of 1e-4 about 1e-8 is missing.
+Newton's method converges quadratically: after a step of 1e-4, the error is about 1e-8.
 """
 _ALIKE = 1e-7
 _HALVINGS = 40
@@ -49,9 +49,9 @@ _DRAWS_WORTH_A_BINOMIAL = 30
 
 
 class PlayerStrength(Struct, frozen=True):
-    """The strength of one player; `interval` is its 95 % interval.
+    """The strength of one player, with its 95 % interval.
 
-    The interval is None of fewer than five tests, and where all tests went alike.
+    The interval is None with fewer than five tests, and if all tests had the same outcome.
     """
 
     value: float
@@ -59,21 +59,21 @@ class PlayerStrength(Struct, frozen=True):
 
 
 _Game = tuple[int, int, float, float]
-"""The places of two players, the lower one first, and how often the first won and lost, the half wins included."""
+"""The indexes of two players, the lower first, and how often the first won and lost, added half wins included."""
 
 _Met = tuple[Pair, float, int]
-"""The lower player and the higher one, the sum of the shares of the lower, and how often they met."""
+"""A pair of players (lower index first), the sum of the first one's shares, and the number of comparisons."""
 
 
 class Comparisons(Struct):
-    """Comparisons in pairs, test by test; players are known by numbers. Tests that went alike are only counted."""
+    """Pairwise comparisons by test; players are numbers. Tests with equal outcomes are stored once, with a count."""
 
     _tests: Counter[tuple[_Met, ...]] = field(default_factory=Counter)
 
     def add_test(self, results: Mapping[Pair, Sequence[float]]) -> None:
-        """Take in a test: for each pair of different players the shares of its first one, each 0..1 and 0.5 for a tie.
+        """Add a test: for each compared pair, the shares of its first player, each 0..1 (0.5 for a tie).
 
-        A pair stands in one order only.
+        Each pair appears in one order only.
         """
         met = []
         for (first, second), shares in results.items():
@@ -85,13 +85,13 @@ class Comparisons(Struct):
 
     @property
     def tests(self) -> int:
-        """The number of tests in which anybody met."""
+        """The number of tests with at least one comparison."""
         return self._tests.total()
 
     def ratings(self) -> dict[int, PlayerStrength] | None:
-        """Return the rating of each player who met another; None when the pairs that met do not connect them all.
+        """Return the rating of each player that was compared; None if the compared pairs do not connect all players.
 
-        Intervals are percentiles of 1,000 resamples of the tests, always the same ones.
+        Intervals are percentiles of 1,000 bootstrap resamples of the tests, with a fixed seed.
         """
         kinds = sorted(self._tests.items())
         pairs = sorted({pair for kind, _ in kinds for pair, _, _ in kind})
@@ -107,7 +107,7 @@ class Comparisons(Struct):
                 met[place][number] += count
 
         def games(counts: Sequence[int]) -> list[_Game]:
-            """Return the games of so many tests of each kind; half a win more for either side of each pair."""
+            """Return the games for these numbers of tests, with half a win added to both sides of each pair."""
             found = []
             for (first, second), shares, sizes in zip(pairs, won, met, strict=True):
                 share = sum(map(mul, counts, shares))
@@ -127,7 +127,7 @@ class Comparisons(Struct):
         }
 
     def _resamples(self) -> Iterator[Sequence[int]]:
-        """Yield how many of so many tests, drawn with replacement, are of each kind, again and again."""
+        """Yield bootstrap resamples of the tests without end: how many of each kind were drawn."""
         random = Random(_SEED)
         counts = [count for _, count in sorted(self._tests.items())]
         cumulated = list(accumulate(counts))
@@ -141,11 +141,11 @@ class Comparisons(Struct):
 
 
 def strengths(wins: Wins, players: Sequence[int]) -> dict[int, float] | None:
-    """Return theta of each player by maximum likelihood, with mean 0; None when not all are connected.
+    """Return the maximum likelihood theta of each player, with mean 0; None if the players are not all connected.
 
     Args:
-        wins: with the half wins that are added.
-        players: all who are in `wins`.
+        wins: the wins, with the added half wins.
+        players: all players in `wins`.
     """
     if not _are_connected(wins, players):
         return None
@@ -156,7 +156,7 @@ def strengths(wins: Wins, players: Sequence[int]) -> dict[int, float] | None:
 
 
 def _maximum(games: Sequence[_Game], start: Sequence[float], tolerance: float) -> list[float]:
-    """Return theta by Newton's method, which ends with a step shorter than `tolerance`."""
+    """Return theta by Newton's method, which stops after a step shorter than `tolerance`."""
     theta = list(start)
     slope = _slope(games, start)
     for _ in range(_MAX_STEPS):
@@ -178,7 +178,7 @@ def _maximum(games: Sequence[_Game], start: Sequence[float], tolerance: float) -
 
 
 class _Slope(Struct):
-    """The logarithm of the likelihood at some theta, and its derivatives; of the curvature only the upper half."""
+    """The log-likelihood at some theta, its gradient, and the upper half of its Hessian."""
 
     likelihood: float
     gradient: list[float]
@@ -206,7 +206,7 @@ def _slope(games: Sequence[_Game], theta: Sequence[float]) -> _Slope:
 
 
 def _solved(matrix: list[list[float]], values: list[float]) -> list[float]:
-    """Return x of matrix * x = values for a symmetric positive definite matrix, of which the upper half is read."""
+    """Solve matrix * x = values for a symmetric positive definite matrix, of which only the upper half is read."""
     size = len(values)
     for column in range(size):
         upper = matrix[column]
@@ -240,7 +240,7 @@ def _are_connected(pairs: Iterable[Pair], players: Sequence[int]) -> bool:
 
 
 def _multinomial(random: Random, counts: Sequence[int], trials: int) -> list[int]:
-    """Return how often each kind, of which there are `counts`, comes in `trials` draws, without drawing one by one."""
+    """Return how often each kind, weighted by `counts`, is drawn in `trials` draws, without drawing one by one."""
     found, left, weight = [], trials, sum(counts)
     for count in counts:
         drawn = left if count == weight else _binomial(random, left, count / weight)
@@ -250,10 +250,10 @@ def _multinomial(random: Random, counts: Sequence[int], trials: int) -> list[int
 
 
 def _binomial(random: Random, trials: int, probability: float) -> int:
-    """Return the number of successes: exact, in steps that grow with the logarithm of `trials`.
+    """Draw an exact binomial number of successes, in a number of steps that grows with the logarithm of `trials`.
 
-    The middle one of `trials` uniform numbers follows a beta distribution; the half on whose side the probability lies
-    is looked at again. Source: Devroye, "Non-Uniform Random Variate Generation", 1986, chapter X.4.
+    The median of `trials` uniform numbers follows a beta distribution; the search continues in the half that contains
+    the probability. Source: Devroye, "Non-Uniform Random Variate Generation", 1986, chapter X.4.
     """
     successes = 0
     while trials > _FEW_TRIALS:
@@ -289,14 +289,14 @@ def _points(theta: float) -> float:
 
 _PAIRWISE = "pairwise"
 _EXPECTED = -1
-"""Stands for the expected output where others have the index of their column."""
+"""Stands for the expected output, which has no column index."""
 _OUTCOMES = ("win", "tie", "loss")
 _Meeting = tuple[int, int, int, int]
-"""A repeat of a test, which of its comparisons of one name, and the columns, the lower one first."""
+"""The repeat of a test, the index among comparisons of the same name, and the two columns, the lower first."""
 
 
 class _Pair(Struct, frozen=True):
-    """The outcome of a pair, seen from the lower column; `consistent` is None where no judge was asked."""
+    """The outcome of a pair, from the lower column's side; `consistent` is None if no judge compared it."""
 
     outcome: str
     share: float
@@ -328,7 +328,7 @@ class _Ranked(Struct):
 
 
 class RankingSums(Struct):
-    """Takes in the results of a run, test by test, and ranks its `columns` at the end."""
+    """Collects the results of a run, test by test, and ranks its `columns` at the end."""
 
     columns: tuple[Column, ...]
     _metrics: dict[str, _Ranked] = field(default_factory=dict)
@@ -336,7 +336,7 @@ class RankingSums(Struct):
     _of_test: dict[str, dict[_Meeting, _Pair]] = field(default_factory=dict)
 
     def add(self, result: CaseResult) -> None:
-        """Take in the next result."""
+        """Add a result."""
         if result.test_index != self._test:
             self._end_test()
             self._test = result.test_index
@@ -357,7 +357,7 @@ class RankingSums(Struct):
                     of_metric.setdefault((result.repeat_index, number, *met), seen)
 
     def with_rankings(self, summary: RunSummary) -> RunSummary:
-        """Return `summary` with a ranking for each metric of pairs. To be asked for when all results are in."""
+        """Return `summary` with a ranking for each pairwise metric. Call it after all results were added."""
         self._end_test()
         found = sorted(self._metrics.items())
         fixed = {name for name, _ in found if name in summary.metrics and summary.metrics[name].is_half}
@@ -379,7 +379,7 @@ class RankingSums(Struct):
         self._of_test = {}
 
     def _ranking(self, ranked: _Ranked) -> tuple[RankedColumn, ...]:
-        """Return the columns that were compared, the best first; without ratings in their order, where none are."""
+        """Return the compared columns, best first; in column order if they have no ratings."""
         labels = {_EXPECTED: EXPECTED_OUTPUT, **dict(enumerate(column_labels(self.columns)))}
         ratings = ranked.comparisons.ratings()
         entries = [
@@ -404,7 +404,7 @@ def _entry(label: str, outcomes: Sequence[int], rating: PlayerStrength | None) -
 
 
 def _pairs_of(result: AssertionResult) -> Iterator[tuple[int, _Pair]]:
-    """Yield the pairs of a result as it is stored; what has another form came from elsewhere, and is passed over."""
+    """Yield the pairs of a stored result; entries of another form were not written by geval and are skipped."""
     pairs = result.detail.get(PAIRS) or ()
     for item in pairs if isinstance(pairs, list | tuple) else ():
         found = _pair(item)

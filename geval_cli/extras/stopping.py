@@ -1,8 +1,8 @@
-"""`--stop-when decided`: tests are drawn in a random order, and the run ends as soon as its gates are decided.
+"""`--stop-when decided`: tests are drawn in random order, and the run ends as soon as its gates are decided.
 
-Without gates, it is decided when every column is shown to be better or worse than the one that it is compared with.
-Every test is one observation, its repeats and columns averaged. What counts is the order in which tests were drawn, not
-the one in which they finish, since those that finish first are no random choice.
+Without gates, a run is decided when every column is shown to be better or worse than the one it is compared with.
+Every test is one observation, averaged over its repeats and columns. Tests count in the order in which they were drawn,
+not in which they finish, because the fastest tests are not a random sample.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,10 +36,10 @@ from geval_cli.statistics.paired import SIGNIFICANCE
 from geval_cli.suite.gates import Gate, Statistic
 
 LEAST_TESTS = 10
-"""A suite of fewer tests never stops early: there is next to nothing to save, and much to be wrong about."""
+"""A smaller suite never stops early: there is little to save and a high risk of a wrong decision."""
 _DIGITS_MAX = 6
 _NOT_ASKED = "stop-when"
-"""The type of the one assertion that a case has which was not asked for."""
+"""The type of the single assertion of a case that was skipped."""
 _DECIDABLE = frozenset(
     {
         Statistic.PASS_RATE,
@@ -51,13 +51,13 @@ _DECIDABLE = frozenset(
 )
 _RATES = frozenset({Statistic.PASS_RATE, Statistic.PASSED, Statistic.PASS_RATE_DELTA})
 _JUDGED_AT_THE_END = frozenset({Statistic.ERRORS, Statistic.COST})
-"""They are about what the run did, however much of it that was."""
+"""Statistics about the work a run did, however many tests that was."""
 
 
 def stop_problems(
     request: RunRequest, plan: Plan, gates: Sequence[Gate], *, is_serial: bool
 ) -> Iterator[Problem]:
-    """Yield what keeps a run from ending when it is decided."""
+    """Yield the reasons why a run cannot stop early."""
     hint = "remove one of the two"
     if request.is_shared:
         name = "--workers" if request.ray is None else "--ray"
@@ -87,7 +87,7 @@ def _decidable(gates: Iterable[Gate]) -> list[Gate]:
 
 
 class GateFinding(StrEnum):
-    """The possible findings about a gate, or about a column beside another."""
+    """The possible findings about a gate, or about two compared columns."""
 
     HOLDS = "holds"
     FAILS = "fails"
@@ -97,11 +97,11 @@ class GateFinding(StrEnum):
 
 
 _Bounds = tuple[float, float]
-"""The lowest and the highest that a value can be: the same number twice, unless it is an error's."""
+"""The lowest and highest possible value: equal, unless the case is an error."""
 
 
 def _bounds_of_gate(gate: Gate, result: CaseResult) -> _Bounds | None:
-    """Return what a case adds to a gate on a rate or a mean; None where it says nothing about it."""
+    """Return the bounds of a case's contribution to a gate on a rate or mean; None if the gate ignores the case."""
     if gate.metric is None:
         if result.status is Status.ERROR:
             return (0.0, 0.0) if gate.statistic is Statistic.PASSED else (0.0, 1.0)
@@ -126,15 +126,15 @@ def _bounds_of_verdict(status: Status) -> _Bounds | None:
 
 
 class _Decision(Struct):
-    """One thing that is to be decided. Differences, of -1..1, are counted on 0..1.
+    """One open decision. Differences, -1..1, are mapped to 0..1.
 
     Attributes:
-        subject: the gate's text, or the label of a column.
-        bounds: what the cases of a test say of it.
-        found: how it came out, if the mean is above the limit, and if it is below.
-        most: how many values a test has at most.
-        limit: what the mean is held against, in its own unit.
-        is_void: a value has left the scale, so that nothing can be said.
+        subject: the text of a gate, or the label of a column.
+        bounds: returns the bounds that the cases of a test contribute.
+        found: the findings if the mean is above the limit, and if it is below.
+        most: the most values a test can have.
+        limit: the limit for the mean, in the mean's own unit.
+        is_void: whether a value was outside the scale, so that no decision is possible.
     """
 
     subject: str
@@ -166,7 +166,7 @@ class _Decision(Struct):
             self.outcome = self.found[1]
 
     def figure(self, value: float | None) -> str:
-        """Return a mean, or a bound of one, as people read it, on the side of the limit that it is on."""
+        """Format a mean or a bound of one; rounding never moves it across the limit."""
         if value is None:
             return ""
         scale, unit = (100, "points" if self.is_difference else "%") if self.is_share else (1, "")
@@ -191,7 +191,7 @@ class _Decision(Struct):
 
 
 class Decisions:
-    """The open questions of a run. They are told of every result, in whatever order results come."""
+    """The open decisions of a run. They receive every result, in any order."""
 
     def __init__(self, prepared: PreparedRun, gates: Sequence[Gate], baseline: Baseline | None) -> None:
         plan = prepared.plan
@@ -209,7 +209,7 @@ class Decisions:
 
     @property
     def is_enough(self) -> bool:
-        """Return whether no further test needs to be asked: a gate fails, or everything is decided."""
+        """Return whether no further test is needed: a gate fails, or everything is decided."""
         if not LEAST_TESTS <= len(self._order) > self._after:
             return False
         outcomes = {item.outcome for item in self._decisions}
@@ -217,11 +217,11 @@ class Decisions:
 
     @property
     def has_stopped(self) -> bool:
-        """Return whether some cases were not asked for, since the run was decided."""
+        """Return whether some cases were skipped because the run was decided."""
         return self._not_asked > 0
 
     def add(self, result: CaseResult) -> None:
-        """Take in a result."""
+        """Add a result."""
         is_new = not self._done.has(result) and self._done.add(result)
         if _is_not_asked(result):
             self._not_asked += is_new
@@ -241,11 +241,11 @@ class Decisions:
                 decision.add(results)
 
     def asked(self, results: Iterable[CaseResult]) -> Iterator[CaseResult]:
-        """Yield the results of cases that were asked for."""
+        """Yield the results of cases that were not skipped."""
         return (result for result in results if not _is_not_asked(result))
 
     def rest(self) -> Iterator[CaseResult]:
-        """Yield a result for each case that is not asked for any more; `add` has to be told of it."""
+        """Yield a result for each skipped case; the caller passes it to `add`."""
         reason = (
             f"not needed: the run was decided after {self._after:,} of {plural(len(self._order), 'test')}"
         )
@@ -263,13 +263,13 @@ class Decisions:
 
     @property
     def early_stop(self) -> EarlyStop:
-        """Return the record of a run that has stopped."""
+        """Return the record of the early stop."""
         saved = round(self._requests / self._asked * self._not_asked) if self._asked else 0
         records = tuple(item.record for item in self._decisions)
         return EarlyStop(self._after, len(self._order), SIGNIFICANCE, records, self._not_asked, saved)
 
     def notes(self) -> Iterator[str]:
-        """Yield what the user should know of a run that has stopped."""
+        """Yield what the user should know about a run that stopped early."""
         if not self.has_stopped:
             return
         found = self.early_stop
@@ -294,7 +294,7 @@ class Decisions:
         return f"`{decision.subject}` {verb}{outcome} ({', '.join(filter(None, figures))})"
 
     def _interval(self, decision: "_Decision", record: SequentialDecision) -> Iterator[str]:
-        """Yield the interval in words; of several decisions each has its share of the 5 %."""
+        """Yield the interval in words; several decisions share the 5 % error rate."""
         if record.interval is not None:
             level = 100 * (1 - SIGNIFICANCE / len(self._decisions))
             low, high = map(decision.figure, record.interval)
@@ -302,7 +302,7 @@ class Decisions:
             yield f"anytime-valid {level:.3g} % interval {low} to {high}"
 
     def with_gates(self, judged: Sequence[GateResult]) -> tuple[GateResult, ...]:
-        """Return the results of gates, with what was decided in place of what so few tests seem to say."""
+        """Return the gate results, with the sequential decisions in place of verdicts from so few tests."""
         found = {item.subject: item for item in self._decisions}
         return tuple(self._judged(item, found.get(item.gate)) for item in judged)
 
@@ -319,7 +319,7 @@ class Decisions:
 
 
 def _is_not_asked(result: CaseResult) -> bool:
-    """Return whether a case was not asked for since the run had been decided."""
+    """Return whether a case was skipped because the run was already decided."""
     return result.status is Status.NOT_EVALUATED and any(
         item.type == _NOT_ASKED for item in result.assertions
     )
@@ -369,7 +369,7 @@ def _tagged(gate: Gate, results: Iterable[CaseResult]) -> Iterator[CaseResult]:
 def _differences_of(
     gate: Gate, plan: Plan, baseline: Baseline | None
 ) -> Callable[[Sequence[CaseResult]], list[_Bounds]]:
-    """Return what gives the differences of a test from the baseline, where that has judged it."""
+    """Return a function that gives the differences of a test from the baseline, where the baseline judged it."""
     if baseline is None:
         return lambda _: []
     if gate.metric is not None:
@@ -395,7 +395,7 @@ def _differences_of(
 
 
 def _of_columns(prepared: PreparedRun) -> list[_Decision]:
-    """Return for each column but the one that all are compared with whether more or fewer tests pass in it."""
+    """Return a decision for each column except the baseline: whether more or fewer tests pass in it."""
     columns, named = prepared.plan.columns, prepared.suite.baseline
     first = baseline_index(columns, None if named is None else named.name)
     others = [column.index for column in columns if column.index != first]
