@@ -1,1 +1,1 @@
-"""G-Eval: an LLM judge that rates outputs. `grading.grade` goes the way from a metric to a grade."""
+"""G-Eval: an LLM judge that rates outputs. `grading.grade` turns a metric and a test case into a grade."""

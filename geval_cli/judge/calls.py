@@ -1,6 +1,6 @@
-"""The calls of one judgement: their parameters, their usage, and the second attempt after an unreadable reply.
+"""The judge calls of one judgement: request parameters, usage, and the retry after an unreadable reply.
 
-What a run has found out about its judges, and the metrics that it has made, are kept in memories here.
+The classes that remember what a run has learned about its judges, and the metrics it has built, are here too.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from geval_cli.providers.wire.finish_reasons import FinishReason, known_end
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role, Usage
 
 LOGPROBS = "logprobs"
-"""The name in `ModelResponse.dropped` that says that a judge gave no token probabilities."""
+"""The name in `ModelResponse.dropped` that says that the judge returned no token probabilities."""
 
 _FEATURES = frozenset({LOGPROBS})
 _PATIENCE_S = 10.0
-_SHARED_KEPT = 1024  # of a config with criteria of its own in every test, the last ones
+_SHARED_KEPT = 1024  # the newest ones, in case every test of a config has its own criteria
 
-# Who cannot write steps would be asked in vain for each test. A session of `geval serve` may outlive the reason.
+# A judge that cannot write steps would be asked in vain for each test. In `geval serve` the reason may pass.
 _MOST_FAILURES = 3
 _FAILURES_HOLD_S = 30.0
 
@@ -38,11 +38,11 @@ Shared = TypeVar("Shared")
 
 
 LockedSteps = Mapping[tuple[str, tuple[str, ...], str], tuple[str, ...]]
-"""Evaluation steps by criteria, the labels of what the judge sees, and the judge's id, as `geval.lock` has them."""
+"""Evaluation steps as stored in `geval.lock`, by criteria, the labels of what the judge sees, and the judge's id."""
 
 
 class _FailedSteps(Struct):
-    """How often a judge's steps for a criterion could not be read, even after a retry, and when last."""
+    """How often, and when last, a judge's steps for a criterion could not be read even after a retry."""
 
     error: JudgeError
     times: int
@@ -50,12 +50,12 @@ class _FailedSteps(Struct):
 
 
 class JudgeMemory:
-    """A memory of the judges that give no token probabilities, and of those that need room for long answers.
+    """The facts learned about judges in a run: which give no token probabilities, and which need more tokens.
 
-    It also holds the steps that a lock file settles, which no judge is called for, and in `facts` what of each judge
-    decides its answers.
+    It also holds the steps from the lock file, for which no judge is called, and in `facts` the settings of each judge
+    that determine its answers.
 
-    One per run and event loop. Judges that are equal are the same judge, whatever they are called.
+    There is one per run and event loop. Judges that compare equal share an entry, whatever their labels.
     """
 
     def __init__(self, locked_steps: LockedSteps | None = None) -> None:
@@ -67,19 +67,22 @@ class JudgeMemory:
         self._unwritten: dict[tuple[str, tuple[str, ...], Judge], _FailedSteps] = {}
 
     def locked_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge) -> tuple[str, ...] | None:
-        """Return the steps that a lock file has for a criterion; None when it has none."""
+        """Return the steps that the lock file has for a criterion, or None if it has none."""
         if not self._locked_steps:
             return None
         return self._locked_steps.get((criteria, labels, public_id_of(judge)))
 
     def note_no_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge, error: JudgeError) -> None:
-        """Remember that no steps of a judge could be read."""
+        """Record that a judge's steps for a criterion could not be read."""
         before = self._unwritten.get((criteria, labels, judge))
         times = 1 if before is None else before.times + 1
         self._unwritten[criteria, labels, judge] = _FailedSteps(error, times, time.monotonic())
 
     def why_no_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge) -> JudgeError | None:
-        """Return why a judge is not asked for steps now: it was asked several times in vain. None if it may be."""
+        """Return the error that keeps a judge from being asked for steps again, or None if it may be asked.
+
+        After three failures, a judge is not asked again until 30 seconds have passed since the last one.
+        """
         found = self._unwritten.get((criteria, labels, judge))
         if found is None or found.times < _MOST_FAILURES or time.monotonic() - found.at > _FAILURES_HOLD_S:
             return None
@@ -93,11 +96,11 @@ class JudgeMemory:
         *,
         was_sampled: Callable[[], Awaitable[bool]] | None = None,
     ) -> ModelResponse | None:
-        """Return the answer of `ask`, or None without asking when the judge is known to give no token probabilities.
+        """Return the response of `ask`, or None without a call if the judge is known to give no logprobs.
 
-        The first caller asks while others with the same judge wait for what it finds, but not longer than they must.
-        `was_sampled` says whether an earlier run took samples for this question at once, because another question had
-        found out by then: which one comes first differs from run to run.
+        The first caller sends its request while the others with the same judge wait, for a limited time, for what it
+        learns. `was_sampled` says whether an earlier run sampled this question right away, because another question had
+        already shown that the judge gives none: which question comes first differs from run to run.
         """
         discovery = self._discoveries[judge]
         claimed = await discovery.claim(_FEATURES, patience_s=_PATIENCE_S)
@@ -108,7 +111,7 @@ class JudgeMemory:
             response = None if judge in self._without_logprobs else await ask()
             if response is not None and LOGPROBS in response.dropped:
                 self._without_logprobs.add(judge)
-            # Neither an answer without text nor one that failed says anything about it.
+            # A response without text, or a failed one, does not show whether the judge gives token probabilities.
             gives_them = response is not None and any(choice.token_logprobs for choice in response.choices)
             if gives_them or judge in self._without_logprobs:
                 known = claimed
@@ -117,29 +120,29 @@ class JudgeMemory:
             discovery.settle(claimed, known=known)
 
     def needs_room(self, judge: Judge) -> bool:
-        """Return whether the small token limit of scores-only forms is known to cut this judge's replies off."""
+        """Return whether this judge's replies are known to be cut off by the small token limit of scores-only forms."""
         return judge in self._needs_room
 
     def note_needs_room(self, judge: Judge) -> None:
-        """Remember that the small token limit is too small for this judge, as it is for those that think first."""
+        """Record that the small token limit is too small for this judge, as it is for models that think first."""
         self._needs_room.add(judge)
 
 
 class SharedByTests(Struct, Generic[Shared]):
-    """Values by the objects of the config that they come from and their rendered texts. One for a run."""
+    """A cache of values built from config objects and their rendered texts; one per run."""
 
     _kept: dict[tuple[object, ...], tuple[tuple[object, ...], Shared]] = field(default_factory=dict)
 
     def find(
         self, sources: tuple[object, ...], texts: tuple[Texts, ...], make: Callable[[], Shared]
     ) -> Shared:
-        """Return the value of these very `sources` with these `texts`; `make` builds it at the first call."""
+        """Return the value for these very `sources` (by identity) and `texts`; `make` builds it on the first call."""
         key = (*map(id, sources), texts)
         kept = self._kept.get(key)
         if kept is not None:
             return kept[1]
         value = make()
-        # The sources are held, so that no other object can get the identity of one of them.
+        # Keep the sources alive, so that no other object can get the id of one of them.
         self._kept[key] = sources, value
         if len(self._kept) > _SHARED_KEPT:
             del self._kept[next(iter(self._kept))]
@@ -147,14 +150,14 @@ class SharedByTests(Struct, Generic[Shared]):
 
 
 class SharedMetrics(SharedByTests[Metric]):
-    """The metrics that g-evals were made into for other tests."""
+    """The metrics built from `g-eval` assertions, shared by all tests of a run."""
 
 
 FORM_MAX_TOKENS = 20
-"""Room for `- Engagingness: 3` in any tokenizer, and not for an essay."""
+"""The token limit of a form: enough for `- Engagingness: 3` in any tokenizer, too little for an essay."""
 
 EXPLANATION_MAX_TOKENS = 200
-"""Room for the two or three sentences that are asked for."""
+"""The token limit of an explanation: enough for the two or three sentences that the prompt asks for."""
 
 _LENGTH_KEYS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens"})
 _ROOM_KEYS = _LENGTH_KEYS | {
@@ -173,9 +176,9 @@ Found = TypeVar("Found")
 
 
 async def all_of(asked: Iterable[Awaitable[Found]]) -> list[Found]:
-    """Return what comes of all that is asked at once, in order; the first error is raised when all have ended.
+    """Await everything at once and return the results in order; the first error is raised after all have ended.
 
-    What is under way is paid for: its cost is to be counted, and its answer to be kept, whatever another one raises.
+    Requests in flight are paid for, so their cost must be counted and their answers kept even if another one fails.
     """
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     found = []
@@ -187,8 +190,8 @@ async def all_of(asked: Iterable[Awaitable[Found]]) -> list[Found]:
 
 
 def reply_schema(properties: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the JSON Schema of an object with all of `properties`, in this order, and no other."""
-    # Strict modes of servers refuse a schema that leaves a property optional or allows further ones.
+    """Return the JSON Schema of an object that has exactly these `properties`, in this order."""
+    # The strict modes of some servers refuse a schema with optional or additional properties.
     return {
         "type": "object",
         "properties": properties,
@@ -198,7 +201,7 @@ def reply_schema(properties: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 class JudgeCalls:
-    """The calls to one judge, with the sum of their usage and latency."""
+    """The calls to one judge, with their total usage and latency."""
 
     def __init__(self, judge: Judge, memory: JudgeMemory) -> None:
         self.judge = judge
@@ -207,7 +210,7 @@ class JudgeCalls:
         self.latency_ms = 0.0
 
     def params(self, *, temperature: int, max_tokens: int | None = None) -> dict[str, JsonValue]:
-        """Return the request's own wire parameters; whatever the judge's config sets itself is left to it."""
+        """Return the request's wire parameters, without those that the judge's config sets itself."""
         own = self.judge.provider_params
         params: dict[str, JsonValue] = {} if "temperature" in own else {"temperature": temperature}
         if max_tokens is not None and not (
@@ -217,18 +220,18 @@ class JudgeCalls:
         return params
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
-        """Return the judge's answer, its cost added to this judgement's."""
+        """Return the judge's response, and add its usage and latency to the totals of this judgement."""
         response = await self.judge.complete(await self._as_kept(_of_judge(request)))
         self.usage += response.usage
-        self.latency_ms += response.latency_ms or 0.0  # that of a batch says nothing about the judge
+        self.latency_ms += response.latency_ms or 0.0  # None for a batch
         return response
 
     async def ask_with_logprobs(
         self, request: ModelRequest, samples: Callable[[], ModelRequest]
     ) -> ModelResponse | None:
-        """Return the answer to `request`, or None without asking a judge known to give no token probabilities.
+        """Return the response to `request`, or None without a call if the judge is known to give no logprobs.
 
-        `samples` are asked for in its place then.
+        `samples` makes the request that is sent instead in that case.
         """
 
         async def was_sampled() -> bool:
@@ -241,7 +244,7 @@ class JudgeCalls:
         )
 
     async def _as_kept(self, request: ModelRequest) -> ModelRequest:
-        """Return `request` without our token limit if the cache has it only so: an earlier run knew of the need."""
+        """Return `request` without geval's token limit if only that form is cached: an earlier run had to drop it."""
         if "max_tokens" not in request.params or self.memory.needs_room(self.judge):
             return request
         if not isinstance(self.judge, CachingJudge) or await self.judge.has_kept(request):
@@ -253,15 +256,15 @@ class JudgeCalls:
         return roomier
 
     async def read(self, request: ModelRequest, read: Callable[[Choice], Read]) -> Read:
-        """Ask and return the result of `read`; after a JudgeError, ask once more in other words.
+        """Send `request` and return the result of `read`; after a JudgeError, ask once more with a reminder.
 
         Raises:
-            JudgeError: the second answer cannot be read either.
+            JudgeError: the second reply cannot be read either.
         """
         return await self.read_again(request, (await self.ask(request)).choices[0], read)
 
     async def read_again(self, request: ModelRequest, choice: Choice, read: Callable[[Choice], Read]) -> Read:
-        """Return the result of `read` for `choice`, the first answer to `request`, or else for a second one."""
+        """Return the result of `read` for `choice`, the first reply to `request`, or else for a second reply."""
         try:
             return read(choice)
         except JudgeError as error:
@@ -280,10 +283,10 @@ class JudgeCalls:
         messages: tuple[Message, ...],
         read: Callable[[Choice], Read],
     ) -> Read:
-        """Ask with `messages` after `choice`, the first answer to `request`, which could not be read.
+        """Send `messages` after `choice`, the unreadable first reply to `request`, and read the second reply.
 
         Raises:
-            JudgeError: the second answer cannot be read either.
+            JudgeError: the second reply cannot be read either.
         """
         roomier = self.give_room(request, (choice,))
         again = replace(roomier, messages=messages, sample_indexes=(1,), purpose=Purpose.RETRY)
@@ -296,13 +299,13 @@ class JudgeCalls:
             raise type(error)(message, raw_text=error.raw_text, hint=error.hint) from error
 
     async def forget(self, *requests: ModelRequest) -> None:
-        """Have `requests` answered anew the next time; else a cache would give what nobody can read for weeks."""
+        """Drop the cached answers to `requests`, so that an unreadable reply is not served from the cache for weeks."""
         if isinstance(self.judge, CachingJudge):
             for request in requests:
                 await self.judge.forget(_of_judge(request))
 
     def give_room(self, request: ModelRequest, choices: tuple[Choice, ...]) -> ModelRequest:
-        """Return `request` without our token limit if it cut one of the `choices` off, else unchanged."""
+        """Return `request` without geval's token limit if that cut off one of the `choices`, else unchanged."""
         if "max_tokens" not in request.params or not any(is_cut_off(choice) for choice in choices):
             return request
         self.memory.note_needs_room(self.judge)
@@ -314,15 +317,17 @@ def _of_judge(request: ModelRequest) -> ModelRequest:
 
 
 def is_cut_off(choice: Choice) -> bool:
-    """Return whether a reply ends because a token limit was reached."""
+    """Return whether a token limit ended the reply."""
     return known_end(choice.finish_reason or "") is FinishReason.LENGTH
 
 
 def whole_text(choice: Choice) -> str:
-    """Return the text of a reply. One that a token limit ended is read where it is JSON, which shows what is missing.
+    """Return the text of a reply; a reply cut off by a token limit is accepted only if it is JSON or a single word.
+
+    JSON shows what is missing from it.
 
     Raises:
-        JudgeParseError: the limit cut off a reply in words, of which nobody knows how it would have gone on.
+        JudgeParseError: the limit cut off a reply in words, whose missing end may change its meaning.
     """
     text = choice.text
     if is_cut_off(choice):

@@ -1,14 +1,13 @@
-"""The estimators: a rating from token probabilities, from samples, or from a single reply; and the score that it makes.
+"""Estimate a rating from token probabilities, from samples or from a single reply, and turn it into a score.
 
 score = (rating - low) / (high - low); pass when round(score, 9) >= round(threshold, 9).
 
-In token probabilities a rating may be spelled by one token or by several, with a space before it or a comma behind it.
-Every alternative token is read as a beginning of the score. It counts for a rating only when that rating is the only
-one on the scale that can still be meant; what could become several ratings, or none, is left out and lowers the
-coverage.
+A rating may be spelled by one token or by several, with a space before it or a comma after it. Each alternative token
+is read as the beginning of a score. It counts for a rating only if that is the only rating on the scale that it can
+still become; probability that fits several ratings, or none, is left out and lowers the coverage.
 
-"7" on a scale of whole numbers to 10 can only become 7: "75" and "7.5" are no ratings of that scale. "1" can be 1 or
-10, and "7." with steps of a half 7 or 7.5, until a token behind it tells.
+On a scale of whole numbers up to 10, "7" can only become 7: "75" and "7.5" are not ratings of that scale. "1" can
+become 1 or 10, and in steps of a half "7." can become 7 or 7.5, until the next token decides.
 """
 
 import math
@@ -44,7 +43,7 @@ from geval_cli.records import (
 from geval_cli.statistics.early_stop import StopDecision, StopRule, batch_ends, decide
 
 STRICT_MAJORITY = 0.5 + 2e-9
-"""The least share of samples that say 1 with which strict mode passes: more than half, whatever float dust says."""
+"""The smallest share of 1-ratings that passes in strict mode: more than half, with a margin for rounding errors."""
 
 _DECIDING_DIGITS = 9
 _DUST = 1e-9
@@ -64,10 +63,10 @@ class Distribution(Struct, frozen=True):
         return {rating: self.masses[rating] / self.coverage for rating in sorted(self.masses)}
 
     def mean(self) -> float:
-        """Return the expected rating, sum of p * rating over what is covered (Liu et al. 2023, section 2, equation 1).
+        """Return the expected rating: the sum of p * rating over the coverage (Liu et al. 2023, section 2, equation 1).
 
         Raises:
-            ValueError: nothing is covered.
+            ValueError: the coverage is 0.
         """
         if self.coverage <= 0:
             raise ValueError("an empty distribution has no mean")
@@ -76,7 +75,7 @@ class Distribution(Struct, frozen=True):
 
 
 def distribution_of(ratings: Sequence[float]) -> Distribution:
-    """Return the distribution of sampled ratings by their frequency."""
+    """Return the relative frequencies of sampled ratings as a distribution."""
     counts = Counter(ratings)
     return Distribution(
         {rating: count / len(ratings) for rating, count in counts.items()}, 1.0 if ratings else 0.0
@@ -84,12 +83,12 @@ def distribution_of(ratings: Sequence[float]) -> Distribution:
 
 
 def mean_of_samples(ratings: Sequence[float]) -> float:
-    """Return the plain mean; `ratings` must not be empty."""
+    """Return the arithmetic mean; `ratings` must not be empty."""
     return math.fsum(ratings) / len(ratings)
 
 
 def nearest_to(ratings: Sequence[float], mean: float) -> int:
-    """Return the index of the rating nearest to `mean`; the first of several."""
+    """Return the index of the rating nearest to `mean`; on a tie, the first."""
     return min(range(len(ratings)), key=lambda index: abs(ratings[index] - mean))
 
 
@@ -97,8 +96,8 @@ def normalise_rating(rating: float, score_range: ScoreRange) -> float:
     """Map a rating from the judge's range onto 0..1.
 
     Raises:
-        JudgeRangeError: the rating lies outside `score_range` by more than float dust; it is not clamped, since a clamp
-            would hide a judge that ignores its scale.
+        JudgeRangeError: the rating is outside `score_range` by more than a rounding error. It is not clamped, because
+            that would hide a judge that ignores its scale.
     """
     low, high = score_range
     score = (rating - low) / (high - low)
@@ -109,26 +108,28 @@ def normalise_rating(rating: float, score_range: ScoreRange) -> float:
 
 
 def passes(score: float, threshold: float) -> bool:
-    """Return whether `score` reaches `threshold`; equal passes, and differences below 1e-9 never decide."""
+    """Return whether `score` reaches `threshold`; equal passes, and both are also compared rounded to nine decimals."""
     return score >= threshold or round(score, _DECIDING_DIGITS) >= round(threshold, _DECIDING_DIGITS)
 
 
 def strict_score(distribution: Distribution) -> float:
-    """Return 1 when more than half of the known probability is for 1, else 0 (strict mode; a tie is not enough)."""
-    return 1.0 if distribution.shares.get(1.0, 0.0) > 0.5 + _DUST else 0.0  # a majority
+    """Return 1 if more than half of the known probability is for 1, else 0 (strict mode; a tie fails)."""
+    return 1.0 if distribution.shares.get(1.0, 0.0) > 0.5 + _DUST else 0.0
 
 
 class RatingEstimate(Struct, frozen=True):
-    """A rating and how it was found.
+    """A rating and how it was estimated.
 
     Attributes:
         rating: in the metric's `asked_range`; fractional when weighted or averaged.
-        reason: what the judge said beside it.
-        estimator: how it was found; `fallback` says why it was not the way that was hoped for, or is None.
-        read_from: what of the judge's reply it was read from; None for the mean of several.
+        reason: the judge's reason for it.
+        estimator: how it was estimated.
+        fallback: why the preferred estimator could not be used; None if it was used.
+        read_from: the part of the judge's reply that it was read from; None for the mean of several.
         distribution: of the ratings; empty for `single`, for a checklist and for the mean of several.
-        valid: readable samples of `requested`; both None unless `samples`.
-        early_stop: after how many samples of how many it was enough, and why; None where all were to be taken.
+        valid: number of readable samples; None unless `samples`.
+        requested: number of samples requested; None unless `samples`.
+        early_stop: how many of the possible samples were taken, and why no more; None without early stopping.
     """
 
     rating: float
@@ -143,7 +144,7 @@ class RatingEstimate(Struct, frozen=True):
 
     @property
     def coverage(self) -> float | None:
-        """Return the share of the probability that could be resolved (0..1); None unless `logprobs`."""
+        """Return the share of the probability that could be resolved (0..1); None unless `logprobs` was used."""
         return self.distribution.coverage if self.estimator == "logprobs" else None
 
 
@@ -153,7 +154,7 @@ class Grade(Struct, frozen=True):
     Attributes:
         status: `passed` or `failed`, by the metric's effective threshold.
         score: 0..1.
-        detail: the JSON form of all this, for `AssertionResult.detail`.
+        detail: the whole judgement as JSON, for `AssertionResult.detail`.
     """
 
     status: Status
@@ -178,17 +179,17 @@ def graded(
     steps: tuple[str, ...] = (),
     may_pass: bool = True,
 ) -> Grade:
-    """Hold a score against the threshold of its metric.
+    """Return the grade for a score, compared with its metric's threshold.
 
     Args:
         metric: the criterion.
         score: 0..1.
-        estimate: the rating that the score is made of, and the reason to show.
-        about: what else the detail says, without what is None.
+        estimate: the rating behind the score, with the reason to show.
+        about: further entries for the detail; None values are left out.
         usage: of all calls.
         latency_ms: of all calls.
-        steps: the evaluation steps that were followed.
-        may_pass: False where something that is required is missing, whatever the score.
+        steps: the evaluation steps that the judge followed.
+        may_pass: False if something required is missing, which fails the grade whatever the score.
     """
     threshold = metric.effective_threshold
     shares = {format_number(rating): share for rating, share in estimate.distribution.shares.items()}
@@ -229,7 +230,7 @@ def mean_grade(
     reason: str | None,
     steps: tuple[str, ...],
 ) -> Grade:
-    """Return the grade of several, each of a part of what is judged: the mean of their scores, with one threshold."""
+    """Return one grade for the grades of several parts: the mean of their scores against one threshold."""
     estimators = {grade.estimate.estimator for grade in grades}
     estimate = RatingEstimate(
         math.fsum(grade.estimate.rating for grade in grades) / len(grades),
@@ -254,7 +255,7 @@ _CHARACTERS_PER_OPAQUE_TOKEN = 4
 
 
 class PlacedToken(Struct, frozen=True):
-    """A token and its place in the reply, from `start` to `end` (excluded)."""
+    """A token and its position in the reply: from `start` up to but not including `end`."""
 
     token: TokenLogprob
     start: int
@@ -262,15 +263,15 @@ class PlacedToken(Struct, frozen=True):
 
 
 def plain_text(token: str) -> str:
-    """Return a token as text: the space and line break marks that some servers leave in are put back."""
+    """Return a token as text, with the space and line break marks of some servers turned back into white space."""
     return token.replace("▁", " ").replace("Ġ", " ").replace("Ċ", "\n")
 
 
 def place_tokens(tokens: Sequence[TokenLogprob], text: str) -> tuple[PlacedToken, ...]:
-    """Return the tokens that can be found in `text`, in order.
+    """Return the tokens that can be found in `text`, in order, with their positions.
 
-    Tokens that cannot be matched are left out: pieces of a multi-byte character, marks such as an end-of-turn token,
-    white space that the server stripped. Matching resumes behind them.
+    Tokens that cannot be matched are skipped, and matching resumes after them: pieces of a multi-byte character,
+    markers such as an end-of-turn token, white space that the server stripped.
     """
     placed: list[PlacedToken] = []
     position = 0
@@ -291,9 +292,9 @@ def place_tokens(tokens: Sequence[TokenLogprob], text: str) -> tuple[PlacedToken
 
 
 def _match(token: str, text: str, position: int) -> int | None:
-    """Return the end of `token` in `text` if it begins at `position`, else None; empty tokens match nothing.
+    """Return the end of `token` in `text` if it begins at `position`, else None; an empty token never matches.
 
-    The white space before its characters may differ: servers strip it, and mark it in their own way.
+    Leading white space may differ: servers strip it, or mark it in their own way.
     """
     for spelling in (token, plain_text(token)):
         if spelling and text.startswith(spelling, position):
@@ -304,9 +305,10 @@ def _match(token: str, text: str, position: int) -> int | None:
 
 
 def _resume(tokens: Sequence[TokenLogprob], index: int, text: str, lost: tuple[int, int]) -> int | None:
-    """Return the place of the token at `index`; `lost` is the last sure position and the tokens unmatched since.
+    """Return the position of the token at `index`, or None if it cannot be found.
 
-    The next few tokens must follow one another there; a single character would match anywhere.
+    `lost` holds the last certain position and the number of tokens unmatched since. The next few tokens must follow one
+    another there, because a single character would match anywhere.
     """
     position, unmatched = lost
     run: list[str] = []
@@ -322,7 +324,7 @@ def _resume(tokens: Sequence[TokenLogprob], index: int, text: str, lost: tuple[i
 
 
 LARGEST_SCALE = 10_001
-"""Ratings that a scale may have at most; on finer ones no probability is resolved."""
+"""The largest number of ratings on a scale; on finer scales no probability is resolved."""
 
 _NUMBER_START = compile_later(r"[-+\u2212]?[0-9]*(?:\.[0-9]*)?")
 _NOT_AN_END = compile_later(r"[\w\-\u2013\u2014~+^%]")
@@ -330,7 +332,7 @@ _SAME_RATING = 1e-9
 
 
 class Scale(Struct, frozen=True):
-    """The ratings low, low + step, ... up to high, and how they are spelled; none when they are too many."""
+    """The ratings low, low + step, ... up to high, with their spellings; empty if there are too many."""
 
     spellings: tuple[tuple[str, float], ...]
 
@@ -344,14 +346,14 @@ class Scale(Struct, frozen=True):
         return cls(tuple((_spell(rating), float(rating)) for rating in ratings))
 
     def rating(self, value: float) -> float | None:
-        """Return the rating of this scale that `value` is, or None."""
+        """Return the rating of this scale that equals `value`, or None."""
         for _, rating in self.spellings:
             if abs(rating - value) <= _SAME_RATING:
                 return rating
         return None
 
     def only_rating_after(self, start: str) -> float | None:
-        """Return the only rating whose decimal spelling begins with `start`; None when none or several do."""
+        """Return the only rating whose decimal spelling begins with `start`; None if there are none or several."""
         found = [rating for spelling, rating in self.spellings if _can_become(start, spelling)]
         return found[0] if len(found) == 1 else None
 
@@ -364,17 +366,17 @@ def weigh_by_logprobs(
     score_range: ScoreRange,
     score_step: float,
 ) -> Distribution:
-    """Return the masses of the ratings that can be told apart at the place of the score.
+    """Return the probability of each rating that can be told apart at the position of the score.
 
     Args:
         tokens: of the reply, with their alternatives.
-        span: the characters of the reply that spell the score.
+        span: start and end of the characters of the reply that spell the score.
         text: the reply.
         score_range: of the ratings.
-        score_step: distance of neighbouring ratings.
+        score_step: distance between neighbouring ratings.
 
     Returns:
-        Masses given everything that stands before the score; empty when the score's tokens cannot be found.
+        Probabilities given all text before the score; empty if the score's tokens cannot be found.
     """
     start, end = span
     path = _side_by_side([item for item in place_tokens(tokens, text) if item.end > start])
@@ -383,8 +385,7 @@ def weigh_by_logprobs(
         return Distribution()
     scale = Scale.of(score_range, score_step)
     if scale.rating(chosen) is None:
-        # 7.5 on a scale of whole numbers: the ratings beside it are then 7.4 and 7.6.
-        # The value of the last digit of a spelled number: 0.1 for 7.5.
+        # 7.5 on a scale of whole numbers: use the step of its last digit, so that its neighbours are 7.4 and 7.6.
         _, _, decimals = text[start:end].replace(",", ".").partition(".")
         step = float(10 ** -len(decimals))
         scale = Scale.of(score_range, step)
@@ -398,13 +399,13 @@ def weigh_by_logprobs(
 
 
 def _side_by_side(path: Sequence[PlacedToken]) -> Sequence[PlacedToken]:
-    """Return the tokens before the first gap: what stands behind one does not go on with the score."""
+    """Return the tokens before the first gap: tokens after a gap do not continue the score."""
     gaps = (place for place, (left, right) in enumerate(pairwise(path), 1) if left.end != right.start)
     return path[: next(gaps, len(path))]
 
 
 class _Walk:
-    """A walk along the tokens that spell the chosen score, which gathers the ratings that each place decides."""
+    """A walk along the tokens that spell the chosen score, collecting the probability that each position settles."""
 
     def __init__(self, scale: Scale, spelling: str, chosen: float) -> None:
         self.scale = scale
@@ -415,9 +416,9 @@ class _Walk:
         self._mass = 1.0
 
     def ends_with(self, item: PlacedToken, lead: str) -> bool:
-        """Take one token, and return whether none behind it counts; `lead` is the part of it before the score."""
+        """Process one token and return whether the walk ends with it; `lead` is the token's text before the score."""
         probabilities = token_probabilities(item.token)
-        # The tokens that were not chosen decide a rating here or never; the chosen one may only begin to spell its own.
+        # A token that was not chosen settles its rating here or never; the chosen one may need the tokens after it.
         for text, probability in probabilities.items():
             if text != item.token.text:
                 self._count(self._resolve(text, lead), self._mass * probability)
@@ -434,7 +435,7 @@ class _Walk:
             self.masses.setdefault(rating, []).append(mass)
 
     def _has_ended(self) -> bool:
-        """Return whether more than the chosen score is spelled, so that it stands whole, be it between two steps."""
+        """Return whether the text so far completes the chosen score, which may lie between two steps of the scale."""
         behind = self._spelled[len(self.spelling) :]
         return self._spelled.startswith(self.spelling) and _ends_number(behind, self.spelling)
 
@@ -444,7 +445,7 @@ class _Walk:
 
 
 def _resolve(text: str, scale: Scale) -> float | None:
-    """Return the one rating that a reply can mean whose score begins with `text`, or None."""
+    """Return the only rating that a score beginning with `text` can mean, or None."""
     match = _NUMBER_START.match(text)
     assert match is not None
     number = match[0].replace("\u2212", "-").removeprefix("+")
@@ -458,10 +459,10 @@ def _resolve(text: str, scale: Scale) -> float | None:
 
 
 def _ends_number(behind: str, number: str) -> bool:
-    """Return whether `behind` shows that `number` is complete: no digit, letter or dash would change its meaning."""
+    """Return whether `behind` shows that `number` is complete: no digit, letter or dash follows to change it."""
     if not behind or number in ("", "-"):
         return False
-    # `7.` ends a sentence, or begins `7.5`: what follows the dot says which.
+    # `7.` ends a sentence or begins `7.5`, depending on what follows the dot.
     if behind[0] == ".":
         behind = behind[1:]
         return bool(behind) and not _NOT_AN_END.match(behind)
@@ -469,9 +470,9 @@ def _ends_number(behind: str, number: str) -> bool:
 
 
 def beginning_of(token: str, lead: str, *, is_first: bool) -> str | None:
-    """Return the part of a token that belongs to the score: the first token may begin with the `lead` before it.
+    """Return the part of a token that belongs to the score: the first token may begin with the `lead` before the score.
 
-    None when the token begins otherwise than the lead; spaces before the score make no difference.
+    Return None if the first token begins with anything else; spaces before the score make no difference.
     """
     text = plain_text(token)
     if not is_first:
@@ -482,10 +483,11 @@ def beginning_of(token: str, lead: str, *, is_first: bool) -> str | None:
 
 
 def token_probabilities(token: TokenLogprob) -> dict[str, float]:
-    """Return token text -> probability in one place. Doubles count once, and a sum rounded above 1 is scaled down.
+    """Return the probability of each token text at one position.
 
-    Numbers that add up to more are no probabilities, such as a 0 for each logarithm: nothing is known then. Nor is it
-    where what was written is said to be impossible.
+    Of duplicates, the most probable counts. A total slightly above 1 is scaled down to 1. A larger total, such as a
+    logprob of 0 for every token, is not a distribution: all probabilities are then 0, as they are if the token that was
+    written has none.
     """
     highest: dict[str, float] = {token.text: _probability(token.logprob)}
     for alternative in token.alternatives:
@@ -517,7 +519,7 @@ def _spell(rating: float) -> str:
 
 
 def _can_become(start: str, spelling: str) -> bool:
-    """Return whether writing on behind `start` can give `spelling`, with any number of zeros after the decimals."""
+    """Return whether continuing `start` can give `spelling`, with any number of zeros appended to its decimals."""
     if spelling.startswith(start):
         return True
     if not start.startswith(spelling):
@@ -535,7 +537,7 @@ MIN_COVERAGE = 0.5
 NO_LOGPROBS = "the judge gives no token probabilities"
 LOGPROBS_HINT = "use `scoring: auto` or `scoring: samples`, or a judge that gives token probabilities"
 
-# As much of an unreadable reply as is sent back with the request for the number alone, in characters.
+# The most characters of an unreadable reply that are sent back with the request for the number alone.
 _MOST_REPEATED = 8_000
 _FEWEST_SAMPLES = 2
 _MOST_SHOWN = 5
@@ -543,10 +545,10 @@ _MOST_LISTED = 101
 
 
 class RatingQuestion(Struct, frozen=True):
-    """A request for a rating, together with the reader of its answer.
+    """A request for a rating, and the reader of its replies.
 
     Attributes:
-        joint: the labels of all that is rated in the same reply, in order; empty when the rating is asked for alone.
+        joint: the labels of all dimensions rated in the same reply, in order; empty if this one is rated alone.
     """
 
     messages: tuple[Message, ...]
@@ -569,7 +571,7 @@ class RatingQuestion(Struct, frozen=True):
         )
 
     def samples_request(self, calls: JudgeCalls, indexes: tuple[int, ...], purpose: Purpose) -> ModelRequest:
-        """Return the request for the samples of these `indexes` at temperature 1."""
+        """Return the request for the samples with these `indexes`, at temperature 1."""
         params = calls.params(temperature=1, max_tokens=self._max_tokens())
         return replace(self.request(calls), params=params, sample_indexes=indexes, purpose=purpose)
 
@@ -580,7 +582,7 @@ class RatingQuestion(Struct, frozen=True):
         """Return the verdict of a reply.
 
         Raises:
-            JudgeError: there is none, there are different ones, or it lies outside the range.
+            JudgeError: there is no rating, more than one, or one outside the range.
         """
         score_range = self.criterion.score_range
         ends_early = is_cut_off(choice)
@@ -592,7 +594,7 @@ class RatingQuestion(Struct, frozen=True):
 
 @cache
 def _ratings(score_range: ScoreRange, score_step: float) -> tuple[str, ...]:
-    """Return every rating as it may be written; none when they are too many to be listed."""
+    """Return the spelling of every rating; empty if there are too many to list."""
     scale = Scale.of(score_range, score_step).spellings
     return tuple(spelling for spelling, _ in scale) if len(scale) <= _MOST_LISTED else ()
 
@@ -602,7 +604,7 @@ Read_co = TypeVar("Read_co", covariant=True)
 
 
 class SampledQuestion(Protocol[Read_co]):
-    """A question that may be asked several times over, and the reader of its answers."""
+    """A question that can be sampled several times, and the reader of its replies."""
 
     def samples_request(
         self, calls: JudgeCalls, indexes: tuple[int, ...], purpose: Purpose
@@ -612,10 +614,10 @@ class SampledQuestion(Protocol[Read_co]):
 
 
 async def estimate_rating(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> RatingEstimate:
-    """Estimate the rating by `metric.scoring`; `auto` chooses, and notes the reason when it had to fall back.
+    """Estimate the rating as `metric.scoring` says; `auto` chooses the estimator and notes why it had to fall back.
 
     Raises:
-        JudgeError: nothing readable came, too few samples did, or `logprobs` is demanded and cannot be had.
+        JudgeError: no reply or too few samples could be read, or `logprobs` is required and unavailable.
         ProviderError: the judge could not answer.
     """
     if metric.scoring == "single":
@@ -637,12 +639,12 @@ async def estimate_rating(question: RatingQuestion, metric: Metric, calls: Judge
 async def _rated(
     question: RatingQuestion, request: ModelRequest, calls: JudgeCalls, choice: Choice | None = None
 ) -> RatingEstimate:
-    """Read the answer to `request`; where it cannot be read, ask for the number alone in the same conversation.
+    """Read the reply to `request`; if it cannot be read, ask for the number alone in the same conversation.
 
-    Where `request` wants token probabilities and they do not settle the rating, `fallback` says what they lack.
+    If `request` wants token probabilities and they do not settle the rating, `fallback` says why.
 
     Raises:
-        JudgeError: the second answer cannot be read either.
+        JudgeError: the second reply cannot be read either.
         ProviderError: the judge could not answer.
     """
     first = choice or (await calls.ask(request)).choices[0]
@@ -654,7 +656,7 @@ async def _rated(
     except JudgeError as error:
         said = without_thoughts(first.text).strip()[-_MOST_REPEATED:]
         reminder = user_message(number_alone_text(question.criterion, error.message))
-    # An empty turn is refused by some APIs.
+    # Some APIs refuse an empty turn.
     messages = (*request.messages, *((Message("assistant", said),) if said else ()), *reminder)
     alone = replace(request, response_schema=None)
     second = await calls.ask_again(alone, first, messages, read)
@@ -679,7 +681,7 @@ async def _by_logprobs_or_samples(
             request, lambda: question.samples_request(calls, first, Purpose.FALLBACK_SAMPLES)
         )
     except OfflineError:
-        # In the run that filled the cache another question found out first that the judge gives none.
+        # In the run that filled the cache, another question had already shown that the judge gives none.
         response = None
     shortcoming = NO_LOGPROBS
     if response is not None and LOGPROBS not in response.dropped:
@@ -694,7 +696,7 @@ async def _by_logprobs_or_samples(
 async def _by_samples(
     question: RatingQuestion, metric: Metric, calls: JudgeCalls, purpose: Purpose
 ) -> RatingEstimate:
-    """Take all samples in one request, or, with a `stop_error`, in batches until the verdict is settled."""
+    """Take all samples in one request or, with a `stop_error`, in batches until the verdict is settled."""
     rule = None if metric.stop_error is None else _stop_rule(metric, metric.stop_error)
     taken = SampledReplies[ParsedReply]()
     decision: StopDecision | None = None
@@ -712,7 +714,7 @@ async def _by_samples(
     if decision is None:
         early_stop = None
     else:
-        # The account of an early stop for the detail: how many were taken of how many, and why no more.
+        # For the detail: how many of the possible samples were taken, and why no more.
         left = metric.samples - taken.requested
         if not left:
             why = "all samples were taken"
@@ -736,18 +738,18 @@ async def _by_samples(
 
 
 def _sample_ends(metric: Metric) -> Iterable[int]:
-    """Return how many samples there are after each request for some."""
+    """Return the total number of samples after each request."""
     return (metric.samples,) if metric.stop_error is None else batch_ends(metric.samples)
 
 
 def _stop_rule(metric: Metric, stop_error: float) -> StopRule:
-    """Return the rule by which `metric` has enough samples: its verdict is that of the mean, or of the majority."""
+    """Return the rule that stops sampling for `metric`: its verdict is that of the mean, or if strict the majority."""
     low, high = metric.asked_range
     ratings = tuple(rating for _, rating in Scale.of(metric.asked_range, metric.asked_step).spellings)
     if metric.strict_mode:
         return StopRule(ratings, STRICT_MAJORITY, stop_error)
     least_mean = low + metric.effective_threshold * (high - low)
-    # On a scale that is too fine to be listed nothing but certainty stops.
+    # On a scale with too many ratings to list, sampling stops only when the verdict is certain.
     return StopRule(ratings, least_mean, stop_error) if ratings else StopRule((low, high), least_mean, 0)
 
 
@@ -756,7 +758,7 @@ def _least_valid(metric: Metric, requested: int) -> int:
 
 
 class SampledReplies(Struct, Generic[Reply]):
-    """The samples that were taken so far: how many, those that can be read, and what is wrong with the others."""
+    """The samples taken so far: how many were requested, the readable ones, and the problems of the others."""
 
     requested: int = 0
     replies: list[Reply] = field(default_factory=list)
@@ -766,7 +768,7 @@ class SampledReplies(Struct, Generic[Reply]):
     async def add(
         self, request: ModelRequest, question: SampledQuestion[Reply], metric: Metric, calls: JudgeCalls
     ) -> None:
-        """Ask for the samples of `request`; again without our token limit when that cut off too many."""
+        """Send `request` and add its samples; send it again without geval's token limit if that cut off too many."""
         count = len(request.sample_indexes)
         response = await calls.ask(request)
         replies, problems = _read_all(question, response)
@@ -779,7 +781,7 @@ class SampledReplies(Struct, Generic[Reply]):
         self.requested += count
         self.replies += replies
         self.problems += problems.values()
-        # The request for the samples that cannot be read alone: what could be read is paid for and stays.
+        # Only the unreadable samples may be dropped from the cache later: the readable ones are paid for.
         indexes = response.sample_indexes
         if len(indexes) != len(response.choices):
             without_readable = request
@@ -788,20 +790,20 @@ class SampledReplies(Struct, Generic[Reply]):
         self._unread.append(without_readable)
 
     def is_lost(self, metric: Metric) -> bool:
-        """Return whether too few could be valid even if all that are left were."""
+        """Return whether too few samples would be valid even if all that are left were."""
         left = metric.samples - self.requested
         return len(self.replies) + left < _least_valid(metric, metric.samples)
 
     def is_enough(self, metric: Metric) -> bool:
-        """Return whether so many can be read that a verdict may rest on them alone."""
+        """Return whether enough samples are readable to base a verdict on them alone."""
         valid = len(self.replies)
         return valid >= _least_valid(metric, self.requested) and valid >= _FEWEST_SAMPLES
 
     async def check(self, metric: Metric, calls: JudgeCalls) -> None:
-        """Forget the samples that cannot be read where they are too many.
+        """Raise if too few samples are readable, and drop the unreadable ones from the cache.
 
         Raises:
-            JudgeError: they are.
+            JudgeError: fewer samples are readable than `min_valid` requires.
         """
         if len(self.replies) < _least_valid(metric, self.requested):
             await calls.forget(*self._unread)
@@ -821,7 +823,7 @@ class SampledReplies(Struct, Generic[Reply]):
 def _read_all(
     question: SampledQuestion[Reply], response: ModelResponse
 ) -> tuple[list[Reply], dict[int, JudgeError]]:
-    """Return the samples that can be read, and what is wrong with the others, by their place in the response."""
+    """Return the readable samples, and the problems of the others by their place in the response."""
     replies: list[Reply] = []
     problems: dict[int, JudgeError] = {}
     for place, choice in enumerate(response.choices):
@@ -858,10 +860,10 @@ def _weigh(question: RatingQuestion, request: ModelRequest, choice: Choice) -> R
 
 
 def describe(estimate: RatingEstimate, score_range: ScoreRange) -> str:
-    """Return the distribution in words: `4.3 on a scale of 1 to 5 (from token probabilities: 4 70%, 5 30%)`."""
+    """Return the estimate in words: `4.3 on a scale of 1 to 5 (from token probabilities: 4 70%, 5 30%)`."""
     low, high = (format_number(end) for end in score_range)
     rating = f"{format_number(round(estimate.rating, 2))} on a scale of {low} to {high}"
-    # Of equal shares that of the lower rating stays first.
+    # The sort is stable: of equal shares, the lower rating stays first.
     shares = sorted(estimate.distribution.shares.items(), key=lambda item: -item[1])
     shown = ", ".join(
         f"{format_number(number)} {format_share(share)}" for number, share in shares[:_MOST_SHOWN]

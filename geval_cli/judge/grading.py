@@ -1,4 +1,4 @@
-"""From a metric and a case to a grade: steps, evaluation, decision, explanation."""
+"""Turn a metric and a test case into a grade: evaluation steps, rating, verdict, explanation."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -70,12 +70,12 @@ from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose,
 from geval_cli.source.media import MEDIA_FIELDS
 
 MOST_ITEMS = 50
-"""So many items fit into one reply that nothing cuts off."""
+"""The maximum number of items in a checklist: one reply can answer that many without being cut off."""
 
 CHECKLIST = "checklist"
-"""The key of a judgement's detail that holds the items."""
+"""The key of the checklist items in a judgement's detail."""
 
-# Wordings of steps that are kept: tests mostly share one, and building and reading it anew took a tenth of their time.
+# Requests for steps, and parsed steps, to cache. Most tests share one; rebuilding it took a tenth of the run time.
 _STEPS_KEPT = 256
 
 _OTHER_PARAMS = ("expected_output", "context", "retrieval_context")
@@ -92,7 +92,7 @@ _WHOLE_RATING_SCHEMA, _RATING_SCHEMA = _rating_schema_of("integer"), _rating_sch
 
 
 def missed_required(detail: Mapping[str, JsonValue]) -> list[str]:
-    """Return the required items that a stored judgement by a checklist finds not met; none for any other."""
+    """Return the required items that a stored checklist judgement found not met; empty for other judgements."""
     items = detail.get(CHECKLIST)
     listed = [item for item in items if isinstance(item, Mapping)] if isinstance(items, list | tuple) else []
     return [str(item.get("item", "")) for item in listed if item.get("required") and not item.get("met")]
@@ -110,14 +110,14 @@ async def grade(
 
     Args:
         metric: the criterion.
-        case: the output and its surroundings.
+        case: the output and its context.
         judge: the model that grades.
-        render: needed when the metric has a `rubric_prompt`.
-        memory: what is known about judges in this run; one for the whole run saves calls.
+        render: the template renderer, required if the metric has a `rubric_prompt`.
+        memory: what is known about judges in this run; sharing one across the run saves calls.
 
     Raises:
-        MissingParamsError: the case lacks a parameter that the metric names; nothing was asked.
-        UsageError: the metric says nothing to judge by.
+        MissingParamsError: the case lacks a parameter that the metric names; no request was sent.
+        UsageError: the metric has nothing to judge by.
         JudgeError: no verdict could be read, or too few samples could.
         ProviderError: the judge could not answer.
         TemplateError: the rubric prompt cannot be rendered.
@@ -136,7 +136,7 @@ async def grade(
     if len(criteria) == 1:
         return await _rate(metric, judgings, criteria[0])
     parts = await all_of(_rate(metric, judgings, criterion) for criterion in criteria)
-    # The grade of a list of criteria: the mean of the scores, one threshold, the parts in the detail.
+    # Several criteria: the mean of their scores against one threshold, with each criterion's grade in the detail.
     about = {
         "criteria": metric.criteria,
         "judge": judge.label,
@@ -150,7 +150,7 @@ async def grade(
 
 
 async def _rate(metric: Metric, judgings: Mapping[int, "_Judging"], criterion: Criterion) -> Grade:
-    """Rate a case by one criterion: as a whole, or each answer of its conversation, all of them at once."""
+    """Rate a case by one criterion: as a whole, or all answers of its conversation concurrently."""
     if metric.over != "answers":
         return await judgings[WHOLE].grade(criterion)
     rated = await all_of(judging.grade(criterion) for judging in judgings.values())
@@ -158,14 +158,14 @@ async def _rate(metric: Metric, judgings: Mapping[int, "_Judging"], criterion: C
 
 
 WHOLE = 0
-"""Stands for the turn of an answer where a case is rated as a whole."""
+"""The turn number that stands for a case rated as a whole."""
 
 
 def rated_cases(metric: Metric, case: JudgedCase) -> Mapping[int, JudgedCase]:
-    """Return what is rated, by the number of its turn: each answer of the conversation, or the case as a whole.
+    """Return the cases to rate by turn number: each answer of the conversation, or the whole case under `WHOLE`.
 
     Raises:
-        UsageError: answers are to be rated, and the case is no conversation.
+        UsageError: answers are to be rated, but the case is not a conversation.
     """
     if metric.over != "answers":
         return {WHOLE: case}
@@ -180,9 +180,9 @@ def rated_cases(metric: Metric, case: JudgedCase) -> Mapping[int, JudgedCase]:
 def steps_requests(
     metric: Metric, case: JudgedCase, judge: Judge, *, memory: JudgeMemory
 ) -> Iterator[ModelRequest]:
-    """Yield the requests that `grade` sends first whatever the output is: the steps, if the judge writes them.
+    """Yield the requests that `grade` sends first, whatever the output: those for steps, if the judge writes them.
 
-    There are none where the user's own prompt asks for them: it may show the output.
+    There are none if the user's own prompt asks for the steps, because it may show the output.
     """
     for criteria, labels in steps_needed(metric, case):
         is_locked = memory.locked_steps(criteria, labels, judge) is not None
@@ -191,7 +191,7 @@ def steps_requests(
 
 
 def steps_needed(metric: Metric, case: JudgedCase) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the criteria that a judge writes steps for whatever the output is, with the labels of what is shown."""
+    """Yield the criteria for which a judge writes steps whatever the output, with the labels of what it is shown."""
     if metric.evaluation_steps is None and metric.rubric_prompt is None:
         first = next(iter(rated_cases(metric, case).values()))
         labels = _what_is_shown(metric, first).step_labels
@@ -203,7 +203,8 @@ async def write_steps(criteria: str, labels: tuple[str, ...], calls: JudgeCalls)
     """Have a judge write the steps for a criterion.
 
     Raises:
-        JudgeError, ProviderError: none could be had.
+        JudgeError: the steps could not be read.
+        ProviderError: the judge could not answer.
     """
     memory, judge = calls.memory, calls.judge
     error = memory.why_no_steps(criteria, labels, judge)
@@ -212,13 +213,13 @@ async def write_steps(criteria: str, labels: tuple[str, ...], calls: JudgeCalls)
     try:
         return await calls.read(_shared_steps_request(criteria, labels, calls), _read_steps)
     except JudgeError as failure:
-        if calls.usage.requests:  # not where another test has asked for the same at the same time
+        if calls.usage.requests:  # not if the request was sent for another test at the same time
             memory.note_no_steps(criteria, labels, judge, failure)
         raise
 
 
 def judged_texts(metric: Metric, case: JudgedCase) -> JsonValue:
-    """Return the texts of `case` that a judge is shown, each with its label."""
+    """Return the texts of `case` that the judge is shown, each with its label."""
     texts = [_texts_of(metric, item) for item in rated_cases(metric, case).values()]
     return texts if metric.over == "answers" else texts[0]
 
@@ -236,7 +237,7 @@ def _texts_of(metric: Metric, case: JudgedCase) -> JsonValue:
 
 
 class _Shown(Struct, frozen=True):
-    """The parts of the case that the judge gets to see."""
+    """The parts of the case that the judge is shown."""
 
     blocks: tuple[Block, ...]
     step_labels: tuple[str, ...]
@@ -277,8 +278,8 @@ class _Judging(Struct, frozen=True):
         calls = JudgeCalls(self.judge, self.memory)
         steps = await self._steps(criterion, calls)
         if self.metric.joint:
-            # The question that asks for all dimensions of the metric; it is the same for each of them.
-            # Later ratings depend on earlier ones, so the texts decide which dimension comes first.
+            # One question asks for all dimensions of the metric, and is the same for each of them. In a reply, later
+            # ratings depend on earlier ones, so the texts determine which dimension comes first.
             asked = joint_criteria(self.metric)
             first = rotation(self.shown.blocks, len(asked))
             asked = asked[first:] + asked[:first]
@@ -397,7 +398,7 @@ class _Judging(Struct, frozen=True):
         )
         try:
             response = await calls.ask(request)
-        except (ProviderError, JudgeError) as error:  # the rating is paid for, and stands without it
+        except (ProviderError, JudgeError) as error:  # the rating is paid for and valid without it
             return f"{in_words} (no explanation: {error.message})"
         return "\n".join(filter(None, (response.text.strip(), in_words)))
 
@@ -414,7 +415,7 @@ def _steps_request(messages: tuple[Message, ...], params: Mapping[str, JsonValue
 
 
 def _shared_steps_request(criteria: str, labels: tuple[str, ...], calls: JudgeCalls) -> ModelRequest:
-    """Return the request that all tests with these criteria share; it is the same object for them, too."""
+    """Return the request for steps, which all tests with these criteria share; equal calls return the same object."""
     return _worded_steps_request(criteria, labels, tuple(calls.params(temperature=0).items()))
 
 
@@ -433,7 +434,7 @@ _parsed_steps = lru_cache(maxsize=_STEPS_KEPT)(parse_steps)
 
 
 def _mean_of_answers(metric: Metric, rated: Mapping[int, Grade]) -> Grade:
-    """Return the grade of a conversation by its answers: the mean of their scores, and which was the lowest.
+    """Return the grade of a conversation from its answers: the mean of their scores, and which was the lowest.
 
     Args:
         metric: the criterion.
@@ -445,7 +446,7 @@ def _mean_of_answers(metric: Metric, rated: Mapping[int, Grade]) -> Grade:
         for turn, grade in rated.items()
     ]
     lowest = min(range(len(grades)), key=lambda place: grades[place].score)
-    # What the answers share is told once, in the words in which a single rating tells it.
+    # What the answers share appears once, under the same keys as for a single rating.
     shared = {name: grades[0].detail[name] for name in _SHARED_BY_ANSWERS if name in grades[0].detail}
     about = {
         **shared,

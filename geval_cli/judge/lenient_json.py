@@ -1,8 +1,8 @@
-"""JSON as judges write it, read leniently and with positions.
+"""Read the JSON in a judge's reply leniently, keeping character positions.
 
-It may have prose and fences around it, trailing or missing commas, single or curly quotes, bare keys and words, raw
-line breaks and unescaped quotes inside strings, Python's True/False/None, decimal commas, and no end. Nesting beyond
-`MAX_DEPTH` is given up on, not followed. Time is linear in the length of the text.
+It may be surrounded by prose and code fences, have trailing or missing commas, single or curly quotes, unquoted keys
+and words, raw line breaks and unescaped quotes inside strings, Python's True/False/None or decimal commas, and may
+break off. Values nested deeper than `MAX_DEPTH` are not read. Time is linear in the length of the text.
 """
 
 import re
@@ -32,12 +32,12 @@ _ESCAPE = compile_later(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _JSON_WORDS = {"true": True, "false": False, "null": None, "none": None}
 
-# A longer row of digits is no rating: it stays a text.
+# A longer run of digits is not a rating and stays text.
 _LONGEST_NUMBER = 40
 
 
 class JsonMember(Struct, frozen=True):
-    """A `key: value` of an object. `start` and `end` are the value's character offsets, inside its quotes."""
+    """A `key: value` pair of an object; `start` and `end` are the value's character offsets, without quotes."""
 
     key: str
     value: "Value"
@@ -46,9 +46,9 @@ class JsonMember(Struct, frozen=True):
 
 
 class JsonObject(Struct, frozen=True):
-    """An object as far as it could be read; only whole values are members. `end` is where reading stopped.
+    """An object as far as it could be read; `members` holds complete values only, and `end` is where reading stopped.
 
-    `is_begun` when it has a key at least, so that it is no brace of a text.
+    `is_begun` says whether it has at least one key, which tells an object from a brace in a text.
     """
 
     members: tuple[JsonMember, ...]
@@ -58,7 +58,7 @@ class JsonObject(Struct, frozen=True):
     is_begun: bool = True
 
     def last(self, *keys: str) -> JsonMember | None:
-        """Return the last member with one of these lower-case keys, the object's own before those of nested objects."""
+        """Return the last member with one of these lower-case keys; the object's own members go before nested ones."""
         for member in reversed(self.members):
             if member.key.strip().lower() in keys:
                 return member
@@ -72,12 +72,12 @@ Value = str | float | bool | None | list["Value"] | JsonObject
 
 
 def find_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
-    """Return every outermost object of `text` from `start` on that has a member, in order."""
+    """Return every outermost object in `text` after `start` that has at least one member, in order."""
     return (found for found in find_begun_objects(text, start) if found.members)
 
 
 def find_begun_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
-    """Yield every outermost object that has a key, be it that its first value breaks off, in order."""
+    """Yield every outermost object that has a key, even if its first value breaks off, in order."""
     match = _OBJECT_START.search(text, start)
     while match is not None:
         found = _Reader(text, match.start()).read_object(0)
@@ -87,7 +87,7 @@ def find_begun_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
 
 
 def read_array(text: str, start: int) -> list[Value] | None:
-    """Return the items of the array that begins at `start`, or None when it does not end."""
+    """Return the items of the array that begins at `start`, or None if the array cannot be read to its end."""
     try:
         return _Reader(text, start).read_array(0)
     except _Unreadable:
@@ -95,7 +95,7 @@ def read_array(text: str, start: int) -> list[Value] | None:
 
 
 class _Unreadable(Exception):
-    """The reader found no value at its position."""
+    """No value can be read at the reader's position."""
 
 
 class _Reader:
@@ -126,7 +126,7 @@ class _Reader:
         return items
 
     def _ends_with(self, bracket: str) -> bool:
-        """Skip spaces and commas, then consume the closing bracket if it follows, and return whether it did."""
+        """Skip spaces and commas, consume the closing bracket if it follows, and return whether it did."""
         self._skip_space()
         while self.text.startswith(",", self.position):
             self.position += 1
@@ -200,7 +200,7 @@ class _Reader:
 
 
 def _find_unescaped(text: str, quote: str, start: int) -> int:
-    """Return the next `quote` that an even number of backslashes (mostly none) precedes; -1 when there is none."""
+    """Return the position of the next `quote` that is not escaped by a backslash; -1 if there is none."""
     position = text.find(quote, start)
     while position != -1:
         backslashes = 0

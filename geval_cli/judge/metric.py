@@ -1,4 +1,4 @@
-"""The frozen records of a judgement: metric, case, judge and grade.
+"""The records of a judgement: the metric, the judged case and the judge.
 
 `geval_cli.judge.grading.grade` turns a `Metric`, a `JudgedCase` and a `Judge` into a `Grade`.
 """
@@ -17,13 +17,13 @@ from geval_cli.specs.dialect import DEFAULT_RULES
 ScoreRange = tuple[float, float]
 
 Estimator = Literal["logprobs", "samples", "single", "mixed"]
-"""How a rating came about. `mixed`: the parts of a list of criteria or a checklist did not all use the same one."""
+"""How a rating was estimated; `mixed` if the parts of a list of criteria or a checklist used different estimators."""
 
 ReadFrom = Literal["json", "label", "number", "retry"] | Mapping[str, int]
-"""The part of a reply that gave the rating: form asked for, verdict line or sentence; counts for samples."""
+"""What a rating was read from: JSON, a labelled rating, a bare number or a retry; for samples, a count of each."""
 
 Explain = Literal["failed", "passed", "always", "never"]
-"""When the dimension form buys a rationale. `passed` serves `not-g-eval`, whose failures are passes here."""
+"""When to pay for an explanation of a dimension's rating; `passed` is for `not-g-eval`, which fails on a pass here."""
 
 DEFAULT_SCORE_RANGE: ScoreRange = (0.0, 10.0)
 DEFAULT_THRESHOLD = DEFAULT_RULES.geval_threshold
@@ -32,7 +32,7 @@ DEFAULT_MIN_VALID = 0.5
 DEFAULT_WINDOW = 5
 
 Over = Literal["conversation", "answers"]
-"""The parts of a conversation that are rated: all of it at once, or each answer by itself."""
+"""What of a conversation is rated: all of it at once, or each answer separately."""
 
 STRICT_RANGE: ScoreRange = (0.0, 1.0)
 SHARE_RANGE: ScoreRange = (0.0, 1.0)
@@ -40,7 +40,7 @@ SHARE_RANGE: ScoreRange = (0.0, 1.0)
 
 
 class RubricBand(Struct, frozen=True):
-    """A rating (`low` equals `high`) or a span of ratings, both ends included, and what earns it."""
+    """A rating (`low` equals `high`) or an inclusive range of ratings, and what an output must be like to get it."""
 
     low: float
     high: float
@@ -48,19 +48,19 @@ class RubricBand(Struct, frozen=True):
 
 
 class RubricPrompt(Struct, frozen=True):
-    """The user's own judge prompts as unrendered templates; None keeps ours. `evaluate` is the form of a dimension."""
+    """The user's own judge prompts, as unrendered templates; None means geval's. `evaluate` asks for the rating."""
 
     steps: str | None = None
     evaluate: str | None = None
 
 
 class ChecklistItem(Struct, frozen=True):
-    """One thing that an output is to have, answered with yes or no.
+    """One requirement on an output, which the judge answers with yes or no.
 
     Attributes:
-        weight: what a yes counts in the score, against the other items; at least 0.
-        required: whether a no fails the output, whatever the score is.
-        evidence: whether a yes counts only with words of the output that show it.
+        weight: weight of a yes in the score, relative to the other items; at least 0.
+        required: whether a no fails the output whatever the score.
+        evidence: whether a yes counts only with a quotation from the output that supports it.
     """
 
     text: str
@@ -70,7 +70,7 @@ class ChecklistItem(Struct, frozen=True):
 
 
 class RatedExample(Struct, frozen=True):
-    """An output that people have rated, which shows a judge how the scale is used. The rating is in `asked_range`."""
+    """An output with a human rating in `asked_range`, which shows the judge how to use the scale."""
 
     output: str
     rating: float
@@ -81,26 +81,26 @@ class RatedExample(Struct, frozen=True):
 class Metric(Struct, frozen=True):
     """One criterion: a named `dimension`, `criteria` and/or `evaluation_steps`, or a `checklist`.
 
-    Templates in `criteria` and `evaluation_steps` are rendered before they come here; `rubric_prompt` is not.
+    Templates in `criteria` and `evaluation_steps` are rendered before they get here; `rubric_prompt` is not.
 
     Attributes:
         name: shown in results; what `{{dimension}}` means in the rubric prompt of the criteria form.
-        criteria: several mean: each judged for itself, the mean of the scores against one threshold.
+        criteria: if there are several, each is judged separately, and the mean score is compared with the threshold.
         evaluation_params: None for the default: the input, the output and whatever else the test case has.
         evaluation_steps: None to have the judge write them once.
-        checklist: what the output is to have, item by item; then there are no criteria, steps or rubric, and the
-            rating is the weighted share of yes.
-        joint: all dimensions that are rated in the same call, `dimension` among them; empty when it is rated alone.
+        checklist: what the output must have, item by item; there are then no criteria, steps or rubric, and the
+            rating is the weighted share of items answered yes.
+        joint: all dimensions rated in the same call, `dimension` among them; empty if it is rated alone.
         guidelines: sentences that tell the judge how to apply the criterion.
-        examples: rated outputs that the judge is shown beside it.
+        examples: rated outputs that the judge is shown with the criterion.
         score_range: of the ratings; for a dimension, that of `DIMENSIONS[dimension]`.
-        score_step: distance of two neighbouring ratings; None for `default_step`.
-        threshold: minimum score (0..1) to pass; strict mode always takes 1.
-        samples: how many ratings to ask for; with `stop_error` the most.
-        stop_error: the probability (0..0.5) of another verdict at which no further samples are taken; None takes all.
-        min_valid: least share (0..1) of samples that must be readable.
-        over: what of a conversation is rated; nothing for a case without turns.
-        window: with `over: answers`, how many turns a judge sees, the answer among them.
+        score_step: distance between neighbouring ratings; None for `default_step`.
+        threshold: minimum score (0..1) to pass; strict mode always uses 1.
+        samples: number of ratings to request; with `stop_error`, the maximum.
+        stop_error: sampling stops when the probability of a different verdict is at most this (0..0.5); None takes all.
+        min_valid: minimum share (0..1) of samples that must be readable.
+        over: what of a conversation is rated; `answers` requires a case with turns.
+        window: with `over: answers`, how many turns the judge sees, including the answer.
     """
 
     name: str
@@ -128,42 +128,42 @@ class Metric(Struct, frozen=True):
 
     @property
     def asked_range(self) -> ScoreRange:
-        """Return the range that the judge is asked to rate in: 0..1 in strict mode, else `score_range`."""
+        """Return the range in which the judge is asked to rate: 0..1 in strict mode, else `score_range`."""
         return STRICT_RANGE if self.strict_mode else self.score_range
 
     @property
     def asked_step(self) -> float:
-        """Return the step between the ratings that the judge is asked for."""
+        """Return the distance between the ratings that the judge is asked to choose from."""
         if self.strict_mode:
             return 1.0
         return default_step(self.score_range) if self.score_step is None else self.score_step
 
     @property
     def effective_threshold(self) -> float:
-        """Return the threshold that decides: 1 in strict mode, whatever the metric says."""
+        """Return the threshold that decides: 1 in strict mode, else `threshold`."""
         return 1.0 if self.strict_mode else self.threshold
 
 
 class JudgedCase(Struct, frozen=True):
-    """One output and everything that a judge may see beside it, as the test case has it.
+    """One output and everything from its test case that a judge may be shown.
 
-    Which text is the input and which the source is found in `geval_cli.judge.source`, not by the caller.
+    `geval_cli.judge.source` decides which text is the input and which the source; the caller does not.
 
     Attributes:
-        actual_output: the output as it is; anything but text is shown as JSON.
-        input: the test's own `input`, not yet replaced by a var or by the prompt.
-        prompt: what the model was told beside the input, when the judge is to see it; None when not.
-        source: the assertion's `source:`, rendered; None when it has none.
-        images, audio: markers of those that the test has beside its vars (`source.media`).
-        vars: the test's vars, seen by the source search and by rubric prompts.
-        rendered_prompt: the prompt as sent (chat prompts: the messages' JSON text), or None.
+        actual_output: the raw output; anything but text is shown as JSON.
+        input: the test's own `input`, before falling back to a var or the prompt.
+        prompt: the prompt that the model got apart from the input, if the judge is to see it; else None.
+        source: the assertion's rendered `source:`, or None.
+        images, audio: markers of the images and recordings that the test has besides its vars (`source.media`).
+        vars: the test's vars, used to find the source and by rubric prompts.
+        rendered_prompt: the prompt as sent (for chat prompts the messages as JSON text), or None.
         repeat_index: which repeat of the run this is; part of every judge request except those for steps.
-        turns: of a conversation, the output as the last of them; None for a case that is no conversation.
-        rates_answer: one answer of a conversation is rated: `actual_output`, which is not among `turns`.
-        first_turn: the number of the first of `turns` in the conversation, from 1.
-        trace: the steps that led to the output; None where they are not known.
-        shows_trace: they stand beside the output for a judge that no one told what to look at.
-        scenario, expected_outcome, role: what the conversation is about, where it should lead, who the assistant is.
+        turns: of a conversation, with the output as the last one; None if the case is not a conversation.
+        rates_answer: whether one answer of a conversation is rated: `actual_output`, which is then not in `turns`.
+        first_turn: the number, in the conversation, of the first of `turns`, counted from 1.
+        trace: the steps that led to the output; None if unknown.
+        shows_trace: whether the trace is shown with the output if the metric names no parameters.
+        scenario, expected_outcome, role: what the conversation is about, how it should end, who the assistant is.
     """
 
     actual_output: JsonValue
@@ -189,9 +189,9 @@ class JudgedCase(Struct, frozen=True):
 
 
 class Judge(Protocol):
-    """The model that grades. It retries, caches, splits sample requests and leaves out what the server refuses.
+    """The model that grades. It retries, caches, splits requests for samples and drops what the server refuses.
 
-    Judges can be hashed. Those that are equal are taken for one: what is found out about it is found out once.
+    Judges are hashable. Judges that compare equal count as the same one, so each fact about it is found out only once.
     """
 
     @property
@@ -201,15 +201,15 @@ class Judge(Protocol):
     def provider_params(self) -> Mapping[str, JsonValue]:
         """Return the wire parameters from the judge provider's own config (`Provider.identity.params`).
 
-        A temperature or token limit written there is the user's word, and no request sets another.
+        A temperature or token limit set there is the user's choice, and no request overrides it.
         """
         ...
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Answer `request`; `token_logprobs` is None where the server has none.
+        """Return the response to `request`; its `token_logprobs` are None if the server returns none.
 
         Raises:
-            ProviderError: no answer could be had, after retries.
+            ProviderError: no response, after retries.
         """
         ...
 
@@ -219,7 +219,7 @@ class CachingJudge(Protocol):
     """A judge that caches its answers."""
 
     async def forget(self, request: ModelRequest) -> None:
-        """Forget the answers to `request`: it is answered anew the next time."""
+        """Drop the cached answers to `request`, so that the next call sends it again."""
         ...
 
     async def has_kept(self, request: ModelRequest) -> bool:
@@ -228,26 +228,26 @@ class CachingJudge(Protocol):
 
 
 def public_id_of(judge: Judge) -> str:
-    """Return the id of a judge without credentials, as files that are shared may have it."""
-    # Asked for each rating, as below, and a protocol takes thirty times as long.
+    """Return the judge's id without credentials, fit for files that are shared."""
+    # Called for each rating, like the function below; an isinstance check of a protocol takes thirty times as long.
     found = getattr(judge, "public_id", None)
     return found if isinstance(found, str) else mask_text(judge.label)
 
 
 def identity_of(judge: Judge) -> ProviderIdentity | None:
-    """Return what decides the answers of a judge, as far as it says so."""
+    """Return the identity of the judge's provider, which determines its answers; None if it has none."""
     found = getattr(judge, "identity", None)
     return found if isinstance(found, ProviderIdentity) else None
 
 
 def default_step(score_range: ScoreRange) -> float:
-    """Return the `score_step` of a metric that names none: 1, or a tenth of a range that is shorter than 2."""
+    """Return the default `score_step`: 1, or a tenth of the range if that is narrower than 2."""
     low, high = score_range
-    return (high - low) / 10 if high - low < 2 else 1.0  # noqa: PLR2004  # whole ratings would leave two of them
+    return (high - low) / 10 if high - low < 2 else 1.0  # noqa: PLR2004  # whole numbers would leave only two ratings
 
 
 def format_number(value: float) -> str:
-    """Return a rating as people write it: `8`, not `8.0`; at most ten significant digits when it is not whole."""
+    """Return a rating without superfluous decimals: `8`, not `8.0`; at most ten significant digits if not whole."""
     if value == int(value):
         return str(int(value))
     return f"{value:.10g}"

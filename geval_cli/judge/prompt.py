@@ -1,6 +1,6 @@
-"""Put together the text that a judge is shown, from `prompts/`; what is equal for all tests stands first.
+"""Build the text that a judge is shown from the files in `prompts/`; whatever is the same for all tests comes first.
 
-The criteria are the user's own, or a dimension of G-Eval (Liu et al. 2023; the definitions are our own).
+The criteria are the user's own, or a dimension of G-Eval (Liu et al. 2023; the definitions are geval's own).
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from geval_cli.records import JsonValue, Message
 from geval_cli.source.problems import hint_among
 
 Render = Callable[[str, Mapping[str, JsonValue]], str]
-"""Renders a template with variables; raises TemplateError. The caller passes the product's sandboxed one."""
+"""Render a template with variables; raises TemplateError. Callers pass geval's sandboxed renderer."""
 
 DIMENSION_PARAMS = ("Source", "Output")
-"""The parts that the generated steps of a dimension relate to one another, the same for all tests."""
+"""The labels that generated steps of a dimension refer to, the same for all tests."""
 
 _WORDINGS_KEPT = 256
 _NOTHING_TO_QUOTE = " (nothing to quote)"
@@ -35,7 +35,7 @@ _TAG = re.compile(r"\{[{%]([^{}]*)[}%]\}")
 
 
 class Criterion(Struct, frozen=True):
-    """One criterion or dimension as a judge is shown it; `label` is the dimension's name, or the metric's."""
+    """One criterion or dimension as shown to a judge; `label` is the dimension's name, or the metric's."""
 
     label: str
     criteria: str
@@ -49,7 +49,7 @@ class Criterion(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """A text of the test case under a label."""
+    """A labelled text of the test case."""
 
     label: str
     text: str
@@ -63,13 +63,13 @@ def read_prompt(name: str) -> str:
 
 @cache
 def prompt_digest(name: str) -> str:
-    """Return a digest of one prompt file, for `criterion` where `prompt_version` does not hold the file."""
+    """Return a digest of one prompt file, for judgements whose prompt file is not part of `prompt_version`."""
     return hashlib.sha256(read_prompt(name).encode()).hexdigest()[:12]
 
 
 @cache
 def prompt_version() -> str:
-    """Return a digest of the prompt files that many ratings use: those in no folder, and the dimensions."""
+    """Return a digest of the prompt files used by many ratings: the top-level files and those of the dimensions."""
     digest = hashlib.sha256()
     folder = files(_PROMPT_FOLDER)
     entries = [*folder.iterdir(), *folder.joinpath("dimensions").iterdir()]
@@ -80,19 +80,19 @@ def prompt_version() -> str:
 
 @cache
 def joint_prompt_version() -> str:
-    """Return a digest of all prompt files and of those for several dimensions in one call."""
+    """Return a digest of the files in `prompt_version` and those for rating several dimensions in one call."""
     return _version_with("joint/form", "joint/dimension")
 
 
 @cache
 def checklist_prompt_version() -> str:
-    """Return a digest of all prompt files and of that for checklists."""
+    """Return a digest of the files in `prompt_version` and the one for checklists."""
     return _version_with("checklist/form")
 
 
 @cache
 def examples_prompt_version() -> str:
-    """Return a digest of all prompt files and of that for rated examples."""
+    """Return a digest of the files in `prompt_version` and the one for rated examples."""
     return _version_with("examples/rated")
 
 
@@ -102,13 +102,13 @@ def _version_with(*names: str) -> str:
 
 
 def steps_text(criteria: str, param_labels: Sequence[str]) -> str:
-    """Return the request for evaluation steps. It holds nothing of a test case, so all of them share one answer."""
+    """Return the request for evaluation steps. It has nothing from a test case, so all tests share one answer."""
     relation = "in relation to one another" if len(param_labels) > 1 else "on its own"
     return _fill("steps", params=join_labels(param_labels), relation=relation, criteria=criteria)
 
 
 def evaluate_text(criterion: Criterion, steps: Sequence[str], blocks: Sequence[Block]) -> str:
-    """Return the request for a rating: JSON in the criteria form, the number alone in the dimension form."""
+    """Return the request for a rating: as JSON in the criteria form, as the number alone in the dimension form."""
     kind = "form" if criterion.is_form else "evaluate"
     name = f"{kind}_strict" if criterion.is_strict else kind
     before, after = _around_blocks(name, criterion, tuple(steps), tuple(block.label for block in blocks))
@@ -116,7 +116,7 @@ def evaluate_text(criterion: Criterion, steps: Sequence[str], blocks: Sequence[B
 
 
 def joint_text(asked: Sequence[tuple[Criterion, Sequence[str]]], blocks: Sequence[Block]) -> str:
-    """Return the request for one JSON object with a rating of each criterion, in this order, by its own steps."""
+    """Return the request for one JSON object that rates each criterion, in this order, by its own steps."""
     dimensions = [_fill("joint/dimension", **_shared_values(*pair)) for pair in asked]
     form = [
         f'    "{criterion.label}": <your rating from {low} (worst) to {high} (best), as a number>'
@@ -134,7 +134,7 @@ def joint_text(asked: Sequence[tuple[Criterion, Sequence[str]]], blocks: Sequenc
 
 
 def checklist_text(items: Sequence[ChecklistItem], blocks: Sequence[Block]) -> str:
-    """Return the request for one JSON object with yes or no for each item, by its number from 1."""
+    """Return the request for one JSON object with a yes or no for each item, keyed by its number from 1."""
     listed = [f"{' '.join(item.text.split())}{'' if item.evidence else _NOTHING_TO_QUOTE}" for item in items]
     answer = '{"reason": <text>, "evidence": <text>, "answer": <"yes" or "no">}'
     return _fill(
@@ -148,7 +148,7 @@ def checklist_text(items: Sequence[ChecklistItem], blocks: Sequence[Block]) -> s
 
 
 def rotation(blocks: Sequence[Block], count: int) -> int:
-    """Return which of `count` dimensions is rated first, from 0: it hangs on the texts alone, not on the run."""
+    """Return which of `count` dimensions is rated first, from 0; it depends on the texts alone, not on the run."""
     texts = "\0".join(block.text for block in blocks)
     digest = hashlib.sha256(texts.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") % count
@@ -157,24 +157,24 @@ def rotation(blocks: Sequence[Block], count: int) -> int:
 def explain_text(
     criterion: Criterion, steps: Sequence[str], blocks: Sequence[Block], *, rating: float
 ) -> str:
-    """Return the request for a rationale of a rating that was given without one."""
+    """Return the request for an explanation of a rating that was given without one."""
     values = _shared_values(criterion, steps)
     return _fill("explain", **values, blocks=_fenced(blocks), rating=format_number(round(rating, 2)))
 
 
 def question_text(name: str, blocks: Sequence[Block], *, prompt: str = "") -> str:
-    """Return the question in `prompt`, else in `prompts/<name>.md`, about the texts of a test case."""
+    """Return the question from `prompt`, or else from `prompts/<name>.md`, filled with the texts of a test case."""
     template = Template((prompt or read_prompt(name)).rstrip("\n"))
     return template.substitute(data_rule=read_prompt("data_rule").rstrip("\n"), blocks=_fenced(blocks))
 
 
 def reread_text(problem: str) -> str:
-    """Return the text that is added to a request whose first reply could not be read."""
+    """Return the reminder that is added to a request whose first reply could not be read."""
     return _fill("reread", problem=problem)
 
 
 def number_alone_text(criterion: Criterion, problem: str) -> str:
-    """Return the request for the number alone, which follows a reply whose rating could not be read."""
+    """Return the request for the number alone, sent after a reply whose rating could not be read."""
     low, high = (format_number(end) for end in criterion.score_range)
     return _fill(
         "number_alone", problem=problem, kind_of_number=_kind_of_number(criterion), low=low, high=high
@@ -187,12 +187,12 @@ def numbered(steps: Sequence[str]) -> str:
 
 
 def join_labels(labels: Sequence[str]) -> str:
-    """Join labels as a sentence does: `Input, Actual Output and Expected Output`."""
+    """Join labels as in a sentence: `Input, Actual Output and Expected Output`."""
     return " and ".join(filter(None, (", ".join(labels[:-1]), *labels[-1:])))
 
 
 def label_params(params: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that a judge sees for evaluation parameters."""
+    """Return the labels under which a judge sees evaluation parameters."""
     return tuple(PARAM_LABELS[name] for name in params)
 
 
@@ -200,16 +200,16 @@ def label_params(params: Sequence[str]) -> tuple[str, ...]:
 
 
 def uses_steps(template: str) -> bool:
-    """Return whether a rubric prompt names `steps` in a tag, so that they must be bought."""
+    """Return whether a rubric prompt mentions `steps` in a tag, so that the judge has to be asked for them."""
     return any(re.search(r"\bsteps\b", match[1]) for match in _TAG.finditer(template))
 
 
 def rubric_prompt_variables(
     criterion: Criterion, steps: Sequence[str], shown: Mapping[str, JsonValue], own: Mapping[str, JsonValue]
 ) -> dict[str, JsonValue]:
-    """Return the variables of a rubric prompt: geval's own, and the test's vars, which take precedence.
+    """Return the variables of a rubric prompt: geval's own, overridden by the test's vars.
 
-    `shown` holds the parameters of the test case, input and output among them, as the judge would see them.
+    `shown` holds the parameters of the test case as the judge would see them, including input and output.
     """
     low, high = (int(end) if float(end).is_integer() else end for end in criterion.score_range)
     output = shown["output"]
@@ -227,7 +227,7 @@ def rubric_prompt_variables(
 
 
 def example_variables(score_range: ScoreRange, own: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return stand-ins for all variables of a rubric prompt, to check one beforehand; `own` are the test's vars."""
+    """Return placeholder values for all variables of a rubric prompt, to validate it; `own` are the test's vars."""
     criterion = Criterion("Coherence", "how well it holds together", score_range, score_step=1)
     return rubric_prompt_variables(criterion, ("Read it.",), {"input": "input", "output": "output"}, own)
 
@@ -235,7 +235,7 @@ def example_variables(score_range: ScoreRange, own: Mapping[str, JsonValue]) -> 
 def render_messages(
     template: str, variables: Mapping[str, JsonValue], render: Render | None
 ) -> tuple[Message, ...]:
-    """Return a rubric prompt as messages: one from the user, or the chat that its JSON spells.
+    """Return a rubric prompt as messages: a single user message, or the chat if it renders to a JSON list of messages.
 
     Raises:
         UsageError: there is no renderer.
@@ -248,12 +248,12 @@ def render_messages(
 
 
 def user_message(text: str) -> tuple[Message, ...]:
-    """Return a conversation of one message."""
+    """Return a conversation with one user message."""
     return (Message("user", text),)
 
 
 def _chat_messages(text: str) -> tuple[Message, ...]:
-    """Return the messages of a JSON list of {role, content}; empty when `text` is anything else."""
+    """Return the messages of a JSON list of {role, content}; empty if `text` is anything else."""
     if not text.lstrip().startswith("["):
         return ()
     try:
@@ -269,7 +269,7 @@ def _chat_messages(text: str) -> tuple[Message, ...]:
 
 
 def _fill(name: str, **values: str) -> str:
-    """Return one pass over our own text: what is put in is never looked at again."""
+    """Return a prompt file with `values` filled in, in a single pass: the values are never scanned for placeholders."""
     return Template(read_prompt(name).rstrip("\n")).substitute(values)
 
 
@@ -277,7 +277,7 @@ def _fill(name: str, **values: str) -> str:
 def _around_blocks(
     name: str, criterion: Criterion, steps: tuple[str, ...], labels: tuple[str, ...]
 ) -> tuple[str, str]:
-    """Return the parts of a prompt before and after the texts of a test case; mostly the same for all tests."""
+    """Return the parts of a prompt before and after the texts of a test case; usually the same for all tests."""
     values = {**_shared_values(criterion, steps), "params": join_labels(labels)}
     before, _, after = read_prompt(name).rstrip("\n").partition("$blocks")
     return Template(before).substitute(values), Template(after).substitute(values)
@@ -354,7 +354,7 @@ def is_whole_scale(score_range: ScoreRange, score_step: float) -> bool:
 
 
 def criteria_of(metric: Metric, label: str, definitions: Sequence[str]) -> tuple[Criterion, ...]:
-    """Return one criterion for each definition: of the dimension, or of each criterion."""
+    """Return one criterion per definition: that of the dimension, or each of the metric's criteria."""
     return tuple(
         Criterion(
             label=label,
@@ -371,13 +371,13 @@ def criteria_of(metric: Metric, label: str, definitions: Sequence[str]) -> tuple
     )
 
 
-METRICS_KEPT = 64  # of one run; what a metric asks for is put together once, not anew for every test
+METRICS_KEPT = 64  # cached per run, so that a metric's criteria are built once and not for every test
 _THREE: ScoreRange = (1.0, 3.0)
 _FIVE: ScoreRange = (1.0, 5.0)
 
 
 class Dimension(Struct, frozen=True):
-    """One aspect of quality. `label` is its name as shown to a judge, `Coherence`."""
+    """One aspect of quality; `label` is its name as shown to a judge, such as `Coherence`."""
 
     name: str
     score_range: ScoreRange
@@ -388,7 +388,7 @@ class Dimension(Struct, frozen=True):
 
     @property
     def definition(self) -> str:
-        """Return the definition: a paragraph about what to reward and what to penalise."""
+        """Return the definition: a paragraph on what to reward and what to penalise."""
         return " ".join(read_prompt(f"dimensions/{self.name}").split())
 
 
@@ -409,7 +409,7 @@ DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
 
 
 def find_dimension(name: str) -> Dimension:
-    """Return the dimension of this name.
+    """Return the dimension with this name.
 
     Raises:
         UsageError: there is none.
@@ -421,7 +421,7 @@ def find_dimension(name: str) -> Dimension:
 
 @lru_cache(maxsize=METRICS_KEPT)
 def metric_criteria(metric: Metric) -> tuple[Criterion, ...]:
-    """Return what a metric is judged by: its dimension, its criteria one by one, or nothing but its steps.
+    """Return the criteria of a metric: its dimension, each of its criteria, or an empty one if it has only steps.
 
     Raises:
         UsageError: a criterion is empty, or there is neither a criterion nor a step.
@@ -438,7 +438,7 @@ def metric_criteria(metric: Metric) -> tuple[Criterion, ...]:
 
 @lru_cache(maxsize=METRICS_KEPT)
 def joint_criteria(metric: Metric) -> tuple[Criterion, ...]:
-    """Return the criteria of all dimensions that are rated together, as they are written."""
+    """Return the criteria of all dimensions that are rated together, in the order of the config."""
     found: list[Criterion] = []
     for name in metric.joint:
         dimension = find_dimension(name)
@@ -461,11 +461,11 @@ CRITERION_FACTS = (
     "rubric_prompt",
     "name",
 )
-"""The names of what `criterion_facts` returns first, whatever the metric."""
+"""The names of the values that `criterion_facts` always returns, in its order."""
 
 
 def criterion_facts(metric: Metric) -> list[JsonValue]:
-    """Return what of a metric decides its ratings: all but the threshold, and the name where no judge sees it."""
+    """Return what affects a metric's ratings: all but the threshold, and the name only if the judge sees it."""
     own = metric.rubric_prompt
     is_sampled = metric.scoring == "samples" or (metric.scoring == "auto" and metric.dimension is not None)
     facts: list[JsonValue] = [

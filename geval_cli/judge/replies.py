@@ -1,18 +1,17 @@
-"""Read what a judge wrote: a rating, or evaluation steps.
+"""Read a rating or evaluation steps from a judge's reply.
 
 A rating is read from
-1. the one JSON object that has the key asked for, with no words after it: `{"reason": "...", "score": 4}`;
-2. the one labelled rating, where it opens or closes the reply or has a line of its own: `Final score: 4/5`;
-3. a bare number that is the reply: `4`. One that names its scale, or fills in the form of a dimension, may also open or
-   close the reply: `4 out of 5`, `Four stars. ...`.
+1. the only JSON object with the requested key, with no words after it: `{"reason": "...", "score": 4}`;
+2. the only labelled rating, if it opens or closes the reply or has a line of its own: `Final score: 4/5`;
+3. a bare number that is the whole reply: `4`. A number that names its scale, or that answers the form of a dimension,
+   may also open or close the reply: `4 out of 5`, `Four stars. ...`.
 
-Nothing else in the reply may speak of ratings with a number, or take something back. Whatever is not plain is a
-JudgeError, after which the judge is asked for the number alone: a wrong number would be believed, an error costs one
-more request. Time is linear in the length of the reply.
+Nothing else in the reply may rate with a number or retract the verdict. Anything ambiguous is a JudgeError, after which
+the judge is asked for the number alone: a wrong number would be believed, whereas an error costs one more request. Time
+is linear in the length of the reply.
 
-A reply that lacks what was asked for, or that holds it twice, is a JudgeParseError, and a number outside its range a
-JudgeRangeError. Objects that the words before them call an example are not read. `extras.graded` reads other
-verdicts by the same rules.
+A reply that lacks the rating, or has it twice, is a JudgeParseError; a number outside the range is a JudgeRangeError.
+Objects that the preceding words call an example are not read. `extras.graded` reads other verdicts by the same rules.
 """
 
 import re
@@ -35,11 +34,11 @@ from geval_cli.judge.metric import ScoreRange, format_number
 from geval_cli.patterns import compile_later
 
 ReadAs = Literal["json", "label", "number", "retry"]
-"""What a rating was read from: JSON, a labelled rating, a bare one, or the reply to the request for it alone."""
+"""What a rating was read from: JSON, a labelled rating, a bare number, or the reply to a request for it alone."""
 
 
 class ParsedReply(Struct, frozen=True):
-    """A verdict. `score_start` and `score_end` are the character offsets of the rating in the reply."""
+    """A verdict; `score_start` and `score_end` are the character offsets of the rating in the reply."""
 
     rating: float
     reason: str | None
@@ -57,7 +56,7 @@ _UNIT = r"(?:\s{0,2}\b(?:stars?|points?)\b)?"
 _OUT_OF = (
     rf"(?:\s{{0,3}}(?:/|\bout\sof\b)\s{{0,3}}(?P<top>[0-9]{{1,9}}(?:\.[0-9]{{1,6}})?|(?:{_WORDS})\b){_UNIT})?"
 )
-# What would make another number of it, or one of two: "4.5", "4,5", "4-5", "4 or 5", "4+", "4 %", "4 x 2".
+# What must not follow a number, because it would change it or add a second one: "4.5", "4-5", "4 or 5", "4+", "4 %".
 _WHOLE = (
     r"(?![\w+%\u00b1\u00bc\u00bd\u00be]|\s?[.,/:;\u2026]{1,4}\s?[0-9]|\s[0-9]|\s{0,3}(?:[/%\u00b1\u2192+=\u00d7]|[-=]>)"
     r"|[\s,;.(]{0,3}(?:per\s?cent|plus\b|minus\b|less\s(?:an?\b|one\b|[0-9])|and a half)"
@@ -65,7 +64,7 @@ _WHOLE = (
 )
 _BEHIND = r"(?:\s{0,3}[(\[](?P<span>[^()\[\]\n]{1,60})[)\]])?"
 _RATING = rf"(?P<number>{_ANY}){_UNIT}{_OUT_OF}{_WHOLE}{_BEHIND}"
-# Where a statement may end: with the line, with a sign, or with a dash that is no minus.
+# Where a statement may end: at the end of the line, at punctuation, or at a dash that is not a minus sign.
 _STOP = r"(?=\s*\Z|[ \t]*\n|[ \t]*[.!,;:)\]]|\s+[-\u2013\u2014]+\s)"
 _CLOSE = r"[\s.!)\]]*\Z"
 _OPEN = r"\A(?:[\s\-\u2022(\[]|#+\s)*"
@@ -115,7 +114,7 @@ _TAKEN_BACK = compile_later(
     r"|\u0438\u0441\u043f\u0440\u0430\u0432\u043b|\u66f4\u6b63|\u8a02\u6b63|\uc815\uc815",
     re.IGNORECASE,
 )
-# What makes of a sentence someone else's words, an example, or a case that is not this one.
+# Words that show that a sentence quotes others, is an example, or speaks of another case.
 _SUPPOSED = compile_later(
     r"\b(?:examples?|e\.g|for instance|would|could|might|should|if|unless|were|had|perfect|ideal|better|claim\w*"
     r"|quot\w+|inject\w*|instruct(?:s|ed)|demand\w*|tells?|told|asks?|asked|says?|said|stat(?:es|ed|ing)|writes?|wrote"
@@ -127,7 +126,7 @@ _SUPPOSED = compile_later(
     re.IGNORECASE,
 )
 _DENIES = compile_later(r"\b(?:no|wrong|incorrect|invalid|reject\w*|void|errors?)\b", re.IGNORECASE)
-# The judge speaks of itself; "the output says that it cannot help" begins otherwise.
+# Only where the judge speaks of itself: "the output says that it cannot help" does not match.
 _REFUSES = compile_later(
     r"\W*(?:i['\u2019]?m sorry|sorry|i apologi[sz]e|as an ai)\b[^.!?]{0,80}\b(?:can\s?not|can['\u2019]?t|unable)\b"
     r"|\W*i (?:can\s?not|can['\u2019]?t|am unable to|am not able to) (?:assist|help|evaluate|rate|judge|assess)\b"
@@ -141,7 +140,7 @@ _SPAN = compile_later(
     r"\s*(-?[0-9.]{1,9})\s{0,3}(?:to|[-\u2013\u2014])\s{0,3}(-?[0-9.]{1,9})(?:\s(?:scale|points?))?\s*"
 )
 _QUALIFIES = compile_later(rf"[\d?]|\brequest|\b(?:{_WORDS}|von|sur|aus)\b", re.IGNORECASE)
-# A line of a quotation, a comment, and a tag that is none of those that judges put around their own verdicts.
+# A quoted line, a comment, or any tag except those that judges put around their own verdicts.
 _QUOTED = compile_later(
     r"(?:^[ \t]*>[^\n]*|<!--\s*|<(?!/|(?:json|results?|evaluation|verdict|judge?ment|assessment"
     r"|response|answer|output|score|rating|final\w*|tool\w*)>)[a-z][^<>\n]{0,60}>[\s`{\[(\"']*)\Z",
@@ -161,12 +160,12 @@ def parse_rating(
     Args:
         text: the reply.
         score_range: the ends of the scale.
-        name: what the form asks for in dimension form (`Coherence`); `Score` and `Rating` are labels too.
-        is_cut_off: a token limit ended the reply, so that its last digits may be missing.
+        name: in the dimension form, the label that the form asks for (`Coherence`), besides `Score` and `Rating`.
+        is_cut_off: whether a token limit ended the reply, so that its last digits may be missing.
 
     Raises:
-        JudgeParseError: there is no rating, more than one, or one that can be understood in another way.
-        JudgeRangeError: the rating lies outside `score_range`, or is on another scale.
+        JudgeParseError: there is no rating, more than one, or an ambiguous one.
+        JudgeRangeError: the rating is outside `score_range`, or on another scale.
     """
     for plain in _PLAIN_REPLIES:
         if (match := plain.match(text)) and not (
@@ -204,7 +203,7 @@ def parse_rating(
     _check_range(value, rating["top"], score_range, text)
     if "star" in rating[0].lower() and rating["top"] is None and score_range[1] != 5 >= value:  # noqa: PLR2004
         raise JudgeParseError("the judge's reply gives stars without saying out of how many", raw_text=text)
-    # Refuse brackets around a rating that name another scale, or make another label or rating of it.
+    # Refuse brackets next to a rating that name another scale or qualify the rating.
     contrary = {score_range[0]: r"\bpass|\bmet\b", score_range[1]: r"\bfail"}.get(value, r"(?!)")
     label_scale = rating.groupdict().get("scale")
     for aside in filter(None, (label_scale, rating["span"])):
@@ -232,11 +231,11 @@ def parse_rating(
 
 
 def parse_member_rating(text: str, *, score_range: ScoreRange, name: str) -> ParsedReply:
-    """Return the rating under the key `name` (`Coherence`) in the one object of a reply that rates several things.
+    """Return the rating under the key `name` (`Coherence`) in a reply that rates several dimensions in one object.
 
     Raises:
-        JudgeParseError: the key is missing, stands there twice, or has no number, or the reply breaks off there.
-        JudgeRangeError: the rating lies outside `score_range`, or is on another scale.
+        JudgeParseError: the key is missing, is there twice or has no number, or the reply breaks off there.
+        JudgeRangeError: the rating is outside `score_range`, or on another scale.
     """
     answer = without_thoughts(text)
     found = [
@@ -263,9 +262,9 @@ def _label_of(name: str | None) -> re.Pattern[str]:
 
 
 def _says_too_little(rating: re.Match[str], words: str) -> bool:
-    """Return whether a bare number stands beside other words: a count, a limit, or a number in another's sentence.
+    """Return whether a bare number among other words may be something else: a count, a limit, a number in a sentence.
 
-    Not asked where a form asks for the number of a dimension: there it is the answer, whatever is said of it.
+    This is not checked in the dimension form, where the number is the answer whatever surrounds it.
     """
     if rating["top"] or re.search("star|point", rating[0], re.IGNORECASE):
         return False
@@ -276,13 +275,13 @@ def _says_too_little(rating: re.Match[str], words: str) -> bool:
 
 
 def _is_a_statement(words: str, label: re.Match[str]) -> bool:
-    """Return whether a labelled rating is the judge's own: a sentence or a line that stands by itself."""
+    """Return whether a labelled rating is the judge's own: a sentence or line by itself."""
     before = words[: label.start()]
     behind = words[label.end() :]
     line_before = before[before.rfind("\n") + 1 :].strip(_BULLETS)
     if line_before and not re.search(r"[.!?\u2026:][)\"'\u201d\]]?\s*\Z", line_before):
         return False
-    # The last: the number of an entry of a list, "Score:", and on another line "1. Facts".
+    # The number may belong to a list entry: "Score:", and on the next line "1. Facts".
     is_entry = re.match(r"\)[ \t]*\w", behind) or ("\n" in label[0] and re.match(r"\.[ \t]+\w", behind))
     if is_supposed(words, label.start()) or re.match(_STOP, behind) is None or is_entry:
         return False
@@ -295,7 +294,7 @@ def _is_a_statement(words: str, label: re.Match[str]) -> bool:
 
 
 def is_supposed(text: str, start: int) -> bool:
-    """Return whether the words before `start` make of it an example, a quotation, or another case."""
+    """Return whether the words before `start` make what follows an example, a quotation or a hypothetical case."""
     before = text[max(0, start - 2 * _LONGEST_SENTENCE) : start]
     if (">" in before or "<!" in before) and _QUOTED.search(before) is not None:
         return True
@@ -306,13 +305,13 @@ def is_supposed(text: str, start: int) -> bool:
 
 
 def check_not_taken_back(behind: str, text: str) -> None:
-    """Refuse a reply whose words behind its verdict take that back."""
+    """Raise JudgeParseError if the words after the verdict retract it."""
     if _TAKEN_BACK.search(behind):
         raise JudgeParseError("the judge's reply retracts its verdict", raw_text=text)
 
 
 def check_no_error(holder: JsonObject, text: str) -> None:
-    """Refuse an object in which the judge reports an error: what else it holds is no verdict."""
+    """Raise JudgeParseError if an object reports an error: what else it holds is then not a verdict."""
     if any(plain_key(member.key) == "error" and member.value for member in holder.members):
         raise JudgeParseError("the judge's reply reports an error", raw_text=text)
 
@@ -325,7 +324,7 @@ def _last_sentence(text: str) -> str:
 def _check_rest(
     before: str, behind: str, value: float, score_range: ScoreRange, text: str, *, fewest: int = 5
 ) -> None:
-    """Refuse a reply that rates again, takes points off the highest score, names another scale, or takes all back."""
+    """Raise JudgeParseError if the reply rates again, deducts from a top score, names another scale or retracts."""
     check_not_taken_back(behind, text)
     for sentence in _SENTENCE_END.split(f"{before}\n{behind}"):
         numbers = [_number_of(found[0]) for found in _NUMBER.finditer(sentence)]
@@ -356,7 +355,7 @@ def _number_of(spelling: str) -> float:
 
 # -- JSON -------------------------------------------------------------------------------------------------------
 
-# What nearly all replies are, read in a tenth of the time: one flat object that can be read in one way alone.
+# A shortcut for nearly all replies, which takes a tenth of the time: a single flat and unambiguous object.
 _PLAIN_REASON = r'"reason" {0,5}:\s{0,9}"(?P<reason>[^"\\\x00-\x1f]*+)"'
 _PLAIN_SCORE = r'"score" {0,5}:\s{0,9}(?P<score>-?[0-9]{1,15}(?:\.[0-9]{1,15})?)'
 _PLAIN_REPLIES = tuple(
@@ -387,7 +386,7 @@ NOT_THE_VERDICT = compile_later(
     r"step|example|sample|criteri|previous|prior|initial|expected|other|alternative|worst|best|ideal|hypothe"
     r"|claim|quote|output|reference|scale|max|min|draft|history|anchor|rubric",
 )
-"""Keys, spelled by `plain_key`, whose objects hold no verdict."""
+"""Keys, as spelled by `plain_key`, whose objects do not hold the verdict."""
 PLACEHOLDER = compile_later(r"\s*(?:<[^<>]*>|\.{3}|\u2026)\s*")
 """The placeholder for an answer in the prompt; a judge that repeats it has not answered."""
 
@@ -395,10 +394,10 @@ PLACEHOLDER = compile_later(r"\s*(?:<[^<>]*>|\.{3}|\u2026)\s*")
 def _of_objects(
     answer: str, name: str | None, score_range: ScoreRange, text: str
 ) -> tuple[ParsedReply | None, str, int]:
-    """Return the rating of the objects of a reply, the reply with them blanked out, and where the object begins.
+    """Return the rating in a reply's objects, the reply with all objects blanked out, and where the object begins.
 
     Raises:
-        JudgeParseError: an object breaks off before its score, has none, or there is more than one.
+        JudgeParseError: an object breaks off before its score, there is no score, or there are several.
     """
     asked = {"score", "rating", *((plain_key(name),) if name else ())}
     holders = list(find_begun_objects(answer))
@@ -412,7 +411,7 @@ def _of_objects(
             why = "the judge's reply breaks off before the score"
         raise JudgeParseError(why, raw_text=text)
     outer, holder, member = found[0]
-    # One level around it is what some servers add; deeper, or in a list, it may be an example or a part.
+    # Some servers wrap the object once; deeper, or in a list, it may be an example or a part.
     is_wrapped = len(outer.members) == 1 and plain_key(outer.members[0].key) in _WRAPPERS
     is_own = holder is outer or (is_wrapped and outer.members[0].value is holder)
     is_quoted = answer[outer.start - 1 : outer.start] in ("'", '"', "\u201c", "\u2018")
@@ -451,7 +450,7 @@ def _of_member(
     for other in holder.members:
         key, claim = plain_key(other.key), other.value
         is_another = _ANOTHER_SCORE_KEY.search(key) and _says_another(claim, value)
-        # A number is no bool here, so that 0 and 1 are not mistaken for a claim.
+        # `is` tells False and True from 0 and 1, which are not claims to have passed or failed.
         is_contrary = key in ("pass", "passed", "verdict") and (
             (value == score_range[1] and (claim is False or claim in ("fail", "no")))
             or (value == score_range[0] and (claim is True or claim in ("pass", "yes")))
@@ -469,19 +468,19 @@ def _of_member(
 
 
 def _says_another(claim: Value, value: float) -> bool:
-    """Return whether what stands beside a score is a number that it is not, or words with a number."""
+    """Return whether a value next to the score is a different number, or a text with a different number."""
     if isinstance(claim, str):
         return any(float(number) != value for number in re.findall(r"\d{1,9}(?:\.\d{1,9})?", claim))
     return isinstance(claim, float) and claim != value
 
 
 def plain_key(key: str) -> str:
-    """Return a key in lower case without spaces and signs: `finalscore` for `Final_Score`."""
+    """Return a key in lower case, letters and digits only: `finalscore` for `Final_Score`."""
     return _NO_LETTER.sub("", key).lower()
 
 
 def reason_of(holder: JsonObject) -> str | None:
-    """Return the reason that an object gives, on one line; None without one."""
+    """Return an object's reason on one line, or None if it has none."""
     member = holder.last(*_REASON_KEYS)
     return None if member is None else _one_line(member.value)
 
@@ -501,7 +500,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     """Return the evaluation steps of a reply: a JSON list under "steps", a bare JSON list, or a numbered list.
 
     Raises:
-        JudgeParseError: there are none, or the list breaks off.
+        JudgeParseError: there are no steps, or the list breaks off.
     """
     answer = without_thoughts(text)
     steps: tuple[str, ...] = ()
@@ -521,7 +520,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
 
 
 def _texts_of(value: Value) -> tuple[str, ...]:
-    """Return the non-empty texts of a string (its lines), of a list, or of the strings inside its objects."""
+    """Return the non-empty texts of a string (its lines) or of a list (its strings, and the strings in its objects)."""
     texts: list[str] = []
     for entry in value.splitlines() if isinstance(value, str) else value if isinstance(value, list) else ():
         if isinstance(entry, JsonObject):
@@ -542,10 +541,10 @@ _THOUGHTS_END = compile_later(
 
 
 def without_thoughts(text: str) -> str:
-    """Return `text` with the thoughts that some models write first blanked out; all else keeps its position.
+    """Return `text` with the thoughts that some models write first blanked out; everything else keeps its position.
 
-    Thoughts that never end leave nothing. An end without a start counts where it ends or begins a line: some servers
-    swallow the start, and a judged text may hold one in a sentence.
+    Thoughts without an end tag leave nothing. An end tag without a start tag counts only at the beginning or end of a
+    line: some servers swallow the start tag, whereas a judged text may have an end tag in a sentence.
     """
     if "<" not in text:
         return text
@@ -561,7 +560,7 @@ def without_thoughts(text: str) -> str:
 
 
 def _blanked(text: str, spans: list[tuple[int, int]]) -> str:
-    """Return `text` with spaces in `spans`, but for line breaks; what follows each begins a line."""
+    """Return `text` with `spans` replaced by spaces, except for line breaks; what follows a span begins a new line."""
     parts: list[str] = []
     position = 0
     for start, end in spans:
@@ -571,7 +570,7 @@ def _blanked(text: str, spans: list[tuple[int, int]]) -> str:
 
 
 def why_unreadable(text: str, what: str) -> str:
-    """Return the problem, in words, of a reply from which no `what` can be read."""
+    """Return a message that says why no `what` could be read from a reply."""
     if not text.strip():
         return "the judge's reply is empty"
     if not without_thoughts(text).strip():

@@ -1,7 +1,7 @@
-"""Choose the texts of a test case for the judge, and write them so that nothing in them can pretend to be more.
+"""Choose which texts of a test case the judge sees, and delimit them so that no text can pose as another part.
 
-They are the input, the source, knowledge and evaluation parameters, the transcript of a conversation, and the trace of
-an agent, one step a line, as JSON.
+These are the input, the source, the knowledge and evaluation parameters, the transcript of a conversation, and an
+agent's trace, as JSON with one step per line.
 """
 
 import hashlib
@@ -20,16 +20,16 @@ _CODE_LENGTH = 16
 
 
 def fence(label: str, text: str) -> str:
-    """Return `text` between a BEGIN and an END line that carry a code made from it.
+    """Return `text` between a BEGIN and an END line with a code derived from it.
 
-    Equal texts get equal fences. To hold its own END line, a text would have to contain a piece of its own SHA-256.
+    Equal texts get equal fences. To contain its own END line, a text would have to contain part of its own SHA-256.
     """
     code = marker_code(text)
     return f"<<<BEGIN {label} {code}>>>\n{text}\n<<<END {label} {code}>>>"
 
 
 def marker_code(text: str) -> str:
-    """Return the code of a text: a piece of its hash that does not occur in it."""
+    """Return the code for a text: part of its hash, chosen so that it does not occur in the text."""
     code = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_CODE_LENGTH]
     while code in text:
         code = hashlib.sha256(f"{code}{text}".encode("utf-8", "surrogatepass")).hexdigest()[:_CODE_LENGTH]
@@ -41,12 +41,12 @@ TOOL = "tool"
 
 
 def trace_text(steps: Sequence[TraceStep]) -> str:
-    """Return the steps with all that is known of each, one a line."""
+    """Return the steps with all that is known about each, one per line."""
     return _lines([_known(step) for step in steps])
 
 
 def tools_text(steps: Sequence[TraceStep]) -> str:
-    """Return the calls of tools with their arguments, one a line."""
+    """Return the tool calls with their arguments, one per line."""
     called = [step for step in steps if step.type == TOOL]
     return _lines(
         [{"name": step.name, **({} if step.args is None else {"args": step.args})} for step in called]
@@ -74,11 +74,11 @@ ENDS = {
     "gave_up": "the user gave up",
     "limit": "the user stopped at the limit of turns",
 }
-"""How a simulated user ended a conversation, in words, by `ended_by` of its result."""
+"""How a simulated conversation ended, in words, by `ended_by` of its result."""
 
 
 def transcript(turns: Sequence[Turn], *, first: int = 1) -> str:
-    """Return turns as text, numbered from `first`, each between markers of its own: no turn can pretend to be two."""
+    """Return the turns as text, numbered from `first`; each has its own fence, so that no turn can pose as two."""
     if not turns:
         return NOTHING_SAID
     return "\n".join(
@@ -87,18 +87,18 @@ def transcript(turns: Sequence[Turn], *, first: int = 1) -> str:
 
 
 def said(turn: Turn) -> str:
-    """Return what was said in a turn; calls of tools stand below it as JSON, one a line."""
+    """Return the content of a turn, followed by its tool calls as JSON, one per line."""
     calls = [json.dumps(call, ensure_ascii=False, default=str) for call in turn.tool_calls]
     return "\n".join(filter(None, (turn.content, *(f"calls {call}" for call in calls))))
 
 
 def last_words(turns: Sequence[Turn]) -> str | None:
-    """Return what the user said last; None where the user said nothing."""
+    """Return the content of the user's last turn, or None if there is none."""
     return next((turn.content for turn in reversed(turns) if turn.role == USER), None)
 
 
 def answers_in(turns: Sequence[Turn]) -> Iterator[int]:
-    """Yield where the assistant's answers are, from 0. A turn that only calls tools is none, unless it is the last."""
+    """Yield the indexes of the assistant's answers; a turn with only tool calls counts only if it is the last."""
     for place, turn in enumerate(turns):
         is_answer = bool(turn.content) or not turn.tool_calls or place == len(turns) - 1
         if turn.role == ASSISTANT and is_answer:
@@ -113,11 +113,11 @@ def answers_alone(turns: Sequence[Turn]) -> str:
 
 
 def cases_of_answers(case: JudgedCase, window: int) -> tuple[tuple[int, JudgedCase], ...]:
-    """Return a case for each answer of a conversation, with the number of its turn, from 1.
+    """Return a case for each answer of a conversation, with the number of its turn, counted from 1.
 
     Args:
-        case: of the whole conversation.
-        window: how many turns a judge sees, the answer among them.
+        case: the whole conversation.
+        window: how many turns the judge sees, including the answer.
     """
     turns = case.turns or ()
     return tuple((place + 1, _case_of_answer(case, turns, place, window)) for place in answers_in(turns))
@@ -154,7 +154,7 @@ PARAM_LABELS: Mapping[str, str] = {
     "context": "Context",
     "retrieval_context": "Retrieval Context",
 }
-"""The evaluation parameters in the order in which a judge sees them, with the names that it sees."""
+"""The evaluation parameters, in the order in which a judge sees them, with their labels."""
 
 _ABOUT_CONVERSATION = frozenset({"role", "scenario", "turns", "expected_outcome"})
 _OF_TRACE: Mapping[str, Callable[[Sequence[TraceStep]], str]] = {
@@ -162,19 +162,19 @@ _OF_TRACE: Mapping[str, Callable[[Sequence[TraceStep]], str]] = {
     "tools_called": tools_text,
 }
 _IN_TURNS = frozenset({"input", "actual_output"})
-# Most cases have few of these, and nothing else can stand in for them.
+# Most cases have few of these, and they have no fallback, so that None settles that they are missing.
 _OF_FIELDS = frozenset({"prompt", "turns", "trace", "expected_output", "context", "retrieval_context"})
 
-# The order counts: the first variable that has a text is taken.
+# In order of precedence: the first variable with a text is used.
 _SOURCE_VARS = ("Document", "document", "source", "article", "conversation", "text")
 _QUESTION_VARS = ("query", "prompt")
 _KNOWLEDGE_VARS = ("context", "knowledge", "retrieval_context")
 
 
 class Source(Struct, frozen=True):
-    """The text that a dimension compares the output with.
+    """The text that the output is compared with for a dimension.
 
-    `found_in` says where the text comes from (`vars.article`); `knowledge` is a context text that exists besides.
+    `found_in` says where the text comes from (`vars.article`); `knowledge` is an additional context text, or None.
     """
 
     text: str
@@ -183,7 +183,7 @@ class Source(Struct, frozen=True):
 
 
 def as_text(value: JsonValue) -> str:
-    """Return a value as a judge is shown it: text as it is, several texts numbered, anything else as JSON."""
+    """Return a value as shown to a judge: a text unchanged, several texts numbered, anything else as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
@@ -196,7 +196,7 @@ def as_text(value: JsonValue) -> str:
 
 
 def resolve_input(case: JudgedCase) -> str:
-    """Return the test's input, else vars.input, else the rendered prompt; empty when there is none."""
+    """Return the test's input, or else vars.input, or else the rendered prompt; empty if there is none."""
     for value in (case.input, case.vars.get("input"), case.rendered_prompt):
         if not _is_blank(value):
             return as_text(value)
@@ -204,21 +204,21 @@ def resolve_input(case: JudgedCase) -> str:
 
 
 def rated_output(case: JudgedCase) -> str:
-    """Return the output that a dimension is judged on: of a whole conversation, all answers of the assistant."""
+    """Return the output that a dimension rates; for a whole conversation, all answers of the assistant."""
     if case.turns is None or case.rates_answer:
         return as_text(case.actual_output)
     return answers_alone(case.turns)
 
 
 def with_all_answers(case: JudgedCase) -> JudgedCase:
-    """Return a case whose output is all answers of its conversation, which is shown beside them."""
+    """Return the case with all answers of its conversation as the output, shown along with the conversation."""
     if case.turns is None or case.rates_answer:
         return case
     return replace(case, actual_output=rated_output(case), rates_answer=True)
 
 
 def resolve_source(case: JudgedCase) -> Source:
-    """Return what a dimension is judged against, by the order in docs/reference/geval.md, and the context beside it."""
+    """Return the source for a dimension, by the order in docs/reference/geval.md, and any additional context."""
     source_candidates = [
         ("source", case.source),
         ("turns", None if case.turns is None else transcript(case.turns, first=case.first_turn)),
@@ -241,8 +241,8 @@ def resolve_source(case: JudgedCase) -> Source:
 
 
 def present_texts(case: JudgedCase) -> dict[str, str]:
-    """Return the texts of the evaluation parameters that the case has, in the judge's order, always with the output."""
-    # An output may be empty, and is judged as that; an empty input is a missing one.
+    """Return the texts of the evaluation parameters that the case has, in the judge's order; always with the output."""
+    # An empty output is judged like any other, whereas an empty input counts as missing.
     return {
         name: text
         for name in PARAM_LABELS
@@ -252,7 +252,7 @@ def present_texts(case: JudgedCase) -> dict[str, str]:
 
 
 def missing_params(params: Sequence[str] | None, case: JudgedCase) -> tuple[str, ...]:
-    """Return those of the named parameters that the case lacks; none when None is named."""
+    """Return the named parameters that the case lacks; empty if `params` is None."""
     if params is None:
         return ()
     present = present_texts(case)
@@ -260,10 +260,10 @@ def missing_params(params: Sequence[str] | None, case: JudgedCase) -> tuple[str,
 
 
 def chosen_texts(params: Sequence[str] | None, case: JudgedCase) -> dict[str, str]:
-    """Return the parameters to show with their texts, in the judge's order: the named ones, else all that the case has.
+    """Return the texts to show, in the judge's order: of the named parameters, or else of all that the case has.
 
     Raises:
-        MissingParamsError: the case lacks a named one.
+        MissingParamsError: the case lacks a named parameter.
     """
     present = present_texts(case)
     if params is None:
@@ -274,10 +274,10 @@ def chosen_texts(params: Sequence[str] | None, case: JudgedCase) -> dict[str, st
 
 
 def _each_medium_once(texts: dict[str, str]) -> dict[str, str]:
-    """Return the texts without the images and recordings that another shows already, which are paid for each time."""
+    """Return the texts without the images and recordings that another text already shows, as each copy costs money."""
     if not MEDIA_FIELDS.keys() & texts.keys():
         return texts
-    # The output is not known when steps are asked for, and these hang on what is shown.
+    # Steps depend on which parameters are shown, and are requested before the output is known.
     others = [text for name, text in texts.items() if name not in MEDIA_FIELDS and name != "actual_output"]
     shown = dict(texts)
     for name in MEDIA_FIELDS.keys() & texts.keys():
@@ -287,7 +287,7 @@ def _each_medium_once(texts: dict[str, str]) -> dict[str, str]:
 
 
 def media_text(name: str, case: JudgedCase) -> str:
-    """Return the markers of the images or of the audio that a case has, one a line; of equal ones one."""
+    """Return the markers of a case's images or recordings, one per line, without duplicates."""
     kind = MEDIA_FIELDS[name]
     own = case.images if name == "images" else case.audio
     return "\n".join(
@@ -296,7 +296,7 @@ def media_text(name: str, case: JudgedCase) -> str:
 
 
 def _is_shown(name: str, case: JudgedCase) -> bool:
-    """Return whether a judge sees a parameter that no one named: of a conversation its turns tell what was asked."""
+    """Return whether a parameter is shown by default; in a conversation the turns already show input and output."""
     if name in _OF_TRACE:
         return name == "trace" and case.shows_trace
     if case.turns is None:
@@ -305,7 +305,7 @@ def _is_shown(name: str, case: JudgedCase) -> bool:
 
 
 def param_text(name: str, case: JudgedCase) -> str:
-    """Return the text of an evaluation parameter; empty when the case lacks it."""
+    """Return the text of an evaluation parameter; empty if the case lacks it."""
     if name == "input":
         return resolve_input(case)
     if name in MEDIA_FIELDS:

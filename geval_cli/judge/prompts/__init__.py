@@ -1,1 +1,1 @@
-"""The texts that judges are shown, one file each; `$name` stands for what `geval_cli.judge.prompt` puts in."""
+"""The texts that judges are shown, one file each; `geval_cli.judge.prompt` fills in `$name` placeholders."""
