@@ -1,1 +1,1 @@
-"""The stack around every model call: shared, cached, fanned out, retried, adapted to the server, limited."""
+"""The stack around every model call: deduplication, cache, fan-out, retries, adaptation to the server, and limits."""

@@ -1,6 +1,6 @@
-"""The budget layer: nothing more leaves once a run has taken as much money, or as many requests, as it may.
+"""The budget layer: no more requests are sent once a run has spent its money or its number of requests.
 
-What a run's calls took is added up whether or not a result came of them (`Spending`).
+The usage of a run's calls is added up whether or not they led to a result (`Spending`).
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from geval_cli.records import ModelResponse, Purpose, Role, Usage
 UsageByRole = Mapping[Role, Usage]
 
 _NOTE_EVERY_S = 0.02
-"""So much of what cases without a result have cost is forgotten when the process is killed."""
+"""When the process is killed, at most this much of the spending on cases without a result is lost."""
 
 
 class Spending(Struct):
-    """Adds up the calls of one process of a run.
+    """The sum of the calls of one process of a run.
 
     Attributes:
-        before: what earlier processes of the run spent on results that stay.
+        before: what earlier processes of the run spent on results that are kept.
         carried: what they spent beyond that.
     """
 
@@ -48,7 +48,7 @@ class Spending(Struct):
     _next_note_s: float = 0.0
 
     def add(self, event: RunEvent) -> bool:
-        """Count an event if it is a call that took something; whether it was one."""
+        """Count an event if it is a call that used anything, and return whether it is."""
         if not isinstance(event, ModelCalled):
             return False
         usage = event.usage
@@ -61,7 +61,7 @@ class Spending(Struct):
         return True
 
     def is_note_due(self) -> bool:
-        """Return whether it is time to store the total again; asking so begins the next wait."""
+        """Return whether it is time to store the total again; a call that returns True starts the next interval."""
         now = time.monotonic()
         if now < self._next_note_s:
             return False
@@ -75,23 +75,23 @@ class Spending(Struct):
 
     @property
     def total(self) -> dict[Role, Usage]:
-        """All that was spent on the run so far."""
+        """Return all that was spent on the run so far, by role."""
         return combined(combined(self.before, self.carried, operator.add), self._called, operator.add)
 
     @property
     def usage(self) -> Usage:
-        """All that was spent, whatever for."""
+        """Return all that was spent on the run so far, over all roles."""
         return sum(self.total.values(), Usage())
 
     def with_results(self, usage: UsageByRole) -> dict[Role, Usage]:
-        """Return the cost of a run whose results add up to `usage`: cases that were cut short cost something too."""
+        """Return the cost of a run whose results add up to `usage`, including that of cases that were cut short."""
         return combined(combined(usage, self.carried, operator.add), self.total, larger)
 
 
 def combined(
     first: UsageByRole, second: UsageByRole, how: Callable[[Usage, Usage], Usage]
 ) -> dict[Role, Usage]:
-    """Return the usage of each role, put together."""
+    """Return the usage of each role, with the values of both mappings combined by `how`."""
     present = {Role.GENERATION, Role.JUDGE, *first, *second}
     return {
         role: how(first.get(role, Usage()), second.get(role, Usage())) for role in Role if role in present
@@ -99,7 +99,7 @@ def combined(
 
 
 def larger(first: Usage, second: Usage) -> Usage:
-    """Return the larger one in each respect; a cost is unknown when one of the two is."""
+    """Return the larger value of each field; the cost is unknown when either cost is."""
     is_known = first.cost_usd is not None and second.cost_usd is not None
     return Usage(
         max(first.requests, second.requests),
@@ -112,7 +112,10 @@ def larger(first: Usage, second: Usage) -> Usage:
 
 
 def beyond(total: Usage, part: Usage) -> Usage:
-    """Return `total` less `part`; an unknown cost stays with the part when it is unknown there."""
+    """Return `total` minus `part`, at least 0 in each field.
+
+    If the cost of `part` is unknown, the difference costs 0; if only that of `total` is, so is that of the difference.
+    """
     is_known = total.cost_usd is not None and part.cost_usd is not None
     cost_usd = max((total.cost_usd or 0.0) - (part.cost_usd or 0.0), 0.0) if is_known else None
     return Usage(
@@ -133,18 +136,18 @@ MORE_HINT = "allow more with --max-cost or --max-requests"
 
 
 class Budget(Struct):
-    """A bound on spending, and the sum of what was spent.
+    """A limit on spending, and the sum of what was spent.
 
     Attributes:
-        max_cost_usd: US dollars for answers; None for no bound. Exceeded by one request of each kind at most, as far as
-            requests of a kind cost alike.
-        max_requests: requests that may leave, repetitions among them; None for no bound. Never exceeded.
+        max_cost_usd: US dollars for answers; None for no limit. Exceeded by at most one request of each kind, provided
+            that requests of a kind cost about the same.
+        max_requests: requests that may be sent, including retries; None for no limit. Never exceeded.
         cost_usd, requests: what was spent so far.
-        reserved_usd: what batches that are not answered yet are expected to cost.
+        reserved_usd: the expected cost of batches that are not answered yet.
         whole: the budget that this one is a part of; see `part`.
-        hint: what can be done when it is used up.
-        begun_at: how many requests had left when this part of a run's budget was given out; its first case begins
-            even if it does not pay for all of it.
+        hint: what the user can do when the budget is used up.
+        begun_at: how many requests had been sent when this part of a run's budget was assigned; its first case starts
+            even if the part does not cover all of it.
     """
 
     max_cost_usd: float | None = None
@@ -159,17 +162,17 @@ class Budget(Struct):
     _ended: BudgetError | None = None
 
     def part(self, max_requests: int | None) -> "Budget":
-        """Return a budget of so many requests whose costs count here, too: the bound on money is that of the whole.
+        """Return a budget of `max_requests` requests that shares the cost limit of this one: its costs count here, too.
 
-        What two parts have under way at a time is reserved by each of them alone.
+        Two parts in use at the same time do not see each other's reservations for requests under way.
         """
         return Budget(self.max_cost_usd, max_requests, whole=self, hint=self.hint)
 
     def check(self) -> None:
-        """Check that one more request may leave.
+        """Check that one more request may be sent.
 
         Raises:
-            BudgetError: the budget is used up, or nobody can say any more how much of it is.
+            BudgetError: the budget is used up, or it is unknown how much of it is.
         """
         if self.whole is not None:
             self.whole.check()
@@ -189,24 +192,24 @@ class Budget(Struct):
             )
 
     def take_request(self) -> None:
-        """Count a request that is about to leave.
+        """Count a request that is about to be sent.
 
         Raises:
-            BudgetError: as `check`; the request must not leave.
+            BudgetError: as in `check`; the request must not be sent.
         """
         self.check()
         self.requests += 1
 
     def leaves_room_beside(self, reserved_usd: float) -> bool:
-        """Return whether there is money left when what is under way costs `reserved_usd`."""
+        """Return whether any money is left if the requests under way cost `reserved_usd`."""
         if self.whole is not None:
             return self.whole.leaves_room_beside(reserved_usd + self.reserved_usd)
-        # Ten times 0.1 are a little less than 1 here, and no reason for an eleventh.
+        # In floating point, ten times 0.1 is a little less than 1; without the tolerance an eleventh would be sent.
         spent_usd = self.cost_usd + self.reserved_usd + reserved_usd
         return self.max_cost_usd is None or spent_usd < self.max_cost_usd * (1 - ROUNDING)
 
     def part_that_fits(self, expected_usd: Sequence[float]) -> int:
-        """Return how many of these requests, from the first one on, may be submitted together."""
+        """Return how many of these requests, counted from the first one, may be submitted together."""
         count = len(expected_usd)
         if self.max_requests is not None:
             count = min(count, self.max_requests - self.requests)
@@ -218,18 +221,18 @@ class Budget(Struct):
         return max(count, 0)
 
     def hand_in(self, requests: int, expected_usd: float) -> None:
-        """Count requests that are submitted together, and reserve what they are expected to cost."""
+        """Count requests that are submitted together, and reserve their expected cost."""
         self.requests += requests
         self.reserved_usd += expected_usd
 
     def pay(self, cost_usd: float) -> None:
-        """Count what an answer cost."""
+        """Count the cost of an answer."""
         self.cost_usd += cost_usd
         if self.whole is not None:
             self.whole.pay(cost_usd)
 
     def end(self, message: str, *, hint: str) -> None:
-        """Let nothing more leave, for a reason from outside: results that cannot be stored, for example."""
+        """Stop all further requests for an external reason, such as results that cannot be stored."""
         self._ended = BudgetError(message, hint=hint)
 
     @property
@@ -239,24 +242,24 @@ class Budget(Struct):
 
     @property
     def unpriced(self) -> str | None:
-        """Return the provider that `give_up` was told of, if it was."""
+        """Return the label of the provider passed to `give_up`; None if it was not called."""
         return self._unpriced
 
     def give_up(self, provider_label: str) -> None:
-        """Let nothing more leave: the cost of an answer is unknown, and no earlier one tells what to expect."""
+        """Stop all further requests: the cost of an answer is unknown, and no earlier one shows what to expect."""
         self._unpriced = provider_label
         if self.whole is not None:
             self.whole.give_up(provider_label)
 
 
 _FREE = frozenset({"echo", "scripted"})
-"""Kinds of providers whose answers stand in the config: nobody waits for them when a run is to stop."""
+"""Kinds of providers whose answers are written in the config: a run that is to stop does not wait for them."""
 
 
 class BudgetLayer:
-    """A layer that lets a request leave if the budget allows one more and the run is not to stop, and counts it.
+    """A layer that lets a request through, and counts it, if the budget allows one more and the run is not stopping.
 
-    It stands behind the retries and the cache, so that each repetition counts and cached answers do not.
+    It comes after the retries and the cache, so that each retry counts and cached answers do not.
     """
 
     def __init__(
@@ -267,14 +270,14 @@ class BudgetLayer:
         wire: Wire,
         note: Callable[[ModelCall], None],
     ) -> None:
-        """Build the layer; `note` is told of each request that leaves."""
+        """Build the layer; `note` is called with each request that is sent."""
         self._budget = budget
         self._check_provider = check_provider
         self._wire = wire
         self._note = note
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
-        # Before anything is counted: a provider whose key was refused is asked nothing.
+        # Before anything is counted: a provider whose key was refused is not called.
         self._check_provider(call.provider)
         self._wire.check()
         self._budget.take_request()
@@ -290,7 +293,7 @@ class BudgetLayer:
 
 
 class _Kind(Struct, frozen=True):
-    """A key for requests that should cost alike: of one purpose, to one model."""
+    """A key for requests that should cost about the same: the same purpose, sent to the same model."""
 
     server: ServerKey
     role: Role
@@ -314,21 +317,21 @@ class _Price(Struct):
         self.characters += characters * answers
 
     def expected_usd(self, *, answers: int, characters: int) -> float:
-        """Return the mean cost so far, or in proportion more for a question that is longer than the mean one."""
+        """Return the mean cost so far, increased in proportion for a request longer than the mean."""
         each_usd, usual = self.cost_usd / self.answers, self.characters / self.answers
         return each_usd * answers * max(1.0, characters / max(usual, 1.0))
 
 
 class CostReservation:
-    """A layer that keeps a bound on money with many requests under way, by reserving what each is expected to cost.
+    """A layer that enforces the cost limit with many requests under way, by reserving the expected cost of each.
 
-    The first request of each kind goes alone, and its cost is what the next ones of it are expected to take. A request
-    for which no money would be left waits until those under way have been answered. An answer that does not say what it
-    took is charged what was reserved. It stands above the limits, so that a call that waits here holds no slot.
+    The first request of each kind goes alone, and its cost is the expected cost of the next ones. A request that no
+    money would be left for waits until those under way have been answered. An answer that does not report its usage is
+    charged the reserved amount. The layer comes before the limits, so that a call that waits here holds no slot.
     """
 
     def __init__(self, budget: Budget, *, begin: Callable[[OpenCase], Awaitable[None]]) -> None:
-        """Build the layer; `begin` waits until a case may begin, before any money is set aside for its answer."""
+        """Build the layer; `begin` waits until a case may start, before any money is reserved for its answer."""
         self._budget = budget
         self._begin = begin
         self._prices: defaultdict[_Kind, _Price] = defaultdict(_Price)
@@ -356,14 +359,14 @@ class CostReservation:
             if isinstance(error, ProviderTimeoutError) or error.has_begun:
                 self._pay_out(call, set_aside_usd)
             raise
-        except ProviderRequestError as error:  # of a program, which says what it took
+        except ProviderRequestError as error:  # from a program, which reports its cost
             if error.cost_usd:
                 self._pay_out(call, error.cost_usd)
             raise
         else:
             cost_usd = response.usage.cost_usd
             if cost_usd is not None:
-                # What a filter refused for nothing does not tell what others cost.
+                # An answer that a filter withheld free of charge does not show what others cost.
                 if cost_usd or not all(withheld(choice.finish_reason) for choice in response.choices):
                     characters = call.request.characters
                     price.learn(cost_usd, answers=len(response.choices), characters=characters)
@@ -374,9 +377,9 @@ class CostReservation:
                 self._budget.give_up(call.provider.label)
             return response
         finally:
-            # End a reservation, however its request ended, and let all who wait look again.
+            # End the reservation, however its request ended, and let all waiting calls check again.
             self._under_way -= 1
-            # Rounding may leave a rest, for whose end a call that no other will wake would wait.
+            # Rounding may leave a remainder, and a call that waits for it would never be woken.
             self._reserved_usd = self._reserved_usd - set_aside_usd if self._under_way else 0.0
             price.is_asked = False
             waiting, self._waiting = self._waiting, []
@@ -387,11 +390,11 @@ class CostReservation:
     def _pay_out(self, call: ModelCall, cost_usd: float) -> None:
         self._budget.pay(cost_usd)
         case = OPEN_CASE.get()
-        if case is not None and call.request.purpose is not Purpose.STEPS:  # those serve other cases, too
+        if case is not None and call.request.purpose is not Purpose.STEPS:  # steps serve other cases, too
             case.cost_usd += cost_usd
 
     async def _reserve(self, price: _Price, call: ModelCall) -> float:
-        """Wait until the request may leave, and return what is reserved for it: 0 for the first of its kind.
+        """Wait until the request may be sent, and return the amount reserved for it: 0 for the first of its kind.
 
         Raises:
             BudgetError: the money is used up.
@@ -415,16 +418,16 @@ class CostReservation:
 
 
 class _Expense(Struct):
-    """The cost of one call so far: of its answers, and of attempts that brought none and were charged all the same."""
+    """The cost of one call so far: of its answers, and of failed attempts that were charged nevertheless."""
 
     answered: Usage = Usage()
     failed: Usage = Usage()
 
 
 class Ledger:
-    """A layer that notes what each attempt of a call took, for whoever tells the run what the call has cost.
+    """A layer that records the usage of each attempt of a call, so that the run can report the call's full cost.
 
-    It stands inside all that repeats a request, or makes several of one: there single failures are forgotten.
+    It sits inside the layers that repeat a request or split it into several, which forget single failures.
     """
 
     def __init__(self) -> None:
@@ -442,7 +445,7 @@ class Ledger:
         return response
 
     def close(self, number: int) -> tuple[Usage, Usage]:
-        """Return what the call of this number took for its answers and for its failures, and forget it."""
+        """Return the usage of the answers and of the failures of the call with this number, and forget it."""
         expense = self._expenses.pop(number, None)
         return (Usage(), Usage()) if expense is None else (expense.answered, expense.failed)
 

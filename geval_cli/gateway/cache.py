@@ -1,7 +1,7 @@
-"""The cache layers: `CacheRead` recalls answers, `CacheWrite` commits them, `Offline` refuses the rest.
+"""The cache layers: `CacheRead` returns stored answers, `CacheWrite` stores new ones, `Offline` refuses the rest.
 
-Equal requests under way at the same time are sent once, and the answer goes to all callers: `SingleFlight` does it for
-the calls of one gateway, `Claimed` for all processes that share a cache.
+Equal requests under way at the same time are sent once, and the answer goes to all callers: `SingleFlight` does this
+for the calls of one gateway, `Claimed` for all processes that share a cache.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class _Flight(Struct):
     waiters: list[asyncio.Future[ModelResponse]] = field(default_factory=list)
 
     def land(self, *, is_counted: bool) -> None:
-        """Hand the outcome to all who still wait; the first of them bears its cost, whoever began the call."""
+        """Pass the outcome to all waiting callers; the first of them bears its cost, whoever started the call."""
         if self.task.cancelled():
             for waiter in self.waiters:
                 waiter.cancel()
@@ -60,13 +60,13 @@ _LONGEST_LOOK_S = 0.25
 
 
 class Claimed:
-    """A layer that passes a call on when no other process asks the same, so that the cache has the answer by then.
+    """A layer that holds a call back while another process sends the same, so that the cache has the answer afterwards.
 
-    It stands above the look-up in the cache: whoever gets a claim later finds what was kept under it. Equal calls with
-    different numbers of samples share the first one, so that one claim for each call is enough.
+    It comes before the cache lookup: a process that gets the claim later finds the answer stored under it. Equal calls
+    with different numbers of samples share the first sample, so one claim per call is enough.
 
-    A holder that is alive may take long, through retries and a server's limits; one that hangs must not stop others.
-    So a call waits as long as claims are given back, and a request's time-out after the last of them.
+    The holder of a claim may be alive and still take long, because of retries and a server's limits; but one that hangs
+    must not stop the others. So a call waits as long as claims are being released, plus one request timeout.
     """
 
     def __init__(self, claims: Claims, *, runtime: Runtime, wire: Wire) -> None:
@@ -87,7 +87,7 @@ class Claimed:
             self._claims.give_back(key)
 
     async def _wait(self, key: str, most_s: float) -> bool:
-        """Wait for a claim; False when its holder seems to hang.
+        """Wait for a claim; return False when its holder seems to hang.
 
         Raises:
             StoppedError: the run is to stop.
@@ -105,10 +105,10 @@ class Claimed:
 
 
 class SingleFlight:
-    """A layer that joins equal calls: one task does the work, so that a cancelled caller takes it from no other.
+    """A layer that joins equal calls: one task does the work, so that cancelling one caller does not affect the others.
 
-    Each caller has a future of its own, which is settled when that task is done: `asyncio.shield` does the same, in
-    twice as many turns of the event loop for every request of a run.
+    Each caller has its own future, which is settled when the task is done: `asyncio.shield` would do the same, but
+    needs twice as many turns of the event loop for every request of a run.
     """
 
     def __init__(self, *, is_for_one_run: bool) -> None:
@@ -127,7 +127,7 @@ class SingleFlight:
         return await self._wait(call.keys)
 
     async def aclose(self) -> None:
-        """Cancel what is under way, and all who wait for it."""
+        """Cancel the calls under way and all callers that wait for them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -152,7 +152,7 @@ class SingleFlight:
                 flight.task.cancel()
             raise
         finally:
-            # Both hold the error, whose traceback holds this frame: a cycle for each call that fails.
+            # Both hold the error, whose traceback holds this frame: a reference cycle for each call that fails.
             del flight, waiter
 
     def _take_from_table(self, flight: _Flight, keys: tuple[str, ...]) -> None:
@@ -161,14 +161,14 @@ class SingleFlight:
 
 
 _VERSION = 1
-"""Raised when the meaning of a stored answer changes, so that older ones are asked for again."""
+"""Increased when the meaning of a stored answer changes, so that older answers are requested again."""
 
 
 def choice_keys(identity: ProviderIdentity, request: ModelRequest) -> tuple[str, ...]:
     """Return the keys of all samples of `request`, in the order of its `sample_indexes`.
 
-    Each is 64 hexadecimal digits, the same on every machine and in every process. How many samples are asked for
-    together does not change them, nor on whose behalf they are asked for.
+    Each key is 64 hexadecimal digits, the same on every machine and in every process. It depends neither on how many
+    samples are requested together nor on the case they are requested for.
     """
     question = hashlib.sha256(_question_bytes(identity, request))
     return tuple([_sample_key(question.copy(), index) for index in request.sample_indexes])
@@ -181,7 +181,7 @@ def _question_bytes(identity: ProviderIdentity, request: ModelRequest) -> bytes:
         identity.kind,
         identity.model,
         identity.endpoint,
-        # Sorted at this level only: inside a value (a JSON Schema, say) order can change what a model writes.
+        # Sorted at this level only: inside a value, such as a JSON Schema, order can change what a model writes.
         sorted((name, value) for name, value in params.items() if name != "n" and value is not None),
         [_said(message) for message in request.messages],
         request.want_logprobs,
@@ -198,7 +198,7 @@ def _question_bytes(identity: ProviderIdentity, request: ModelRequest) -> bytes:
 
 
 def _said(message: Message) -> list[JsonValue]:
-    if not message.further:  # as with most, whose keys stay what they were
+    if not message.further:  # as with most messages; this keeps their keys unchanged
         return [message.role, message.content]
     return [message.role, message.content, dict(message.further)]
 
@@ -210,16 +210,16 @@ def _sample_key(question: "hashlib._Hash", sample_index: int) -> str:
 
 _MEMORY_WEIGHT = 400_000  # about 64 MB: a token probability takes 150 bytes, and a reply may have thousands
 _MEMORY_BESIDE_A_STORE = 40_000
-# Its key, its records and its place in the dict: 40 times the 150 bytes of one token probability.
+# The key, the records and the dict entry of a choice: 40 times the 150 bytes of one token probability.
 _ENTRY_WEIGHT = 40
 _CHARACTERS_PER_WEIGHT = 150
 
 _SELF_CONTAINED = frozenset({"echo", "scripted"})
-"""Kinds of providers whose answers stand in the config: nothing is asked, on this machine or elsewhere."""
+"""Kinds of providers whose answers are written in the config: they send no request, to this machine or any other."""
 
 
 class ChoiceStore(Protocol):
-    """A place that keeps choices between runs; `store.cache.CacheOfRun` is one."""
+    """A store that keeps choices between runs, such as `store.cache.CacheOfRun`."""
 
     async def get_many(
         self, keys: Sequence[str], *, since: float | None = None
@@ -231,7 +231,7 @@ class ChoiceStore(Protocol):
 
 
 class Memory:
-    """Choices kept in memory, least recently used out first. `weight` bounds them, in units of about 150 bytes."""
+    """An in-memory LRU cache of choices. `weight` is its capacity, in units of about 150 bytes."""
 
     def __init__(self, weight: int = _MEMORY_WEIGHT) -> None:
         self.most = weight
@@ -239,13 +239,13 @@ class Memory:
         self._weight = 0
 
     def get(self, keys: Sequence[str]) -> dict[str, StoredChoice]:
-        """Return those of `keys` that are there."""
+        """Return the choices stored under `keys`; missing keys are left out."""
         found = {key: self._choices.pop(key) for key in keys if key in self._choices}
         self._choices.update(found)
         return found
 
     def put(self, choices: Mapping[str, StoredChoice]) -> None:
-        """Keep `choices`, and forget those that no one has asked for in the longest time when there is no room."""
+        """Store `choices`, and evict the least recently used ones when there is no room."""
         for key, stored in choices.items():
             older = self._choices.pop(key, None)
             self._choices[key] = stored
@@ -254,7 +254,7 @@ class Memory:
             self.remove([next(iter(self._choices))])
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Forget those of `keys` that are there."""
+        """Remove the choices stored under `keys`; missing keys are ignored."""
         for key in keys:
             stored = self._choices.pop(key, None)
             if stored is not None:
@@ -262,11 +262,11 @@ class Memory:
 
 
 class CachedAnswers:
-    """The answers of a run and, unless `since` forbids it, of runs before it.
+    """The answers of a run and, unless `since` excludes them, of earlier runs.
 
-    Answers that are not to outlive the run are in memory only. So are those of the run that were asked for last, as
-    every test asks for the same steps. A cache that breaks ends no run: the user is told once, and answers are kept
-    in memory from then on. One that can still be read, though not written to, goes on giving what it has.
+    Answers that are not to outlive the run are kept in memory only. The run's most recently used answers are in memory
+    as well, since every test needs the same steps. A broken cache does not end the run: the user is told once, and
+    answers are kept in memory from then on. A cache that can be read but not written to continues to be read.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class CachedAnswers:
         is_for_one_run: bool = False,
         is_in_passes: bool = False,
     ) -> None:
-        """Hold answers; `is_in_passes` says that cases may be given up and done again, and count only when done."""
+        """Hold answers; `is_in_passes` says that cases may be given up and redone, and count only when done."""
         self._store = store
         self._is_written = is_written
         self._memory = Memory(_MEMORY_WEIGHT if store is None else _MEMORY_BESIDE_A_STORE)
@@ -290,29 +290,29 @@ class CachedAnswers:
         self._used_in_pass: set[int] = set()
 
     def at_hand(self, call: ModelCall) -> ModelResponse | None:
-        """Return the answer to `call` if all of it is in memory, else None."""
-        # Most tests ask for steps that are long known: the stack, and its task for each call, would be wasted on them.
+        """Return the answer to `call` if all of it is in memory, otherwise None."""
+        # Most tests need steps that are known already: the stack, with its task for each call, would be wasted on them.
         found = self._memory.get(call.keys)
         if not found or len(found) < len(call.keys):
             return None
         return self.recalled(dict(zip(call.request.sample_indexes, found.items(), strict=True)))
 
     def recalled(self, known: Mapping[int, tuple[str, StoredChoice]]) -> ModelResponse:
-        """Return the known choices, by sample, as a response; those that the run has used before do not count again."""
+        """Return the known choices, given by sample, as a response; those that the run has used do not count again."""
         new = [key for key, _ in known.values() if not self._is_used(key)]
         self._note_used(new)
         stored = {index: choice for index, (_, choice) in known.items()}
         bought = self._bought
         if bought is None or not any(map(bought.may_hold, new)):
             return recalled(stored, new=len(new))
-        # An earlier pass has bought it for a case that was not done then: its cost belongs to that case still.
+        # An earlier pass paid for these, for cases that were not done then: the cost still belongs to those cases.
         again = [choice for key, choice in known.values() if key in set(new) and bought.may_hold(key)]
         found = recalled(stored, new=len(new) - len(again))
         retold = sum(map(_usage_of, again), Usage())
         return replace(found, usage=found.usage + retold, retold=retold, cached=len(again) < len(new))
 
     def begin_pass(self) -> None:
-        """Begin to go through the cases again: what was used for those that are not done is to count anew."""
+        """Start another pass over the cases: answers used for cases that were not done then count again."""
         self._used_in_pass.clear()
 
     def settle(self, keys: Iterable[str]) -> None:
@@ -351,7 +351,7 @@ class CachedAnswers:
         return found
 
     async def keep(self, call: ModelCall, choices: Mapping[str, StoredChoice]) -> None:
-        """Keep `choices` of `call`, given by key."""
+        """Store the `choices` of `call`, given by key."""
         self._note_used(choices)
         if self._bought is not None:
             for key in choices:
@@ -364,7 +364,7 @@ class CachedAnswers:
         self._memory.put(choices)
 
     async def forget(self, call: ModelCall) -> None:
-        """Have the samples of `call` asked for again when somebody wants them."""
+        """Remove the samples of `call`, so that they are requested again when needed."""
         self._memory.remove(call.keys)
         if call.outlives_run and self._store is not None and self._is_written:
             try:
@@ -382,7 +382,7 @@ class CachedAnswers:
 
 
 class CacheRead:
-    """A layer that recalls known samples and passes on only the missing ones."""
+    """A layer that returns the known samples from the cache and passes on only the missing ones."""
 
     def __init__(self, answers: CachedAnswers) -> None:
         self._answers = answers
@@ -405,12 +405,12 @@ class CacheRead:
         except ProviderSettledError:
             raise
         except ProviderError:
-            return recalled  # fewer samples are better than none; a response says which it has
+            return recalled  # fewer samples are better than none; a response says which ones it contains
         return join([recalled, asked], wanted)
 
 
 class Offline:
-    """A layer that refuses every call, except to providers whose answers stand in the config."""
+    """A layer that refuses every call, except to providers whose answers are written in the config."""
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         provider = call.provider
@@ -426,7 +426,7 @@ class Offline:
 
 
 class CacheWrite:
-    """A layer that commits an answer before anybody uses it, so that a crash loses none that was paid for."""
+    """A layer that stores an answer before it is used, so that a crash loses no answer that was paid for."""
 
     def __init__(self, answers: CachedAnswers) -> None:
         self._answers = answers
@@ -444,7 +444,7 @@ def _short(key: str) -> int:
 
 
 def _usage_of(stored: StoredChoice) -> Usage:
-    """Return the usage of a choice as it was bought."""
+    """Return the usage of a choice at the time it was paid for."""
     is_batched = stored.latency_ms is None
     return replace(stored.usage, requests=1, cached_requests=0, batched_requests=int(is_batched))
 
@@ -457,7 +457,7 @@ def _weight(stored: StoredChoice) -> int:
 
 
 def recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
-    """Return `known`, by sample, as a response, of which `new` choices count as answers of the cache."""
+    """Return the choices in `known`, given by sample, as a response; `new` of them count as cache hits."""
     stored = list(known.values())
     return ModelResponse(
         choices=tuple(item.choice for item in stored),
@@ -485,7 +485,7 @@ def _stored(call: ModelCall, response: ModelResponse) -> dict[str, StoredChoice]
 
 
 def _shares(usage: Usage, count: int) -> list[Usage]:
-    """Split the usage of one request over its choices; the first ones take what does not divide evenly."""
+    """Split the usage of one request over its choices; the first ones take the remainder."""
     if count == 1:
         return [Usage(1, usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd)]
     cost_usd = None if usage.cost_usd is None else usage.cost_usd / count

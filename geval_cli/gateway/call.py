@@ -1,4 +1,4 @@
-"""The call that travels through the gateway, its layers and their clock, and responses joined and copied."""
+"""The call that passes through the gateway, the layers and their clock, and helpers that join and copy responses."""
 
 import asyncio
 import random
@@ -18,15 +18,15 @@ from geval_cli.providers.wire.finish_reasons import withheld
 from geval_cli.records import ModelRequest, ModelResponse, Role, Usage
 
 CASE_OF_TRACE: ContextVar[str | None] = ContextVar("case_of_trace", default=None)
-"""The case on whose behalf is called, for traces alone: nothing is decided by it."""
+"""The id of the case that the current task makes calls for; used for traces only, never for a decision."""
 
 
 KEYS_OF_CASE: ContextVar[list[str] | None] = ContextVar("keys_of_case", default=None)
-"""Gathers the keys of the answers that count for the case on whose behalf is called; None where nobody asks."""
+"""Collects the cache keys of the answers used for the current case; None when they are not collected."""
 
 
 COUNTS_CALL: ContextVar[Callable[[ModelCalled], object] | None] = ContextVar("counts_call", default=None)
-"""Called with what each model call takes, in this task and the tasks it starts; None where nobody counts."""
+"""Called with the `ModelCalled` event of each call made by this task and the tasks it starts; None for no counting."""
 
 
 class AheadRequest(Struct):
@@ -37,27 +37,27 @@ class AheadRequest(Struct):
 
 
 def ahead_key(label: str, request: ModelRequest) -> int:
-    """Return a number by which equal requests to one judge are known."""
+    """Return a number that is the same for equal requests to one judge."""
     return hash((label, *[str(message.content) for message in request.messages]))
 
 
 class OpenCase(Struct, eq=False):
-    """A case on whose behalf models are called, or all cases of a test whose outputs are compared with each other.
+    """A case that models are called for, or all cases of a test whose outputs are compared with each other.
 
     Attributes:
-        kind: cases of one kind need about as much as each other.
-        weight: how much of the room for cases it takes: one, or half of the outputs that wait for each other.
-        answer_calls, judge_calls: requests that it needs at least, as far as the config says so.
-        ahead: requests for what other cases need, too; those that nobody has sent yet are left to it.
-        is_judged: whether one answer does not finish it: any judge is called for it, or its turns are played.
-        judges: returns who judges, for each of its assertions.
-        is_begun: its first request may leave; those that follow go before what begins other cases.
-        is_closed: it is over, with a verdict or without.
-        is_whole: it has its verdict.
-        sent: requests that left for it, without repetitions; `shared` are those among them that serve other cases, too.
-        cost_usd: what they cost, where there is a bound on money.
-        reserved, reserved_usd: how many requests, and what costs, the budget had to leave for it when it began.
-        begun: set as soon as its first request leaves, or its answer was at hand.
+        kind: cases of the same kind need roughly the same number of requests and cost roughly the same.
+        weight: how much of the room for open cases it takes: 1, or half the number of outputs that wait for each other.
+        answer_calls, judge_calls: the minimum number of requests, as far as the config determines it.
+        ahead: requests that other cases need, too; this case has to send those that have not been sent yet.
+        is_judged: whether one answer does not finish the case: a judge is called for it, or its turns are played.
+        judges: returns the judges of each of its assertions.
+        is_begun: its first request may be sent; later requests go before those that start other cases.
+        is_closed: the case is over, with or without a verdict.
+        is_whole: the case has its verdict.
+        sent: requests sent for the case, without retries; `shared` counts those of them that also serve other cases.
+        cost_usd: what its requests cost, tracked when the budget limits cost.
+        reserved, reserved_usd: the number of requests and the cost that the budget had to cover when the case started.
+        begun: set as soon as its first request is sent, or its answer turns out to be available already.
     """
 
     kind: Hashable = None
@@ -79,7 +79,7 @@ class OpenCase(Struct, eq=False):
 
 
 OPEN_CASE: ContextVar[OpenCase | None] = ContextVar("open_case", default=None)
-"""The case on whose behalf is called; None where calls belong to no case of a run."""
+"""The case that the current task makes calls for; None for calls that are not part of a run's case."""
 
 
 class ModelCall(Struct, frozen=True):
@@ -87,11 +87,12 @@ class ModelCall(Struct, frozen=True):
 
     Attributes:
         server: the model and endpoint that answer it.
-        keys: the cache keys of its samples, by which equal requests find each other; empty when each is to be sent.
+        keys: the cache keys of its samples, which are the same for equal requests; empty when each request is to be
+            sent.
         outlives_run: answers may come from earlier runs, and are kept for later ones.
         number: counts the calls of a run.
-        attempt: counts from 1; a higher one is a repetition.
-        is_direct: it is not put into a batch.
+        attempt: counts from 1; a higher number is a retry.
+        is_direct: the request is not put into a batch.
     """
 
     provider: Provider
@@ -104,7 +105,7 @@ class ModelCall(Struct, frozen=True):
     is_direct: bool = False
 
     def for_samples(self, sample_indexes: tuple[int, ...]) -> "ModelCall":
-        """Return this call, for the given ones of its samples only."""
+        """Return this call restricted to the given samples."""
         if sample_indexes == self.request.sample_indexes:
             return self
         key_of = dict(zip(self.request.sample_indexes, self.keys, strict=False))
@@ -113,7 +114,7 @@ class ModelCall(Struct, frozen=True):
 
 
 class ServerKey(Struct, frozen=True):
-    """A model at an endpoint. All providers that lead there share its pauses and its known capabilities."""
+    """A model at an endpoint. All providers that call it share its pauses and its known capabilities."""
 
     kind: str
     endpoint: str
@@ -121,14 +122,14 @@ class ServerKey(Struct, frozen=True):
 
 
 Handler = Callable[[ModelCall], Coroutine[Any, Any, ModelResponse]]
-"""Answers a call: a layer together with all that stand further in."""
+"""Answers a call: a layer together with all layers further in."""
 
 
 class Layer(Protocol):
-    """One concern of the stack. It answers a call itself, or passes it on: never, once or many times."""
+    """One concern of the stack. A layer answers a call itself, or passes it on once or many times."""
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
-        """Answer `call`; `send_next` hands it, or another in its place, to the next layer."""
+        """Answer `call`; `send_next` passes this call, or another one instead, to the next layer."""
         ...
 
 
@@ -141,13 +142,13 @@ def compose(layers: Iterable[Layer], send: Handler) -> Handler:
 
 
 def _bind(layer: Layer, send_next: Handler) -> Handler:
-    # Not functools.partial: with a keyword it takes twice as long, in each layer, for each call.
+    # Not functools.partial: with a keyword argument it takes twice as long, in each layer of each call.
     answer = layer.__call__
     return lambda call: answer(call, send_next)
 
 
 Notice = Callable[[str], None]
-"""Tells the user something once; the text is a whole sentence."""
+"""Tells the user something once; the text is a complete sentence."""
 
 
 class Runtime(Struct, frozen=True):
@@ -155,9 +156,9 @@ class Runtime(Struct, frozen=True):
 
     Attributes:
         clock: monotonic seconds.
-        sleep: waits that many seconds.
+        sleep: waits for the given number of seconds.
         random: uniform in [0, 1).
-        now: the time as users have it, in seconds since 1970.
+        now: the wall-clock time, in seconds since 1970.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -166,15 +167,15 @@ class Runtime(Struct, frozen=True):
     now: Callable[[], float] = time.time
 
     def time_of_day(self, moment: float) -> str:
-        """Return a moment of `clock` as a wall clock shows it here: 11:42."""
+        """Return a moment of `clock` as local wall-clock time, such as 11:42."""
         return f"{datetime.fromtimestamp(self.now() + moment - self.clock()).astimezone():%H:%M}"
 
 
 class Wire(Struct):
-    """The requests of a run that are under way, and whether more may leave. Belongs to one event loop.
+    """The requests of a run that are under way, and whether more may be sent. Belongs to one event loop.
 
     Attributes:
-        under_way: requests that were sent and are not answered; those that are answered at once do not count.
+        under_way: requests sent and not yet answered, except those to providers that answer at once.
         paid: how many of them cost money.
     """
 
@@ -184,11 +185,11 @@ class Wire(Struct):
     _has_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def close(self) -> None:
-        """Let nothing more leave, as the run is to stop; what is under way may still be answered."""
+        """Stop sending requests, as the run is to stop; requests under way may still be answered."""
         self._closed.set()
 
     def check(self) -> None:
-        """Check that a request may leave.
+        """Check that a request may be sent.
 
         Raises:
             StoppedError: the run is to stop.
@@ -197,25 +198,25 @@ class Wire(Struct):
             raise StoppedError("the run was told to stop")
 
     def begin(self, *, is_paid: bool) -> None:
-        """Count a request that leaves."""
+        """Count a request that is being sent."""
         self.under_way += 1
         self.paid += is_paid
 
     def end(self, *, is_paid: bool) -> None:
-        """Count a request that was answered, or failed."""
+        """Count a request that was answered or has failed."""
         self.under_way -= 1
         self.paid -= is_paid
         if not self.under_way:
             self._has_ended.set()
 
     async def drained(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no request is under way."""
         while self.under_way:
             self._has_ended.clear()
             await self._has_ended.wait()
 
     async def sleep(self, sleeping: Awaitable[None]) -> None:
-        """Wait for `sleeping`, but no longer than until nothing more may leave."""
+        """Wait for `sleeping`, but only until `close` is called."""
         waits = [asyncio.ensure_future(sleeping), asyncio.ensure_future(self._closed.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -227,10 +228,10 @@ class Wire(Struct):
 def align(response: ModelResponse, request: ModelRequest, provider_id: str) -> ModelResponse:
     """Return `response` with its choices assigned to the first samples of `request`.
 
-    What a filter left of a judge's choices is dropped: it may hold a number, but no rating.
+    A judge's choices that a content filter withheld are dropped: such a text may contain a number, but no rating.
 
     Raises:
-        ProviderResponseError: nothing is left of a judge's choices.
+        ProviderResponseError: none of a judge's choices is left.
     """
     usage = response.usage
     choices = found = response.choices[: len(request.sample_indexes)]
@@ -242,7 +243,7 @@ def align(response: ModelResponse, request: ModelRequest, provider_id: str) -> M
             provider_id=provider_id,
             body=found[0].text,
         )
-        # It would be withheld again.
+        # The answer would be withheld again.
         error.is_retryable, error.request_id = False, response.request_id
         error.hint = "use a judge that does not withhold its verdict on such a text"
         error.cost_usd = usage.cost_usd
@@ -259,7 +260,7 @@ def align(response: ModelResponse, request: ModelRequest, provider_id: str) -> M
 
 
 def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse:
-    """Join `parts`, each aligned and at least one of them, to one response in the order of `wanted`."""
+    """Join `parts` into one response in the order of `wanted`; there must be at least one, and all must be aligned."""
     choice_of = {
         index: choice
         for part in parts
@@ -286,7 +287,7 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
 
 
 def less(usage: Usage, part: Usage) -> Usage:
-    """Return `usage` without `part` of it."""
+    """Return `usage` minus `part`, which is contained in it."""
     if part == Usage():
         return usage
     is_known = usage.cost_usd is not None and part.cost_usd is not None
@@ -308,7 +309,7 @@ def longest(latencies_ms: Iterable[float | None]) -> float | None:
 
 
 def without_cost(response: ModelResponse, *, is_counted: bool) -> ModelResponse:
-    """Return `response` for a caller who sent no request for it; it counts as cached, or not at all."""
+    """Return `response` for a caller that sent no request for it: counted as cached, or not at all."""
     count = len(response.choices) if is_counted else 0
     bought_usd = response.bought_usd if response.cached else response.usage.cost_usd
     usage = Usage(requests=count, cached_requests=count)

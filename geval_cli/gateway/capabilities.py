@@ -1,6 +1,7 @@
 """Capabilities: leave out or replace parameters that a server refuses, remember them, and tell the user once.
 
-Many samples are one of them (`FanOut`): asked for in one request if the server takes it, else in as few as it allows.
+The number of samples per request is one of them (`FanOut`): all samples are requested at once if the server supports
+it, otherwise in as few requests as it allows.
 """
 
 import asyncio
@@ -23,24 +24,24 @@ from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 
 
 class Discovery:
-    """The known features of one server, and those that a call is finding out about. Belongs to one event loop."""
+    """The known features of one server, and those that a call is testing. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._under_way: dict[str, asyncio.Future[None]] = {}
 
     async def claim(self, features: AbstractSet[str], *, patience_s: float) -> frozenset[str]:
-        """Wait until all of `features` are known, or until this call is the one to find out about those that are not.
+        """Wait until all of `features` are known, or until it is up to this call to find out about the unknown ones.
 
-        Nobody waits in vain twice: when the one that was to find out fails, all who wait for it go ahead at once.
-        Whoever gets features must `settle` them, whatever happens.
+        No call waits in vain twice: when the call that was to find out fails, all calls that wait for it proceed at
+        once. A caller that gets features must `settle` them, whatever happens.
 
         Args:
             features: what the call needs.
-            patience_s: how long to wait for others at most; after that the call goes ahead without having a claim.
+            patience_s: the longest time to wait for other calls; after that the call proceeds without a claim.
 
         Returns:
-            What this call is to find out; empty when there is nothing to find out, or waiting did not help.
+            The features that this call is to find out about; empty when all are known, or when waiting did not help.
         """
         while unknown := self.unknown(features):
             awaited = unknown & self._under_way.keys()
@@ -54,11 +55,11 @@ class Discovery:
         return frozenset()
 
     def unknown(self, features: AbstractSet[str]) -> AbstractSet[str]:
-        """Return those of `features` that no one has found out about."""
+        """Return those of `features` that are not known yet."""
         return features - self._known
 
     def settle(self, claimed: AbstractSet[str], *, known: AbstractSet[str]) -> None:
-        """End a claim. Of `claimed`, `known` need not be found out again; the rest is open to later calls."""
+        """End a claim. Of `claimed`, the features in `known` are settled; later calls may claim the rest."""
         self._known |= known
         for name in claimed:
             found = self._under_way.pop(name)
@@ -70,21 +71,22 @@ LOGPROBS = "logprobs"
 RESPONSE_FORMAT = "response_format"
 JSON_SCHEMA = "json_schema"
 
-# OpenAI's reasoning models refuse the old name; most other servers know no other.
+# OpenAI's reasoning models refuse the old name; most other servers know only the old one.
 _REPLACED_BY = {"max_tokens": "max_completion_tokens"}
-_ALWAYS_NEEDED = frozenset({"model", "messages", "n"})  # a refused `n` is the fan-out's business
+_ALWAYS_NEEDED = frozenset({"model", "messages", "n"})  # a refused `n` is handled by the fan-out
 
-# What the first call finds out while others wait, beside log-probabilities and the response format.
+# What the first call finds out while others wait, besides log-probabilities and the response format.
 _PARAMETERS_FOUND_OUT = frozenset({"temperature", "max_tokens"})
-# A refusal comes before anything is generated, so no one waits for a long answer on its account. That a server ignores
-# the wish for log-probabilities shows only in the answer, which a judge's form may have been bought for in vain.
-# Whoever asks for too many choices without waiting loses nothing: a refusal is free, and whatever comes is used.
+# A refusal comes before anything is generated, so there is no point in waiting for a long answer to see one. That a
+# server ignores the request for log-probabilities shows only in the answer, and a judge's form paid for without them is
+# wasted. A call that requests too many choices without waiting loses nothing: a refusal is free, and all choices that
+# come are used.
 _PATIENCE_S = 2.0
 _PATIENCE_FOR_LOGPROBS_S = 10.0
 
 
 class _Capabilities(Struct):
-    """The parameters that one server was found to refuse, and those still to be found out."""
+    """The parameters that one server has refused, and those still to be tested."""
 
     discovery: Discovery = field(default_factory=Discovery)
     left_out: set[str] = field(default_factory=set)
@@ -100,7 +102,7 @@ class _Capabilities(Struct):
     def adapt(
         self, request: ModelRequest, config: Mapping[str, JsonValue]
     ) -> tuple[ModelRequest, tuple[str, ...]]:
-        """Return `request` as this server takes it, and the names left out. A param of None is not sent."""
+        """Return `request` as this server accepts it, and the names left out. A param of None is not sent."""
         if not self.has_limits:
             return request, ()
         params = dict(request.params)
@@ -149,7 +151,7 @@ class _Capabilities(Struct):
 
 
 class CapabilityLayer:
-    """A layer that adapts each call to its server, and lets the first call that needs a parameter find out about it."""
+    """A layer that adapts each call to its server; the first call that needs a parameter tests its support."""
 
     def __init__(self, notice: Notice) -> None:
         self._notice = notice
@@ -183,7 +185,7 @@ class CapabilityLayer:
             except UnsupportedParameterError as error:
                 if error.parameter in _ALWAYS_NEEDED:
                     raise
-                # If it differs now, another call has learned since this one was sent.
+                # If the adapted request differs, another call has learned something since this one was sent.
                 if server.adapt(call.request, config)[0] == request:
                     finding = server.refuse(error.parameter, request)
                     if server.adapt(call.request, config)[0] == request:
@@ -198,7 +200,7 @@ class CapabilityLayer:
     def _missing_logprobs(
         self, call: ModelCall, sent: ModelRequest, response: ModelResponse
     ) -> tuple[str, ...]:
-        """Notice a server that accepts the request for log-probabilities and ignores it."""
+        """Return the name `LOGPROBS` if the server ignored the request for them; tell the user the first time."""
         server = self._servers[call.server]
         if not sent.want_logprobs or server.gives_logprobs:
             return ()
@@ -206,14 +208,14 @@ class CapabilityLayer:
             server.gives_logprobs = True
             return ()
         if not any(choice.text for choice in response.choices):
-            return ()  # an empty answer has no tokens to speak of
+            return ()  # an empty answer has no tokens to report on
         if LOGPROBS not in server.left_out:
             self._notice(f"{call.provider.label} {server.refuse(LOGPROBS, sent)}")
         return (LOGPROBS,)
 
 
 def features_of(call: ModelCall) -> set[str]:
-    """Return what a call needs that not every server has."""
+    """Return the features that a call needs and that not every server has."""
     request, config = call.request, call.provider.identity.params
     features = set()
     for name in _PARAMETERS_FOUND_OUT:
@@ -227,12 +229,12 @@ def features_of(call: ModelCall) -> set[str]:
 
 
 _FEATURE = "n"
-# The parameter `n` in an error text, under the names that servers give it; not the end of an escaped line break.
+# The parameter `n` in an error text, under the names that servers use; not the end of an escaped line break.
 _NAMES_N = re.compile(r"(?<![\\\w])(n|n_cmpl|n_choices|n_parallel)(?!\w)|completion choices?", re.IGNORECASE)
 
 
 class _ChoiceLimit(Struct):
-    """The choices that a server gives at a time: `most` so far, a limit once it gave fewer than asked."""
+    """The number of choices a server gives per request: `most` so far, a limit once it gave fewer than requested."""
 
     discovery: Discovery = field(default_factory=Discovery)
     most: int = 1
@@ -253,7 +255,8 @@ class _ChoiceLimit(Struct):
 class _Gathered(Struct):
     """The responses for one call so far.
 
-    A sample is lost, and not asked for again, when its request failed for good, or what came for it is no answer.
+    A sample is lost, and not requested again, when its request failed for good or its choice is not usable as an
+    answer.
     """
 
     parts: list[ModelResponse] = field(default_factory=list)
@@ -272,10 +275,10 @@ class _Gathered(Struct):
 
 
 class FanOut:
-    """A layer that asks for the samples of a call in one request or several, and joins the responses."""
+    """A layer that requests the samples of a call in one request or several, and joins the responses."""
 
     def __init__(self, notice: Notice, *, patience_s: float = _PATIENCE_S) -> None:
-        """Build the layer; calls wait `patience_s` seconds at most for what the first one finds out about `n`."""
+        """Build the layer; calls wait at most `patience_s` seconds for the first call to find out about `n`."""
         self._notice = notice
         self._patience_s = patience_s
         self._widths: defaultdict[ServerKey, _ChoiceLimit] = defaultdict(_ChoiceLimit)

@@ -1,4 +1,4 @@
-"""The gateway: build the stack of layers once, and send every model call of a run through it."""
+"""The gateway: builds the stack of layers once, and sends every model call of a run through it."""
 
 import itertools
 import time
@@ -48,7 +48,7 @@ from geval_cli.store.locks import Claims
 
 
 class TraceDetail(StrEnum):
-    """How much a `RequestEnded` tells beside what the log of requests shows."""
+    """The amount of detail in a `RequestEnded` beyond what the request log shows."""
 
     NONE = "none"
     FACTS = "facts"
@@ -57,12 +57,12 @@ class TraceDetail(StrEnum):
 
 _SCOUT_PATIENCE_S = 600.0
 
-# Requests that come again are those for steps: one for each criterion. Each that is held keeps its prompt.
+# The requests that repeat are those for steps, one for each criterion. Each call that is held keeps its prompt.
 _MOST_REPEATED = 64
 
 
 class Batching(Protocol):
-    """Hands in and fetches what is asked in batches, in two layers of the stack."""
+    """Submits requests in batches and fetches their results, in two layers of the stack."""
 
     @property
     def scout(self) -> Layer: ...
@@ -76,7 +76,7 @@ class Batching(Protocol):
 
 
 class BatchStart(Protocol):
-    """Begins the batches of a run."""
+    """Starts the batches of a run."""
 
     def __call__(
         self,
@@ -95,16 +95,16 @@ class CallPolicy(Struct, frozen=True):
     """The rules for the requests of a run.
 
     Attributes:
-        budget: bounds their cost and number; none may leave when it is used up.
-        is_tracing: a `RequestEnded` tells of each.
-        trace_detail: how much each of these events tells.
-        is_heard: whether anybody still listens to them; a collector of traces may be given up.
-        is_offline: none may leave at all; only the cache answers, and is not written to.
-        run_id: the run that all calls belong to, so that an answer that it has bought or read once counts once; None
-            when they belong to none.
+        budget: limits their cost and number; none may be sent when it is used up.
+        is_tracing: emit a `RequestEnded` for each request.
+        trace_detail: how much detail each of these events has.
+        is_heard: returns whether the events are still wanted; a trace collector may be given up.
+        is_offline: no request may be sent; only the cache answers, and it is not written to.
+        run_id: the run that all calls belong to, so that an answer it has paid for or read counts only once; None when
+            they belong to no run.
         pace: this process's part of all caps.
-        begin_batches: where something goes into batches.
-        wire: closed when the run is to stop, so that nothing more leaves.
+        begin_batches: starts the batches of a run that uses them; otherwise None.
+        wire: closed when the run is to stop, so that no more requests are sent.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -118,10 +118,10 @@ class CallPolicy(Struct, frozen=True):
     wire: Wire = field(default_factory=Wire)
 
     def check_may_leave(self) -> None:
-        """Check that one more request may leave.
+        """Check that one more request may be sent.
 
         Raises:
-            StoppedError, BudgetError: it may not, and why.
+            StoppedError, BudgetError: it may not; the error says why.
         """
         self.wire.check()
         self.budget.check()
@@ -130,7 +130,7 @@ class CallPolicy(Struct, frozen=True):
 class StackParts(Struct, frozen=True):
     """The parts of a stack that its gateway uses, too.
 
-    `batches` is None where nothing goes into batches, `claims` where no other process may use the answers.
+    `batches` is None when no batches are used, `claims` when no other process may use the answers.
     """
 
     single_flight: SingleFlight
@@ -162,34 +162,34 @@ def build_stack(
     budget = policy.budget
     notice = _notice_of(on_event)
     layers: list[Layer | None] = [
-        # Outermost, so that of equal calls only one is looked up, waits and is paid for.
+        # Outermost, so that only one of several equal calls is looked up, waits and is paid for.
         parts.single_flight,
-        # Above the cache, as the process that asked for the same has kept the answer by the time it gives up its claim.
+        # Outside the cache: the process that sends the same has stored the answer by the time it releases its claim.
         None if parts.claims is None else Claimed(parts.claims, runtime=runtime, wire=policy.wire),
-        # Before all that sends: a known sample needs no slot, no budget and no working key.
+        # Before everything that sends: a known sample needs no slot, no budget and no working key.
         CacheRead(parts.answers),
-        # Behind the cache, which goes on answering: only what it does not know comes here and is refused.
+        # Inside the cache, which continues to answer: only what it does not know gets here and is refused.
         Offline() if policy.is_offline else None,
-        # Behind the cache: only missing samples are spread over requests, each of which goes its own way from here.
-        # With batches all wait for the first answer: what it finds out would else cost a wave of hours.
+        # Inside the cache: only missing samples are spread over requests, each of which goes its own way from here.
+        # With batches all calls wait for the first answer: what it shows would otherwise cost another batch of hours.
         FanOut(notice) if batches is None else FanOut(notice, patience_s=_SCOUT_PATIENCE_S),
-        # Inside the fan-out: each request's answers are committed as they come, even when another request fails.
+        # Inside the fan-out: each request's answers are stored as they come, even when another request fails.
         CacheWrite(parts.answers),
-        # Above all that learns from answers: the others of its kind are written by what the first one has taught.
+        # Outside everything that learns from answers: what the first request shows shapes the others of its kind.
         None if batches is None else batches.scout,
-        # Around all that follows: each attempt is adapted, admitted and paid for anew, and a delay holds no slot.
+        # Around all that follows: each attempt is adapted, admitted and paid for again, and a delay holds no slot.
         Retry(pauses=pauses, runtime=runtime, notice=notice, wire=policy.wire),
-        # Inside the retries, as an attempt that failed may have been charged; around batches, whose answers may, too.
+        # Inside the retries, as a failed attempt may have been charged; around batches, whose failures may be, too.
         parts.ledger,
-        # Inside the retries, as a refused parameter is a lesson and no failed attempt; above the limits, as calls
+        # Inside the retries, as a refused parameter is a lesson, not a failed attempt; outside the limits, as calls
         # that wait for what the first one finds out must hold no slot.
         CapabilityLayer(notice),
-        # Below the two: requests are submitted as the server takes them, and an error in a batch's results is met as
-        # that of a direct answer. What goes into a batch holds no slot and reserves its money by itself.
+        # Inside these two: requests are submitted in the form the server accepts, and an error in a batch's results is
+        # treated like one in a direct answer. A batched request holds no slot and reserves its own money.
         None if batches is None else batches.layer,
-        # Above the limits: a call that waits for money holds no slot. Without a bound on money nobody waits.
+        # Outside the limits: a call that waits for money holds no slot. Without a cost limit no call waits.
         CostReservation(budget, begin=begin) if budget.max_cost_usd is not None else None,
-        # Below whatever waits for another reason: a slot is held only by a request that is about to leave.
+        # Inside everything that waits for another reason: only a request that is about to be sent holds a slot.
         Limits(
             pauses=pauses,
             check_provider=circuit.check,
@@ -200,7 +200,7 @@ def build_stack(
             cases=parts.cases,
             check_judges=circuit.check_judges,
         ),
-        # Counts what really leaves, every repetition too; so it stands behind all that repeats or waits.
+        # Counts every request actually sent, including retries; so it is inside everything that repeats or waits.
         BudgetLayer(budget, check_provider=circuit.check, wire=policy.wire, note=parts.cases.count),
         # Times the request alone, without the waits above.
         RequestTrace(on_event, detail=policy.trace_detail, is_heard=policy.is_heard)
@@ -226,9 +226,9 @@ class Gateway:
     Belongs to one event loop; closes neither the providers nor the cache.
 
     Attributes:
-        batches: the `Batching` that was begun; None without any.
-        wire: the requests that are under way.
-        cases: those of a run that are begun and not finished.
+        batches: the `Batching` of the run; None without batches.
+        wire: the requests under way.
+        cases: the cases of the run that have started and not finished.
     """
 
     def __init__(
@@ -245,15 +245,17 @@ class Gateway:
 
         Args:
             cache: where answers are kept; None keeps them in memory for this run.
-            on_event: gets `ModelCalled` for every answer or final failure, `Noticed`, and `RequestEnded` if asked for.
-            reads_since: answers kept before this time (of the cache's clock) are asked for again; None reads them all.
+            on_event: receives `ModelCalled` for every answer or final failure, `Noticed`, and `RequestEnded` if
+                tracing.
+            reads_since: answers stored before this time (of the cache's clock) are requested again; None reads all
+                answers.
             max_concurrency: requests on the wire at once, over all providers; None for no cap.
-            runtime: clock, sleep and randomness, if not the real ones.
-            policy: budget, offline mode and log of requests; the default has none of them.
+            runtime: clock, sleep and randomness; None for the real ones.
+            policy: budget, offline mode and tracing; the default has none of them.
         """
         self._on_event = on_event
         self._numbers = itertools.count(1)
-        # By the request's id, which is not used again as long as the call is held.
+        # By `id()` of the request, which is not reused as long as the call is held.
         self._repeated: dict[int, ModelCall] = {}
         runtime = runtime or Runtime()
         policy = policy or CallPolicy()
@@ -268,7 +270,7 @@ class Gateway:
         )
         self._single_flight = SingleFlight(is_for_one_run=policy.run_id is not None)
         circuit = Circuit(runtime.clock)
-        # Batches are submitted breadth first: no case of theirs is whole before the last of them has ended.
+        # Batches are submitted breadth first: none of their cases is complete before the last batch has ended.
         most = None if policy.begin_batches is not None else policy.pace.part(max_concurrency)
         self.cases = OpenCases(policy.budget, most)
         self._ledger = Ledger()
@@ -283,7 +285,7 @@ class Gateway:
                 on_event=on_event,
                 runtime=runtime,
             )
-        # Runs that read no earlier answers want their own, each.
+        # Each run that reads no earlier answers needs its own.
         claims = None if cache is None or policy.is_offline or reads_since else cache.claims
         layers = build_stack(
             StackParts(
@@ -305,12 +307,12 @@ class Gateway:
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
         """Return the choices for `request`, in the order of the response's `sample_indexes`; lost samples are missing.
 
-        `usage.requests` counts choices, `cached_requests` those that came from the cache or from an equal request of
-        someone else; within one run, the latter do not count at all.
+        `usage.requests` counts choices, and `cached_requests` the choices that came from the cache or from an equal
+        request of another caller; within one run, the latter do not count at all.
 
         Raises:
-            ProviderError: no choice at all could be had, or the key was refused.
-            BudgetError, StoppedError: it would have to be asked for, and nothing more may be.
+            ProviderError: there was not a single choice, or the key was refused.
+            BudgetError, StoppedError: a request would be needed, and no more may be sent.
         """
         started = time.perf_counter()
         call = self._call(provider, request)
@@ -325,7 +327,7 @@ class Gateway:
             self._tell(call, started, sum(self._ledger.close(call.number), asked), failed=True)
             raise
         except BaseException:
-            # Some of several samples may be answered, and kept, when nothing more may leave.
+            # Some of several samples may have been answered, and stored, before sending was stopped.
             taken = sum(self._ledger.close(call.number), Usage())
             if taken != Usage():
                 self._tell(call, started, replace(taken, requests=0, batched_requests=0), failed=True)
@@ -337,7 +339,7 @@ class Gateway:
         return response
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
-        """Forget the answers to `request`, which no one can use: it is sent again the next time."""
+        """Forget the unusable answers to `request`, so that it is sent again the next time."""
         await self._answers.forget(_call(provider, request))
 
     async def has_kept(self, provider: Provider, request: ModelRequest) -> bool:
@@ -346,26 +348,26 @@ class Gateway:
         return bool(call.keys) and len(await self._answers.find(call)) == len(call.keys)
 
     def begin_pass(self) -> None:
-        """Begin to go through the cases of a run; those that an earlier pass has left undone are done again."""
+        """Start a pass over the cases of a run; the cases that an earlier pass left undone are redone."""
         self._answers.begin_pass()
 
     def settle(self, keys: Iterable[str]) -> None:
-        """Note that a case is done, for which the answers with these keys have counted (`KEYS_OF_CASE`)."""
+        """Note that a case is done, and that the answers with these keys have counted for it (`KEYS_OF_CASE`)."""
         self._answers.settle(keys)
 
     def model(self, provider: Provider) -> "BoundModel":
-        """Return `provider` behind this gateway."""
+        """Return `provider` bound to this gateway."""
         return BoundModel(self, provider)
 
     async def aclose(self) -> None:
-        """Stop what is still under way; batches go on. Safe to call twice."""
+        """Cancel the calls under way; submitted batches continue. Safe to call twice."""
         await self._single_flight.aclose()
         if self.batches is not None:
             self.batches.release()
 
     def _call(self, provider: Provider, request: ModelRequest) -> ModelCall:
-        """Return the call of `request`, under a number of its own."""
-        # The steps request of a criterion is one object for all tests: hash it once, not once for each test.
+        """Return the call for `request`, with a number of its own."""
+        # The steps request of a criterion is one object for all tests: hash it once, not once per test.
         known = self._repeated.get(id(request))
         if known is not None and known.request is request and known.provider is provider:
             return replace(known, number=next(self._numbers))
@@ -378,7 +380,7 @@ class Gateway:
 
 
 class ModelCaller(Protocol):
-    """Calls any provider; the gateway does, and whoever stands in its place."""
+    """Calls any provider: the gateway, or a stand-in for it."""
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse: ...
 
@@ -388,7 +390,7 @@ class ModelCaller(Protocol):
 
 
 class BoundModel(Struct, frozen=True):
-    """One provider behind the gateway; it serves as a judge (`judge.metric.Judge`)."""
+    """One provider behind the gateway; it can act as a judge (`judge.metric.Judge`)."""
 
     gateway: ModelCaller
     provider: Provider
@@ -404,12 +406,12 @@ class BoundModel(Struct, frozen=True):
 
     @property
     def identity(self) -> ProviderIdentity:
-        """Return what of the provider decides its answers."""
+        """Return the settings of the provider that determine its answers."""
         return self.provider.identity
 
     @property
     def public_id(self) -> str:
-        """Return the provider's id without the keys that may be in it."""
+        """Return the provider's id with any keys in it masked."""
         return mask_text(self.provider.id)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
@@ -423,18 +425,18 @@ class BoundModel(Struct, frozen=True):
 
 
 def _notice_of(on_event: Callable[[RunEvent], None]) -> Notice:
-    """Return a function that tells the user something through the events of the run."""
+    """Return a function that sends the user a notice through the events of the run."""
     return lambda message: on_event(Noticed(message))
 
 
 def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> ModelCall:
-    """Return the call of `request`, with the keys by which equal ones find each other.
+    """Return the call for `request`, with the cache keys that are the same for equal requests.
 
     Raises:
-        UnjudgeableError: it holds too many images, or audio that the provider cannot hear.
+        UnjudgeableError: the request has too many images, or audio that the provider cannot hear.
     """
     request = with_media_for(provider, request)
-    # A judge of any kind is asked equal questions once in a run: all tests are judged by the same steps.
+    # Equal requests to any kind of judge are sent once per run: all tests are judged by the same steps.
     is_shared = provider.is_cacheable or request.role is Role.JUDGE
     identity = provider.identity
     keys = choice_keys(identity, request) if is_shared else ()
@@ -443,10 +445,10 @@ def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> Mode
 
 
 def with_media_for(provider: Provider, request: ModelRequest) -> ModelRequest:
-    """Return `request` with the images and audio that it names, where the provider takes any; see `with_media`.
+    """Return `request` with the images and audio that it refers to, if the provider accepts any; see `with_media`.
 
     Raises:
-        UnjudgeableError: it holds more than a request may, or audio that the provider cannot hear.
+        UnjudgeableError: it has more media than a request may have, or audio that the provider cannot hear.
     """
     if not getattr(provider, "sees_images", False):
         return request
@@ -455,7 +457,7 @@ def with_media_for(provider: Provider, request: ModelRequest) -> ModelRequest:
     unheard -= getattr(provider, "hears", frozenset())
     if not unheard:
         return found
-    # What a model wrote may hold a data URL, which is a text to whoever cannot hear it.
+    # A model's output may contain a data URL, which is plain text to a provider that cannot hear it.
     markers = [marker for message in request.messages for marker in markers_in(message.content)]
     named = {item.media_type for item in map(find_media, markers) if item is not None} & unheard
     if named:
@@ -466,9 +468,9 @@ def with_media_for(provider: Provider, request: ModelRequest) -> ModelRequest:
 
 
 class RequestTrace:
-    """A layer that sends a `RequestEnded` for each request, without a key; with texts only where `detail` says so.
+    """A layer that emits a `RequestEnded` for each request, without any key; with texts only if `detail` says so.
 
-    `now` is seconds since 1970.
+    `now` returns seconds since 1970.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""Limits: bound the cases that are open, the requests on the wire, and the requests and tokens in a minute.
+"""Limits: bound the open cases, the requests on the wire, and the requests and tokens per minute.
 
-A run that ends early, by a budget, a signal or an error, leaves whole cases instead of answers without verdicts: only
-so many are begun at a time, and none that the budget does not pay for to its last verdict.
+A run that ends early, because of a budget, a signal or an error, should leave finished cases rather than answers
+without verdicts. So only a limited number of cases is open at a time, and a case starts only when the budget covers it
+up to its last verdict.
 """
 
 import asyncio
@@ -24,15 +25,16 @@ from geval_cli.records import ModelResponse, Purpose, Role
 
 
 class OpenCases:
-    """The cases that are begun and not finished.
+    """The cases that have started and not finished.
 
-    At most as many cases that a judge is called for are open as requests may be under way, so that no more answers than
-    that lack a verdict at any time. A case begins only when the budget pays for all that it needs: what the config
-    says, and once a case of its kind is whole, what that took. One that does not fit waits for those that are open.
+    At most as many judged cases are open as requests may be under way, which bounds the number of answers that lack a
+    verdict at any time. A case starts only when the budget covers everything it needs: at first what the config
+    implies, and, once a case of the same kind has finished, what that one took. A case that does not fit waits for the
+    open ones.
     """
 
     def __init__(self, budget: Budget, most: int | None) -> None:
-        """Begin with none; `most` may be open at a time, None for any number."""
+        """Start with no open case; at most `most` may be open at a time, any number if None."""
         self._budget = budget
         self._most = most
         self._open: set[OpenCase] = set()
@@ -45,19 +47,19 @@ class OpenCases:
 
     @property
     def begun(self) -> Collection[OpenCase]:
-        """Return the cases that are open, as they are from now on."""
+        """Return a live view of the open cases."""
         return self._open
 
     @property
     def bounds_requests(self) -> bool:
-        """Return whether it matters how many requests a case takes."""
+        """Return whether the number of requests that a case takes matters."""
         return self._budget.max_requests is not None
 
     def begin_at_once(self, case: OpenCase) -> bool:
-        """Begin a case if there is room for it and nobody waits; False when it has to wait.
+        """Start a case if there is room for it and no other case is waiting; return False when it has to wait.
 
         Raises:
-            BudgetError: what is left of the budget does not pay for it.
+            BudgetError: the rest of the budget does not cover the case.
         """
         if case.is_begun:
             return True
@@ -67,7 +69,7 @@ class OpenCases:
         return True
 
     async def begin(self, case: OpenCase) -> None:
-        """Wait until the case may begin.
+        """Wait until the case may start.
 
         Raises:
             BudgetError: as in `begin_at_once`.
@@ -79,16 +81,16 @@ class OpenCases:
         try:
             await turn
         finally:
-            if turn.cancelled():  # it may have stood before others, for whom there is room
+            if turn.cancelled():  # it may have blocked other cases that do fit
                 self._call_next()
 
     def begin_anyway(self, case: OpenCase) -> None:
-        """Begin a case whose answer was at hand. It never waits, as others may wait for what its judge is asked."""
+        """Start a case whose answer is available, without waiting: other cases may depend on its judge calls."""
         if not case.is_begun:
             self._begin(case)
 
     def close(self, case: OpenCase) -> None:
-        """End a case, whatever came of it, and give back what it did not need."""
+        """Close a case, whatever its outcome, and release the part of its reservation that it did not use."""
         if case.is_closed:
             return
         case.is_closed = True
@@ -105,7 +107,7 @@ class OpenCases:
         self._call_next()
 
     def count(self, call: ModelCall) -> None:
-        """Count a request that leaves on behalf of a case."""
+        """Count a request sent on behalf of a case."""
         case = OPEN_CASE.get()
         if case is None or call.attempt > 1:
             return
@@ -132,7 +134,7 @@ class OpenCases:
         """Return whether there is room for a case.
 
         Raises:
-            BudgetError: there will never be.
+            BudgetError: there will never be room.
         """
         self._budget.check()
         if not self._open:
@@ -143,7 +145,7 @@ class OpenCases:
         return not (case.is_judged and is_crowded) and self._lacking(case) is None
 
     def _needed(self, case: OpenCase) -> int:
-        """Return how many requests a case takes until it is whole."""
+        """Return the number of requests that a case takes until it is complete."""
         known = self._judge_calls.get(case.kind, 0)
         unsent = sum(not ahead.is_sent and ahead.key not in self._sent_ahead for ahead in case.ahead)
         return case.answer_calls + unsent + max(case.judge_calls, known)
@@ -153,7 +155,7 @@ class OpenCases:
         return cost_usd / cases if cases else None
 
     def _lacking(self, case: OpenCase) -> str | None:
-        """Return why the budget does not pay for a case beside those that are open; None when it does."""
+        """Return why the budget does not cover a case in addition to the open ones; None when it does."""
         budget = self._budget
         needed = self._needed(case)
         if budget.max_requests is not None:
@@ -166,7 +168,7 @@ class OpenCases:
         if budget.max_cost_usd is not None and case.is_judged:
             expected_usd = self._expected_usd(case)
             if expected_usd is None:
-                # The first of its kind shows what one costs, to the last verdict.
+                # The first case of a kind shows what one costs up to its last verdict.
                 return "not known yet" if any(item.kind == case.kind for item in self._open) else None
             reserved_usd = sum(max(0.0, item.reserved_usd - item.cost_usd) for item in self._open)
             left_usd = budget.max_cost_usd - budget.cost_usd
@@ -178,12 +180,12 @@ class OpenCases:
         return None
 
     def _call_next(self) -> None:
-        """Begin those who wait, in their order, as far as there is room."""
+        """Start the waiting cases in order, as long as there is room."""
         while self._waiting:
             case, turn = self._waiting[0]
             if not turn.done():
                 try:
-                    if not case.is_begun:  # as another output of its row may have begun it
+                    if not case.is_begun:  # another output of its row may have started it
                         if not self._may_begin(case):
                             return
                         self._begin(case)
@@ -195,20 +197,20 @@ class OpenCases:
 
 _MINUTE_S = 60.0
 _MINUTE_MS = 60_000.0
-# The usual rule of thumb for English; what the first answers really took corrects it.
+# The usual rule of thumb for English; the token counts of the first answers correct it.
 _CHARACTERS_PER_TOKEN = 4
-_ON_THE_WAY_S = 1.0  # a new connection takes that long where names and certificates are far away
+_ON_THE_WAY_S = 1.0  # what a new connection takes when DNS and TLS are slow
 # Long waits are cut into pieces, so that a provider that was stopped meanwhile is noticed.
 _LONGEST_SLEEP_S = 1.0
-# Until the first answer says what a request weighs, the others ask again after this time.
+# Until the first answer shows how many tokens a request takes, the other calls check again after this time.
 _LOOK_AGAIN_S = 0.05
-_OVERLOADED = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, 529})  # 529 is Anthropic's own, and has no name
-_GROWTH = 0.05  # of the cap, with each round of clean answers: back at it ten rounds after it was halved
-_NEVER_HALVED = 0  # the ticket of the slots that all servers share: only a server's own shrink
+_OVERLOADED = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, 529})  # 529 is Anthropic's own and not in HTTPStatus
+_GROWTH = 0.05  # of the cap, per round of clean answers: back at the cap ten rounds after a halving
+_NEVER_HALVED = 0  # the ticket for the slots that all servers share: only a server's own slots shrink
 
 
 class CallOutcome(Enum):
-    """A server's reaction to the pace: fine, too fast, or unknown (as with a bad request or a lost connection)."""
+    """How a server took the pace: fine, too fast, or unknown (for example after a bad request or a lost connection)."""
 
     CLEAN = auto()
     OVERLOAD = auto()
@@ -216,12 +218,13 @@ class CallOutcome(Enum):
 
 
 class Pace(Struct):
-    """The part of every cap that this process may use, where several processes share a run.
+    """The part of every cap that this process may use when several processes share a run.
 
     Attributes:
-        processes: how many share the caps: each has its part of them, but at least one request at once.
-        share: above 0 up to 1, of the requests at once; lower after one of the processes met an overload.
-        overloads: how often a server said so here.
+        processes: how many processes share the caps; each gets an equal part, but at least one concurrent request.
+        share: the fraction of the concurrent requests to use, above 0 and up to 1; lowered after one of the processes
+            met an overload.
+        overloads: how often a server reported an overload to this process.
     """
 
     processes: int = 1
@@ -239,7 +242,7 @@ class Pace(Struct):
         )
 
     def part(self, cap: int | None) -> int | None:
-        """Return this process's part of a number of requests at once; None stays None."""
+        """Return this process's part of a cap on concurrent requests; None stays None."""
         return None if cap is None else max(1, cap // self.processes)
 
 
@@ -248,7 +251,7 @@ def _divided(cap: float | None, parts: int) -> float | None:
 
 
 class Turns:
-    """Those who wait for something: first come, first served, except that some go before the others."""
+    """A queue of waiters: first come, first served, except that priority waiters go first."""
 
     def __init__(self) -> None:
         self._before: deque[asyncio.Future[None]] = deque()
@@ -258,23 +261,23 @@ class Turns:
         return bool(self._before or self._others)
 
     def is_behind(self, *, goes_before: bool) -> bool:
-        """Return whether a newcomer would have to wait behind someone."""
+        """Return whether a newcomer would have to wait behind another waiter."""
         return bool(self._before) or (bool(self._others) and not goes_before)
 
     def enter(self, *, goes_before: bool) -> asyncio.Future[None]:
-        """Return the turn of a newcomer, which is done when it comes."""
+        """Add a newcomer to the queue and return its turn, a future that is done when the turn comes."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         (self._before if goes_before else self._others).append(turn)
         return turn
 
     def leave(self, turn: asyncio.Future[None]) -> None:
-        """Give up a turn that did not come."""
+        """Leave the queue before the turn has come."""
         for line in (self._before, self._others):
             if turn in line:
                 line.remove(turn)
 
     def call_next(self) -> bool:
-        """Let the next one have its turn; False when nobody waits."""
+        """Give the next waiter its turn; return False when none is waiting."""
         while self:
             turn = (self._before or self._others).popleft()
             if not turn.done():
@@ -286,13 +289,13 @@ class Turns:
 class AdaptiveSlots:
     """Slots for requests on the wire, first come, first served.
 
-    They begin at the cap, which is the user's word for what the server takes. An overload halves them, once for all
-    requests that were under way when it showed: only what is sent at the new pace can show that it is still too fast.
-    Each round of clean answers gives some back, up to the cap.
+    The number of slots starts at the cap, which is what the user says the server can take. An overload halves it, once
+    for all requests that were under way at that time: only requests sent at the new pace can show that it is still too
+    fast. Each round of clean answers restores some slots, up to the cap.
     """
 
     def __init__(self, most: int | None, pace: Pace | None = None) -> None:
-        """Begin with `most` slots; None for as many as are asked for. Of them the share of `pace` is given out."""
+        """Start with `most` slots, without a cap if None; only the share that `pace` allows is given out."""
         self._pace = pace or Pace()
         self._most = math.inf if most is None else float(most)
         self._step = 1.0 if most is None else max(1.0, most * _GROWTH)
@@ -303,7 +306,7 @@ class AdaptiveSlots:
 
     @property
     def allowed(self) -> float:
-        """Return the number of requests that may be on the wire at once now."""
+        """Return the current cap on concurrent requests."""
         return self._allowed
 
     async def acquire(self, *, goes_before: bool = False) -> int:
@@ -323,14 +326,14 @@ class AdaptiveSlots:
         return ticket
 
     def take(self, *, goes_before: bool = False) -> int | None:
-        """Take a slot without waiting, and return its ticket; None when none is free or others come first."""
+        """Take a slot without waiting, and return its ticket; None when none is free or other waiters come first."""
         if not self._has_room or self._waiting.is_behind(goes_before=goes_before):
             return None
         self._taken += 1
         return self._halvings
 
     def release(self, ticket: int, outcome: CallOutcome = CallOutcome.UNCLEAR) -> None:
-        """Give back the slot of `ticket`, and adapt the number of slots to how the server took the request."""
+        """Give back the slot of `ticket`, and adapt the number of slots to the outcome of the request."""
         if outcome is CallOutcome.OVERLOAD and ticket == self._halvings:
             self._allowed = max(1.0, min(self._allowed, self._taken) / 2)
             self._halvings += 1
@@ -357,11 +360,12 @@ class TakenAmount(Struct):
 
 
 class Window:
-    """A cap per minute as a sliding window: the amounts of the last 60 seconds never add up to more than it.
+    """A cap per minute as a sliding window: the amounts taken in the last 60 seconds never add up to more than the cap.
 
-    A single amount above the cap is let through when nothing else was taken. A cap below 1 is one per longer span.
-    `margin_s` is for what is on its way: what was taken first may reach the server late, and what comes after it early.
-    With a `capacity` the amounts are spread: never more than so much at once, and the rest of the minute in proportion.
+    A single amount above the cap is let through when the window is empty. A cap below 1 allows an amount of 1 in a
+    proportionally longer span. `margin_s` lengthens the span to allow for network delay: an early request may reach the
+    server late, and a later one early. With a `capacity` the amounts are spread out: at most `capacity` in the
+    corresponding fraction of a minute.
     """
 
     def __init__(self, per_minute: float, *, capacity: float | None = None, margin_s: float = 0.0) -> None:
@@ -371,7 +375,7 @@ class Window:
         self._total = 0.0
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Return the seconds from `now` until `amount` may be taken; 0 when it may be at once."""
+        """Return the seconds from `now` until `amount` may be taken; 0 when it may be taken at once."""
         while self._taken and self._taken[0].at + self._span_s <= now:
             left = self._taken.popleft()
             left.has_left = True
@@ -392,20 +396,20 @@ class Window:
         return taken
 
     def correct(self, taken: TakenAmount, amount: float) -> None:
-        """Count `amount` for `taken` from now on, unless its span is over anyway."""
+        """Replace the amount of `taken` with `amount`, unless it has already left the window."""
         if not taken.has_left:
             self._total += amount - taken.amount
             taken.amount = amount
 
 
 class _Slots(Struct):
-    """The two slots that a request holds while it is on the wire: one of its server, and one of the whole run."""
+    """The two slots that a request holds while it is on the wire: one for its server, and one for the whole run."""
 
     own: AdaptiveSlots
     overall: AdaptiveSlots | None
 
     async def acquire(self, *, goes_before: bool) -> int:
-        """Wait for both slots, the server's own first, and return the ticket that `release` needs."""
+        """Wait for both slots, the server's first, and return the ticket that `release` needs."""
         ticket = await self.own.acquire(goes_before=goes_before)
         if self.overall is not None:
             try:
@@ -416,7 +420,7 @@ class _Slots(Struct):
         return ticket
 
     def take(self, *, goes_before: bool) -> int | None:
-        """Take both slots without waiting, and return their ticket; None when one is not free."""
+        """Take both slots without waiting, and return their ticket; None when either is not free."""
         ticket = self.own.take(goes_before=goes_before)
         if ticket is None or self.overall is None:
             return ticket
@@ -432,14 +436,14 @@ class _Slots(Struct):
 
 
 class _Admission(Struct):
-    """A call's permission to leave: the ticket of its slots, and the tokens counted for it."""
+    """A call's permission to be sent: the ticket for its slots, and the tokens counted for it."""
 
     ticket: int
     tokens: TakenAmount | None
 
 
 class _Weights(Struct):
-    """The mean number of tokens of a queue's requests: input can be estimated beforehand, output cannot."""
+    """The mean number of tokens per request in a queue: input can be estimated beforehand, output cannot."""
 
     answers: int = 0
     tokens: float = 0.0
@@ -454,12 +458,12 @@ class _Weights(Struct):
 
     @property
     def is_being_found_out(self) -> bool:
-        """Return whether the first request is still under way; only its answer tells how many fit into a minute."""
+        """Return whether the first request is still under way: until its answer, the tokens per request are unknown."""
         return not self.answers and self.under_way > 0
 
 
 class _Line:
-    """A line of calls: the first one waits for time to pass or for a slot, the others for their turn."""
+    """A line of calls: the first one waits for time to pass or for a slot, the others wait for their turn."""
 
     def __init__(self) -> None:
         self._turns = Turns()
@@ -470,7 +474,7 @@ class _Line:
         return self._has_first and (not goes_before or self._turns.is_behind(goes_before=True))
 
     async def enter(self, *, goes_before: bool) -> None:
-        """Wait until all who come first have left."""
+        """Wait until every call ahead has left the line."""
         if not self._has_first:
             self._has_first = True
             return
@@ -478,20 +482,20 @@ class _Line:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it was the first already
+            if not turn.cancelled():  # it had already become the first
                 self.leave()
             self._turns.leave(turn)
             raise
 
     def leave(self) -> None:
-        """Let the next one be the first."""
+        """Let the next call become the first."""
         self._has_first = self._turns.call_next()
 
 
 class _AdmissionQueue(Struct):
-    """A queue for one server under one set of limits: calls are admitted one by one, in the order they came.
+    """A queue for one server under one set of limits: calls are admitted one by one, in order of arrival.
 
-    Calls of cases that are begun go before those that begin one.
+    Calls of cases that have started go before those that start a case.
     """
 
     server: ServerKey
@@ -524,7 +528,7 @@ class _AdmissionQueue(Struct):
         return self.tokens.take(self.weights.expected(estimate), now)
 
     def correct(self, taken: TakenAmount, actual: float) -> None:
-        """Count the tokens that a request really took; 0 when that is unknown, as of one that failed."""
+        """Count the tokens that a request actually used; 0 when unknown, as for a failed request."""
         if self.tokens is not None and actual:
             self.weights.learn(actual)
             self.tokens.correct(taken, actual)
@@ -536,11 +540,11 @@ class _AdmissionQueue(Struct):
 
 
 class Limits:
-    """A layer that admits a call when its server may be asked, the limits allow it and a slot is free.
+    """A layer that admits a call when its server may be called, the limits allow it and a slot is free.
 
-    Only the first call in a queue waits for anything but its turn; nobody holds a slot while waiting for time to pass.
-    The number of slots follows the server's answers (`AdaptiveSlots`); a server that says that its quota is used up is
-    left alone until it is renewed.
+    Only the first call in a queue waits for anything but its turn, and no call holds a slot while it waits for time to
+    pass. The number of slots follows the server's answers (`AdaptiveSlots`); a server that reports a used-up quota is
+    left alone until the quota is renewed.
     """
 
     def __init__(
@@ -580,13 +584,13 @@ class Limits:
                 spacing=Window(_MINUTE_MS / limits.delay_ms, capacity=1) if limits.delay_ms else None,
             )
         if queue.tokens:
-            # An estimate of the messages' tokens, until the server says it: about four characters a token.
+            # An estimate of the messages' tokens, until the server reports them: about four characters per token.
             characters = sum(len(str(message.content)) for message in call.request.messages)
             estimate = characters / _CHARACTERS_PER_TOKEN
         else:
             estimate = 0.0
         case = self._case_to_begin(call)
-        # Take slots and return the admission, or None when the call has to wait. Most calls need not.
+        # Try to take slots without waiting, which works for most calls; None when the call has to wait.
         self._check_may_leave(call.provider, case)
         if queue.line.is_behind(goes_before=case is None) or self._wait_s(queue, estimate):
             admission = None
@@ -603,7 +607,7 @@ class Limits:
             finally:
                 queue.line.leave()
             if admission is None and case is not None:
-                # Outside the line: the calls that finish other cases pass there.
+                # Outside the line, so that calls that finish other cases can pass.
                 await self._cases.begin(case)
                 self._check_judges(case)
                 case = None
@@ -627,14 +631,14 @@ class Limits:
         return response
 
     def _check_may_leave(self, provider: Provider, case: OpenCase | None) -> None:
-        """Raise what would stop a call further in, so that no one waits in line for a request that cannot leave."""
+        """Raise the error that would stop the call in a later layer, so that it does not wait in line in vain."""
         self._check_provider(provider)
         if case is not None:
             self._check_judges(case)
         self._check_budget()
 
     def _case_to_begin(self, call: ModelCall) -> OpenCase | None:
-        """Return the case that the call would begin; None for one that goes before those that begin any."""
+        """Return the case that the call would start; None for a call that goes before those that start a case."""
         case = OPEN_CASE.get()
         if case is None or case.is_begun:
             return None
@@ -646,7 +650,7 @@ class Limits:
     async def _admit(
         self, queue: _AdmissionQueue, provider: Provider, estimate: float, case: OpenCase | None
     ) -> _Admission | None:
-        """Wait until the call may leave, take slots and return the admission; None when its case may not begin yet."""
+        """Wait until the call may be sent, take slots and return the admission; None if its case may not start yet."""
         while True:
             self._check_may_leave(provider, case)
             if wait_s := self._wait_s(queue, estimate):
@@ -662,7 +666,7 @@ class Limits:
             )
 
     def _begins_at_once(self, case: OpenCase | None, queue: _AdmissionQueue, ticket: int) -> bool:
-        """Begin the case of a call that has its slots; without room for it they are given back."""
+        """Start the case of a call that holds its slots; without room for it, give the slots back and return False."""
         try:
             may_begin = case is None or self._cases.begin_at_once(case)
         except BaseException:
@@ -690,7 +694,7 @@ def _window(per_minute: float | None) -> Window | None:
 
 
 def _is_overload(error: ProviderError) -> bool:
-    """Return whether the error says that the server is asked too often, rather than that it is broken."""
+    """Return whether the error says that the server gets too many requests, rather than that it is broken."""
     if isinstance(error, ProviderUnavailableError):
         return error.status in _OVERLOADED or bool(error.retry_after_s)
     return isinstance(error, ProviderRateLimitError)

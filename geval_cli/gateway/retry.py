@@ -1,4 +1,4 @@
-"""After a failure: servers that are left alone for a while, requests that are repeated, keys that are refused."""
+"""After a failure: leave servers alone for a while, retry requests, and give up on refused keys."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from geval_cli.records import ModelResponse
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-"""As long as the minute that most servers count their requests in."""
+"""The length of the window in which most servers count requests: a minute."""
 
-# After a pause the calls that waited go out one by one, about so many in another pause of that length.
+# After a pause the waiting calls are sent one by one, about this many in a time as long as the pause.
 _CALLS_PER_PAUSE = 20
 _LONGEST_GAP_S = 1.0
 _GAP_SHRINKS_TO = 0.9  # with each answer
@@ -28,7 +28,7 @@ _SHORTEST_GAP_S = 0.01
 
 
 class _Pace(Struct):
-    """The pause of one server, and the gap between calls after it. Moments are those of the clock."""
+    """The pause of one server, and the gap between the calls that follow it. Times are those of the clock."""
 
     until: float = 0.0
     next_call_at: float = 0.0
@@ -38,34 +38,35 @@ class _Pace(Struct):
 
 
 class Pauses:
-    """The pauses of a run. `clock` is monotonic seconds."""
+    """The pauses of a run. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._paces: dict[ServerKey, _Pace] = {}
 
     def pause(self, server: ServerKey, delay_s: float) -> None:
-        """Send nothing to `server` for `delay_s` seconds from now, then one call after another.
+        """Send nothing to `server` for the next `delay_s` seconds, then send calls one by one.
 
-        A longer pause under way stays.
+        A longer pause that is already in effect stays.
         """
         pace = self._paces.setdefault(server, _Pace())
         pace.until = max(pace.until, self._clock() + delay_s)
         pace.gap_s = min(_LONGEST_GAP_S, max(pace.gap_s, delay_s / _CALLS_PER_PAUSE))
 
     def hold(self, server: ServerKey, delay_s: float) -> None:
-        """Send nothing to `server` for `delay_s` seconds from now: it said that it has nothing left until then.
+        """Send nothing to `server` for the next `delay_s` seconds: it reported that its quota is used up until then.
 
-        Of a longer wait, the server is left to speak for itself: a call would be refused, and its caller told so.
+        A wait of more than `LONGEST_PAUSE_S` is ignored: the server then refuses the next call itself, and its caller
+        sees why.
         """
         if delay_s <= LONGEST_PAUSE_S:
             pace = self._paces.setdefault(server, _Pace())
             pace.until = max(pace.until, self._clock() + delay_s)
 
     def limited(self, server: ServerKey) -> float:
-        """Note a rate limit of `server`, and return the seconds to leave it alone for if it does not say.
+        """Note a rate limit of `server`, and return how many seconds to leave it alone if it does not say so itself.
 
-        That doubles whenever the last pause was not enough. Calls that are refused together count as one.
+        The pause doubles whenever the last one was not enough. Calls that are refused together count as one.
         """
         pace = self._paces.setdefault(server, _Pace())
         now = self._clock()
@@ -76,23 +77,23 @@ class Pauses:
         return pace.own_pause_s
 
     def limited_since(self, server: ServerKey) -> float | None:
-        """Return the moment since which `server` has answered nothing but that it is asked too often."""
+        """Return the moment since which `server` has answered only with rate limits; None if it has not."""
         pace = self._paces.get(server)
         return None if pace is None else pace.limited_since
 
     def limited_for_s(self, server: ServerKey) -> float:
-        """Return the seconds for which `server` has answered nothing but that it is asked too often."""
+        """Return for how many seconds `server` has answered only with rate limits."""
         since = self.limited_since(server)
         return 0.0 if since is None else self._clock() - since
 
     def sent(self, server: ServerKey) -> None:
-        """Note that a call goes out: the next one keeps its distance, while the server recovers."""
+        """Note that a call is sent: the next one keeps its distance while the server recovers."""
         pace = self._paces.get(server)
         if pace is not None and pace.gap_s:
             pace.next_call_at = self._clock() + pace.gap_s
 
     def answered(self, server: ServerKey) -> None:
-        """Note an answer: the server takes what it is asked, and more of it with each answer."""
+        """Note an answer: the server accepts requests again, and the gap between calls shrinks with each answer."""
         pace = self._paces.get(server)
         if pace is not None:
             pace.own_pause_s, pace.limited_since = 0.0, None
@@ -101,11 +102,11 @@ class Pauses:
                 pace.gap_s = 0.0
 
     def give_up(self, server: ServerKey) -> None:
-        """Stop spacing calls to `server`: nobody waits for it any more, so the remaining calls may fail at once."""
+        """Stop spacing out calls to `server`: it was given up, so the remaining calls may fail at once."""
         self._paces[server].gap_s = 0.0
 
     def remaining_s(self, server: ServerKey) -> float:
-        """Return the seconds that the next call to `server` has to wait; 0 when it may leave at once."""
+        """Return the seconds that the next call to `server` has to wait; 0 when it may be sent at once."""
         pace = self._paces.get(server)
         return 0.0 if pace is None else max(0.0, max(pace.until, pace.next_call_at) - self._clock())
 
@@ -113,13 +114,13 @@ class Pauses:
 BASE_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 LEAST_PATIENCE_S = 120.0
-"""With a server that limits its callers, whatever the time limits: a minute's quota must have time to renew."""
+"""The minimum for a rate-limiting server, whatever the timeouts: a per-minute quota must have time to renew."""
 LONG_PAUSE_S = 90.0
-"""A server that has answered nothing for so long is spoken of again, as it may not be a minute's quota."""
+"""After this time without an answer the user is told again, as the cause may not be a per-minute quota."""
 
 
 class _NoticesGiven(Struct):
-    """The notices given about one server, so that not every 429 is a line. Moments are those of the clock."""
+    """The notices given about one server, so that not every 429 becomes a line. Times are those of the clock."""
 
     is_named: bool = False
     long_since: float | None = None
@@ -127,7 +128,7 @@ class _NoticesGiven(Struct):
 
 
 class _RetryState(Struct):
-    """The failures and waits of one call. `patience_s` is the time for which a rate limit was waited for in vain."""
+    """The failures and waits of one call; `patience_s` is set once the wait for a rate limit has exceeded it."""
 
     failures: int = 0
     retries: int = 0
@@ -140,9 +141,10 @@ class _RetryState(Struct):
 class Retry:
     """A layer that makes up to `max_retries` more attempts, with exponential backoff and full jitter.
 
-    A delay that the server names comes first. A rate limit, and any delay that a server names, pauses that server for
-    everyone; it is waited for below, where calls are admitted. A call never waits longer in all than its attempts may
-    take together: `timeout_s` times their number. A rate limit takes only of that time and is no attempt.
+    A delay that the server names takes precedence. A rate limit, or a delay that the server names, pauses that server
+    for all calls; the pause is waited for further in, where calls are admitted. In total a call never waits longer than
+    its attempts may take together: `timeout_s` times their number (for a rate limit, at least `LEAST_PATIENCE_S`). A
+    rate limit uses up this time only, not an attempt.
     """
 
     def __init__(self, *, pauses: Pauses, runtime: Runtime, notice: Notice, wire: Wire) -> None:
@@ -172,7 +174,7 @@ class Retry:
             else:
                 self._pauses.answered(call.server)
                 return response
-            # Outside the handler, so that an error does not hang on to the one before it.
+            # Outside the except block, so that the next error is not chained to this one.
             if is_pause:
                 self._pauses.pause(call.server, delay_s)
                 self._tell_of_pause(call, state)
@@ -223,7 +225,7 @@ class Retry:
         return None
 
     def _tell_of_pause(self, call: ModelCall, state: _RetryState) -> None:
-        """Tell the user once that a server is waited for, and again when it gives no answer for long."""
+        """Tell the user once that geval waits for a server, and again when the server does not answer for long."""
         told = self._given[call.server]
         limited_s = self._pauses.limited_for_s(call.server)
         since = self._pauses.limited_since(call.server)
@@ -247,11 +249,11 @@ def _named_delay_s(error: ProviderError) -> float | None:
 
 
 RETRY_AFTER_S = 30.0
-"""After this time one call may try the key again: the process of `geval serve` lives long enough for a new one."""
+"""After this time one call may try the key again: `geval serve` runs long enough for a user to replace it."""
 
 
 class _Broken(Struct):
-    """A provider that refused, and the time until which it is not asked. Holding it keeps its id from being reused."""
+    """A provider that refused, and the time until which it is not called. Holding it keeps `id()` from being reused."""
 
     provider: Provider
     error: ProviderSettledError
@@ -261,19 +263,19 @@ class _Broken(Struct):
 class Circuit:
     """A layer that remembers a refused key, a used-up quota or an unknown model: later calls there fail at once.
 
-    Every `RETRY_AFTER_S` seconds one call is let through; when it is answered, all are again.
+    Every `RETRY_AFTER_S` seconds one call is let through; once one is answered, all calls are let through again.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # By the object, not by what it leads to: two providers may ask one server with different keys.
+        # By `id()`, not by server: two providers may call one server with different keys.
         self._broken: dict[int, _Broken] = {}
 
     def check(self, provider: Provider) -> None:
-        """Check that `provider` may be asked.
+        """Check that `provider` may be called.
 
         Raises:
-            ProviderSettledError: an equal of the one that stopped it.
+            ProviderSettledError: a copy of the error that stopped it.
         """
         broken = self._broken.get(id(provider))
         if broken is not None and self._clock() < broken.until:
@@ -290,7 +292,7 @@ class Circuit:
         """Check that a case can be judged, before its answer is paid for.
 
         Raises:
-            ProviderSettledError: why none of those who judge for one of its assertions can be called.
+            ProviderSettledError: why none of the judges of one of its assertions can be called.
         """
         if not self._broken:
             return
