@@ -1,4 +1,4 @@
-"""Show runs to people: live progress, tables, failures, summaries and files. Listens, never executes."""
+"""Reports of runs for people: live progress, tables, failures, summaries and files. They listen and never execute."""
 
 FORMATS: dict[str, tuple[str, str]] = {
     ".json": ("report.json_file", "JsonFile"),
@@ -11,4 +11,4 @@ FORMATS: dict[str, tuple[str, str]] = {
     ".sarif": ("extras.pull_requests.problem_formats", "RunProblemsFile"),
     ".codequality.json": ("extras.pull_requests.problem_formats", "RunProblemsFile"),
 }
-"""Each file name ending that `-o` knows, and the module and class that write it; help is made from it."""
+"""Each file name ending that `-o` accepts, with the module and class that write it; the help text is built from it."""

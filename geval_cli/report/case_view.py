@@ -1,9 +1,9 @@
-"""The view of a case that all formats share: which parts are shown, in which order and in which words.
+"""The view of a case that all report formats share: which parts are shown, in which order and in which words.
 
 `failures` prints it on terminals, `markdown_file` and `junit_file` of `extras.pull_requests` write it into files,
 `extras.html.run` into pages.
-Results may come from a file that someone else wrote, so `detail` is read with care. What is not said to be on one line
-is as it came: each format makes it harmless.
+Results may come from a file that someone else wrote, so `detail` is read defensively. Text that is not documented as
+being on one line is unsanitized: each format makes it harmless.
 """
 
 import math
@@ -42,7 +42,7 @@ _TOLD = frozenset(
     | {"answers", "min", "over", "window", "p_pass", "borderline"}
     | {"criterion_key", "criterion_parts", "rating_key"}
 )
-"""The keys of `detail` that have words of their own, and those that only programs compare."""
+"""The keys of `detail` that are shown in words of their own, and those that only programs compare."""
 
 _UNUSUAL_ENDS = {
     FinishReason.LENGTH: "a token limit cut the answer off",
@@ -52,21 +52,21 @@ _UNUSUAL_ENDS = {
 
 
 def case_number(result: CaseResult) -> str:
-    """`#3`, counted from 1 as people do; `#3.2` for its second repeat."""
+    """Return the number of a test, `#3`, counted from 1; `#3.2` for its second repeat."""
     repeat = f".{result.repeat_index + 1}" if result.repeat_index else ""
     return f"#{result.test_index + 1}{repeat}"
 
 
 def assertion_name(item: AssertionResult) -> str:
-    """Return an assertion's type, and its metric where it has one of another name."""
+    """Return an assertion's type, followed by its metric if that has a different name."""
     return item.type if item.metric in (None, "", item.type) else f"{item.type} {item.metric}"
 
 
 def score_text(item: AssertionResult) -> str:
     """Return a score beside its threshold, as "0.5 < 0.7"; "" without a score.
 
-    A `not-` assertion's threshold is that of its positive form, so it stands beside no score. Where something else than
-    the score decided, that is said in the place of the threshold.
+    The threshold of a `not-` assertion belongs to its positive form, so it is not shown beside the score. If something
+    other than the score decided, that is said instead of the threshold.
     """
     if item.score is None:
         return ""
@@ -79,22 +79,22 @@ def score_text(item: AssertionResult) -> str:
 
 
 def margin_below(item: AssertionResult) -> float:
-    """Return how far a failed assertion is below its threshold; 1 where no score says so."""
+    """Return how far a failed assertion is below its threshold; 1 if no score says how far."""
     if item.score is None or item.threshold is None or item.type.startswith("not-"):
         return 1.0
     return max(item.threshold - item.score, 0.0)
 
 
 def worst_first(assertions: Iterable[AssertionResult]) -> list[AssertionResult]:
-    """Return assertions with those that failed first, the furthest below its threshold at the head.
+    """Return assertions with the failed ones first, the one furthest below its threshold at the head.
 
-    An assertion of weight 0 only measures, so it failed no case.
+    An assertion of weight 0 only measures, so it cannot fail a case.
     """
     return sorted(assertions, key=lambda item: -margin_below(item) if _has_failed(item) else 1.0)
 
 
 def failed_assertions(result: CaseResult) -> list[AssertionResult]:
-    """Return what failed of a case, the worst first: the one to name where one has room."""
+    """Return the failed assertions of a case, worst first: the first is the one to name if there is room for one."""
     return [item for item in worst_first(result.assertions) if _has_failed(item)]
 
 
@@ -103,17 +103,17 @@ def _has_failed(item: AssertionResult) -> bool:
 
 
 def failure_text(item: AssertionResult) -> str:
-    """`0.40 < 0.50`: the score that failed an assertion; "" where it has none but its verdict, as `contains`."""
+    """Return the score that failed an assertion, `0.40 < 0.50`; "" if it has only a verdict, as `contains` does."""
     return "" if item.threshold is None or item.status is Status.ERROR else score_text(item)
 
 
 def failure_figure(item: AssertionResult) -> str:
-    """`0.40`: that score without its threshold."""
+    """Return the score that failed an assertion without its threshold, `0.40`."""
     return failure_text(item).split(" ")[0].rstrip(",")
 
 
 def case_reason(result: CaseResult) -> str:
-    """Return why a case has its verdict: its error, or the reason of the assertion to name; "" where it passed."""
+    """Return why a case has its verdict: its error, or the first reason of the deciding assertions; "" if it passed."""
     if result.error is not None:
         return result.error.message
     if result.status is Status.PASSED:
@@ -124,14 +124,14 @@ def case_reason(result: CaseResult) -> str:
 
 
 def whole_reason(result: CaseResult) -> str:
-    """Return why a case failed of which no assertion did, in which the test's own threshold decides; "" for others."""
+    """Return why a case failed without a failed assertion (by the test's own threshold); "" for other cases."""
     if result.status is not Status.FAILED or result.score is None or failed_assertions(result):
         return ""
     return "the weighted score is below the test's threshold"
 
 
 def _reason_of(item: AssertionResult, status: Status) -> str:
-    """Return what an assertion with that status says; a set says only what its members say, so they speak for it."""
+    """Return the reason of an assertion with that status; members of a set speak for it, as it only repeats them."""
     if item.status is not status:
         return ""
     own = (item.reason or "") if item.error is None else item.error.message
@@ -139,7 +139,7 @@ def _reason_of(item: AssertionResult, status: Status) -> str:
 
 
 def is_decided_by_score(item: AssertionResult) -> bool:
-    """Return whether the verdict is that of the score beside its threshold."""
+    """Return whether the verdict follows from comparing the score with the threshold."""
     if item.score is None or item.threshold is None:
         return False
     judged = 1 - item.score if item.type.startswith("not-") else item.score
@@ -148,7 +148,7 @@ def is_decided_by_score(item: AssertionResult) -> bool:
 
 
 def why_otherwise(item: AssertionResult) -> str:
-    """Return why an assertion failed although its score reaches the threshold; empty for any other."""
+    """Return why an assertion failed although its score reaches the threshold; "" for any other."""
     if item.status is not Status.FAILED or item.threshold is None or is_decided_by_score(item):
         return ""
     missing = len(missed_required(item.detail))
@@ -158,7 +158,7 @@ def why_otherwise(item: AssertionResult) -> str:
 
 
 def case_title(result: CaseResult, width: int) -> str:
-    """Return a test's title on one line: description, vars in short, what its user says, input, else its prompt."""
+    """Return a test's title on one line: description, variables in short, user turns, input, else its prompt."""
     if result.description or result.vars:
         return title_of(result.description, result.vars, width)
     if result.turns:
@@ -168,16 +168,16 @@ def case_title(result: CaseResult, width: int) -> str:
 
 
 def title_of(description: str | None, variables: Mapping[str, JsonValue], width: int) -> str:
-    """Return a test's description on one line, else its variables in short."""
+    """Return a test's description on one line, or else its variables in short."""
     return one_line(description or ", ".join(_variable_texts(variables, max(40, width // 2))), width)
 
 
 _A_WORD = 20
-"""A wider value speaks for itself, also in a script that has no spaces."""
+"""A value wider than this is self-explanatory, even in a script without spaces."""
 
 
 def _variable_texts(variables: Mapping[str, JsonValue], width: int) -> Iterator[str]:
-    """Yield `refund after 30 days` or `tier=gold`: a word alone and texts of several words need no name."""
+    """Yield `refund after 30 days` or `tier=gold`: a lone word, and text of several words, need no variable name."""
     for name, value in variables.items():
         text = one_line(value_text(value), width)
         speaks = isinstance(value, str) and (" " in value.strip() or cell_len(value) > _A_WORD)
@@ -200,35 +200,35 @@ def case_score(result: CaseResult) -> str | None:
 
 
 def is_split(assertions: Iterable[AssertionResult]) -> bool:
-    """Return whether the judges of any of the assertions, or of those within them, are far apart."""
+    """Return whether the judges of any assertion, including nested ones, are far apart."""
     return any(item.detail.get("split") is True or is_split(item.assertions) for item in assertions)
 
 
 def has_fallback(assertions: Iterable[AssertionResult]) -> bool:
-    """Return whether any of the assertions, or of those within them, used another estimator than it was meant to."""
+    """Return whether any assertion, including nested ones, was scored by a fallback method."""
     return any(_fell_back(item.detail) or has_fallback(item.assertions) for item in assertions)
 
 
 def _fell_back(detail: Mapping[str, JsonValue]) -> bool:
-    """Return whether the verdict, or that of one judge of several, came from another estimator than was meant."""
+    """Return whether the verdict, or that of one of several judges, was scored by a fallback method."""
     judges = detail.get("judges")
     of_judges = judges if isinstance(judges, list | tuple) else ()
     return any(part.get("fallback") for part in (detail, *of_judges) if isinstance(part, Mapping))
 
 
 class AssertionView(Struct, frozen=True):
-    """One assertion as it is shown."""
+    """One assertion as reports show it."""
 
     assertion: AssertionResult
 
     @property
     def is_jury(self) -> bool:
-        """Return whether several judges gave the verdict; their reasons stand beside the one for all of them."""
+        """Return whether several judges gave the verdict; their reasons are shown beside the joint one."""
         return "judges" in self.assertion.detail
 
     @property
     def scored(self) -> str:
-        """`0.40 < 0.50 (default)`, and `P(pass) 0.14` where it is known; empty when nothing was scored."""
+        """The score and its threshold, `0.40 < 0.50 (default)`, and `P(pass) 0.14` if known; "" without a score."""
         compared = self._compared()
         chance = self.assertion.detail.get("p_pass")
         if not compared or not _is_number(chance):
@@ -238,20 +238,20 @@ class AssertionView(Struct, frozen=True):
 
     @property
     def said(self) -> str:
-        """The reason, or the error and what to do about it."""
+        """The reason, or the error and its hint."""
         error = self.assertion.error
         return (self.assertion.reason or "") if error is None else f"{error.message}\n{error.hint}".rstrip()
 
     @property
     def remarks(self) -> list[str]:
-        """`split`, `weight 2`: what is special about it."""
+        """The remarks on it: `split`, `weight 2`."""
         item = self.assertion
         found = ["split"] if item.detail.get("split") is True else []
         return [*found, *([] if item.weight == 1 else [f"weight {item.weight:g}"])]
 
     @property
     def verdicts(self) -> list["JudgeVerdict"]:
-        """The judge's verdicts: one, or one for each of a list of criteria, or of each of several judges."""
+        """The judge's verdicts: one, or one for each of several criteria or of several judges."""
         detail = self.assertion.detail
         return [
             JudgeVerdict(part) for part in _mappings(detail.get("judges") or detail.get("parts")) or [detail]
@@ -259,19 +259,19 @@ class AssertionView(Struct, frozen=True):
 
     @property
     def members(self) -> list["AssertionView"]:
-        """The assertions within it, the worst first; those of a decision tree in order, since each led to the next."""
+        """The assertions within it, worst first; those of a decision tree in order, since each led to the next."""
         is_tree = self.assertion.type.removeprefix("not-") == "decision-tree"
         items = self.assertion.assertions
         return [AssertionView(item) for item in items] if is_tree else _views(items)
 
     @property
     def items(self) -> list["ShownItem"]:
-        """The items of a checklist, as several judges together found them; each verdict has its own."""
+        """The checklist items as a jury decided them; empty for one judge, whose verdict has its own."""
         return JudgeVerdict(self.assertion.detail).items if self.is_jury else []
 
     @property
     def further(self) -> list[tuple[str, JsonValue]]:
-        """Everything else in `detail`, without the tails of floats."""
+        """Everything else in `detail`, with floats rounded."""
         return [
             (name, _tidy(value))
             for name, value in self.assertion.detail.items()
@@ -280,7 +280,7 @@ class AssertionView(Struct, frozen=True):
 
     @property
     def duels(self) -> str:
-        """`beat a; tied with b; lost to c, d`: with which other outputs this one was compared."""
+        """The other outputs that this one was compared with: `beat a; tied with b; lost to c, d`."""
         found: dict[str, list[str]] = {"win": [], "tie": [], "loss": []}
         for pair in _mappings(self.assertion.detail.get("pairs")):
             if str(pair.get("outcome")) in found:
@@ -290,7 +290,7 @@ class AssertionView(Struct, frozen=True):
 
     @property
     def paid(self) -> list[str]:
-        """The cost of the judge's calls and how long they took; nothing where none was made."""
+        """The cost and duration of the judge calls, or that they were cached; empty if there were none."""
         item = self.assertion
         if not item.usage.requests:
             return []
@@ -309,20 +309,20 @@ class AssertionView(Struct, frozen=True):
             return score_text(item)
         default = " (default)" if item.threshold_is_default else ""
         if item.type.startswith("not-"):
-            # The threshold is compared with what was judged; the score is that inverted.
+            # The threshold applies to the score of the positive form; the score shown is 1 minus that.
             judged = format_comparison(1 - item.score, item.threshold)
             return f"{format_score(item.score)}, since {judged}{default}"
         return f"{format_comparison(item.score, item.threshold)}{default}"
 
 
 def _views(items: Iterable[AssertionResult]) -> list[AssertionView]:
-    """Return assertions in the order in which they are shown: what failed, by how much, then what was not judged."""
+    """Return assertions in the order in which they are shown: failures, worst first, then what was not judged."""
     ordered = sorted(worst_first(items), key=lambda item: WORST_FIRST.index(item.status))
     return [AssertionView(item) for item in ordered]
 
 
 class JudgeVerdict(Struct, frozen=True):
-    """One verdict of a judge out of `detail`; all its texts but reason and criteria are on one line."""
+    """One verdict of a judge, read from `detail`; all its texts except reason and criteria are on one line."""
 
     detail: Mapping[str, JsonValue]
 
@@ -344,7 +344,7 @@ class JudgeVerdict(Struct, frozen=True):
 
     @property
     def criteria(self) -> str:
-        """The criteria of the verdict, one a line."""
+        """The criteria of the verdict, one per line."""
         value = self.detail.get("criteria")
         lines = value if isinstance(value, list | tuple) else [value]
         return "\n".join(line for line in lines if isinstance(line, str))
@@ -356,7 +356,7 @@ class JudgeVerdict(Struct, frozen=True):
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """Label and text of each thing that is known about the rating; `note` and `error` warn."""
+        """The label and text of each known fact about the rating; `note` and `error` are warnings."""
         error = self.detail.get("error")
         known = {**self.detail, "error": error.get("message") if isinstance(error, Mapping) else None}
 
@@ -377,7 +377,7 @@ class JudgeVerdict(Struct, frozen=True):
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The steps that the judge followed; empty when it had none."""
+        """The evaluation steps that the judge followed; empty if it had none."""
         steps = self.detail.get("evaluation_steps")
         if not isinstance(steps, list | tuple):
             return ()
@@ -385,7 +385,7 @@ class JudgeVerdict(Struct, frozen=True):
 
     @property
     def shares(self) -> list[tuple[str, float]]:
-        """Every rating that has a share of the distribution, in the order of the scale; the shares add up to 1."""
+        """Each rating with its share of the distribution, in the order of the scale; the shares add up to 1."""
         masses = _masses(self.detail.get("distribution"))
         total = sum(mass for _, mass in masses)
         return [(rating, mass / total) for rating, mass in _ordered(masses)] if total > 0 else []
@@ -413,7 +413,7 @@ class JudgeVerdict(Struct, frozen=True):
         if estimator == "logprobs" and _is_number(coverage):
             return f"logprobs, coverage {format_share(coverage)}"
         if estimator == "samples" and _is_number(requested):
-            # ` of at most 20` where samples could end early.
+            # ` of at most 20` if sampling could stop early.
             early_stop = detail.get("early_stop")
             upto = early_stop.get("upto") if isinstance(early_stop, Mapping) else None
             most_samples = f" of at most {upto:g}" if _is_number(upto) else ""
@@ -424,15 +424,15 @@ class JudgeVerdict(Struct, frozen=True):
         return one_line(estimator, 100) if isinstance(estimator, str) else ""
 
     def _answers(self) -> str:
-        """Return `1.00, 0.40, 0.70`: the scores of the answers of a conversation, where each was rated."""
+        """Return the scores of a conversation's answers, `1.00, 0.40, 0.70`, if each answer was rated."""
         found = [item.get("score") for item in _mappings(self.detail.get("answers"))]
         return ", ".join(format_score(score) for score in found if _is_number(score))
 
     def _spread(self) -> str:
-        """`2: 40 %, 3: 50 %, and 1 more`: the likeliest ratings in the order of the scale; "" where all are one."""
+        """Return the likeliest ratings in scale order, `2: 40 %, 3: 50 %, and 1 more`; "" if there is only one."""
         shares = [(rating, share) for rating, share in self.shares if share >= _LEAST_SHARE]
         likeliest = sorted(shares, key=lambda pair: -pair[1])[:_SHARES_MAX]
-        if len(self.shares) < 2:  # noqa: PLR2004 - the rating says it
+        if len(self.shares) < 2:  # noqa: PLR2004 - the rating itself says it
             return ""
         shown = ", ".join(
             f"{one_line(rating, 20)}: {format_share(share)}" for rating, share in _ordered(likeliest)
@@ -441,7 +441,7 @@ class JudgeVerdict(Struct, frozen=True):
 
 
 def _tidy(value: JsonValue) -> JsonValue:
-    """Return a value whose numbers have no tails of the arithmetic."""
+    """Return a value with its floats rounded, at any depth."""
     match value:
         case float():
             return round(value, _DETAIL_DIGITS)
@@ -483,11 +483,11 @@ def _is_number(value: JsonValue) -> TypeGuard[float]:
 
 
 class ShownItem(Struct, frozen=True):
-    """One item of a checklist; its texts are each on one line.
+    """One item of a checklist; each of its texts is on one line.
 
     Attributes:
-        notes: `required, weight 2, 0.97`: what is special about it, and a score that is neither 0 nor 1; mostly empty.
-        because: the quoted words, or the judge's reason for a no.
+        notes: what is special about it, and a score other than 0 and 1: `required, weight 2, 0.97`; mostly empty.
+        because: the quoted evidence, or the judge's reason for a no.
     """
 
     is_met: bool
@@ -497,13 +497,13 @@ class ShownItem(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """Return `Names the price (required): "5 euros"`."""
+        """The item on one line: `Names the price (required): "5 euros"`."""
         notes = f" ({self.notes})" if self.notes else ""
         return f"{self.text}{notes}: {self.because}" if self.because else f"{self.text}{notes}"
 
     @classmethod
     def of(cls, item: Mapping[str, JsonValue]) -> "ShownItem":
-        """Return an item as a judgement's `detail` has it."""
+        """Build the item from its entry in a judgement's `detail`."""
         is_met = item.get("met") is True
         weight, score = item.get("weight"), item.get("score")
         notes = ["required"] if item.get("required") is True else []
@@ -529,27 +529,27 @@ def _because(item: Mapping[str, JsonValue]) -> str:
 
 
 class ShownCall(Struct, frozen=True):
-    """A call of a tool: its name and its arguments; without a name, the whole call stands for them."""
+    """A tool call: its name and arguments; without a name, `arguments` is the whole call."""
 
     name: str
     arguments: JsonValue
 
     @classmethod
     def of(cls, call: Mapping[str, JsonValue]) -> "ShownCall":
-        """Return a call as any API writes it."""
+        """Build the call from one in the format of any API."""
         name, arguments = next(called_tools([dict(call)]), (str(call.get("name") or ""), call.get("args")))
         return cls(name, arguments if arguments not in ({}, []) else None) if name else cls("", dict(call))
 
     @property
     def line(self) -> str:
-        """`calls find {"order": 7}`."""
+        """The call as text: `calls find {"order": 7}`."""
         return " ".join(
             filter(None, ("calls", self.name, "" if self.arguments is None else value_text(self.arguments)))
         )
 
 
 class ShownMessage(Struct, frozen=True):
-    """A message of a conversation; `tool` is whose answer it is."""
+    """A message of a conversation; `tool` is the name of the tool that it is the answer of."""
 
     role: str
     content: str
@@ -558,13 +558,13 @@ class ShownMessage(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """`assistant: Let me look.`, the calls below it."""
+        """The message, `assistant: Let me look.`, with its calls below."""
         said = "\n".join(filter(None, (self.content, *(call.line for call in self.calls))))
         return f"{' '.join(filter(None, (self.role, self.tool)))}: {said}"
 
 
 def conversation_of(turns: Sequence[Turn]) -> list[ShownMessage]:
-    """Return the turns of a conversation for reading, calls of tools by their names and arguments."""
+    """Return the turns of a conversation for display, with tool calls as names and arguments."""
     names: dict[str, str] = {}
     found = []
     for turn in turns:
@@ -578,12 +578,12 @@ def conversation_of(turns: Sequence[Turn]) -> list[ShownMessage]:
 
 
 def calls_of(result: CaseResult) -> list[ShownCall]:
-    """Return the tools that an output calls beside what it says."""
+    """Return the tool calls that an output makes besides its text; empty for a conversation."""
     return [] if result.turns else [*map(ShownCall.of, calls_beside(result.output, result.tool_calls))]
 
 
 def output_text(result: CaseResult) -> str:
-    """Return what a case brought: the conversation turn by turn, or the output and its tool calls."""
+    """Return what a case produced: the conversation turn by turn, or the output and its tool calls."""
     if result.turns:
         return "\n".join(message.text for message in conversation_of(result.turns))
     output = "" if result.output is None else value_text(result.output)
@@ -591,7 +591,7 @@ def output_text(result: CaseResult) -> str:
 
 
 class ShownMedia(Struct, frozen=True):
-    """An image or a recording (`kind`) of a case. `link` leads to it; None where no one has the file."""
+    """An image or a recording (`kind`) of a case; `link` leads to the file, None if it is not available."""
 
     kind: str
     name: str
@@ -600,7 +600,7 @@ class ShownMedia(Struct, frozen=True):
 
 
 class CaseView(Struct, frozen=True):
-    """One case as it is shown: its verdict, the output, the assertions, and what was asked."""
+    """One case as reports show it: its verdict, the output, the assertions, and what was asked."""
 
     result: CaseResult
 
@@ -611,13 +611,13 @@ class CaseView(Struct, frozen=True):
 
     @property
     def took(self) -> str:
-        """`749 ms`: the time of the answer; "" where there was none to wait for."""
+        """The time that the answer took, `749 ms`; "" if nothing was waited for."""
         time_ms = self.result.latency_ms
         return "from a batch" if time_ms is None else format_duration(time_ms) if time_ms >= 1 else ""
 
     @property
     def facts(self) -> list[str]:
-        """Time and price of the answer, and whether it was there already."""
+        """The time and price of the answer, and whether it came from the cache."""
         cost = self.result.cost_usd_generated
         facts = (
             self.took,
@@ -628,7 +628,7 @@ class CaseView(Struct, frozen=True):
 
     @property
     def ends(self) -> list[str]:
-        """How the conversation ended, and why an answer ended before it was whole; each on one line."""
+        """How the conversation ended, and why an answer did not end normally; each on one line."""
         result, found = self.result, []
         if result.ended_by:
             found.append(ENDS.get(result.ended_by, f"ended by {one_line(result.ended_by, 60)}"))
@@ -643,12 +643,12 @@ class CaseView(Struct, frozen=True):
 
     @property
     def assertions(self) -> list[AssertionView]:
-        """Its assertions: what failed, the worst at the head, then what could not be judged."""
+        """The assertions: failures first, the worst at the head, then what could not be judged."""
         return _views(self.result.assertions)
 
     @property
     def problems(self) -> list[AssertionView]:
-        """The assertions that did not pass, those within sets after the set."""
+        """The assertions that failed or could not be judged; those within a set follow the set."""
 
         def within(views: Iterable[AssertionView]) -> Iterator[AssertionView]:
             for view in views:
@@ -660,13 +660,13 @@ class CaseView(Struct, frozen=True):
 
     @property
     def test_texts(self) -> dict[str, str]:
-        """The texts of the test beside its variables: `expected output` and its text."""
+        """The texts of the test besides its variables, by label such as `expected output`."""
         texts = {} if self.result.asked is None else self.result.asked.texts
         return {name.replace("_", " "): text for name, text in texts.items()}
 
     @property
     def media(self) -> list[ShownMedia]:
-        """The images and recordings that it names, each once."""
+        """The images and recordings that the case refers to, each once."""
         result = self.result
         markers = markers_in([result.vars, result.prompt.rendered, result.output])
         found = [(named_kind(marker), *named_and_hashed(marker)) for marker in markers]
@@ -677,7 +677,7 @@ class CaseView(Struct, frozen=True):
 
 
 def errors_of(result: CaseResult) -> Iterator[ErrorInfo]:
-    """Yield the errors of a case: its own, then those of its assertions, also within sets."""
+    """Yield the errors of a case: its own, then those of its assertions, including nested ones."""
     if result.error is not None:
         yield result.error
     yield from (item.error for item, _ in with_members(result.assertions) if item.error is not None)

@@ -1,4 +1,4 @@
-"""The columns of a run side by side: which prompt or model is better, as far as the tests show."""
+"""The columns of a run side by side: which prompt or model is better, as far as the tests can show."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -37,7 +37,7 @@ from geval_cli.report.verdict import (
 )
 
 METRICS_MAX = 6
-"""Metrics that have a place in the table; all of them are among the differences, and in the JSON."""
+"""How many metrics the table shows; all of them are among the differences and in the JSON."""
 DIFFERENCES_MAX = 30
 _WORST_CASES_SHOWN = 4
 _OTHERS_NAMED, _NAMES_SHOWN = 8, 6
@@ -50,11 +50,11 @@ _GAP = 3
 _BAR_CELLS = 8
 _NO_MONEY = 1e-9
 _DUST = 9
-"""Decimals beyond which a float has only what its arithmetic left."""
+"""The number of decimals beyond which a float holds only rounding errors."""
 
 
 def share_text(stat: Stat) -> str:
-    """`75 % [47–91]`: a share in per cent with its 95 % interval; "none" of nothing."""  # noqa: RUF002
+    """Return `75 % [47–91]`: a share in per cent with its 95 % interval; "none" without a value."""  # noqa: RUF002
     if stat.value is None:
         return "none"
     text = format_share(stat.value)
@@ -62,7 +62,7 @@ def share_text(stat: Stat) -> str:
 
 
 def mean_text(stat: Stat | None, *, has_interval: bool = True) -> str:
-    """`0.71 [0.60, 0.82]`: a mean with its 95 % interval; "none" of nothing."""
+    """Return `0.71 [0.60, 0.82]`: a mean with its 95 % interval; "none" without a value."""
     if stat is None or stat.value is None:
         return "none"
     text = format_score(stat.value)
@@ -73,7 +73,7 @@ def mean_text(stat: Stat | None, *, has_interval: bool = True) -> str:
 
 
 def cost_note(columns: Sequence[ColumnSummary]) -> str:
-    """Return a sentence about answers that this run did not pay for; empty where it paid for all."""
+    """Return a sentence about answers that this run did not pay for; "" if it paid for all, or a cost is unknown."""
     paid, generated = (
         None if None in costs else sum(cost or 0.0 for cost in costs)
         for costs in ([item.cost_usd for item in columns], [item.cost_usd_generated for item in columns])
@@ -85,7 +85,7 @@ def cost_note(columns: Sequence[ColumnSummary]) -> str:
 
 
 def tokens_text(column: ColumnSummary) -> str:
-    """`1.2k + 310`: tokens in and out of the column's answers."""
+    """Return `1.2k + 310`: the input and output tokens of the column's answers."""
     usage = column.usage.get(Role.GENERATION.value, Usage())
     return f"{format_count(usage.input_tokens)} + {format_count(usage.output_tokens)}"
 
@@ -94,7 +94,7 @@ DIFFERENCE_HEADER = ("difference", "95 % interval", "p (Holm)", "MDE", "verdict 
 
 
 def too_few_text(delta: Delta) -> str:
-    """Return `3 rows need at least 7`; "" where there are enough tests to decide."""
+    """Return `3 rows need at least 7` if there are too few tests to decide, else ""."""
     if delta.least_tests is None:
         return ""
     need = "row needs" if delta.family == 1 else "rows need"
@@ -102,10 +102,10 @@ def too_few_text(delta: Delta) -> str:
 
 
 class DeltaWords(Struct, frozen=True):
-    """A mean difference in words: of shares in percentage points, of scores as it is.
+    """A mean difference in words: percentage points for shares, plain numbers for scores.
 
     Attributes:
-        is_share: the difference is one of shares.
+        is_share: whether it is a difference of shares.
     """
 
     delta: Delta
@@ -113,35 +113,35 @@ class DeltaWords(Struct, frozen=True):
 
     @property
     def change(self) -> str:
-        """`+8 pts`, or `+0.08` of scores."""
+        """The difference with its sign: `+8 pts` for shares, `+0.08` for scores."""
         value = self.delta.value or 0.0
         return f"{self.shift(value)} pts" if self.is_share and value else self.shift(value)
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """The ends of the 95 % interval, without a unit; nothing without one."""
+        """The ends of the 95 % interval, without a unit; empty without an interval."""
         return tuple(map(self.shift, self.delta.interval or ()))
 
     @property
     def p(self) -> str:
-        """The p-value, adjusted for all that was compared where it could be."""
+        """The p-value, adjusted for multiple comparisons if an adjusted one is known; "" without one."""
         p = self.delta.p if self.delta.p_adjusted is None else self.delta.p_adjusted
         return "" if p is None else format_p(p)
 
     def shift(self, difference: float) -> str:
-        """Return a difference with its sign and without a unit."""
+        """Return a difference with its sign but without a unit."""
         return format_points(difference) if self.is_share else format_difference(difference)
 
     def size(self, difference: float, unit: str = "points") -> str:
-        """Return a difference without its sign: `5 points`, or `0.05` of scores."""
+        """Return a difference without its sign: `5 points` for shares, `0.05` for scores."""
         return (
             f"{format_points(difference).lstrip('+')} {unit}" if self.is_share else format_score(difference)
         )
 
     def power(self, detect: float) -> str:
-        """Return which difference the tests would show, and how many tests `detect` needs.
+        """Return which difference the tests can detect, and how many tests it takes to detect `detect`.
 
-        "" where too few tests differ, so that nothing is known of how much they vary.
+        Empty if so few tests differ that nothing is known about their variance.
         """
         if too_few := too_few_text(self.delta):
             return f"too few tests: {too_few}"
@@ -158,24 +158,24 @@ class DeltaWords(Struct, frozen=True):
 
 
 class ShownDifference(DeltaWords, frozen=True):
-    """A row of a column's comparison with the baseline, by name; `verdict` is None of fewer than two tests."""
+    """A named row of a column's comparison with the baseline; `verdict` is None for fewer than two tests."""
 
     name: str
     verdict: str | None
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row as `DIFFERENCE_HEADER` has it."""
+        """The cells of the row, in the order of `DIFFERENCE_HEADER`."""
         return self.change, " to ".join(self.bounds), self.p, self.mde, self.decision
 
     @property
     def mde(self) -> str:
-        """The smallest difference that so many tests would show with a chance of 80 %."""
+        """The smallest difference that this many tests would detect with 80 % power; "" if unknown."""
         return "" if self.delta.mde is None else self.size(self.delta.mde, "pts")
 
     @property
     def decision(self) -> str:
-        """`better`, or `undecided (~40 more)`: so many further tests would show a difference of this size."""
+        """The verdict: `better`, or `undecided (~40 more)` with the further tests needed to show this difference."""
         more = f"too few tests: {too_few}" if (too_few := too_few_text(self.delta)) else ""
         if not more and (count := _missing_tests(self.delta)):
             more = f"{estimated(count).replace('about ', '~').replace('more than', '>')} more"
@@ -185,14 +185,14 @@ class ShownDifference(DeltaWords, frozen=True):
 def differences_of(column: ColumnSummary) -> Iterator[ShownDifference]:
     """Yield each row of a column's comparison with the baseline: the pass rate, then the metrics.
 
-    Those with the same figures in every test are one row, `pass rate = right`.
+    Rows with the same figures in every test are merged into one, `pass rate = right`.
     """
     found = column.vs_first
     if found is None:
         return
     rows = {} if found.pass_rate is None else {_PASS_RATE_KEY: found.pass_rate}
     rows |= found.metrics
-    # A results file may name a row that is not there.
+    # A results file may refer to a row that does not exist.
     leaders = {key: item.same_as if item.same_as in rows else key for key, item in rows.items()}
     names: dict[str, list[str]] = {}
     for key in sorted(rows, key=lambda key: leaders[key] != key):
@@ -203,7 +203,7 @@ def differences_of(column: ColumnSummary) -> Iterator[ShownDifference]:
 
 
 def verdict_word(column: ColumnSummary) -> str:
-    """Return the verdict on a column in a word; "mixed" when it is better in one thing and worse in another."""
+    """Return the verdict on a column as a word; "mixed" if it is better in one thing and worse in another."""
     if column.vs_first is None:
         return "baseline"
     verdicts = {item.verdict for item in differences_of(column)}
@@ -216,11 +216,11 @@ def verdict_word(column: ColumnSummary) -> str:
 
 
 _SAID = {"undecided": "no clear difference", "identical": "same"}
-"""What tables say in the place of a verdict."""
+"""What tables show instead of these verdicts."""
 
 
 def verdict_text(column: ColumnSummary, quoted: Callable[[str], str] = str) -> str:
-    """`better: pass rate, tone; worse: length`: the verdict on a column, and what it is about."""
+    """Return the verdict on a column and what it is about: `better: pass rate, tone; worse: length`."""
     parts = []
     for word in ("better", "worse"):
         names = [
@@ -239,9 +239,9 @@ def _missing_tests(delta: Delta) -> int:
 
 
 class _Shape(Struct, frozen=True):
-    """Which figures the table has, and how wide names may be; 0 stands for the numbers of the columns alone.
+    """Which figures the table has, and how wide names may be; with 0, columns are named by number only.
 
-    Files and pages are `is_whole`: they have all figures and bounds.
+    Tables in files and pages are `is_whole`: they have all figures and bounds.
     """
 
     is_whole: bool = False
@@ -279,13 +279,13 @@ _STEPS: tuple[dict[str, bool | int], ...] = (
     {"has_errors": False},
     {"has_cost": False},
 )
-"""The changes of the shape where a terminal is narrow, one after another until the table fits."""
+"""Changes of the shape for narrow terminals, applied one after another until the table fits."""
 
 
 def print_columns(report: RunReport, console: Console) -> None:
-    """Print the columns, the one with the highest pass rate first, then a sentence that says how sure that is.
+    """Print the columns, highest pass rate first, then a sentence that says which leads and how sure that is.
 
-    Prints nothing for a single column: it has nothing to be compared with.
+    Prints nothing for a single column, which has nothing to be compared with.
     """
     columns = report.summary.columns
     if len(columns) < 2 or not report.summary.total:  # noqa: PLR2004
@@ -301,7 +301,7 @@ def print_columns(report: RunReport, console: Console) -> None:
         if shape.title:
             names = [fitted_title(title, shape.title, signs) for title in titles]
         if len(set(names)) < len(set(titles)):
-            continue  # names that are cut to the same text tell nothing: numbers and a legend do
+            continue  # names cut to the same text tell nothing, numbers with a legend do
         heading, *found = _rows(columns, shape, has_bars=is_unicode(console))
         star = "★" if is_unicode(console) else "*"
         rows = [
@@ -340,7 +340,7 @@ def print_columns(report: RunReport, console: Console) -> None:
 def _worst_cases(
     columns: Sequence[ColumnSummary], titles: Sequence[str], ranked: Sequence[int], most: int
 ) -> str:
-    """`pass rate if all errors failed: a 31 %, b 6 %`: what errors could hide; empty without any."""
+    """Return `pass rate if all errors failed: a 31 %, b 6 %`, the worst case of each column; "" without errors."""
     least = [
         f"{titles[place]} {format_share(column.passed / (column.passed + column.failed + column.errored))}"
         for place in ranked
@@ -352,7 +352,7 @@ def _worst_cases(
 
 
 def ranking(columns: Sequence[ColumnSummary]) -> list[int]:
-    """Return the positions of the columns, the highest pass rate first; of equal ones, the highest metrics."""
+    """Return the positions of the columns, highest pass rate first; ties are broken by the mean of the metrics."""
 
     def place(position: int) -> tuple[bool, float, float]:
         rate = _rate(columns[position])
@@ -365,10 +365,10 @@ def ranking(columns: Sequence[ColumnSummary]) -> list[int]:
 def leader_text(
     columns: Sequence[ColumnSummary], titles: Sequence[str], quoted: Callable[[str], str] = str
 ) -> str:
-    """Return which column has the highest pass rate and how sure that is, in one sentence; "" where none was judged.
+    """Return in a sentence which column has the highest pass rate and how sure that is; "" if nothing can be compared.
 
-    `quoted` writes a name of the config where it would be markup.
-    Only the comparisons with the baseline are tested: a column that leads is never said to beat the second.
+    `quoted` escapes a name from the config where it would be markup.
+    Only comparisons with the baseline are tested, so a column that leads is never said to beat the second one.
     """
     titles = [quoted(title) for title in titles]
     base = baseline_number(columns) - 1
@@ -427,7 +427,7 @@ def leader_text(
 
 
 def _is_unjudged(column: ColumnSummary) -> bool:
-    """Return whether most cases of a column are errors: the few that were judged say nothing about the rest."""
+    """Return whether most cases of a column are errors, so that the few judged ones say nothing about the rest."""
     return 2 * column.errored > _cases(column)
 
 
@@ -436,7 +436,7 @@ def _cases(column: ColumnSummary) -> int:
 
 
 def _too_many_errors(columns: Sequence[ColumnSummary], titles: Sequence[str]) -> str:
-    """`can't compare: 18 of 24 cases could not be judged`; "" where the baseline and another column were judged."""
+    """Return `can't compare: 18 of 24 cases could not be judged`; "" if the baseline and another column were judged."""
     unjudged = [place for place, column in enumerate(columns) if _is_unjudged(column)]
     if len(columns) - len(unjudged) < 2:  # noqa: PLR2004
         if not unjudged:
@@ -452,7 +452,7 @@ def _too_many_errors(columns: Sequence[ColumnSummary], titles: Sequence[str]) ->
 
 
 def _rate(column: ColumnSummary) -> float | None:
-    """Return the pass rate, equal for equal shares although they were summed up in another order."""
+    """Return the pass rate, rounded so that equal shares compare equal whatever order they were summed in."""
     rate = column.pass_rate.value
     return None if rate is None else round(rate, _DUST)
 
@@ -467,9 +467,10 @@ def _pass_verdict(column: ColumnSummary) -> str | None:
 
 
 def _gain(column: ColumnSummary, baseline: ColumnSummary) -> str:
-    """`+20 points in pass rate (95 % CI +8 to +32)`: how far a column's pass rate is above the baseline's.
+    """Return how far a column's pass rate is above the baseline's: `+20 points in pass rate (95 % CI +8 to +32)`.
 
-    It is of the tests that both have judged, which is said where these are not all, as the table's rates then differ.
+    The difference covers the tests judged in both. If these are not all tests, that is said, because the rates in the
+    table then differ by another amount.
     """
     found = _pass_difference(column)
     assert found is not None
@@ -494,7 +495,7 @@ def _decided_by_metrics(
     quoted: Callable[[str], str],
     words: Sequence[str] = ("better", "worse"),
 ) -> str:
-    """Return what metrics decide where the pass rate does not: `; polite is better in tone and worse in length`."""
+    """Return what the metrics decide where the pass rate does not: `; polite is better in tone and worse in length`."""
     parts = []
     for place in places:
         said = [
@@ -516,7 +517,7 @@ def _decided_metrics(column: ColumnSummary, word: str) -> list[str]:
 
 
 def _more(columns: Sequence[ColumnSummary], ranked: Sequence[int]) -> str:
-    """Return how many tests it takes to tell: `; about 75 more tests would tell`."""
+    """Return how many tests it would take to tell, `; about 75 more tests would tell`; "" if unknown."""
     found = _pass_difference(columns[ranked[0]]) or _pass_difference(columns[ranked[1]])
     if found is None:
         return ""
@@ -543,9 +544,9 @@ def column_table(
     quoted: Callable[[str], str] = str,
     metrics: int | None = None,
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the heading of the table of columns and its rows, best first, with every figure, for pages and files.
+    """Return the heading and the rows of the table of columns, best first, with every figure, for pages and files.
 
-    Its first two columns are texts. `quoted` writes names of the config where they would be markup.
+    Its first two columns are text. `quoted` escapes names from the config where they would be markup.
     """
     lead = leading(columns)
     (heading, *rows) = _rows(columns, _Shape(True, metrics=metrics), quoted=quoted)
@@ -565,7 +566,7 @@ def _rows(
     has_bars: bool = False,
     quoted: Callable[[str], str] = str,
 ) -> list[tuple[str, ...]]:
-    """Return the heading and the figures of each column; what no column has, as a cost of local models, is left out."""
+    """Return the heading and each column's figures, without those that no column has (the cost of local models)."""
     base = baseline_number(columns)
     whole = shape.is_whole
 
@@ -646,7 +647,7 @@ def _bar(share: float | None) -> str:
 
 
 def _chances(columns: Sequence[ColumnSummary]) -> Iterator[tuple[str, Callable[[ColumnSummary], str]]]:
-    """Yield pass@k and pass^k of as many tries as there were repeats; nothing of a run without repeats."""
+    """Yield pass@k and pass^k for as many tries as there were repeats; nothing for a run without repeats."""
     tries = max((int(k) for column in columns for k in column.pass_at_k), default=0)
     if tries:
         yield f"pass@{tries}", lambda column: _chance(column.pass_at_k, tries)
@@ -654,7 +655,7 @@ def _chances(columns: Sequence[ColumnSummary]) -> Iterator[tuple[str, Callable[[
 
 
 def metric_names(columns: Sequence[ColumnSummary]) -> list[str]:
-    """Return the metrics of all columns by name; the first `METRICS_MAX` have a place in the table."""
+    """Return the metrics of all columns, sorted by name; the table has room for the first `METRICS_MAX`."""
     return sorted({name for column in columns for name in column.metrics})
 
 
@@ -664,7 +665,7 @@ def _chance(by_k: Mapping[str, Stat], tries: int) -> str:
 
 
 def baseline_number(columns: Sequence[ColumnSummary]) -> int:
-    """Return the number, from 1, of the column with which the others are compared."""
+    """Return the number, counted from 1, of the column that the others are compared with."""
     return next((number for number, item in enumerate(columns, start=1) if item.vs_first is None), 1)
 
 
@@ -693,13 +694,13 @@ MEANS_HEADER = ("mean", "95 % interval", "n", "errors")
 
 
 def mean_cells(stat: MetricStat) -> tuple[str, ...]:
-    """Return a mean as `MEANS_HEADER` has it."""
+    """Return the cells of a mean, in the order of `MEANS_HEADER`."""
     interval = "" if stat.interval is None else format_interval(stat.interval)
     return mean_text(stat, has_interval=False), interval, f"{stat.n:,}", f"{stat.errored:,}"
 
 
 def run_means(summary: RunSummary) -> list[tuple[str, MetricStat]]:
-    """Return every metric of a whole run."""
+    """Return the mean of each metric of a whole run, except those left out by `telling_metrics`."""
     return [
         (name, MetricStat(item.mean, item.interval, item.n, errored=item.errored))
         for name, item in telling_metrics(summary).items()

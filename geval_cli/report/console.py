@@ -1,4 +1,4 @@
-"""Terminals as they really are: colour, width, encoding and tables of a stream, decided in one place."""
+"""Terminals as they really are: the colour, width, encoding and tables of a stream are decided here alone."""
 
 import codecs
 import io
@@ -20,16 +20,16 @@ _STAND_INS = {"…": "~", "–": "-", "≥": ">=", "×": "x", "·": "|"}  # noqa
 # In files and logs, and where the stream has no line characters, the line is made of dashes.
 _BEFORE_UNIT = compile_later(r"(?<=\d) (?=(?:%|ms|s|min|h|d|pts|points|[kMG]B)(?!\w))|(?<=\d %) (?=CI\b)")
 _GLUE = "\ue0ff"
-"""Stands for the space before a unit while lines are wrapped; texts that are printed have no private characters."""
+"""Stands for the space before a unit while lines are wrapped; printed texts contain no private-use characters."""
 _DASHES = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
 def make_console(stream: TextIO, *, environ: Mapping[str, str], width: int | None = None) -> Console:
-    """A rich console for `stream` that neither guesses nor interprets: no markup, no emoji codes, no highlighting.
+    """Return a rich console for `stream` that interprets nothing: no markup, no emoji codes, no highlighting.
 
-    Colour: never with NO_COLOR or TERM=dumb, always with FORCE_COLOR, else on a terminal outside CI. Width: `width`,
-    else COLUMNS, else the terminal's own (followed when it is resized), else 100 characters. Characters that the
-    stream's encoding lacks are written as escapes instead of raising.
+    Colour: never with NO_COLOR, always with FORCE_COLOR, else on a terminal outside CI (TERM=dumb is no terminal).
+    Width: `width`, else COLUMNS, else the terminal's own (followed when it is resized), else 100 characters. Characters
+    that the stream's encoding lacks are written as escapes instead of raising.
     """
     if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream.encoding):
         stream.reconfigure(errors=_IN_ASCII)
@@ -53,7 +53,7 @@ def make_console(stream: TextIO, *, environ: Mapping[str, str], width: int | Non
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Write what a stream lacks as an escape, but the sign of a cut text, which stands in tables, in one cell."""
+    """Replace a character that the stream lacks: common signs (an ellipsis) by ASCII, all others by an escape."""
     assert isinstance(error, UnicodeEncodeError)
     if error.object[error.start] in _STAND_INS:
         return _STAND_INS[error.object[error.start]], error.start + 1
@@ -66,17 +66,17 @@ codecs.register_error(_IN_ASCII, _in_ascii)
 
 
 def is_ci(environ: Mapping[str, str]) -> bool:
-    """Return whether a build server runs geval: all output goes to a log that no one watches live."""
+    """Return whether geval runs on a build server, where all output goes to a log that is not watched live."""
     return environ.get("CI", "").lower() not in {"", "0", "false", "no"}
 
 
 def is_unicode(console: Console) -> bool:
-    """Return whether the console's stream can show what lies beyond ASCII."""
+    """Return whether the console's stream can show non-ASCII characters."""
     return _is_unicode(console.encoding)
 
 
 def print_trimmed(renderable: RenderableType, console: Console) -> None:
-    """Print without the blanks that rich leaves at the ends of lines: files and clipboards stay clean."""
+    """Print without the trailing blanks that rich leaves on lines, to keep files and clipboards clean."""
     for line in console.render_lines(renderable, pad=False):
         text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
         text.rstrip()
@@ -84,7 +84,7 @@ def print_trimmed(renderable: RenderableType, console: Console) -> None:
 
 
 def print_hanging(head: Text, body: Text, console: Console, *, indent: int) -> None:
-    """Print `head` `indent` cells in and `body` after it, wrapped lines of which begin where the first did."""
+    """Print `head` indented by `indent` cells and `body` after it; wrapped lines of `body` align with its first."""
     body = body.copy()
     body.plain = _BEFORE_UNIT.sub(_GLUE, body.plain)
     margin = indent + head.cell_len
@@ -124,7 +124,7 @@ def _columns(environ: Mapping[str, str]) -> int | None:
 
 
 def plain_table(console: Console, *, has_blank_lines: bool = False) -> Table:
-    """Return an empty table; `has_blank_lines` puts one between rows, for cells of several lines."""
+    """Return an empty table; `has_blank_lines` puts a blank line between rows, for cells of several lines."""
     look = box.SIMPLE_HEAD if console.is_terminal and is_unicode(console) else _DASHES
     return Table(
         box=look,
@@ -142,7 +142,7 @@ Cells = Sequence[str | Text]
 def print_rows(console: Console, sides: str, header: Sequence[str], rows: Iterable[Cells]) -> None:
     """Print a table.
 
-    `sides` has a letter for each column: `l` left or `r` right; `L` or `R` where cells must not be broken.
+    `sides` has one letter per column: `l` for left, `r` for right, upper case if its cells must not be broken.
     """
     table = plain_table(console)
     for side, name in zip(sides, header, strict=True):
@@ -154,5 +154,5 @@ def print_rows(console: Console, sides: str, header: Sequence[str], rows: Iterab
 
 
 def indented(table: Table) -> RenderableType:
-    """Return the table, one cell in from the left, where all our lines begin."""
+    """Return the table indented by one cell, as all our lines are."""
     return Padding(table, (0, 0, 0, 1), expand=False)

@@ -15,11 +15,9 @@ from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import value_text
 
-_BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets take UTF-8 for an encoding of their own
+_BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets read UTF-8 as an encoding of their own
 _FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-_FORMULA_LINE = re.compile(
-    "([\r\n])(?=[=@\uff1d\uff20]|[+\\-\uff0b\uff0d]\\S)"
-)  # "- one" is an entry of a list
+_FORMULA_LINE = re.compile("([\r\n])(?=[=@\uff1d\uff20]|[+\\-\uff0b\uff0d]\\S)")  # "- one" is a list item
 _KEPT_LINE = re.compile("([\r\n])'(?=[=@\uff1d\uff20]|[+\\-\uff0b\uff0d]\\S)")
 _FIXED_COLUMNS = (
     "test",
@@ -51,12 +49,12 @@ _END_COLUMN = "ended_by"
 
 
 class CsvFile:
-    """A results file that needs the whole report; it lets the events pass.
+    """A results file that needs the whole report and ignores the events.
 
-    Columns: the fixed ones, what the tests bring beside their variables (`input`, `expected_output`, ...), then
+    Columns: the fixed ones, what the tests contain besides their variables (`input`, `expected_output`, ...), then
     `score <metric>`, `var <name>` and `metadata <name>` for every name that occurs,
-    and `conversation` where there is one.
-    Texts that a spreadsheet would take for a formula begin with an apostrophe.
+    and `conversation` and `ended_by` if a result has them.
+    Texts that a spreadsheet would take for a formula are prefixed with an apostrophe.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,7 +70,7 @@ class CsvFile:
 
 
 def csv_document(results: Callable[[], Iterator[CaseResult]]) -> Iterator[str]:
-    """Yield the text of a CSV file in parts, one result each; it goes through the results twice."""
+    """Yield the text of a CSV file in parts, one per result; it reads the results twice."""
     names = _Names()
     for result in results():
         names.add(result)
@@ -89,7 +87,7 @@ def csv_document(results: Callable[[], Iterator[CaseResult]]) -> Iterator[str]:
 
 
 class _Names(Struct):
-    """Which metrics, variables and metadata occur in a run; dicts, to keep the order in which they came."""
+    """The metrics, variables and metadata that occur in a run; dicts keep them in the order of appearance."""
 
     metrics: dict[str, None] = field(default_factory=dict)
     variables: dict[str, None] = field(default_factory=dict)
@@ -120,13 +118,13 @@ class _Names(Struct):
 
 
 class CsvCells(Struct, frozen=True):
-    """The cells of a result as they stand in a file: quoted, and harmless to spreadsheets.
+    """The cells of a result as they are written to a file: quoted, and harmless to spreadsheets.
 
     Attributes:
-        fixed: of the columns that every file has, joined.
-        asked: what the test brings beside its variables, by name.
-        scores: by metric; likewise `variables` and `metadata`.
-        conversation: empty without one.
+        fixed: the cells of the columns that every file has, joined.
+        asked: what the test contains besides its variables, by name.
+        scores: the scores by metric; likewise `variables` and `metadata` by name.
+        conversation: the turns as text; empty if there are none.
     """
 
     fixed: str
@@ -176,9 +174,9 @@ def _fixed_cells(result: CaseResult) -> Iterator[str]:
 
 
 def reasons_of(result: CaseResult) -> Iterator[str]:
-    """Yield a line for each assertion that failed or was not judged where that decides, those within sets included.
+    """Yield a line for each assertion that failed or, where that decides, was not judged, including nested ones.
 
-    The first says so where the test's own threshold decided.
+    If the test's own threshold decided, the first line says so.
     """
     if whole := whole_reason(result):
         yield whole
@@ -201,38 +199,38 @@ def _number(value: float | None) -> str:
 
 
 def csv_line(cells: Iterable[str]) -> str:
-    """Return a row of texts as a line, each harmless to spreadsheets."""
+    """Return texts as one row of a CSV file, each harmless to spreadsheets."""
     return ",".join(map(_quoted, cells)) + "\r\n"
 
 
 def csv_start() -> str:
-    """Return the beginning of a file: its byte order mark, and the heads of the columns that every file has."""
+    """Return the start of a file: its byte order mark, and the headings of the columns that every file has."""
     return _BYTE_ORDER_MARK + ",".join(map(csv_head, _FIXED_COLUMNS))
 
 
 def csv_head(name: str) -> str:
-    """Return the name of a column as it stands in the first line of a file."""
+    """Return a column name as it is written in the first line of a file."""
     return _quoted(name)
 
 
 def _quoted(cell: str) -> str:
-    """Return every text in quotes, also where it needs none: some programs count characters to guess the separator."""
+    """Return text in quotes even where it needs none: some programs count characters to guess the separator."""
     cell = _harmless(cell)
     return cell if cell == "" or _is_number(cell) else '"' + cell.replace('"', '""') + '"'
 
 
 def _harmless(cell: str) -> str:
-    """Return a cell that no spreadsheet computes; NUL, which no reader takes, is replaced. Numbers stay numbers."""
+    """Return a cell that no spreadsheet computes; NUL, which no reader accepts, is replaced. Numbers are unchanged."""
     cell = cell.replace("\0", "\ufffd").encode("utf-8", errors="replace").decode()
     if _is_number(cell):
         return cell
-    # A program that guesses another separator than the comma takes each line of a cell for a row of its own.
+    # A program that guesses a separator other than the comma takes each line of a cell for a row of its own.
     inner = _FORMULA_LINE.sub(r"\1'", cell)
     return "'" + inner if cell[:1] in _FORMULA_STARTS else inner
 
 
 def formula_text(cell: str) -> str:
-    """Return the text of a cell that `csv_line` wrote, without the apostrophes that kept it from being computed."""
+    """Return the text of a cell that `csv_line` wrote, without the apostrophes that protect it from being computed."""
     inner = _KEPT_LINE.sub(r"\1", cell)
     return inner[1:] if inner[:1] == "'" and inner[1:2] in _FORMULA_STARTS else inner
 

@@ -1,4 +1,4 @@
-"""The failed tests of a run on a terminal, the worst first, and those that failed for one reason together."""
+"""The failed tests of a run on a terminal, worst first, with those that failed for the same reason together."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -36,21 +36,21 @@ NUMBERS_SHOWN = 5
 
 
 class GroupBy(StrEnum):
-    """The ways to bring failures together: by the assertion that failed, or by the reason that it gave."""
+    """How failures are grouped: by the assertion that failed, or by the reason that it gave."""
 
     ASSERTION = "assertion"
     REASON = "reason"
 
 
 def normalised(reason: str) -> str:
-    """Return a reason without what differs from case to case: quoted texts, numbers, upper case, space."""
+    """Return a reason without what differs from case to case: quoted text, numbers, letter case, white space."""
     text = " ".join(reason[:_REASON_COMPARED].split()).casefold()
     return _NUMBER.sub("N", _QUOTED.sub('"..."', text))[:_REASON_NAMED].rstrip(" .:")
 
 
 _LINES_SHOWN, _LINES_IN_FULL, _OUTPUTS_ON_TWO_LINES, _ERRORS_SHOWN = 10, 4, 2, 5
 _GROUPED_FROM = 3
-"""So many tests that fail for the same reason are one line."""
+"""This many tests that fail for the same reason share one line."""
 _KEPT_MAX, _KEPT_OF_A_GROUP = 1_000, 10
 _RAW_SHOWN, _RAW_INDENT = 2, 16
 _WHERE_MAX, _WHAT_MAX, _REASON_MIN = 36, 34, 16
@@ -59,7 +59,7 @@ _WIDE = 120
 
 
 class FailedAssertion(Struct, frozen=True):
-    """An assertion that failed: its name, `scored` (`0.25 < 0.60`; "" without a score), its reason and its place."""
+    """A failed assertion: its name, `scored` (`0.25 < 0.60`; "" without a score), its reason and its location."""
 
     name: str
     scored: str
@@ -68,10 +68,10 @@ class FailedAssertion(Struct, frozen=True):
 
 
 class FailedTest(Struct):
-    """A test in the columns and repeats in which the same assertions failed: what one line of the list tells.
+    """A test with the columns and repeats in which the same assertions failed: one line of the list.
 
-    `failed` are these assertions in the case where one is furthest below its threshold, by `margin` (1 without a
-    score), that one first; `output` is of that case, too.
+    `failed` are these assertions, worst first, in the case where one is furthest below its threshold, by `margin` (1
+    without a score); `output` is from that case, too.
     """
 
     index: int
@@ -86,12 +86,12 @@ class FailedTest(Struct):
 
     @property
     def reason(self) -> str:
-        """Return the first reason that there is, the one of what failed by most before others."""
+        """The first reason that its failed assertions give, worst first; "" if none gives one."""
         return next((item.reason for item in self.failed if item.reason), "")
 
 
 class SameReason(Struct):
-    """The tests that failed for one reason, of which the first are kept; `columns` counts those of each column."""
+    """The tests that failed for one reason, of which only the first are kept; `columns` counts the tests by column."""
 
     tests: list[FailedTest] = field(default_factory=list)
     count: int = 0
@@ -109,7 +109,7 @@ class SameReason(Struct):
             self.tests.append(test)
 
     def lines(self) -> Iterator["SameReason"]:
-        """Yield what has a line of its own: all of them as one, or one by one."""
+        """Yield the groups that get a line of their own: this one if it has enough tests, else one group per test."""
         if self.count >= _GROUPED_FROM:
             yield self
             return
@@ -129,9 +129,9 @@ class _ErrorKind(Struct):
 
 
 class FailedTests(Struct):
-    """The failures and errors of a run, collected from results in the order of the tests.
+    """The failures and errors of a run, collected from results in test order.
 
-    Cases of a test in which the same assertions failed are a line; many tests with the same reason are one line.
+    Cases of a test in which the same assertions failed share a line; many tests with the same reason share one, too.
     """
 
     failed: int = 0
@@ -146,7 +146,7 @@ class FailedTests(Struct):
     _index: int = -1
 
     def add(self, result: CaseResult) -> None:
-        """Take in the next result."""
+        """Add the next result."""
         self.total += 1
         self.tests += result.test_index != self._index
         self._index = result.test_index
@@ -171,7 +171,7 @@ class FailedTests(Struct):
         if kind is None:
             if len(self._errors) >= GROUPS_MAX:
                 return
-            # The traceback of a bug is no reply; on one line it says nothing.
+            # The traceback of a bug is not a reply, and on one line it says nothing.
             said = "" if error.type == INTERNAL_ERROR else error.raw or ""
             raw = one_line(said[:_REASON_COMPARED], 300)
             kind = self._errors[key] = _ErrorKind(error.message, error.hint, raw)
@@ -185,7 +185,7 @@ class FailedTests(Struct):
 
     @property
     def worst(self) -> str:
-        """Return the number of the test to look at first: the worst failure, else the first error; "" of none."""
+        """The number of the test to look at first: the worst failure, else the first error; "" if there is neither."""
         if lines := self.lines():
             return lines[0].tests[0].number
         return next((kind.numbers[0] for kind in self._errors.values() if kind.numbers), "")
@@ -212,13 +212,13 @@ class FailedTests(Struct):
             self._reasons = dict(worst_first[:_KEPT_MAX])
 
     def lines(self) -> list[SameReason]:
-        """Return what has a line of its own, the worst first."""
+        """Return the groups that get a line of their own, worst first."""
         self._end_test()
         lines = [line for group in self._reasons.values() for line in group.lines()]
         return sorted(lines, key=_badness, reverse=True)
 
     def print(self, report: RunReport, console: Console, show: str) -> None:
-        """Print what failed, the worst first, a line each; `show` is the command for the rest."""
+        """Print the failures, worst first, one line each; `show` is the command that shows the rest."""
         if not self.failed:
             return
         counted = sorted(self.counts.items(), key=lambda item: -item[1])
@@ -235,7 +235,7 @@ class FailedTests(Struct):
         console.print()
 
     def print_errors(self, report: RunReport, console: Console, show: str) -> None:
-        """Print the errors by what went wrong, the most frequent first; nothing without any."""
+        """Print the errors by what went wrong, most frequent first; nothing if there are none."""
         if not self.errored:
             return
         console.print(Text(f" {plural(self.errored, 'error')}", style=STYLES[Status.ERROR]))
@@ -290,7 +290,7 @@ class FailedTests(Struct):
         if left < _REASON_MIN:
             title = max(12, title + left - _REASON_MIN)
             left = width - number - where - what - gaps - title
-        if left < 0:  # what failed is worth more than where
+        if left < 0:  # what failed matters more than where
             where = 0
         for group, head, at, failed in zip(groups, heads, wheres, whats, strict=True):
             line = Text(f"  {head[0]:<{number}}  ", style="bold")
@@ -336,7 +336,7 @@ def _failed_test(result: CaseResult) -> FailedTest:
         )
         for item in failed[:_ASSERTIONS_KEPT]
     ]
-    if not failed:  # its own threshold decides, or what is compared
+    if not failed:  # the test's own threshold decided, or a comparison of outputs
         scored = "" if result.score is None else format_score(result.score)
         items = [FailedAssertion(WHOLE, scored, whole_reason(result), None)]
     return FailedTest(
@@ -352,9 +352,9 @@ def _failed_test(result: CaseResult) -> FailedTest:
 
 
 def _what(test: FailedTest, width: int) -> str:
-    """`icontains, helpful 0.25 < 0.60`: what failed, with the scores that have room; none without its threshold."""
+    """Return what failed, `icontains, helpful 0.25 < 0.60`; scores and thresholds are dropped if there is no room."""
     times = Counter(test.names)
-    by_name = {item.name: item for item in reversed(test.failed)}  # of several of one name the worst
+    by_name = {item.name: item for item in reversed(test.failed)}  # the worst of those with the same name
     first = [by_name[name] for name in dict.fromkeys(item.name for item in test.failed)]
 
     def text(item: FailedAssertion, *, is_scored: bool) -> str:
@@ -376,9 +376,9 @@ def _what(test: FailedTest, width: int) -> str:
 
 
 def _where(group: SameReason, report: RunReport, titles: list[str], *, is_wide: bool) -> str:
-    """Return in which columns a test failed: their names where there is room, else how many.
+    """Return in which columns a test failed: their names if there is room, else how many.
 
-    Of several tests that did not all fail in the same ones, each column has the number of its tests.
+    If several tests did not all fail in the same columns, each column is followed by the number of its tests.
     """
     count = len(report.columns)
     if count == 1:

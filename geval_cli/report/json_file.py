@@ -1,4 +1,4 @@
-"""Write results as one JSON document (`-o results.json`), or as one result a line (`-o results.jsonl`)."""
+"""Write results as one JSON document (`-o results.json`), or as one result per line (`-o results.jsonl`)."""
 
 import json
 import math
@@ -18,10 +18,10 @@ from geval_cli.report.safe_file import SafeFile, open_in_place
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """Return a record or plain value as JSON text that encodes as UTF-8.
+    """Return a record or plain value as JSON text that UTF-8 can encode.
 
-    Numbers that JSON lacks become null; bytes become text; other objects their `repr`; a surrogate without its
-    partner becomes U+FFFD, the replacement character.
+    Numbers that JSON lacks become null, bytes become text, other objects become their `repr`, and a lone surrogate
+    becomes U+FFFD, the replacement character.
     """
     separators = (",", ":") if indent is None else None
     return json.dumps(
@@ -52,7 +52,7 @@ def _paired(text: str) -> str:
 
 
 class JsonFile:
-    """A results file that needs the whole report; it lets the events pass."""
+    """A results file that needs the whole report and ignores the events."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,7 +67,7 @@ class JsonFile:
 
 
 def json_document(report: RunReport) -> Iterator[str]:
-    """Yield the text in parts, one result each, so that a large run is never held whole."""
+    """Yield the JSON document in parts, one per result, so that a large run is never held in memory as a whole."""
     yield f'{{\n"schema_version": {SCHEMA_VERSION},\n"kind": "run",\n'
     yield f'"run": {json_text(report.run, indent=2)},\n'
     yield f'"summary": {json_text(report.summary, indent=2)},\n'
@@ -85,21 +85,21 @@ def json_document(report: RunReport) -> Iterator[str]:
 
 
 def result_text(result: CaseResult) -> str:
-    """Return a result as JSON text, without its test, which is written once for all of its results."""
+    """Return a result as JSON text without its test, which is written once for all its results."""
     return json_text(replace(result, test=UNSET))
 
 
 class JsonlFile:
-    """Writes each result as it comes, and each test before its first one.
+    """A results file that writes each result as it arrives, and each test before its first result.
 
-    The end replaces the file by the complete one in the order of the tests. It may know more than the events said: a
-    resumed run has results from before, and a disk that was full for a while may have room again.
+    At the end, the file is replaced by a complete one in test order. That may have more than the events did: a resumed
+    run has earlier results, and a disk that was full for a while may have room again.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: TextIO | None = None
-        self._written = bytearray()  # of each test, whether it was written
+        self._written = bytearray()  # whether each test was written, by its index
 
     def listen(self, event: RunEvent) -> None:
         try:
@@ -131,7 +131,7 @@ class JsonlFile:
         return f"{test}{result_text(result)}\n"
 
     def _close(self) -> None:
-        # What could not be written is written by `finish`, which reports the trouble if it lasts.
+        # `finish` writes everything again, and reports the error if it persists.
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()

@@ -1,4 +1,4 @@
-"""How far a run has come, shown while it runs: two live lines on a terminal, sparse plain lines elsewhere."""
+"""Show how far a run has come while it runs: two live lines on a terminal, occasional plain lines elsewhere."""
 
 import time
 from collections.abc import Callable
@@ -27,11 +27,11 @@ from geval_cli.report.verdict import STYLES, signs_of
 
 _ETA_FROM_DONE = 3
 _ETA_FROM_SHARE = 0.01
-"""An estimate from fewer finished cases than this would only jump about."""
+"""With fewer finished cases than this, an estimate would only jump about."""
 
 
 class RunState(Struct):
-    """Adds up events. Times are seconds of the clock that the owner reads."""
+    """Running totals of a run's events; times are in seconds of the clock that the owner reads."""
 
     started_s: float
     total: int = 0
@@ -41,19 +41,19 @@ class RunState(Struct):
     batches: dict[Role, BatchesAdvanced] = field(default_factory=dict)
 
     def add(self, event: RunEvent) -> None:
-        """Take one event into account."""
+        """Add an event to the totals."""
         if isinstance(event, RunStarted):
             self.total = event.total
         elif isinstance(event, CaseFinished):
             self.counts[event.result.status] += 1
         elif isinstance(event, ModelCalled):
-            self.calls[event.role] += event.usage.requests  # none where several cases share one request
+            self.calls[event.role] += event.usage.requests  # 0 if several cases share one request
             self.usage += event.usage
         elif isinstance(event, BatchesAdvanced):
             self.batches[event.role] = event
 
     def batch_texts(self, dot: str) -> list[str]:
-        """`judge · batch 2 of 4 · 41,200 of 50,000 · expires in 23 h`, for each role whose answers are waited for."""
+        """Return `judge · batch 2 of 4 · 41,200 of 50,000 · expires in 23 h` for each role that waits for answers."""
         return [batch_text(event, dot) for event in self.batches.values() if event.answered < event.requests]
 
     @property
@@ -61,7 +61,7 @@ class RunState(Struct):
         return sum(self.counts.values())
 
     def count_parts(self) -> list[tuple[Status, str]]:
-        """`5 passed`, `2 failed`, `1 error`; failures and errors are there only once there are any."""
+        """Return `5 passed`, `2 failed`, `1 error`, each with its status; failures and errors only if there are any."""
         passed, failed, errors = (self.counts[item] for item in (Status.PASSED, Status.FAILED, Status.ERROR))
         parts = [(Status.PASSED, f"{passed:,} passed")]
         if failed:
@@ -75,7 +75,7 @@ class RunState(Struct):
         return ", ".join(text for _, text in self.count_parts())
 
     def calls_text(self) -> str:
-        """`calls 12 + 24 judge, 40% cached, $0.02`; the cost only when a price is known."""
+        """Return `calls 12 + 24 judge, 40% cached, $0.02`; the cost only if a price is known."""
         judge = self.calls[Role.JUDGE]
         text = f"calls {format_count(self.calls[Role.GENERATION])}"
         text += f" + {format_count(user)} user" if (user := self.calls[Role.USER]) else ""
@@ -87,11 +87,11 @@ class RunState(Struct):
         return ", ".join(parts)
 
     def elapsed_text(self, now_s: float) -> str:
-        """`1m 05s`."""
+        """Return the elapsed time as `1m 05s`."""
         return format_clock(max(now_s - self.started_s, 0))
 
     def eta_text(self, now_s: float) -> str:
-        """`ETA 2m 10s`; empty while too little is known, and at the end."""
+        """Return `ETA 2m 10s`; "" while too little is known, and at the end."""
         is_early = self.done < max(_ETA_FROM_DONE, self.total * _ETA_FROM_SHARE)
         if is_early or self.done >= self.total:
             return ""
@@ -100,7 +100,7 @@ class RunState(Struct):
 
 
 def batch_text(event: BatchesAdvanced, dot: str) -> str:
-    """Return how far the batches of a role are, in a line."""
+    """Return the progress of a role's batches on one line."""
     parts = [
         event.role.value,
         f"batch {event.number} of {event.batches}",
@@ -125,7 +125,7 @@ _HOUR_S = 3600.0
 
 
 class Progress(Protocol):
-    """Listens to a run's events between entering and leaving; leaving always restores the terminal."""
+    """A display that listens to a run's events while it is entered; leaving it always restores the terminal."""
 
     def __enter__(self) -> Self: ...
 
@@ -134,7 +134,7 @@ class Progress(Protocol):
     ) -> None: ...
 
     def listen(self, event: RunEvent) -> None:
-        """Take note of an event. Cheap; executes nothing."""
+        """Handle an event; must be cheap and execute nothing."""
         ...
 
 
@@ -145,9 +145,9 @@ def make_progress(
     clock: Clock = time.monotonic,
     stopping: Callable[[], str] = str,
 ) -> Progress:
-    """The progress display that fits `console` (one of stderr): live, plain lines, or nothing but what is to be known.
+    """Return the progress display that fits `console` (stderr): live lines, plain lines, or only notices.
 
-    `clock` counts seconds and never goes back. `stopping` returns what a run that stops still waits for.
+    `clock` returns seconds and never goes back. `stopping` returns what a stopping run still waits for, else "".
     """
     if not is_shown:
         return _NoticesOnly(console)
@@ -172,7 +172,7 @@ class _NoticesOnly:
 
 
 class _Notices:
-    """Prints what the user should know, each message once."""
+    """A printer of notices to the user; each message is printed once."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -185,7 +185,7 @@ class _Notices:
 
 
 class _LiveProgress:
-    """Two lines that a thread of rich's redraws in place; they vanish at the end, when the table takes over."""
+    """Two lines that a thread of rich redraws in place; they vanish at the end, when the table takes over."""
 
     def __init__(self, console: Console, clock: Clock, stopping: Callable[[], str]) -> None:
         self._clock = clock
@@ -217,7 +217,7 @@ class _LiveProgress:
 
 
 class _Lines:
-    """A bar with counts, then calls and times, then batches; what does not fit is left out, not wrapped."""
+    """A line with a bar and counts, one with calls and times, then one per role with batches; long lines are cut."""
 
     def __init__(self, state: RunState, now_s: float, stopping: str) -> None:
         self._state = state
@@ -255,7 +255,7 @@ class _Lines:
 
 
 class _PlainProgress(_NoticesOnly):
-    """For files, pipes and build logs: a line now and then, each complete, without control characters."""
+    """Progress for files, pipes and build logs: an occasional complete line, without control characters."""
 
     def __init__(self, console: Console, clock: Clock, stopping: Callable[[], str]) -> None:
         super().__init__(console)
@@ -280,7 +280,7 @@ class _PlainProgress(_NoticesOnly):
             done = f"{state.done:,} of {plural(state.total, 'case')}"
             self._print(f"{word}: {done}; {state.counts_text()}; {state.elapsed_text(self._clock())}")
         elif isinstance(event, BatchesAdvanced):
-            # A new wave is told at once, later news not too often.
+            # A new wave is reported at once, its progress not too often.
             text = batch_text(event, signs_of(self._console).dot)
             now_s = self._clock()
             is_new_wave = event.answered == 0 and self._last_batches.get(event.role) != text
@@ -300,7 +300,7 @@ class _PlainProgress(_NoticesOnly):
 
     def _is_due(self, is_step: bool) -> bool:
         since_s = self._clock() - self._last_s
-        # A sign of life, as build servers end jobs that print nothing for long.
+        # A sign of life, because build servers kill jobs that print nothing for long.
         if since_s >= _PLAIN_AT_LEAST_EVERY_S:
             return True
         progressed = self._state.done - self._last_done >= self._state.total * _PLAIN_SHARE

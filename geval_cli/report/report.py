@@ -1,4 +1,4 @@
-"""A run as the reports read it: its record, its counts, its results and their names; and the files of `-o`."""
+"""A run as reports read it: its record, counts, results and their names; and the results files of `-o`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -21,28 +21,28 @@ _TITLE_WIDTH = 200
 
 
 class HumanLabels(Protocol):
-    """Human labels of a run's outputs, beside what its judges said of them."""
+    """Human labels of a run's outputs, to be compared with what its judges said."""
 
     def means(self) -> Mapping[str, Mapping[str, float]]:
-        """Return the mean label of each output, 0..1, by metric and the output's id."""
+        """Return the mean label of each output, 0..1, by metric and output id."""
 
     def charts(self, links: Callable[[Any], str]) -> Iterator[Any]:
         """Yield the drawings of labels beside scores, for pages; `links` are addresses of the outputs of a dot."""
 
 
 class RunReport(Struct, frozen=True):
-    """Everything that a report of a run, under way or stored, may draw on.
+    """Everything that a report can draw on, for a run that is under way or stored.
 
     Attributes:
-        tests: yields what the tests bring beside their variables, in their order; None finds it in the results.
-        results: yields every stored result in the order (test, repeat, column); may be called again and again, and
-            must not hold all results at once.
-        planned: how many cases the run was to have, where that is known; an interrupted run has fewer results.
-        bugs: how many results a bug in geval spoilt.
-        is_stored: whether all of it can be shown again by its id.
-        is_partly_stored: whether its id shows some of it, as after a disk that filled up.
-        file: the results file that it was read from; empty for a run of the store.
-        labels: returns what people said of its outputs; None where nobody did.
+        tests: yields what the tests contain besides their variables, in test order; None takes it from the results.
+        results: yields every stored result in the order (test, repeat, column); may be called repeatedly, and must not
+            hold all results in memory at once.
+        planned: how many cases the run was meant to have, if known; an interrupted run has fewer results.
+        bugs: how many results were spoilt by a bug in geval.
+        is_stored: whether the whole run can be shown again by its id.
+        is_partly_stored: whether its id shows only part of it, for example after the disk filled up.
+        file: the results file that it was read from; empty for a run from the store.
+        labels: returns the human labels of its outputs; None if there are none.
     """
 
     run: RunRecord
@@ -57,7 +57,7 @@ class RunReport(Struct, frozen=True):
     tests: Callable[[], Iterator[AskedTest]] | None = None
 
     def asked(self) -> Iterator[AskedTest]:
-        """Yield what the tests bring beside their variables, each once and none kept."""
+        """Yield what the tests contain besides their variables, each test once, without keeping any in memory."""
         if self.tests is not None:
             yield from self.tests()
             return
@@ -69,7 +69,7 @@ class RunReport(Struct, frozen=True):
 
     @property
     def way_to_everything(self) -> str:
-        """Return the hint that says how to get all of it in a file."""
+        """The hint that says how to get all of the run."""
         if not self.is_stored and not self.file:
             return "run with -o results.json"
         return f"geval show {sanitize(self.file or self.run.id)} --all"
@@ -80,12 +80,12 @@ class RunReport(Struct, frozen=True):
 
 
 def run_title(run: RunRecord) -> str:
-    """Return what a run is called on every page and in every report: its name, else the file of its config."""
+    """Return the title of a run on every page and in every report: its name, else the file name of its config."""
     return one_line(run.title or Path(run.config_path).name or run.config_path or "results", _TITLE_WIDTH)
 
 
 def worst_case(summary: RunSummary) -> str:
-    """Return what follows a pass rate: `, at least 50 % if all 20 errors failed`; nothing without errors or passes."""
+    """Return what follows a pass rate, `, at least 50 % if all 20 errors failed`; "" without errors or passes."""
     if not summary.passed or not summary.errored:
         return ""
     least = summary.passed / (summary.passed + summary.failed + summary.errored)
@@ -93,7 +93,7 @@ def worst_case(summary: RunSummary) -> str:
 
 
 def telling_metrics(summary: RunSummary) -> dict[str, MetricSummary]:
-    """Return the metrics of a run but for comparisons of all columns with each other, whose mean is always a half."""
+    """Return the metrics of a run, except comparisons of all columns with each other, whose mean is always a half."""
     return {
         name: metric
         for name, metric in summary.metrics.items()
@@ -102,14 +102,14 @@ def telling_metrics(summary: RunSummary) -> dict[str, MetricSummary]:
 
 
 class ResultsFile(Protocol):
-    """One results file of a run under way. It hears every event and is finished with the whole report."""
+    """A results file of a run under way; it receives every event and is completed with the whole report."""
 
     def listen(self, event: RunEvent) -> None:
-        """Take note of an event. Never raises: no paid run stops because a file cannot be written."""
+        """Handle an event. Never raises: a paid run must not stop because a file cannot be written."""
         ...
 
     def finish(self, report: RunReport) -> None:
-        """Complete the file, whatever way the run ended.
+        """Complete the file, however the run ended.
 
         Raises:
             OutputError: the file could not be written.
@@ -118,17 +118,17 @@ class ResultsFile(Protocol):
 
 
 def file_of_tests(path: Path) -> Path:
-    """Return the file with the tests of the results in `path`: `r.tests.parquet` beside `r.parquet`."""
+    """Return the path of the file with the tests of the results in `path`: `r.tests.parquet` beside `r.parquet`."""
     return path.with_name(f"{path.stem}.tests{path.suffix}")
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the files that results written to `path` take: Parquet has one more, for the tests."""
+    """Return the files that are written for results at `path`: Parquet has a second one, for the tests."""
     return (path, file_of_tests(path)) if path.suffix.lower() == PARQUET_SUFFIX else (path,)
 
 
 def check_output_path(path: Path) -> Problem | None:
-    """Return the problem of writing results to `path`, if any; to be called before a run starts."""
+    """Return the problem that prevents writing results to `path`, if any; call this before a run starts."""
     if _format_of(path) is None:
         known = ", ".join(sorted((*FORMATS, *(f".{name}" for name in plugin_names(REPORTS)))))
         what = f"`{path.suffix}` is not a known format" if path.suffix else "the file name has no extension"
@@ -154,10 +154,10 @@ def check_output_path(path: Path) -> Problem | None:
 
 
 def check_output_paths(paths: Sequence[Path]) -> None:
-    """Check the results files that were asked for, before anything is paid for.
+    """Check the requested results files before anything is paid for.
 
     Raises:
-        ConfigError: with a problem for each that cannot be written.
+        ConfigError: with one problem for each file that cannot be written.
     """
     problems = [problem for path in paths if (problem := check_output_path(path)) is not None]
     for path in paths:
@@ -170,10 +170,10 @@ def check_output_paths(paths: Sequence[Path]) -> None:
 
 
 def open_results_file(path: Path) -> ResultsFile:
-    """Return a listener that writes `path` in the format of its ending; call `check_output_path` first.
+    """Return a listener that writes `path` in the format of its extension; call `check_output_path` first.
 
     Raises:
-        ValueError: no format has this ending.
+        ValueError: no format has this extension.
     """
     found = _format_of(path)
     if found is None:
@@ -183,17 +183,17 @@ def open_results_file(path: Path) -> ResultsFile:
 
 
 def write_results_file(path: Path, report: RunReport) -> None:
-    """Write a stored run to `path` in the format of its ending.
+    """Write a stored run to `path` in the format of its extension.
 
     Raises:
         OutputError: the file cannot be written.
-        ValueError: no format has this ending.
+        ValueError: no format has this extension.
     """
     open_results_file(path).finish(report)
 
 
 def _format_of(path: Path) -> Callable[[Path], Any] | None:
-    """Return the class of the longest ending that the name has; that of a package only where geval has none."""
+    """Return the class for the longest known ending of the file name; a plugin's only if geval has no format for it."""
     name = path.name.lower()
     if ending := max(filter(name.endswith, FORMATS), key=len, default=""):
         module, class_name = FORMATS[ending]
@@ -211,7 +211,7 @@ def _format_of(path: Path) -> Callable[[Path], Any] | None:
 
 
 class _PluginFile:
-    """A results file of an installed package: what its code raises stops no run and loses no other file."""
+    """A results file of a plugin: an exception in the plugin's code neither stops the run nor loses another file."""
 
     def __init__(self, made: Callable[[Path], ResultsFile], path: Path) -> None:
         self._path = path
@@ -222,7 +222,7 @@ class _PluginFile:
             raise self._problem_of(error) from error
 
     def listen(self, event: RunEvent) -> None:
-        """Pass an event on, until one fails."""
+        """Pass an event on, unless one has already failed."""
         if self._error is None:
             try:
                 self._file.listen(event)
@@ -233,7 +233,7 @@ class _PluginFile:
         """Complete the file.
 
         Raises:
-            OutputError: the code of the package failed, now or while it was listening.
+            OutputError: the plugin's code failed, here or while listening.
         """
         if self._error is None:
             try:

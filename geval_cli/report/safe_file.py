@@ -1,4 +1,4 @@
-"""Write a file so that no reader sees half of it, and through no link in an untrusted folder; errors say what to do."""
+"""Write files so that no reader sees half of one, and not through links in untrusted folders; errors say what to do."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ _EMPTY_S, _DAY_S = 60.0, 24 * 3600.0
 _HAS_FOLDERS = os.open in os.supports_dir_fd
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_NO_LINKS = getattr(os, "O_NOFOLLOW_ANY", 0)  # of macOS, where each folder above may be closed to readers
+_NO_LINKS = getattr(os, "O_NOFOLLOW_ANY", 0)  # only macOS has it; there, a parent folder may be unreadable
 _ADVICE = "write the stored results again with `geval show RUN -o FILE`"
 _HINTS = {
     errno.ENOSPC: "free some space, then write it again (results of a run: `geval show RUN -o FILE`)",
@@ -36,13 +36,13 @@ _HINTS = {
 }
 
 _distrusted: set[Path] = set()
-"""Untrusted folders. Like the kernel's sandbox and the variables that are taken away, it holds for the process."""
+"""Untrusted folders. Like the kernel's sandbox and the removed variables, they apply to the whole process."""
 
 
 def distrust_links(folders: Iterable[Path]) -> None:
-    """From here on, write through no link that is in these folders, in repositories around them, or below.
+    """From this call on, write through no link that is in these folders, in repositories around them, or below.
 
-    The current folder counts, too, where it holds one of them.
+    The current folder is included if it contains one of them.
     """
     here = Path.cwd()
     for folder in map(Path.resolve, folders):
@@ -52,19 +52,19 @@ def distrust_links(folders: Iterable[Path]) -> None:
 
 
 class LinkedError(OSError):
-    """A name leads through a link that someone else may have planted."""
+    """The path leads through a link that someone else may have planted."""
 
 
 class IrregularError(OSError):
-    """A name means a pipe, a socket or a device."""
+    """The path names a pipe, a socket or a device."""
 
 
 def real_path(path: Path) -> Path:
-    """Return `path` with its links followed, also where it leads nowhere yet.
+    """Return `path` with its links resolved, even if the target does not exist yet.
 
     Raises:
-        LinkedError: a link is in an untrusted folder, or someone else's in a folder that all may write to.
-        OSError: the links go in circles.
+        LinkedError: a link is in an untrusted folder, or is another user's in a folder that everyone can write to.
+        OSError: the links form a loop.
     """
     absolute = Path.cwd() / path
     real = Path(absolute.anchor)
@@ -78,12 +78,12 @@ def real_path(path: Path) -> Path:
         here = real / part
         try:
             target = here.readlink()
-        except OSError:  # no link, or nothing
+        except OSError:  # not a link, or it does not exist
             real = here
             continue
         if any(real.is_relative_to(folder) for folder in _distrusted):
             raise LinkedError(errno.ELOOP, f"{here} is a link, which may come from the untrusted config")
-        # Whether Linux itself would not follow the link, where it protects links.
+        # Whether Linux itself would refuse to follow the link with its protected_symlinks setting.
         if not hasattr(os, "geteuid"):
             is_somebody_elses = False
         else:
@@ -105,25 +105,25 @@ def real_path(path: Path) -> Path:
 
 
 class FolderEntry(Struct, frozen=True):
-    """A name in a folder that is open: whatever becomes of the folder's own name, the folder is the same.
+    """A name in an open folder: it stays in the same folder even if that folder is renamed or replaced.
 
     Attributes:
-        path: of the file, without links.
-        descriptor: of the folder; None where the system has none (Windows).
+        path: the path of the file, without links.
+        descriptor: of the folder; None if the system has no such descriptors (Windows).
     """
 
     path: Path
     descriptor: int | None
 
     def beside(self, name: str) -> str:
-        """Return what a file of this folder is called in calls that get `descriptor`."""
+        """Return the name of a file in this folder for system calls that are given `descriptor`."""
         return name if self.descriptor is not None else str(self.path.parent / name)
 
     def replaced(self) -> os.stat_result | None:
-        """Return what is there, a link not followed; None for nothing.
+        """Return the status of what exists at this name, without following a link; None if nothing does.
 
         Raises:
-            OSError: it is a folder, a pipe or a device.
+            OSError: it is a folder, a link, a pipe or a device.
         """
         try:
             status = os.stat(self.beside(self.path.name), dir_fd=self.descriptor, follow_symlinks=False)
@@ -136,22 +136,22 @@ class FolderEntry(Struct, frozen=True):
         return status
 
     def open(self, name: str, flags: int, mode: int = _BY_UMASK) -> int:
-        """Return a descriptor of a file in the folder, which is no link."""
+        """Open a file in the folder and return its descriptor; links are refused."""
         return os.open(self.beside(name), flags | _NO_LINK, mode, dir_fd=self.descriptor)
 
 
 @contextmanager
 def opened_place(path: Path) -> Iterator[FolderEntry]:
-    """Open the folder of `path`, its links followed, until the end of the block.
+    """Open the folder of `path`, with links resolved, until the end of the block.
 
     Raises:
-        OSError: there is none, or a link must not be followed.
+        OSError: the folder does not exist, or a link must not be followed.
     """
     real = real_path(path)
     if not _HAS_FOLDERS:
         yield FolderEntry(real, None)
         return
-    # No part of it is a link, and none that becomes one meanwhile is followed.
+    # No part of `real` is a link, and a part that becomes one meanwhile is not followed.
     descriptor = os.open(real.parent if _NO_LINKS else real.anchor, _FOLDER | _NO_LINKS)
     try:
         for part in () if _NO_LINKS else real.parts[1:-1]:
@@ -164,15 +164,15 @@ def opened_place(path: Path) -> Iterator[FolderEntry]:
 
 
 def open_in_place(path: Path, flags: int, *, mode: int = _BY_UMASK) -> int:
-    """Return a descriptor for writing into the file at `path` itself, under the rules of `SafeFile` about links.
+    """Return a descriptor for writing to the file at `path` itself, with the rules of `SafeFile` about links.
 
     Raises:
-        OSError: it cannot be opened, or is untrusted link, pipe, device, or second name of another file.
+        OSError: it cannot be opened, or it is an untrusted link, a pipe, a device, or has other hard links.
     """
     if not _distrusted:
         return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), mode)
     with opened_place(path) as place:
-        # A pipe that no one reads is not waited for.
+        # Non-blocking, so that a pipe without a reader is not waited for.
         opening = flags & ~os.O_TRUNC | getattr(os, "O_NONBLOCK", 0)
         descriptor = place.open(place.path.name, opening, mode)
     status = os.fstat(descriptor)
@@ -186,17 +186,17 @@ def open_in_place(path: Path, flags: int, *, mode: int = _BY_UMASK) -> int:
 
 
 def obstacle_to(path: Path) -> tuple[str, str] | None:
-    """Return why nothing can be written to `path`, and what to do; None if it can.
+    """Return why nothing can be written to `path`, and what to do about it; None if it can be written.
 
     Raises:
-        OSError: the system refuses it.
+        OSError: the system refuses to write there.
     """
     try:
         with opened_place(path) as place:
             name = place.beside(place.path.name)
             if place.replaced() is not None and not os.access(name, os.W_OK, dir_fd=place.descriptor):
                 return "the file is read-only", "choose another name"
-            # Permission bits know nothing of read-only mounts and quotas: only making a file shows that it can be done.
+            # Permission bits say nothing about read-only mounts and quotas: only creating a file shows that it works.
             name = f".{secrets.token_hex(8)}.tmp"
             os.close(place.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY))
             os.unlink(place.beside(name), dir_fd=place.descriptor)
@@ -208,7 +208,7 @@ def obstacle_to(path: Path) -> tuple[str, str] | None:
 
 
 def output_error(path: Path, error: OSError, *, advice: str = _ADVICE) -> OutputError:
-    """Return the `OutputError` for an operating system's refusal; `advice` is the hint where none fits better."""
+    """Return the `OutputError` for an error of the operating system; `advice` is the hint if none fits better."""
     if isinstance(error, LinkedError):
         hint = "remove it, or choose a file elsewhere"
         return OutputError(f"cannot write {path}: {error.strerror}", path=str(path), hint=hint)
@@ -218,9 +218,9 @@ def output_error(path: Path, error: OSError, *, advice: str = _ADVICE) -> Output
 
 
 def _remove_left_over(place: FolderEntry) -> None:
-    """Remove the unfinished files for this name whose writers were killed, as far as they are the user's own.
+    """Remove the user's own unfinished files for this name, left behind by writers that were killed.
 
-    A writer holds the lock of its file. One that is empty may be about to be locked, so it has to be some time old.
+    A writer holds a lock on its file. An empty file may be about to be locked, so it must have reached some age.
     """
     shape = re.compile(re.escape(f".{place.path.name[:200]}.") + r"[0-9a-f]{16}\.tmp")
     readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.descriptor)
@@ -243,16 +243,16 @@ def _remove_left_over(place: FolderEntry) -> None:
 
 
 class SafeFile:
-    """A UTF-8 text file, or by `binary` a file of bytes, that appears, or replaces one, once all of it is on disk.
+    """A UTF-8 text file (or bytes, see `binary`) that appears, or replaces an existing file, once all of it is on disk.
 
-    It is written under another name in the same folder. When the block raises, or the disk is full, that file is
-    removed and what was there before stays; what a killed process left, the next one that writes it removes.
-    Through a symbolic link of the user's, the file that it points to is replaced, not the link; what comes of links
-    of others, `distrust_links` says.
+    It is written under a temporary name in the same folder. If the block raises, or the disk is full, that file is
+    removed and the existing one stays; what a killed process left behind is removed by the next one that writes the
+    same file. If the path is a symbolic link of the user's, the file that it points to is replaced, not the link; for
+    links of others, see `distrust_links`.
 
     Args:
         path: of the file.
-        is_private: whether no one but its owner may read it; else as the umask and the file that was there say.
+        is_private: whether only its owner may read it; else the umask and the mode of the replaced file apply.
 
     Raises:
         OutputError: from entering the block, from `write` and from leaving the block.
@@ -269,9 +269,9 @@ class SafeFile:
                 self._place = place = stack.enter_context(opened_place(self._path))
                 before = place.replaced()
                 self._mode = None if before is None else stat.S_IMODE(before.st_mode)
-                # For the owner alone where a file is replaced, which may be one: it gets that one's mode at the end.
+                # A replaced file may be private, so the new one is too until it gets that file's mode at the end.
                 mode = _OWNER_ONLY if self._is_private or before is not None else _BY_UMASK
-                # A name that no one can have taken before, by a link for example.
+                # A name that no one can have taken in advance, for example with a link.
                 self._temporary = f".{place.path.name[:200]}.{secrets.token_hex(8)}.tmp"
                 descriptor = place.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             except OSError as error:
@@ -279,14 +279,16 @@ class SafeFile:
             self._file = os.fdopen(descriptor, "w", encoding="utf-8", newline="\n")
             if place.descriptor is not None:
                 buffer: Any = self._file.buffer
-                with suppress(OSError):  # where no file can be locked, age alone tells what was left over
+                with suppress(
+                    OSError
+                ):  # if files cannot be locked, only their age tells what was left behind
                     try_lock(buffer)
                     _remove_left_over(place)
             self._folder = stack.pop_all()
         return self
 
     def write(self, text: str) -> None:
-        """Add text."""
+        """Append `text` to the file."""
         try:
             self._file.write(text)
         except OSError as error:
@@ -294,9 +296,9 @@ class SafeFile:
 
     @property
     def binary(self) -> Any:
-        """Return the file as bytes, for formats that are no text; they are written in place of `write`.
+        """The file as bytes, for formats that are not text; they write to it instead of calling `write`.
 
-        An OSError that leaves the block is taken for one of theirs.
+        After it was used, an OSError that leaves the block is taken for a failure to write this file.
         """
         self._is_binary = True
         return self._file.buffer
@@ -325,7 +327,7 @@ class SafeFile:
         except OSError as trouble:
             raise output_error(self._path, trouble) from trouble
         finally:
-            # A full disk was reported by the write before; closing says it a second time.
+            # The write has already reported a full disk; closing would report it again.
             with suppress(OSError):
                 self._file.close()
             with suppress(FileNotFoundError):

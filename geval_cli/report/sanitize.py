@@ -1,4 +1,4 @@
-"""Untrusted text made harmless and visible: no control sequence, bidi override, hidden character or markup."""
+"""Make untrusted text harmless and visible: no control sequences, bidi overrides, hidden characters or markup."""
 
 import hashlib
 import html
@@ -15,7 +15,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
 TAB = "    "
-# Printable for Python, yet drawn as nothing: fillers, joiners and variation selectors, all known from smuggled text.
+# Printable according to Python, yet drawn as nothing: fillers, joiners and variation selectors used to smuggle text.
 _INVISIBLE = frozenset(
     [
         0x034F,
@@ -32,7 +32,7 @@ _INVISIBLE = frozenset(
 ) | frozenset(range(0xE0100, 0xE01F0))
 _LATIN_1_MAX, _BASIC_PLANE_MAX = 0xFF, 0xFFFF
 _PRESENTATION = compile_later("(?<=[^\ufe00-\ufe0f])[\ufe0e\ufe0f]")
-# Within words of many scripts, and between the parts of an emoji, joiners are spelling and not a trick.
+# Within words of many scripts, and between the parts of an emoji, joiners are correct spelling, not a trick.
 _SPELLING_JOINER = compile_later(
     r"(?<=[^\x00-\x7f\s\u200b-\u200f])[\u200c\u200d](?=[^\x00-\x7f\s\u200b-\u200f])"
 )
@@ -40,14 +40,14 @@ _SOFT_HYPHEN = compile_later(r"(?<=\w)\xad(?=\w)")
 
 
 def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, names: int = 1) -> str:
-    """Return a table whose first columns, `names` of them, are aligned left; a cell may hold anything but markup."""
+    """Return a Markdown table with the first `names` columns left-aligned; only `|` is escaped in cells."""
     lines = [header, tuple("---" if index < names else "---:" for index, _ in enumerate(header)), *rows]
     # A bar ends a cell even inside a code span.
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
 
 
 def code_span(text: str) -> str:
-    """Return a code span that holds `text` whatever it contains."""
+    """Return a Markdown code span that shows `text` whatever it contains, white space collapsed; "" for blank text."""
     text = " ".join(text.split())
     if not text:
         return ""
@@ -57,30 +57,32 @@ def code_span(text: str) -> str:
 
 
 def html_text(text: str) -> str:
-    """Return a text as it stands in HTML and SVG, in elements and in attributes; line breaks stay."""
-    plain = text.isascii() and text.isprintable()  # drawings are made of thousands of short names
+    """Return `text` escaped for HTML and SVG, in elements and in attributes; line breaks are kept."""
+    plain = (
+        text.isascii() and text.isprintable()
+    )  # drawings consist of thousands of short names, so this path is fast
     return html.escape(text if plain else "\n".join(sanitized_lines(text)))
 
 
 def figures_in_markdown(text: str) -> str:
-    """Return figures of ours as Markdown: `<` would begin a tag for some readers."""
+    """Return our own figures as Markdown, with `<` escaped: some renderers would take it for a tag."""
     return text.replace("<", "&lt;")
 
 
 def longest_run(text: str) -> int:
-    """Return how many backticks stand in a row at most."""
+    """Return the length of the longest run of backticks."""
     return max((len(run) for run in re.findall("`+", text)), default=0)
 
 
 def output_digest(output: JsonValue) -> str:
-    """Return the `output_sha256` by which labels name an output; one that is no text is hashed as compact JSON."""
+    """Return the `output_sha256` by which labels refer to an output: the hash of its `value_text`."""
     return hashlib.sha256(value_text(output).encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
 def sanitize(text: str) -> str:
-    r"""`text` with everything that a terminal would act on, or not show, written out as an escape such as `\x1b`.
+    r"""Return `text` with everything that a terminal would act on, or not show, written as an escape such as `\x1b`.
 
-    Line breaks are escaped too: use `sanitized_lines` where they shall be kept, `one_line` where they may go.
+    Line breaks are escaped too: use `sanitized_lines` to keep them, or `one_line` to turn them into spaces.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -92,19 +94,19 @@ def sanitize(text: str) -> str:
 
 
 def sanitized_lines(text: str) -> list[str]:
-    """Return the lines of `text`, each sanitized; tabs become four spaces. Never empty."""
+    """Return the lines of `text`, each sanitized, with tabs as four spaces; the list is never empty."""
     lines = text.replace("\r\n", "\n").split("\n")
     return [sanitize(line.replace("\t", TAB)) for line in lines]
 
 
 def whole_text(text: str) -> str:
-    """Replace halves of surrogate pairs, which UTF-8 cannot hold, by question marks."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with question marks."""
     return text if text.isascii() else text.encode("utf-8", errors="replace").decode()
 
 
 def one_line(text: str, width: int) -> str:
-    """`text` sanitized on one line, white space collapsed, cut with an ellipsis to at most `width` cells."""
-    # Each cell needs at most a few characters; the rest of a huge output is never looked at.
+    """Return `text` sanitized on one line: white space collapsed, cut with an ellipsis to at most `width` cells."""
+    # A cell holds at most a few characters, so the rest of a huge output need not be read.
     start = " ".join(text[: width * 8 + 200].split())
     shown = sanitize(start)
     if cell_len(shown) <= width and len(text) <= width * 8 + 200:
@@ -113,7 +115,7 @@ def one_line(text: str, width: int) -> str:
 
 
 def clipped_lines(text: str, *, line_count: int, character_count: int) -> list[str]:
-    """Return the first lines of `text`, sanitized, and a last one that counts the rest. Empty for blank text."""
+    """Return the first lines of `text`, sanitized, and a last line that counts the rest; empty for blank text."""
     if not text.strip():
         return []
     kept = text.rstrip()[:character_count]
@@ -127,29 +129,29 @@ _PLAIN_WORD = compile_later(r"[\w@%+=:,./-][\w@%+=:,./~-]*")
 
 
 def quoted(word: str) -> str:
-    """Return a name or folder as a shell takes it; `latest~1` needs no quotes there."""
+    """Return a name or folder quoted for a shell; `latest~1` needs no quotes."""
     word = sanitize(word)
     return word if _PLAIN_WORD.fullmatch(word) else shlex.quote(word)
 
 
 def home_option(home: Path | None) -> str:
-    """Return the option that leads another command to the same runs; "" where none was given."""
+    """Return the --home option that makes another command use the same runs; "" if it was not given."""
     return "" if home is None else f" --home {quoted(str(home))}"
 
 
 def folder_options(home: Path | None, cache_folder: Path | None) -> str:
-    """Return the options that lead another command to the same runs, answers and batches; "" where none was given."""
+    """Return the options that make another command use the same runs, answers and batches; "" if none was given."""
     cache = "" if cache_folder is None else f" --cache-dir {quoted(str(cache_folder))}"
     return home_option(home) + cache
 
 
 def resume_command(config_path: str, options: str) -> str:
-    """Return what continues a run of a config; `options` are those of `folder_options`."""
+    """Return the command that resumes a run of a config; `options` come from `folder_options`."""
     return f"geval run {quoted(config_path)} --resume{options}"
 
 
 def value_text(value: JsonValue) -> str:
-    """Return a var or an output as text: strings as they are, all else as compact JSON."""
+    """Return a variable or an output as text: strings unchanged, everything else as JSON on one line."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, default=repr)

@@ -1,6 +1,6 @@
-"""A run on the terminal: who is best and how sure that is, what failed and why, the verdict and what to do next.
+"""A run on the terminal: the best column and how sure that is, what failed and why, the verdict, and what to do next.
 
-Its matrix has one row a test and one column a prompt x provider pair, or a block a test where that does not fit.
+Its matrix has one row per test and one column per prompt x provider pair, or a block per test if that does not fit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ Row = tuple[CaseResult, ...]
 
 
 class TableRows(Struct):
-    """The rows that the table of a run shows, picked while its results go by in the order of the tests.
+    """The rows that the table of a run shows, picked while its results go by in test order.
 
     A run of more than 50 rows shows only those with a failure or an error, at most 50.
     """
@@ -81,13 +81,13 @@ class TableRows(Struct):
     _row: Row = ()
 
     def add(self, result: CaseResult) -> None:
-        """Take in the next result."""
+        """Add the next result."""
         if self._row and _place(result) != _place(self._row[0]):
             self._end_row()
         self._row = (*self._row, result)
 
     def end(self) -> None:
-        """Nothing comes any more."""
+        """Complete the last row: there are no more results."""
         if self._row:
             self._end_row()
 
@@ -111,7 +111,7 @@ class TableRows(Struct):
 
 
 class _Layout(Struct, frozen=True):
-    """Widths in terminal cells; `cell` is 0 where only a block a test fits."""
+    """Widths in terminal cells; `cell` is 0 if the terminal has room only for one block per test."""
 
     number: int
     title: int
@@ -119,9 +119,10 @@ class _Layout(Struct, frozen=True):
 
 
 def print_small_table(rows: TableRows, report: RunReport, console: Console) -> None:
-    """Print the matrix of a run of at most 30 tests, where a cell has room for a verdict: a line a test.
+    """Print the matrix of a run of at most 30 rows, one line per row, if a cell has room for a verdict.
 
-    A failed cell names the metric that failed it; where the whole is a few lines, cells show the beginning of outputs.
+    A failed cell names the metric that failed it; if there are only a few rows, cells also show the beginning of
+    outputs.
     """
     rows.end()
     if not 0 < rows.total <= SMALL_MAX:
@@ -138,7 +139,7 @@ def _place(result: CaseResult) -> tuple[int, int]:
 
 
 def fit_table(rows: tuple[Row, ...], column_count: int, width: int) -> _Layout:
-    """Return how wide the parts of a matrix are that fits the terminal; its cells may be too narrow to show one."""
+    """Return the widths of a matrix that fits the terminal; `cell` is 0 if it would be too narrow for a verdict."""
     number = max((len(case_number(row[0])) for row in rows), default=2) - 1
     needed = max((cell_len(case_title(row[0], _TITLE_MAX)) for row in rows), default=_TITLE_MIN)
     widest = min(max(needed, len("test")), max(_TITLE_MIN, width // 4))
@@ -205,7 +206,7 @@ def _clipped(text: str, width: int, line_count: int, console: Console) -> Text:
 
 
 def excerpt_of(result: CaseResult, width: int) -> str:
-    """Return the beginning of an output, or of what kept it from being there."""
+    """Return the beginning of an output, or of the error that prevented it."""
     if result.error is not None:
         return one_line(result.error.message, width)
     return "" if result.output is None else one_line(value_text(result.output), width)
@@ -215,7 +216,7 @@ _LABEL_WIDTH = len("warning  ")
 _METRICS_ON_A_LINE, _WARNINGS_SHOWN, _GATES_SHOWN = 6, 5, 5
 _RANKINGS_SHOWN, _PLACES_SHOWN, _PLACE_WIDTH = 3, 3, 40
 _TABLE_LINES_MAX = 16
-"""Longer tables of rankings and derived metrics are shown with -v."""
+"""Longer tables of rankings and derived metrics are shown only with -v."""
 
 
 def print_report(
@@ -231,11 +232,11 @@ def print_report(
     repeated: str | None = None,
     before: str = "",
 ) -> None:
-    """Print what `geval run` and `geval show` show of a run: the answer, below all its evidence with `verbose`.
+    """Print what `geval run` and `geval show` show of a run: the answer, preceded by all its evidence if `verbose`.
 
-    `written` are the results files of this run; `by` is what its failures are grouped by; `name` is what `geval show`
-    knows it by, where that is not the latest; `home` and `cache_folder` are what --home and --cache-dir said;
-    `repeated` is what else resumes it, None where that is not known; `before` is the config's run before this one.
+    `written` are the results files of this run; `by` is how its failures are grouped; `name` is its name for `geval
+    show`, "" for the latest run; `home` and `cache_folder` are the values of --home and --cache-dir; `repeated` is the
+    other options that resume it, None if they are unknown; `before` is the config's previous run.
     """
     rows, failed = TableRows(), FailedTests()
     is_detailed = verbose or by is not GroupBy.ASSERTION
@@ -276,12 +277,12 @@ def print_answer(
     is_detailed: bool = False,
     before: str = "",
 ) -> None:
-    """Print who is best and how sure that is, what failed and why, and the verdict: a screen for 100 cases."""
+    """Print which column is best and how sure that is, what failed and why, and the verdict: a screen for 100 cases."""
     summary = report.summary
     is_kept = report.is_stored or bool(report.file)
     show = show_command(name, home) if is_kept else ""
     console.print()
-    # What was run, on one line: the config, its tests by prompts by models, and the judge.
+    # What was run, on one line: the config, its tests x prompts x models, and the judge.
     signs = signs_of(console)
     columns = report.columns
     run = report.run
@@ -304,7 +305,7 @@ def print_answer(
         shape += f" {signs.dot} judge {judges}" if len(run.judges) == 1 else f" {signs.dot} judges {judges}"
     print_hanging(Text(), Text.assemble((run_title(run), "bold"), f" {signs.dot} {shape}"), console, indent=1)
     console.print()
-    if failed is not None:  # the first thing to know: figures below are of what could be judged
+    if failed is not None:  # first, because the figures below cover only what could be judged
         failed.print_errors(report, console, show)
     if rows is not None:
         print_small_table(rows, report, console)
@@ -325,7 +326,7 @@ def print_answer(
     _print_counts(report, console, _way_to_the_rest(report, folder_options(home, cache_folder), repeated))
     compare = f"geval compare {quoted(before)} {quoted(name or 'latest')}{home_option(home)}"
     rest = [compare if before else f"{show} -v", f"geval view{home_option(home)}"]
-    # Print the commands that answer the next question, where the run is stored.
+    # Print the commands that answer the next question, if the run is stored.
     if not report.is_stored or report.file or report.run.status is not RunStatus.COMPLETED:
         return
     commands = (
@@ -341,7 +342,7 @@ def print_answer(
 
 
 def _tests_text(report: RunReport, failed: FailedTests) -> str:
-    """`12 tests`; `3 of 12 tests` of a run that was stopped, or how many cases where the number of tests is unknown."""
+    """Return `12 tests`, or `3 of 12 tests` for a stopped run; it counts cases if the number of tests is unknown."""
     total = report.summary.total
     planned = report.planned or 0
     if planned <= total:
@@ -353,12 +354,12 @@ def _tests_text(report: RunReport, failed: FailedTests) -> str:
 
 
 def show_command(name: str, home: Path | None) -> str:
-    """Return the command that shows this run: the latest one without a name."""
+    """Return the command that shows this run; without a name, it shows the latest one."""
     return f"geval show{f' {quoted(name)}' if name else ''}{home_option(home)}"
 
 
 def _print_metrics_line(summary: RunSummary, console: Console) -> None:
-    """Print pass rate and metrics of a run with one column."""
+    """Print the pass rate and metrics of a run with one column."""
     dot = signs_of(console).dot
     judged = summary.passed + summary.failed
     rate = Stat(summary.passed / judged if judged else None, summary.pass_interval)
@@ -375,7 +376,7 @@ def _print_metrics_line(summary: RunSummary, console: Console) -> None:
 
 
 def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
-    """Print what is worth a line: derived metrics, flaky tests, gates that are not met, warnings."""
+    """Print what is worth a line: rankings, derived metrics, flaky tests, gates, warnings."""
     summary = report.summary
     dot = f" {signs_of(console).dot} "
     if len(report.columns) > MANY_COLUMNS:
@@ -394,7 +395,7 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
     if summary.flaky_count:
         numbers = [*dict.fromkeys(f"#{test.test_index + 1}" for test in summary.flaky)]
         some = ", ".join(numbers)
-        # A test is counted in each column in which it is flaky, and here once, as far as they are known.
+        # `flaky_count` has a test once per flaky column; here each listed test counts once.
         count = len(numbers) + summary.flaky_count - len(summary.flaky)
         counted = f"{plural(count, 'test')} passed in some repeats only"
         room = min(40, max(console.width - _LABEL_WIDTH - len(f"{counted}:  (-v)") - 3, 20))
@@ -420,7 +421,7 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
 
 
 def _ranking_text(metric: str, entries: Sequence[RankedColumn], console: Console) -> str:
-    """`helpful: 1. polite × mini 1728; 8 more (-v)`, with more places on a wide terminal."""  # noqa: RUF002
+    """Return `helpful: 1. polite × mini 1728; 8 more (-v)`, with more places on a wide terminal."""  # noqa: RUF002
     signs = signs_of(console)
     name = one_line(metric, 24)
     rated = [entry for entry in entries if entry.rating is not None]
@@ -472,7 +473,7 @@ def _is_cut_short(report: RunReport) -> bool:
 
 
 def _decided_gates(report: RunReport) -> Sequence[GateResult]:
-    """Return the gates that have a value: of a run that was stopped, others wait for the cases that it lacks."""
+    """Return the gates to report: of a stopped run only those with a value, as the others wait for missing cases."""
     gates = shown_gates(report.summary.gates)
     if not _is_cut_short(report):
         return gates
@@ -488,11 +489,11 @@ def _way_to_the_rest(report: RunReport, folders: str, repeated: str | None) -> s
     command = resume_command(report.run.config_path, (repeated or "") + folders)
     if repeated is None:
         return f"; finish it with `{command}` and the same options"
-    return f"; continue: {command}"  # a budget of the same size does the next part
+    return f"; continue: {command}"  # a budget of the same size pays for the next part
 
 
 def _why_stopped(report: RunReport) -> str:
-    """Return what ended a run that was aborted, as its warnings say; "" of any other."""
+    """Return why a run was aborted, as its warnings say; "" for any other run."""
     if report.run.status is not RunStatus.ABORTED:
         return ""
     reasons = (text for text in report.run.warnings if text.startswith(STOPPED))
@@ -525,7 +526,7 @@ def _remark(report: RunReport, way_on: str) -> str:
 
 
 def _cost_text(by_role: Mapping[Role, Usage]) -> str:
-    """`$0.30 (judge $0.21)`: what this run paid; "" where it paid nothing, as with local models."""
+    """Return what this run paid, `$0.30 (judge $0.21)`; "" if it paid nothing, as with local models."""
     known = [usage.cost_usd for usage in by_role.values() if usage.cost_usd is not None]
     total = sum(known)
     is_partial = len(known) < len(by_role)
@@ -553,5 +554,5 @@ def _run_text(report: RunReport) -> str:
 
 
 def print_line(label: str, text: Text, console: Console) -> None:
-    """Print a text beside its label; further lines begin below it."""
+    """Print a text beside its label; wrapped lines are aligned with the text."""
     print_hanging(Text(label.ljust(_LABEL_WIDTH), style="dim"), text, console, indent=1)

@@ -1,4 +1,4 @@
-"""The look of verdicts: marks, words and styles, and the tables of gates, flaky tests and derived metrics."""
+"""How verdicts look: marks, words and styles; and the tables of rankings and derived metrics."""
 
 import math
 from collections import Counter
@@ -50,13 +50,13 @@ VERDICT_WIDTH = len("* PASS 0.9996 ~")
 _LABEL_MAX, _WHOLE_MAX = 60, 200
 _NAME_MIN = 4
 MANY_COLUMNS = 6
-"""A run with more columns fills a screen with them, so that its other lists are shorter."""
+"""A run with more columns than this fills the screen with them, so its other lists are shortened."""
 RANKING_HEADER = ("rating", "95 % interval", "won", "tied", "lost")
 _RANKINGS_MAX = 12
 
 
 def ranking_rows(entries: Sequence[RankedColumn]) -> Iterator[tuple[str, ...]]:
-    """Yield place and name of each ranked column, and its figures as `RANKING_HEADER` names them."""
+    """Yield the place and name of each ranked column, followed by the figures that `RANKING_HEADER` names."""
     for place, entry in enumerate(entries, start=1):
         counts = (f"{entry.wins:,}", f"{entry.ties:,}", f"{entry.losses:,}")
         if entry.rating is None:
@@ -68,7 +68,7 @@ def ranking_rows(entries: Sequence[RankedColumn]) -> Iterator[tuple[str, ...]]:
 
 
 def ranking_note(summary: RunSummary, name: str) -> str:
-    """Return how far a ranking can be trusted: whether there is one, and how often the order decided."""
+    """Return the caveats of a ranking: that there is none, and how often the judge's choice held in both orders."""
     share = summary.order_consistency.get(name)
     entries = summary.rankings[name]
     notes = []
@@ -80,12 +80,12 @@ def ranking_note(summary: RunSummary, name: str) -> str:
 
 
 def rankings_shown(summary: RunSummary) -> list[tuple[str, tuple[RankedColumn, ...]]]:
-    """Return the rankings that people are shown, by metric; all of them are in the JSON."""
+    """Return the rankings to show to people, by metric; the JSON has all of them."""
     return list(summary.rankings.items())[:_RANKINGS_MAX]
 
 
 def print_rankings(report: RunReport, console: Console) -> None:
-    """Print the columns of each metric that outputs were compared by, the best first."""
+    """Print the columns, best first, for each metric by which outputs were compared."""
     for name, entries in rankings_shown(report.summary):
         rows = ((place, one_line(label, 60), *figures) for place, label, *figures in ranking_rows(entries))
         print_rows(console, "rlRrRRR", ("", f"ranking: {one_line(name, 40)}", *RANKING_HEADER), rows)
@@ -102,7 +102,7 @@ _ROWS_MAX = 60
 
 
 class Symbols(Struct, frozen=True):
-    """The characters beyond ASCII that reports use, or their stand-ins where the stream has none."""
+    """The non-ASCII characters that reports use, or their stand-ins for streams that lack them."""
 
     marks: Mapping[Status, str]
     dot: str
@@ -124,14 +124,14 @@ _ASCII_SIGNS = Symbols(
 
 
 def signs_of(console: Console) -> Symbols:
-    """Return the signs that the console's stream can show."""
+    """Return the symbols that the console's stream can show."""
     return UNICODE_SIGNS if is_unicode(console) else _ASCII_SIGNS
 
 
 def run_outcome(run: RunRecord, summary: RunSummary) -> tuple[str, Status | None]:
-    """Return the verdict on a whole run in words, and the status that it is like; None for a run that is not finished.
+    """Return the verdict on a whole run in words, and the status it corresponds to (None for an unfinished run).
 
-    Where there are gates, they decide alone.
+    If there are gates, they alone decide.
     """
     if run.status is not RunStatus.COMPLETED:
         return ("unfinished" if run.status is RunStatus.RUNNING else run.status.value), None
@@ -146,14 +146,14 @@ def run_outcome(run: RunRecord, summary: RunSummary) -> tuple[str, Status | None
 
 
 def with_signs(text: str, signs: Symbols) -> str:
-    """Return a text with names of columns in it as the stream can show them."""
+    """Return a text that contains column names, with the symbols that the stream can show."""
     return text.replace(UNICODE_SIGNS.times, signs.times)
 
 
 def verdict(
     status: Status, score: str | None, signs: Symbols, *, has_fallback: bool = False, is_split: bool = False
 ) -> Text:
-    """`✓ PASS 0.87`, with a trailing `~` for another estimator than was wanted, and `/` for judges that are split."""
+    """Return `✓ PASS 0.87`, followed by `~` if a fallback estimator was used and by `/` if the judges are split."""
     words = f"{signs.marks[status]} {WORDS[status]}"
     if score is not None and status is not Status.ERROR:
         words += f" {score}"
@@ -165,7 +165,7 @@ def verdict(
 def case_verdict(result: CaseResult, signs: Symbols, *, has_marks: bool = True) -> Text:
     """Return the verdict on one case with its score, precise enough not to look equal to a threshold that it missed.
 
-    With `has_marks`, it is marked where a judge fell back to another estimator, or several judges disagree.
+    With `has_marks`, it is marked if a judge fell back to another estimator or several judges disagree.
     """
     assertions = result.assertions if has_marks else ()
     marks = {"has_fallback": has_fallback(assertions), "is_split": is_split(assertions)}
@@ -173,10 +173,10 @@ def case_verdict(result: CaseResult, signs: Symbols, *, has_marks: bool = True) 
 
 
 def cell_verdict(result: CaseResult, signs: Symbols, width: int, *, has_marks: bool = True) -> Text:
-    """Return the verdict on a case for a cell of a table: `✗ FAIL helpful 0.75` names what failed it, with its score.
+    """Return the verdict on a case for a table cell: `✗ FAIL helpful 0.75` names the failed assertion and its score.
 
-    The score of the whole case stands beside a failure only where it decided: next to a name it would be read as that
-    assertion's. `+1` counts the other assertions that failed.
+    The score of the whole case is shown beside a failure only if it decided: next to a name it would be read as the
+    score of that assertion. `+1` counts the other assertions that failed.
     """
     failed = failed_assertions(result) if result.status is Status.FAILED else []
     if not failed:
@@ -195,7 +195,7 @@ def cell_verdict(result: CaseResult, signs: Symbols, width: int, *, has_marks: b
 
 
 def column_title(column: Column, columns: tuple[Column, ...], signs: Symbols) -> str:
-    """`prompt × provider`, or only the one of the two in which the columns differ; `[2]` behind it where none does."""  # noqa: RUF002
+    """Return `prompt × provider`, or only the part that differs; equal titles get a number, `[2]`."""  # noqa: RUF002
     prompt, provider = (one_line(label, _LABEL_MAX) for label in (column.prompt_label, column.provider_label))
     if not prompt or (len({item.prompt_label for item in columns}) == 1 and provider):
         title = provider
@@ -209,7 +209,7 @@ def column_title(column: Column, columns: tuple[Column, ...], signs: Symbols) ->
 
 
 def whole_titles(columns: Iterable[Column]) -> dict[int, str]:
-    """Return the names of columns where there is room, by index: `prompt × provider`; `[2]` behind equal ones."""  # noqa: RUF002
+    """Return full column names by index, `prompt × provider`; equal names get a number, `[2]`."""  # noqa: RUF002
     titles = {}
     for column in columns:
         labels = (one_line(label, _WHOLE_MAX) for label in (column.prompt_label, column.provider_label))
@@ -221,7 +221,7 @@ def whole_titles(columns: Iterable[Column]) -> dict[int, str]:
 
 
 def fitted_title(title: str, width: int, signs: Symbols) -> str:
-    """Return a column's title in so many cells; of `prompt × provider`, each keeps its beginning."""  # noqa: RUF002
+    """Return a column's title cut to `width` cells; both parts of `prompt × provider` are kept."""  # noqa: RUF002
     prompt, times, provider = title.partition(f" {signs.times} ")
     if cell_len(title) <= width or not times:
         return one_line(title, width)
@@ -231,12 +231,12 @@ def fitted_title(title: str, width: int, signs: Symbols) -> str:
 
 
 def shown_gates(gates: Iterable[GateResult]) -> list[GateResult]:
-    """Return the gates to show people: the one on errors that nobody wrote only where there are errors."""
+    """Return the gates to show to people: all except the built-in gate on errors when it passed."""
     return [gate for gate in gates if not (gate.note == NO_ERRORS_NOTE and gate.status is Status.PASSED)]
 
 
 def print_legend(titles: Sequence[str], console: Console) -> None:
-    """Print the names of the columns, where the table has not room for them."""
+    """Print the names of numbered columns, for a table that has no room for them."""
     for number, title in enumerate(titles, start=1):
         line = Text(f" [{number}] ", style="bold")
         console.print(line.append(one_line(title, console.width - line.cell_len), style="not bold"))
@@ -244,7 +244,7 @@ def print_legend(titles: Sequence[str], console: Console) -> None:
 
 
 def gate_value(gate: GateResult) -> str:
-    """Return the gate's actual value, in the form that the limit is written in."""
+    """Return the gate's actual value in the format of its limit."""
     if gate.actual is None:
         return "none"
     if gate.gate.startswith("latency."):
@@ -267,7 +267,7 @@ def gate_value(gate: GateResult) -> str:
 
 
 def derived_rows(report: RunReport, titles: dict[int, str]) -> Iterator[tuple[str, str, str]]:
-    """Name, column and value of each derived metric; `titles` are those of the columns by their index."""
+    """Yield the name, column and value of each derived metric; `titles` are the titles of the columns by index."""
     summary, count = report.summary, 0
     for name, value in summary.derived.items():
         by_column = summary.derived_by_column.get(name, ()) if len(report.columns) > 1 else ()
@@ -279,7 +279,7 @@ def derived_rows(report: RunReport, titles: dict[int, str]) -> Iterator[tuple[st
 
 
 def print_derived(report: RunReport, console: Console) -> None:
-    """The derived metrics; nothing for a run without any."""
+    """Print the derived metrics, if there are any."""
     if not report.summary.derived:
         return
     signs = signs_of(console)
