@@ -300,7 +300,8 @@ class AssistantTools:
         """Check a config; nothing is sent and nothing is paid for. Each problem has its file, line and column."""
         request = self._request(config)
         try:
-            prepared = await asyncio.to_thread(prepare, request, is_going_to_run=False)
+            with _quoted():
+                prepared = await asyncio.to_thread(prepare, request, is_going_to_run=False)
         except ConfigError as error:
             return told({"valid": False, "problems": len(error.problems)}, render_problems(error.problems))
         facts = {"valid": True, "cases": prepared.total, "warnings": len(prepared.warnings)}
@@ -309,8 +310,10 @@ class AssistantTools:
     @_with_tool_errors
     async def plan_run(self, config: ConfigName) -> CallToolResult:
         """Estimate the requests, tokens and cost of a run of a config; nothing is sent."""
-        prepared = await asyncio.to_thread(prepare, self._request(config), is_going_to_run=False)
-        document = plan_document(await plan_run(prepared, self._state.cache))
+        request = self._request(config)
+        with _quoted():
+            prepared = await asyncio.to_thread(prepare, request, is_going_to_run=False)
+            document = plan_document(await plan_run(prepared, self._state.cache))
         facts = {"cases": document["cases"], "total": document["total"], **self._money()}
         return told(facts, json_text(document["rows"], indent=1))
 
@@ -324,8 +327,10 @@ class AssistantTools:
         part = self._part(max_requests)
         async with self._starting:
             self._check_idle()
-            prepared = await asyncio.to_thread(prepare, self._request(config, part))
-            self._live = await _begun(prepared, self._state)
+            request = self._request(config, part)
+            with _quoted():
+                prepared = await asyncio.to_thread(prepare, request)
+                self._live = await _begun(prepared, self._state)
         return told({"run_id": self._live.run_id, "status": "running", "cases": prepared.total})
 
     @_with_tool_errors
@@ -425,8 +430,8 @@ class AssistantTools:
         async with self._starting:
             self._check_idle()
             request = replace(self._request(config, part), asks_judges_only=True)
-            prepared = await asyncio.to_thread(prepare, request, is_going_to_run=not only_plan)
             with _quoted():
+                prepared = await asyncio.to_thread(prepare, request, is_going_to_run=not only_plan)
                 run = improving.latest_run_of(request.config, self._state.runs) if run_id is None else run_id
                 report = await asyncio.to_thread(self._report, run)
                 read = (
@@ -502,9 +507,9 @@ class AssistantTools:
                 request = replace(
                     self._request(config or _config_of(read, root), part), asks_judges_only=True
                 )
-            prepared = await asyncio.to_thread(prepare, request, is_going_to_run=not only_plan)
-            found = await plan_run(uncached(prepared), self._state.cache)
-            ratings, cost = await asyncio.to_thread(planned_look, read, prepared, found)
+                prepared = await asyncio.to_thread(prepare, request, is_going_to_run=not only_plan)
+                found = await plan_run(uncached(prepared), self._state.cache)
+                ratings, cost = await asyncio.to_thread(planned_look, read, prepared, found)
             facts = {"ratings": ratings, "anchors": len(read.anchors), **cost.facts(ratings)}
 
             async def check(work: _JudgeWork) -> tuple[dict[str, JsonValue], str]:
@@ -535,7 +540,8 @@ class AssistantTools:
     async def compare_runs(self, before: RunName, after: RunName = "latest") -> CallToolResult:
         """Decide with statistics whether the run `after` is better or worse than `before`, and list what flipped."""
         a, b = [NamedRun(name, await asyncio.to_thread(self._report, name)) for name in (before, after)]
-        found = await asyncio.to_thread(compare, a, b, ComparisonOptions())
+        with _quoted():
+            found = await asyncio.to_thread(compare, a, b, ComparisonOptions())
         facts: dict[str, JsonValue] = {
             "before": a.report.run.id,
             "after": b.report.run.id,
@@ -887,7 +893,7 @@ def _config_of(anchors: AnchorSet, root: Path) -> str:
 
 @contextmanager
 def _quoted() -> Iterator[None]:
-    """Have usage errors told as what others wrote: names from labels may be in them."""
+    """Have usage errors told as what others wrote: names from configs and labels may be in them."""
     try:
         yield
     except UsageError as error:
