@@ -149,6 +149,8 @@ class TestFields:
         details = answer.json["details"]
         assert details["criteria"] == ["Is it right?", "Is it short?"]
         assert [part["score"] for part in details["parts"]] == [0.9, 0.9]
+        # Names are spelled as in requests, however deep they are.
+        assert not re.findall(r'"(\w+_\w+)"(?=[:,\]])', json.dumps(details))
 
     def test_without_criteria_and_steps_the_name_is_the_criterion(
         self, server: RunningServer, judge: LoopbackServer

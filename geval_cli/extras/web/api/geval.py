@@ -213,10 +213,11 @@ async def judge_output(
     body: dict[str, JsonValue] = {"score": grade.score, "reason": grade.reason or NO_REASON}
     if details:
         latency_ms = (time.perf_counter() - started) * 1000
-        parts = grade.detail.get("parts", [])
-        seen = (parts[0] if parts else grade.detail).get("evaluation_params", [])
+        parts = [_in_camel_case(part) for part in grade.detail.get("parts", [])]
+        own = _in_camel_case(grade.detail)
         body["details"] = {
-            **_in_camel_case({**grade.detail, "parts": [_in_camel_case(part) for part in parts]}),
+            **own,
+            "parts": parts,
             "estimator": grade.estimate.estimator,
             "fallback": grade.estimate.fallback,
             "rating": grade.estimate.rating,
@@ -224,7 +225,7 @@ async def judge_output(
             "criteria": list(metric.criteria),
             "criteriaFrom": derived_from,
             "evaluationSteps": list(grade.evaluation_steps),
-            "evaluationParams": [to_camel(name) for name in seen],
+            "evaluationParams": (parts[0] if parts else own).get("evaluationParams", []),
             "usage": _in_camel_case(to_json(grade.usage)),
             "latencyMs": latency_ms,
         }
@@ -272,5 +273,11 @@ def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str 
     return replace(metric, stop_error=None), derived_from
 
 
-def _in_camel_case(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {to_camel(name): value for name, value in values.items()}
+def _in_camel_case(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return details with names as all of this API has them, also those in their usage and of what the judge saw."""
+    found = {to_camel(name): value for name, value in values.items()}
+    if isinstance(found.get("usage"), Mapping):
+        found["usage"] = _in_camel_case(found["usage"])
+    if "evaluationParams" in found:
+        found["evaluationParams"] = [to_camel(name) for name in found["evaluationParams"]]
+    return found
