@@ -76,7 +76,6 @@ ROWS: list[tuple[str, tuple[TraceStep, ...], Any, bool]] = [
     (ARGS, ABC, {"name": "a", "args": {"q": True}}, False),
     (ARGS, ABC, {"name": "a", "args": {"at": [1]}}, False),
     (ARGS, ABC, {"name": "a", "args": {"q": 1}, "mode": "exact"}, False),
-    (ARGS, ABC, {"name": "b", "args": {}}, False),  # its arguments are not known
     (ARGS, ABC, {"name": "c", "args": {}, "mode": "exact"}, True),
     (ARGS, ABC, {"name": "x", "args": {}}, False),
     (ARGS, MIXED, {"name": "search_*", "args": {"limit": 10}}, True),
@@ -168,6 +167,14 @@ def test_a_variable_without_names_is_a_problem(kind: str, names: Any) -> None:
 def test_a_limit_on_steps_whose_time_is_not_known_is_an_error() -> None:
     with pytest.raises(UnjudgeableError, match="not known how long"):
         verdict(TIME, ABC, {"max": 1})
+
+
+@pytest.mark.parametrize("kind", [ARGS, f"not-{ARGS}"])
+def test_a_call_whose_arguments_are_not_known_leaves_the_verdict_open(kind: str) -> None:
+    for name in ("b", "*"):
+        with pytest.raises(UnjudgeableError, match="arguments are not known"):
+            verdict(kind, ABC, {"name": name, "args": {"id": 7}})
+    assert verdict(ARGS, ABC, {"name": "*", "args": {"q": 1}}) is Status.PASSED  # another call has them
 
 
 @pytest.mark.parametrize("kind", [TIME, ERRORS])

@@ -293,6 +293,9 @@ class ToolArgumentsAssertion(TraceAssertion):
         calls = [step for step in called if fits(step.name, wanted)]
         known = [step.args for step in calls if step.args is not None]
         passed = any(_arguments_fit(args, expected, rules) for args in known)
+        if not passed and len(known) < len(calls) and fill.templates.rules.traces_from_answers:
+            message = f"{wanted} was called, but its arguments are not known"
+            raise UnjudgeableError(message, hint="give the call `args` in the test's `trace`")
         if passed or known:
             how = "exactly" if rules.mode == "exact" else "at least"
             found = f"{wanted} was called with {'; '.join(map(_json, known[:_MOST_SHOWN]))}"
