@@ -136,12 +136,11 @@ class Outcome(Struct, frozen=True):
 
 
 def negated(outcome: Outcome) -> Outcome:
-    """Return the outcome under `not-`: pass flips and the score is inverted. An unjudged outcome stays as it is."""
-    return replace(
-        outcome,
-        status=_OPPOSITE.get(outcome.status, outcome.status),
-        score=None if outcome.score is None else 1 - outcome.score,
-    )
+    """Return the outcome under `not-`: pass flips and the score is inverted. One without a score stays as it is."""
+    if outcome.score is None:
+        return outcome
+    status = _OPPOSITE.get(outcome.status, outcome.status)
+    return replace(outcome, status=status, score=1 - outcome.score)
 
 
 def shortened(text: str, limit: int = 120) -> str:

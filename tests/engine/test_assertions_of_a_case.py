@@ -88,6 +88,14 @@ def test_a_negated_set_and_a_human_among_others() -> None:
     assert (result.status, result.score) == (Status.PASSED, 1.0)
 
 
+@pytest.mark.parametrize("kind", ["assert-set", "not-assert-set"])
+@pytest.mark.parametrize("text", ["hello", "bye"])
+def test_a_set_whose_members_weigh_nothing_decides_nothing(kind: str, text: str) -> None:
+    result = run("hello", [assertion(kind, assertions=(contains(text, weight=0),)), contains("h")])
+    assert (result.assertions[0].status, result.assertions[0].score) == (Status.PASSED, None)
+    assert (result.status, result.score) == (Status.PASSED, 1.0)
+
+
 def test_the_name_of_a_metric_is_a_template_and_an_empty_one_is_none() -> None:
     named, unnamed = contains("h", metric="says_{{x}}"), contains("h", metric="{{ '' }}")
     result = run("hello", [named, unnamed])
