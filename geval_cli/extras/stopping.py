@@ -17,6 +17,7 @@ from geval_cli.engine.gates import is_tagged
 from geval_cli.engine.plan import DoneCases, Plan, key_of
 from geval_cli.errors import Problem
 from geval_cli.extras.compare.comparison import (
+    NOT_ASKED,
     PASS_RATE,
     SCORE,
     Baseline,
@@ -38,8 +39,6 @@ from geval_cli.suite.gates import Gate, Statistic
 LEAST_TESTS = 10
 """A smaller suite never stops early: there is little to save and a high risk of a wrong decision."""
 _DIGITS_MAX = 6
-_NOT_ASKED = "stop-when"
-"""The type of the single assertion of a case that was skipped."""
 _DECIDABLE = frozenset(
     {
         Statistic.PASS_RATE,
@@ -249,7 +248,7 @@ class Decisions:
         reason = (
             f"not needed: the run was decided after {self._after:,} of {plural(len(self._order), 'test')}"
         )
-        why = AssertionResult(_NOT_ASKED, None, Status.NOT_EVALUATED, None, reason=reason)
+        why = AssertionResult(NOT_ASKED, None, Status.NOT_EVALUATED, None, reason=reason)
         for test in self._plan.suite.tests:
             for job in self._done.missing(self._plan.jobs_of(test)):
                 yield replace(
@@ -320,9 +319,7 @@ class Decisions:
 
 def _is_not_asked(result: CaseResult) -> bool:
     """Return whether a case was skipped because the run was already decided."""
-    return result.status is Status.NOT_EVALUATED and any(
-        item.type == _NOT_ASKED for item in result.assertions
-    )
+    return result.status is Status.NOT_EVALUATED and any(item.type == NOT_ASKED for item in result.assertions)
 
 
 def _of_gates(gates: Sequence[Gate], plan: Plan, baseline: Baseline | None) -> list[_Decision]:

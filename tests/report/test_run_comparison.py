@@ -14,6 +14,7 @@ from support.sample_run import RUN, console_of
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.compare.comparison import (
+    NOT_ASKED,
     ComparedRow,
     ComparisonOptions,
     DeltaWords,
@@ -988,6 +989,30 @@ def test_what_a_judge_was_asked_is_named_once() -> None:
         for name in "AB"
     ]
     assert len(compare(*runs, ComparisonOptions()).changes) == 1
+
+
+@pytest.mark.parametrize("status", [Status.ERROR, Status.NOT_EVALUATED])
+@pytest.mark.parametrize("is_later", [False, True])
+def test_tests_without_a_verdict_are_in_no_figure_and_say_nothing_of_the_config(
+    status: Status, is_later: bool
+) -> None:
+    whole = rated(12, "m", details={"judge": "j", "rating_key": "k"})
+    why = AssertionResult(NOT_ASKED, None, Status.NOT_EVALUATED, None)
+    lacking = [
+        replace(
+            item,
+            status=status,
+            score=None,
+            named_scores={},
+            prompt=RenderedPrompt("p", "p", ""),
+            assertions=() if status is Status.ERROR else (why,),
+        )
+        for item in whole[4:]
+    ]
+    some = [*whole[:4], *lacking]
+    found = compared(whole, some) if is_later else compared(some, whole)
+    assert (found.paired, found.changes) == (12, ())
+    assert found.headline.endswith("in 4 tests")
 
 
 @pytest.mark.parametrize("status", list(RunStatus))

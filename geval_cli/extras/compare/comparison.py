@@ -73,6 +73,8 @@ from geval_cli.suite.gates import Gate, Statistic
 DETECTED = 0.05
 """The difference for which the number of tests is given, unless another one is asked for."""
 _TITLE_WIDTH, _REASON_WIDTH, _NAME_WIDTH, _NAMES_SHOWN = 120, 200, 60, 5
+NOT_ASKED = "stop-when"
+"""The type of the single assertion of a case that was skipped."""
 _BY_RIVALS = frozenset({"select-best", "max-score", "pairwise"})
 _EXPECTED = "expected_output"
 _CRITERION = ("dimension", "criteria", "evaluation_steps", "score_range")
@@ -182,6 +184,10 @@ class CaseSetup(Struct, frozen=True, gc=False):
     provider: str
     types: tuple[str, ...]
     thresholds: tuple[tuple[str, float | None], ...]
+
+
+def _is_skipped(case: ComparedCase) -> bool:
+    return case.setup is not None and case.setup.types == (NOT_ASKED,)
 
 
 class Change(StrEnum):
@@ -692,7 +698,7 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
             raise UsageError(f"--margin {text}: `{name}` is not compared", hint=hint)
     rows = _rows(comparing, match, options, margins)
     overall = _overall(comparing, match, options, margins)
-    verdict, said = headline(rows, paired, overall)
+    verdict, said = headline(rows, paired, overall, has_groups=options.cluster is not None)
     # Whether the judge or the outputs moved; None unless both runs had anchors judged.
     drift: dict[str, JsonValue] | None = None
     if a.report.run.anchors is not None and b.report.run.anchors is not None:
@@ -797,7 +803,10 @@ class _Comparing(CountedCases):
                 self.overall.add(cluster, values, same=same)
                 if values[0] != values[1]:
                     row.flipped.append(_flip(before, result))
-        if Status.ERROR not in {before.status, after.status}:  # an error cuts the list of verdicts short
+        # An error cuts the list of verdicts short, and a skipped case has none.
+        if Status.ERROR not in {before.status, after.status} and not (
+            _is_skipped(before) or _is_skipped(after)
+        ):
             self._note_setup(before, after)
 
     def _measure(self, name: str) -> Measure:
@@ -950,11 +959,14 @@ def headline(
     overall: ComparedRow | None = None,
     names: tuple[str, str] = ("A", "B"),
     quoted: Callable[[str], str] = str,
+    *,
+    has_groups: bool = False,
 ) -> tuple[str, str]:
     """Return what rows say together, in a word and in a sentence that names the worst and the best of them.
 
     `overall` is the pass rate of all columns together, which may show what no column shows alone. `names` are what the
-    sentence calls the two runs; `quoted` writes a name of the config where it would be markup.
+    sentence calls the two runs; `quoted` writes a name of the config where it would be markup. With `has_groups`,
+    clusters are no tests.
     """
     a, b = names
     this = b[:1].upper() + b[1:]
@@ -968,7 +980,9 @@ def headline(
     best = next((row for row in reversed(by_change) if row.verdict is DifferenceVerdict.BETTER), None)
     together = overall if overall is not None and overall.verdict.is_clear else None
     overall_change = "" if together is None else RowWords(together).moved(quoted, several=False)
-    tests = plural(paired, "test")
+    # Errors, and tests that were not evaluated, are paired but in no figure.
+    judged = min(row.delta.n if has_groups else row.delta.clusters for row in rows)
+    tests = plural(min(paired, judged), "test")
 
     def said(row: ComparedRow) -> str:
         return RowWords(row).moved(quoted, several=several)
