@@ -41,6 +41,9 @@ def test_values_are_put_in_as_they_are(template: Any, filled: Any) -> None:
     ("template", "filled"),
     [
         ('{"a": "{{ vars.a }}"}', '{"a": "say \\"{{ vars.b }}\\" & \\\\n"}'),
+        (r'{"a": "he said: \"{{ vars.b }}\"", "b": {{ vars.b }}}', r'{"a": "he said: \"5\"", "b": 5}'),
+        (r'{"a": "he said: \"{{ vars.a }}"}', '{"a": "he said: \\"say \\"{{ vars.b }}\\" & \\\\n"}'),
+        (r'{"a": "\\", "b": {{ vars.b }}}', r'{"a": "\\", "b": 5}'),
         ('{"b": {{ vars.b }}, "u": {{ vars.user | tojson }}}', '{"b": 5, "u": {"id": "u-1", "tags": ["x"]}}'),
     ],
 )

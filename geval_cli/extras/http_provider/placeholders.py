@@ -19,6 +19,7 @@ _PLACEHOLDER = re.compile(
     r"\{\{\s*(?P<name>prompt|messages|vars(?:\.[A-Za-z_]\w*)+)\s*(?:\|\s*(?:dump|tojson|safe)\s*)?\}\}"
 )
 _VARS = "vars."
+_ESCAPED = compile_later(r"\\.")
 
 
 class PlaceholderValues(Struct, frozen=True):
@@ -56,7 +57,7 @@ class PlaceholderValues(Struct, frozen=True):
         """JSON text with the values in it: escaped inside quotes, elsewhere as JSON values of their own."""
 
         def fill(found: re.Match[str]) -> str:
-            if template[: found.start()].count('"') % 2 == 1:
+            if _ESCAPED.sub("", template[: found.start()]).count('"') % 2 == 1:
                 return json.dumps(self._text(found["name"]), ensure_ascii=False)[1:-1]
             return json.dumps(self._value(found["name"]), ensure_ascii=False)
 
