@@ -87,6 +87,19 @@ def test_the_tests_variables_go_where_the_config_wants_them() -> None:
     assert sent.json == {"q": "p", "top": 3, "who": "I am a b"}
 
 
+@pytest.mark.parametrize("spelling", ["query_params", "queryParams"])
+def test_a_parameter_in_either_spelling_leaves_the_method_alone(spelling: str) -> None:
+    _, sent = exchange({spelling: {"lang": "en"}})
+    assert (sent.method, sent.path, sent.json) == ("POST", "/ask?lang=en", {"prompt": TRICKY})
+
+
+def test_an_address_beside_a_name_may_ask_by_itself_too() -> None:
+    with LoopbackServer(Reply(body="ok")) as server:
+        model = provider("https://named.example", {"url": f"{server.url}/ask?q={{{{ prompt }}}}"})
+        run(answer(model, ask("a b")))
+    assert (server.requests[0].method, server.requests[0].path) == ("GET", "/ask?q=a%20b")
+
+
 def test_parameters_stand_behind_those_of_the_address() -> None:
     config = {"query_params": {"q": "{{ prompt }}", "n": 5}, "body": {"a": 1}}
     _, sent = exchange(config, path="/ask?lang=en", request=ask("a b&c\ud800"))

@@ -563,8 +563,11 @@ def _key_source(settings: HttpSettings) -> str:
 
 def _has_no_body(source: ProviderSource) -> bool:
     url = source.spec.config.get("url") or source.spec.id
-    has_expression = is_template(str(url)) if source.rules.http_templates else has_place(source.spec.id)
-    return "body" not in source.spec.config and (has_expression or "queryParams" in source.spec.config)
+    if source.rules.http_templates:
+        is_asked_by_address = is_template(str(url)) or "queryParams" in source.spec.config
+    else:
+        is_asked_by_address = has_place(str(url))
+    return "body" not in source.spec.config and is_asked_by_address
 
 
 def _rendered_call(settings: HttpSettings, templates: HttpTemplates) -> HttpCall:
