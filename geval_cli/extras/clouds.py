@@ -50,7 +50,7 @@ from geval_cli.providers.options import (
 )
 from geval_cli.providers.preset_table import VERTEX, is_region
 from geval_cli.providers.presets import Endpoint, find_key, join_versioned_url, source_of_sent
-from geval_cli.providers.prices import price_of
+from geval_cli.providers.prices import LIST_PRICE, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.anthropic import AnthropicProvider
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
@@ -589,10 +589,16 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
         ),
         places=places_of(source),
         place=source.place,
-        price=price_of(settings, url=url, model=source.name),
+        price=price_of(settings, url=_price_url(settings, url), model=source.name),
         certificate=certificate_of(source),
         signer=cloud or key_command_of(source, key_header=key_header, secrets=secrets),
     )
+
+
+def _price_url(settings: Mapping[str, Any], url: str) -> str:
+    """Return the address by which a price is known: Google's own where a gateway is to cost what Google lists."""
+    is_elsewhere = not (urlsplit(url).hostname or "").endswith(".googleapis.com")
+    return VERTEX.base_url if settings.get("price") == LIST_PRICE and is_elsewhere else url
 
 
 class VertexClaudeProvider(AnthropicProvider):

@@ -50,7 +50,7 @@ from geval_cli.providers.preset_table import (
     OtherMode,
     Preset,
 )
-from geval_cli.providers.prices import FREE, LIST_PRICE, Price, batch_price_of, price_of
+from geval_cli.providers.prices import AZURE_URL, FREE, LIST_PRICE, Price, batch_price_of, price_of
 from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value, public_url
 from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
 from geval_cli.providers.wire.refusals import HEADERS_SOURCE
@@ -350,7 +350,7 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     api_version = str(named or source.env.get("AZURE_API_VERSION") or AZURE_API_VERSION)
     call = _Call(model, path, api_version)
     url = str(written_out) if written_out else _request_url(preset, base_url, call)
-    is_listed = settings.get("price") == LIST_PRICE
+    price_url = _price_url(preset, settings, url)
     wire = wire_parameters(source.spec.config, ENDPOINT_KEYS)
     if preset.wire_format == "azure":
         wire = {name: value for name, value in wire.items() if name not in _PRINCIPAL_KEYS}
@@ -387,23 +387,27 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         wire=parameters_of(source, wire, preset.wire_format),
         places=places_of(source),
         place=source.place,
-        price=_price(source, settings, url, model),
+        price=_price(source, settings, price_url, model),
         certificate=certificate_of(source),
         signer=signer,
         batch=batch_api,
         batch_deployment=settings.get("batch_deployment", ""),
-        batch_price=batch_price_of(settings, url=preset.base_url if is_listed else url, model=model),
+        batch_price=batch_price_of(settings, url=price_url, model=model),
     )
 
 
 def _price(source: ProviderSource, settings: Mapping[str, Any], url: str, model: str) -> Price | None:
-    preset = preset_of(source)
-    if settings.get("price") == LIST_PRICE:
-        url = preset.base_url
     is_openai = split_url(url).hostname == split_url(PRESETS["openai"].base_url).hostname
     if kind_of(source.spec.id) == MODERATION and is_openai and not is_price(settings.get("price")):
         return FREE  # OpenAI takes nothing for it
     return price_of(settings, url=url, model=model)
+
+
+def _price_url(preset: Preset, settings: Mapping[str, Any], url: str) -> str:
+    """Return the address by which the vendor of a price is known: its own, where that is to be the list price."""
+    if settings.get("price") != LIST_PRICE:
+        return url
+    return AZURE_URL if preset.wire_format == "azure" else preset.base_url
 
 
 def join_url(base_url: str, path: str) -> str:

@@ -47,6 +47,7 @@ _TELLS_ITS_BILL = frozenset({"openrouter", "perplexity", "x-ai"})
 _VERTEX_HOST = "aiplatform.googleapis.com"
 _VERTEX_REGIONS = (f"-{_VERTEX_HOST}", ".rep.googleapis.com")
 """Where Gemini costs what it does everywhere, and Claude more."""
+AZURE_URL = "https://any.openai.azure.com"
 _AZURE_DOMAINS = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 

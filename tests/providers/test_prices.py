@@ -318,6 +318,36 @@ def test_an_answer_of_a_batch_that_cannot_be_used_costs_what_batches_cost() -> N
     run(model.aclose())
 
 
+@pytest.mark.parametrize(
+    ("name", "config", "cost_usd"),
+    [
+        ("azure:d", {"base_url": "https://gateway.example", "price": "list"}, 0.03),
+        ("azure:d", {"base_url": "https://mine.openai.azure.com", "price": "list"}, 0.03),
+        ("azure:d", {"base_url": "https://mine.openai.azure.com"}, 0.03),
+        ("azure:d", {"base_url": "https://gateway.example"}, None),
+        ("openai:gpt-4-0613", {"base_url": "https://gateway.example", "price": "list"}, 0.03),
+        ("openai:gpt-4-0613", {"base_url": "https://gateway.example"}, None),
+        ("databricks:d", {"base_url": "https://gateway.example", "price": "list"}, None),
+    ],
+)
+def test_a_list_price_is_that_of_the_vendor_whoever_answers(
+    name: str, config: dict[str, Any], cost_usd: float | None
+) -> None:
+    model: Any = provider(name, {"api_key": "k-0123456789", **config})
+    tokens = TokenUsage(1000, model="gpt-4-0613")
+    found = None if model.price is None else model.price.cost_usd(tokens)
+    assert found == (None if cost_usd is None else pytest.approx(cost_usd))
+
+
+@pytest.mark.parametrize("name", ["vertex:gemini-2.5-flash", "vertex:claude-sonnet-4-5"])
+def test_a_gateway_before_vertex_may_cost_what_google_lists(name: str) -> None:
+    config = {"base_url": "https://gateway.example", "api_key": "k-0123456789", "project_id": "p"}
+    model: Any = provider(name, config)
+    assert model.price is None
+    model = provider(name, {**config, "price": "list"})
+    assert model.price.cost_usd(TokenUsage(1000, 100))
+
+
 def _of_claude(searches: int) -> Any:
     usage = {"input_tokens": 1000, "output_tokens": 100}
     found = {"server_tool_use": {"web_search_requests": searches}} if searches else {}

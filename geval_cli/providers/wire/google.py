@@ -84,14 +84,9 @@ class GoogleProvider(EndpointProvider):
         counted = body.get("usageMetadata")
         if not isinstance(counted, dict):
             return None
-        named = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
-        written: list[Any] = [count for count in named if count is not None]
+        written = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
         # What tools of Google's gave back was read, too.
-        asked: list[Any] = [
-            count
-            for name in ("promptTokenCount", "toolUsePromptTokenCount")
-            if (count := counted.get(name)) is not None
-        ]
+        asked = [counted.get(name) for name in ("promptTokenCount", "toolUsePromptTokenCount")]
         heard = _counts(counted.get("promptTokensDetails"), "AUDIO")
         drawn = _counts(counted.get("candidatesTokensDetails"), "IMAGE")  # they cost more than words
         usage = {
@@ -99,7 +94,7 @@ class GoogleProvider(EndpointProvider):
             "completion_tokens": _sum(written),
             "prompt_tokens_details": {
                 "cached_tokens": counted.get("cachedContentTokenCount"),
-                "audio_tokens": _sum(heard) if heard else None,
+                "audio_tokens": _sum(heard),
             },
         }
         # Gemini's API says which tier it was, Vertex what kind of traffic.
@@ -383,5 +378,6 @@ def _as_token(entry: Any) -> dict[str, Any]:
 
 def _sum(counts: list[Any]) -> Any:
     """Return the sum; a count that is none would make it too low, so it is handed on, and all of the usage unknown."""
-    odd = [count for count in counts if whole_count(count) is None]
-    return odd[0] if odd else sum(counts)
+    said = [count for count in counts if count is not None]
+    odd = [count for count in said if whole_count(count) is None]
+    return odd[0] if odd else sum(said)
