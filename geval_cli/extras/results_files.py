@@ -577,6 +577,7 @@ class _Place(Struct):
 
 
 _PLACES = msgspec.json.Decoder(_Place)
+PlaceT = TypeVar("PlaceT", _Place, CaseResult)
 
 
 def named_file(name: str, access: Access = TRUSTED) -> RunReport:
@@ -611,21 +612,29 @@ def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
             summary = run_summary_from_json(file.head["summary"])
     if not run.columns:
         found: dict[int, Column] = {}
-        seen: set[int] = set()
-        for item in _read(file, lambda row: _PLACES.decode(row.text)):
-            case = (item.test_index << 32 | item.repeat_index) << 32 | item.column
-            if case in seen:
-                place = f"{item.test_index}.{item.repeat_index}.{item.column}"
-                hint = "a file holds one run: `geval compare A B` compares two files"
-                raise UsageError(f"{path} has case {place} twice", hint=hint)
-            seen.add(case)
+        for item in _once(path, _read(file, lambda row: _PLACES.decode(row.text))):
             if item.column not in found:
                 found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
         columns_in = tuple(found[index] for index in sorted(found))
         run = replace(run, columns=columns_in)
     columns, renumber = _in_place(run.columns)
     run = replace(run, columns=columns)
-    return RunReport(run, summary, lambda: map(renumber, _read(file, _with_test)), is_stored=False)
+    return RunReport(
+        run, summary, lambda: map(renumber, _once(path, _read(file, _with_test))), is_stored=False
+    )
+
+
+def _once(path: Path, items: Iterable[PlaceT]) -> Iterator[PlaceT]:
+    """Yield what has the place of a case; raises UsageError for a second one: files of two runs were joined."""
+    seen: set[int] = set()
+    for item in items:
+        case = (item.test_index << 32 | item.repeat_index) << 32 | item.column
+        if case in seen:
+            place = f"{item.test_index}.{item.repeat_index}.{item.column}"
+            hint = "a file holds one run: `geval compare A B` compares two files"
+            raise UsageError(f"{path} has case {place} twice", hint=hint)
+        seen.add(case)
+        yield item
 
 
 def _with_test(row: ResultsRow) -> CaseResult:

@@ -89,11 +89,17 @@ def test_lines_that_another_tool_wrote_anew_are_the_results_and_their_tests(
     assert asked.input == "the input"
 
 
-def test_lines_of_two_runs_are_not_counted_as_one(tmp_path: Path, stored: str) -> None:
-    lines = (tmp_path / "a.jsonl").read_text("utf-8")
-    (tmp_path / "both.jsonl").write_text(lines + lines, encoding="utf-8")
-    with pytest.raises(UsageError, match=r"both\.jsonl has case 0\.0\.0 twice") as refused:
-        read_results_file(tmp_path / "both.jsonl")
+@pytest.mark.parametrize("kind", ["jsonl", "json", "json in one line"])
+def test_results_of_two_runs_in_a_file_are_not_counted_as_one(tmp_path: Path, stored: str, kind: str) -> None:
+    name = f"both.{kind[:5].strip()}"
+    lines, document = ((tmp_path / f"a.{ending}").read_text("utf-8") for ending in ("jsonl", "json"))
+    head, results = document.split('"results": [\n')
+    listed, end = results.rsplit("\n]", 1)
+    joined = f'{head}"results": [\n{listed},\n{listed}\n]{end}'
+    texts = {"jsonl": lines + lines, "json": joined, "json in one line": json.dumps(json.loads(joined))}
+    (tmp_path / name).write_text(texts[kind], encoding="utf-8")
+    with pytest.raises(UsageError, match=rf"{name} has case 0\.0\.0 twice") as refused:
+        list(read_results_file(tmp_path / name).results())
     assert stored
     assert "geval compare A B" in refused.value.hint
 
