@@ -522,7 +522,7 @@ def test_over_needs_turns_and_providers_without_turns_need_prompts(product: Prod
 def test_an_input_beside_other_words_of_the_user_is_warned_about(product: Product) -> None:
     with server_of() as server:
         found = product.run(config(PLAYED, AS_WHOLE, providers=MODEL, test={"input": "Elsewhere."}), server)
-    assert "`input` is not used (test 1): the user's words come from its `turns`" in found.stderr
+    assert "`input` is not used (in test 1): the user's words come from its `turns`" in found.stderr
 
 
 def test_tables_have_turns_as_json(product: Product) -> None:
