@@ -90,7 +90,7 @@ class ResponsesProvider(EndpointProvider):
         }
         tokens = read_chat_usage({**body, "usage": usage})
         listed = body.get("output")
-        items = [item for item in (listed if isinstance(listed, list) else ()) if isinstance(item, dict)]
+        items = list(filter(_is_item, listed if isinstance(listed, list) else ()))
         if tokens is None:
             return None
         return replace(
@@ -206,10 +206,16 @@ def _input_part(part: Any) -> Any:
     return part
 
 
+def _is_item(item: Any) -> bool:
+    return isinstance(item, dict) and all(
+        isinstance(item.get(name), str | None) for name in ("type", "call_id")
+    )
+
+
 def _choice(received: JsonAnswer) -> Choice:
     body = received.body
     items = body.get("output") if isinstance(body, dict) else None
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+    if not isinstance(items, list) or not all(map(_is_item, items)):
         raise received.refuse("an answer without output")
     details = body.get("incomplete_details")
     cut = details.get("reason") if isinstance(details, dict) else None

@@ -18,7 +18,7 @@ from geval_cli.gateway.call import align
 from geval_cli.providers.base import Provider
 from geval_cli.providers.preset_table import WIRE_FORMATS
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
-from geval_cli.records import Choice, ModelResponse, Role, Status
+from geval_cli.records import Choice, ModelResponse, Role, Status, ToolDefinition
 
 PRICE = {"price": {"input": 1, "output": 1}}
 ODD_JSON = ["-3", "7.5", '"7"', "true", "[7]", '{"n": 7}', "1e300", "900000000000"]
@@ -853,3 +853,117 @@ def test_json_that_is_too_deep_or_has_endless_numbers_is_an_error_of_the_server(
 ) -> None:
     with pytest.raises(ProviderError):
         exchange(name, written, status=status)
+
+
+RICH: dict[str, Any] = {
+    "openai:m": {
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": [{"type": "text", "text": "hi"}],
+                    "refusal": None,
+                    "tool_calls": [
+                        {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                    ],
+                    "audio": {"transcript": "hi"},
+                },
+                "finish_reason": "stop",
+                "native_finish_reason": "STOP",
+                "logprobs": {"content": [{"token": "hi", "logprob": -0.1, "top_logprobs": []}]},
+                "content_filter_results": {"hate": {"filtered": False}},
+            }
+        ],
+        "prompt_filter_results": [{"content_filter_results": {"hate": {"filtered": False}}}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}},
+        "base_resp": {"status_code": 0},
+    },
+    "openai:responses:m": {
+        "status": "completed",
+        "incomplete_details": {"reason": None},
+        "content_filters": [{"blocked": False, "content_filter_results": {}}],
+        "output": [
+            {"type": "message", "status": "completed", "content": [{"type": "output_text", "text": "hi"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "status": "completed"},
+            {"type": "web_search_call", "action": {"type": "search"}},
+        ],
+        "usage": {"input_tokens": 7, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 1}},
+    },
+    "anthropic:m": {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "hi"},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+        ],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 7, "output_tokens": 3, "server_tool_use": {"web_search_requests": 1}},
+    },
+    "google:m": {
+        "candidates": [
+            {
+                "content": {"parts": [{"text": "hi"}, {"functionCall": {"name": "f", "args": {}}}]},
+                "finishReason": "STOP",
+                "index": 0,
+                "safetyRatings": [{"blocked": False}],
+                "groundingMetadata": {"webSearchQueries": ["q"]},
+                "logprobsResult": {
+                    "chosenCandidates": [{"token": "hi"}],
+                    "topCandidates": [{"candidates": []}],
+                },
+            }
+        ],
+        "promptFeedback": {"blockReason": "OTHER"},
+        "usageMetadata": {
+            "promptTokenCount": 7,
+            "candidatesTokenCount": 3,
+            "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 1}],
+        },
+    },
+    "bedrock:converse:m": {
+        "output": {
+            "message": {
+                "role": "assistant",
+                "content": [
+                    {"citationsContent": {"content": [{"text": "hi"}]}},
+                    {"toolUse": {"toolUseId": "t", "name": "f", "input": {}}},
+                ],
+            }
+        },
+        "stopReason": "tool_use",
+        "usage": {"inputTokens": 7, "outputTokens": 3, "cacheDetails": [{"ttl": "1h", "inputTokens": 1}]},
+        "serviceTier": {"type": "flex"},
+    },
+    "openai:moderation": {
+        "results": [{"flagged": True, "categories": {"a": True}, "category_scores": {"a": 0.5}}]
+    },
+    "cohere:embed-v4.0": {"embeddings": {"float": [[0.1]]}, "meta": {"billed_units": {"input_tokens": 1}}},
+}
+"""Replies with about all parts that are read."""
+
+
+def _with_each_part(value: Any, other: Any) -> list[Any]:
+    """Return `value` with each of its parts once replaced by `other`."""
+    if not isinstance(value, dict | list):
+        return [other]
+    places = list(value) if isinstance(value, dict) else range(len(value))
+    found = [other]
+    for place in places:
+        for part in _with_each_part(value[place], other):
+            changed: Any = copy.copy(value)
+            changed[place] = part
+            found.append(changed)
+    return found
+
+
+@pytest.mark.parametrize("odd", [True, 5, "x", [], [None], {"type": "text"}, None], ids=repr)
+@pytest.mark.parametrize("name", RICH)
+def test_no_odd_part_of_a_reply_is_a_bug(name: str, odd: Any) -> None:
+    """Whatever stands anywhere in a reply, it is an answer or an error of the provider."""
+    keys = {"apiKey": "k-0123456789", "price": "list", **({"region": "x"} if "bedrock" in name else {})}
+    model: Any = provider(name, keys)
+    request = ask(tools=(ToolDefinition("f", "", {}),), want_logprobs=True)
+    for body in _with_each_part(RICH[name], odd):
+        with suppress(ProviderError):
+            model.batched_response(request, 200, body)
+    run(model.aclose())

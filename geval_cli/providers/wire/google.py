@@ -69,8 +69,7 @@ class GoogleProvider(EndpointProvider):
     def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         choice = _choice(received)
         if request.tools:  # all parts go back, thoughts and their signatures where they stand
-            candidates = [item for item in received.body.get("candidates") or () if isinstance(item, dict)]
-            first = min(candidates, key=lambda item: place_of(item.get("index")), default={})
+            first = min(_candidates(received.body), key=lambda item: place_of(item.get("index")), default={})
             content = first.get("content")
             parts = content.get("parts") if isinstance(content, dict) else None
             said_message = Message("model", None, {"parts": parts}) if parts else None
@@ -118,10 +117,9 @@ def _searches(body: Mapping[str, Any], model: str) -> int:
 
     See ai.google.dev/gemini-api/docs/google-search, "Pricing", as of November 2026.
     """
-    candidates = body.get("candidates")
     queries = 0
-    for item in candidates if isinstance(candidates, list) else ():
-        grounding = item.get("groundingMetadata") if isinstance(item, dict) else None
+    for item in _candidates(body):
+        grounding = item.get("groundingMetadata")
         listed = grounding.get("webSearchQueries") if isinstance(grounding, dict) else None
         queries += sum(bool(query) for query in listed) if isinstance(listed, list) else 0
     return min(queries, 1) if model.startswith(("gemini-1", "gemini-2")) else queries
@@ -276,14 +274,18 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 _NO_REASON = ("BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 
 
+def _candidates(body: Any) -> list[dict[str, Any]]:
+    listed = body.get("candidates") if isinstance(body, dict) else None
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+
+
 def _choice(received: JsonAnswer) -> Choice:
     body = received.body
-    candidates = body.get("candidates") if isinstance(body, dict) else None
     feedback = body.get("promptFeedback") if isinstance(body, dict) else None
     blocked = feedback.get("blockReason") if isinstance(feedback, dict) else None
     if blocked in _NO_REASON:
         blocked = None
-    found = [item for item in candidates if isinstance(item, dict)] if isinstance(candidates, list) else []
+    found = _candidates(body)
     if found:
         choice = _candidate(min(found, key=lambda item: place_of(item.get("index"))), received)
         return structs.replace(choice, finish_reason=FinishReason.FILTERED.value) if blocked else choice
