@@ -1022,12 +1022,17 @@ def test_tests_that_a_run_did_not_come_to_are_not_called_removed_or_added(
     status: RunStatus, later: str, is_later: bool
 ) -> None:
     cut = {"status": status}
+    again = {"judged_from": "20260101-120000-0001"}
     a = named("A", rated(8 if is_later else 6, "m"), **({} if is_later else cut))
     b = named(later, rated(6 if is_later else 8, "m"), **(cut if is_later else {}))
     found = compare(a, b, ComparisonOptions())
     if status is RunStatus.COMPLETED:
         assert found.changes == (f"2 tests {'removed' if is_later else 'added'}",)
         assert found.warnings == ()
+        sides = (
+            (a, named(later, rated(6, "m"), **again)) if is_later else (named("A", rated(6, "m"), **again), b)
+        )
+        assert compare(*sides, ComparisonOptions()).changes == ()
         return
     name = later if is_later else "the baseline" if later == THIS_RUN else "A"
     assert found.changes == ()

@@ -78,6 +78,11 @@ def test_the_judges_verdict_is_its_status(way: str) -> None:
 
     beside = review(results, kept)
     assert {row.passed for row in beside} == {passed}
+    own = next(
+        (one.threshold for one in WAYS[way] if one.threshold and not one.type.startswith("not-")), None
+    )
+    if way != "in a set":
+        assert {row.threshold for row in beside} == {own}  # no line is drawn where none decides by the score
     assert {(row.human, row.is_flipped) for row in beside} == {(1.0, not passed), (0.0, passed)}
 
     drawn = next(beside_judge(results, kept).charts(lambda choice: "/"))

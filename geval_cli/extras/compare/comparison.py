@@ -1186,7 +1186,8 @@ def _changes(
     words = ("removed", runs[1]), ("added", runs[0])
     for side, (word, other) in zip(sides, words, strict=True):
         count = side.tests - paired
-        if count and other.status is RunStatus.COMPLETED:  # else the other one may not have come to them
+        # One that is not complete has not come to them; one that was judged again has no output of them.
+        if count and other.status is RunStatus.COMPLETED and other.judged_from is None:
             yield f"{plural(count, 'test')} {word}"
 
 

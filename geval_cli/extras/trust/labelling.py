@@ -577,7 +577,7 @@ class Reviewed(Struct, frozen=True):
     label: JsonValue
     human: float
     score: float | None
-    threshold: float
+    threshold: float | None
     passed: bool | None
     differ: float | None
     is_flipped: bool | None
@@ -612,7 +612,7 @@ def _reviewed(label: StoredLabel, item: JudgedItem, result: CaseResult) -> Revie
     human = read.human
     score = item.scores[label.metric]
     passed = item.verdicts.get(label.metric)
-    threshold = item.thresholds.get(label.metric, GOOD_AT)
+    threshold = item.thresholds.get(label.metric)
     differ = None if score is None else abs(score - human)
     return Reviewed(
         id=label.case_id,
