@@ -115,6 +115,28 @@ def test_each_turn_is_judged_within_its_window() -> None:
     assert "1 of 4 answers are not relevant" in result.reason
 
 
+@pytest.mark.parametrize(
+    ("turns", "is_read"),
+    [
+        ([{"input": "a", "output": "b"}], True),
+        ([{"output": "Hello!"}, {"input": "a", "output": "b"}], True),
+        ([], True),
+        (None, True),
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], False),
+        ([{"input": "a", "output": "b"}, "c"], False),
+        ('[{"input": "a", "output": "b"}]', False),
+        ({"input": "a", "output": "b"}, False),
+    ],
+)
+def test_turns_that_cannot_be_read_are_a_problem(turns: Any, is_read: bool) -> None:
+    for rules, severity in ((DEFAULT_RULES, Severity.ERROR), (PROMPTFOO_RULES, Severity.WARNING)):
+        context = check_context(case(vars={"_conversation": turns}))
+        context = replace(context, templates=templates_of(rules, {}))
+        found = check_assertion(assertion("conversation-relevance"), context)
+        told = [problem.severity for problem in found if "_conversation" in problem.message]
+        assert told == ([] if is_read else [severity])
+
+
 def test_without_turns_prompt_and_output_are_the_conversation() -> None:
     judge = SpeakingJudge(["yes"])
     assert graded("conversation-relevance", graded_tools(judge=judge), output="hi there").score == 1

@@ -7,7 +7,7 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Outcome, Subject, Tools
 from geval_cli.assertions.judges import DEFAULT_THRESHOLD
-from geval_cli.errors import Problem
+from geval_cli.errors import Problem, Severity
 from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt
 from geval_cli.extras.graded.rubric import text_or_json
 from geval_cli.extras.graded.verdicts import JudgeDecision, parse_yes_or_no
@@ -42,8 +42,19 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the user's own prompt in one test."""
+        """Return problems of the turns in a variable and of the user's own prompt in one test."""
         problems: list[Problem] = []
+        test = context.test
+        turns = None if test.is_conversation else test.vars.get(_TURNS)
+        are_turns = isinstance(turns, list | tuple) and all(
+            isinstance(turn, dict) and turn.keys() & {"input", "output"} for turn in turns
+        )
+        if turns is not None and not are_turns:
+            message = f"`{_TURNS}` is no list of turns, each with `input` and `output` ({context.where})"
+            severity = Severity.WARNING if context.rules.skips_null else Severity.ERROR
+            hint = "write [{input: ..., output: ...}]; a chat of roles goes into `turns` of the test"
+            place = test.place.value("vars", _TURNS) or test.place.value()
+            problems.append(Problem(message, place, hint, severity=severity))
         check_own_prompt(self, context, ("messages",), problems)
         return problems
 
