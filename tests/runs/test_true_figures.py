@@ -158,6 +158,14 @@ def test_a_broken_row_has_its_place(shop: Path) -> None:
     assert str(found.location).endswith("answer-labels.jsonl:4:47")
 
 
+@pytest.mark.parametrize("lacking", [0, 1, 40])
+def test_drawn_rows_without_a_label_are_warned_about(shop: Path, lacking: int) -> None:
+    change_labels(shop, lambda number, row: {**row, "label": None} if number < lacking else row)
+    found = problems(config(shop, "helpful.true_pass_rate >= 1%"))
+    said = f"{lacking} {'row has' if lacking == 1 else 'rows have'} no label yet"
+    assert [(item.severity, item.message) for item in found] == [(Severity.WARNING, said)] * bool(lacking)
+
+
 def test_labels_that_nothing_uses_are_warned_about(shop: Path) -> None:
     (found,) = problems(config(shop, "helpful.mean >= 1%"))
     assert (found.severity, found.message) == (Severity.WARNING, "no gate uses the labels")

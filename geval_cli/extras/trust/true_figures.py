@@ -199,6 +199,11 @@ def read_suite_labels(suite: LoadedSuite) -> tuple[LabelFile | None, list[Proble
         place = suite.labels.place.value()
         return None, [replace(item, location=item.location or place) for item in error.problems]
     problems = [*_unlabelled(gates, labels)]
+    if gates and labels.unlabelled:
+        rows = plural(labels.unlabelled, "row has", "rows have")
+        hint = "label every row: labels of only some drawn outputs are no random draw"
+        where = suite.labels.place.value()
+        problems.append(Problem(f"{rows} no label yet", where, hint, severity=Severity.WARNING))
     if not gates:
         hint = "add a gate such as `METRIC.true_pass_rate >= 80%`, or leave `labels` out"
         where = suite.labels.place.value()
