@@ -1,1 +1,1 @@
-"""The checks that a config can put on an output, one registry for all of them."""
+"""The assertions that a config can make about an output, and the registry of their types."""

@@ -1,8 +1,8 @@
-"""Define assertions, what they see and what they find: the test and the output, the tools, the outcome.
+"""Define assertions, and what they work with: the merged test, the subject, the tools and the outcome.
 
-A type of assertion is one class in one file: its fields are the keys that a config may write, `check` finds what is
-wrong before anything is sent, `judge` gives the verdict on one output. `registry` lists the classes. A test holds
-assertions, and assertions are given tests: so they are defined together.
+Each type of assertion is a class: its fields are the keys that a config may set, `check` finds problems before any
+request is sent, and `judge` gives the verdict on one output. `registry` lists the classes. Tests hold assertions, and
+assertions receive tests, so both are defined here.
 """
 
 import csv
@@ -56,17 +56,17 @@ _OPPOSITE = {Status.PASSED: Status.FAILED, Status.FAILED: Status.PASSED}
 
 
 class Verdict(Struct, frozen=True):
-    """The verdict of several assertions: `score` is their weighted mean, None when one errored or none counted."""
+    """The verdict of several assertions; `score` is their weighted mean, None if one errored or none counted."""
 
     status: Status
     score: float | None
 
 
 def verdict_of(assertions: Sequence[AssertionResult], threshold: float | None) -> Verdict:
-    """Return one verdict from all assertions; with a `threshold` the weighted score decides instead of all-must-pass.
+    """Return one verdict for all assertions: all must pass or, with a `threshold`, their weighted score must reach it.
 
-    An assertion with weight 0 is there for its metric: whether it passes decides nothing. That it could not be judged
-    does, as ever.
+    An assertion with weight 0 is there for its metric, so whether it passes has no effect; if it could not be judged,
+    the verdict is still an error.
     """
     statuses = {item.status for item in assertions if item.weight or item.status is Status.ERROR}
     score = None if Status.ERROR in statuses else weighted_score(assertions)
@@ -81,7 +81,7 @@ def verdict_of(assertions: Sequence[AssertionResult], threshold: float | None) -
 
 
 def weighted_score(assertions: Iterable[AssertionResult]) -> float | None:
-    """sum(weight * score) / sum(weight) over the assertions that have a score; None when no weight is left."""
+    """Return sum(weight * score) / sum(weight) over the assertions with a score; None if the weights sum to 0."""
     return weighted_mean([(item.weight, item.score) for item in assertions if item.score is not None])
 
 
@@ -94,10 +94,10 @@ def _by_threshold(statuses: set[Status], score: float | None, threshold: float) 
 
 
 class Outcome(Struct, frozen=True):
-    """A verdict before weight, metric and `not-` are applied. `score` is 0..1, None when nothing was scored.
+    """The outcome of an assertion before weight, metric and `not-` are applied; `score` is 0..1, or None if not scored.
 
     Attributes:
-        assertions: the results of the assertions that this one holds.
+        assertions: the results of the assertions inside this one.
     """
 
     status: Status
@@ -111,19 +111,19 @@ class Outcome(Struct, frozen=True):
 
     @classmethod
     def of(cls, passed: bool, reason: str, **detail: JsonValue) -> "Outcome":
-        """Return a yes-or-no verdict: score 1 or 0."""
+        """Return a yes-or-no outcome with score 1 or 0."""
         return cls(Status.PASSED if passed else Status.FAILED, float(passed), reason, detail=detail)
 
     @classmethod
     def graded(
         cls, score: float, reason: str, threshold: float, *, is_default: bool = False, **detail: JsonValue
     ) -> "Outcome":
-        """Return a score on 0..1 against the threshold that it must reach."""
+        """Return the outcome for a score in 0..1 that must reach a threshold."""
         status = Status.PASSED if passes(score, threshold) else Status.FAILED
         return cls(status, score, reason, threshold, is_default, detail)
 
     def against(self, threshold: float, *, is_default: bool = False) -> "Outcome":
-        """Return the same score held against another threshold; its reason names none, so it stays as it is."""
+        """Return the outcome decided by another threshold; the reason stays, since it does not mention one."""
         if self.score is None:
             return self
         status = Status.PASSED if passes(self.score, threshold) else Status.FAILED
@@ -131,12 +131,12 @@ class Outcome(Struct, frozen=True):
 
     @classmethod
     def not_evaluated(cls, reason: str) -> "Outcome":
-        """There is nothing to evaluate with."""
+        """Return the outcome of an assertion that has nothing to evaluate."""
         return cls(Status.NOT_EVALUATED, None, reason)
 
 
 def negated(outcome: Outcome) -> Outcome:
-    """Return the outcome under `not-`: pass flips and the score is inverted. One without a score stays as it is."""
+    """Return the outcome under `not-`: verdict and score are inverted; an outcome without a score is unchanged."""
     if outcome.score is None:
         return outcome
     status = _OPPOSITE.get(outcome.status, outcome.status)
@@ -144,7 +144,7 @@ def negated(outcome: Outcome) -> Outcome:
 
 
 def shortened(text: str, limit: int = 120) -> str:
-    """`text` for use inside a reason: on one line, at most `limit` characters."""
+    """Return `text` for use in a reason: on one line, at most `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -153,25 +153,26 @@ Amount = Annotated[float, Field(ge=0)]
 
 
 class Calibrations:
-    """The meaning of scores by human labels. This is that of a config without a calibration file: nothing.
+    """The calibration of scores by human labels; this base class is for configs without a calibration file.
 
     Attributes:
-        is_empty: no file is named, or nothing of it could be read; `is_broken`: that is reported.
+        is_empty: whether no file is named, or nothing in it could be read.
+        is_broken: whether a file could not be read, which is reported.
     """
 
     is_empty = True
     is_broken = False
 
     def mark(self, result: AssertionResult) -> AssertionResult:
-        """Return a result with what its score means, where it was rated as the labelled ones were."""
+        """Return the result with what its score means, if it was rated in the same way as the labelled ones."""
         return result
 
     def jury_weights(self, metric: str | None) -> tuple[Any, ...]:
-        """Return the weights of the judges of a metric's jury: `JudgeWeight` of `extras.juries`."""
+        """Return the weights of the judges in a metric's jury (`JudgeWeight` of `extras.juries`)."""
         return ()
 
     def notes(self) -> Iterator[str]:
-        """Yield a sentence for each metric that was rated by something else than what was calibrated."""
+        """Yield a sentence for each metric that was rated in another way than when it was calibrated."""
         return iter(())
 
 
@@ -179,30 +180,31 @@ UNCALIBRATED = Calibrations()
 
 
 class ValueRules(Spec):
-    """A mapping that an assertion takes as its `value`."""
+    """A mapping that can be the `value` of an assertion."""
 
     def problems(self) -> Sequence[Problem]:
-        """Return the problems of values that are each of the right type."""
+        """Return the problems of a mapping whose values all have the right types."""
         return ()
 
 
 ValueForm = Literal["text", "texts", "data", "schema"] | tuple[type[ValueRules], str]
 """How `value` is read. text, texts: each text may be file://. data: a file may hold JSON or YAML. schema: a JSON
-Schema. A pair: a mapping is read as that model, which messages call by the second item."""
+Schema. A pair: a mapping is read as that model; messages refer to it by the second item.
+"""
 
 
 class Assertion(Spec):
-    """One entry of `assert`. `type` is written with `not-` before it to negate the verdict.
+    """One entry of `assert`. The prefix `not-` in `type` inverts the verdict.
 
     Attributes:
-        value_form: how `value` is read; None takes it as it is.
-        value_may_be_null: null is a value of its own and not a mistake.
-        threshold_is_score: `threshold` is the lowest score that passes; otherwise a limit on another scale.
-        compares_outputs: all outputs of a test are judged together, by `judge_row`.
-        needs_logprobs: the model under test is asked for the probabilities of its tokens.
-        runs_code: code of the config decides, which untrusted configs may not bring.
-        calls_server: outputs are sent to a server that the config names.
-        libraries: modules that it needs and that only the `extra` of geval installs.
+        value_form: how `value` is read; None leaves it unchanged.
+        value_may_be_null: whether null is a valid value rather than a mistake.
+        threshold_is_score: whether `threshold` is the lowest passing score; otherwise it is a limit on another scale.
+        compares_outputs: whether all outputs of a test are judged together, by `judge_row`.
+        needs_logprobs: whether the model under test must return token probabilities.
+        runs_code: whether code from the config decides, which untrusted configs must not contain.
+        calls_server: whether outputs are sent to a server that the config names.
+        libraries: modules that it needs and that only geval's extra `extra` installs.
     """
 
     value_form: ClassVar[ValueForm | None] = None
@@ -230,44 +232,44 @@ class Assertion(Spec):
 
     @property
     def base_type(self) -> str:
-        """The type without `not-`."""
+        """Return the type without `not-`."""
         return self.type.removeprefix("not-")
 
     @property
     def members(self) -> "tuple[Assertion, ...]":
-        """The assertions of a set; any other has none."""
+        """Return the assertions inside a set; empty for any other type."""
         return ()
 
     @property
     def compared_with(self) -> str | None:
-        """The name of the column that all others are compared with; None where each is compared with each."""
+        """Return the name of the column that all others are compared with; None if each is compared with each other."""
         return None
 
     @property
     def compared_by(self) -> str | None:
-        """The criteria of a comparison in pairs, which also name its metric; None for any other assertion."""
+        """Return the criteria of a pairwise comparison, which also name its metric; None for any other assertion."""
         return None
 
     @property
     def needs_other_outputs(self) -> bool:
-        """Return whether an output can only be judged beside another one of its test."""
+        """Return whether an output can be judged only next to another output of its test."""
         return self.compares_outputs
 
     def applies_to(self, test: "MergedTest", templates: Templates) -> bool:
-        """Return False when the assertion evaluates nothing in `test`, so that no judge is needed."""
+        """Return False if the assertion evaluates nothing in `test`, so that no judge is needed."""
         return True
 
     def check(self, context: "CheckContext") -> list[Problem]:
-        """Return every problem of this assertion in one test, before anything is sent."""
+        """Return every problem of this assertion in one test, before any request is sent."""
         return []
 
     async def judge(self, subject: "Subject", tools: "Tools") -> Outcome:
         """Return the verdict on one output.
 
         Raises:
-            GevalError: it could not be judged.
+            GevalError: the output could not be judged.
         """
-        if self.compares_outputs:  # one output has nothing to be compared with; `judge_row` says so
+        if self.compares_outputs:  # `judge_row` reports that a single output has nothing to be compared with
             [outcome] = await self.judge_row([RowMember(subject)], tools)
             if isinstance(outcome, GevalError):
                 raise outcome
@@ -277,17 +279,17 @@ class Assertion(Spec):
     async def judge_row(
         self, members: "Sequence[RowMember]", tools: "Tools"
     ) -> Sequence[Outcome | GevalError]:
-        """Return the verdicts on all outputs of a test, in the order of `members`, where `compares_outputs`.
+        """Return the verdicts on all outputs of a test, in the order of `members`; only if `compares_outputs`.
 
-        In the place of an output that alone could not be judged is its error.
+        If a single output could not be judged, its error takes the place of its outcome.
 
         Raises:
-            GevalError: they could not be judged.
+            GevalError: none of the outputs could be judged.
         """
         raise NotImplementedError
 
     def prefetch(self, subject: "Subject", tools: "Tools") -> Iterable[tuple[Judge, ModelRequest]]:
-        """Return the judge requests that do not depend on the output; `subject` has none yet."""
+        """Return the judge requests that do not depend on the output; `subject` does not have one yet."""
         return ()
 
 
@@ -301,15 +303,15 @@ def each_assertion(specs: Iterable[Assertion]) -> Iterator[Assertion]:
 _DECIDES_NO_RATING = frozenset(
     {"type", "metric", "weight", "threshold", "provider", "rubric_prompt", "transform", "context_transform"}
 )
-"""Keys that say what a rating means, or that have done their part before an output is judged."""
+"""Keys that affect only what a rating means, or that have been applied before an output is judged."""
 
 
 class ModelGradedAssertion(Assertion):
-    """An assertion that asks a judge, `provider`.
+    """An assertion that asks a judge, its `provider`.
 
     Attributes:
-        judge_kinds: the kinds of models that it asks.
-        default_threshold: the lowest score that passes where none is written; None where the judge says what passes.
+        judge_kinds: the kinds of models that it calls.
+        default_threshold: the lowest passing score if the config sets none; None if the judge decides what passes.
     """
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("text",)
@@ -327,44 +329,44 @@ class ModelGradedAssertion(Assertion):
 
     @property
     def is_calibrated(self) -> bool:
-        """Return whether the threshold is that of a calibration file."""
+        """Return whether the threshold comes from a calibration file."""
         return self._is_calibrated
 
     def with_calibrated_threshold(self, threshold: float) -> Self:
-        """Return the assertion with the threshold that a calibration file has for it."""
+        """Return the assertion with its threshold from a calibration file."""
         found = self.model_copy(update={"threshold": threshold})
         found._is_calibrated = True
         return found
 
     def criterion_source(self, test: "MergedTest", tools: "Tools") -> object:
-        """Return the object that `criterion` is made from: the same one for all tests that share the criterion."""
+        """Return the object that `criterion` is built from; tests with the same criterion share it."""
         return self
 
     def criterion(self, test: "MergedTest", tools: "Tools") -> "JsonValue":
-        """Return the keys that decide a rating, templates as written: the texts of a rating hold the variables."""
+        """Return the keys that affect a rating, templates unrendered: the judged texts include the variables."""
         levels = (self, test.options, test.default_options)
         own = next((level.rubric_prompt for level in levels if level.rubric_prompt is not None), None)
         written = own.model_dump(mode="json") if isinstance(own, RubricPromptSpec) else own
         return [self.model_dump(mode="json", exclude=set(_DECIDES_NO_RATING)), written]
 
     def criterion_alone(self, test: "MergedTest", tools: "Tools") -> "JsonValue":
-        """Return what `criterion` would be with any one of its judges in place of the jury."""
+        """Return `criterion` as it would be with a single judge instead of the jury."""
         return self.criterion(test, tools)
 
     def criterion_parts(self, written: "JsonValue") -> "Mapping[str, JsonValue]":
-        """Return the parts of what `criterion` returned, by the names that users know."""
+        """Return the parts of a `criterion` result, by the names that users know."""
         return {"criteria": written}
 
     def judged_texts(self, subject: "Subject", tools: "Tools") -> "JsonValue":
-        """Return everything of a test and its output that a judge may be shown."""
+        """Return everything from a test and its output that a judge may be shown."""
         return [subject.text, subject.rendered_prompt, subject.system, subject.test.variables]
 
     def holds_again(self, rated: "AssertionResult", subject: "Subject", tools: "Tools") -> bool:
-        """Return False where a rating of an earlier run followed steps that are settled otherwise now."""
+        """Return whether a rating of an earlier run is still valid: False if the settled steps have changed since."""
         return True
 
     def scored(self, score: float, reason: str, latency_ms: float, **detail: "JsonValue") -> "Outcome":
-        """Return a score on 0..1 against the threshold, of a type with a `default_threshold`."""
+        """Return the outcome for a score in 0..1; only for types with a `default_threshold`."""
         assert self.default_threshold is not None
         is_default = self.threshold is None
         threshold = self.default_threshold if self.threshold is None else self.threshold
@@ -372,9 +374,9 @@ class ModelGradedAssertion(Assertion):
         return replace(outcome, latency_ms=latency_ms)
 
     def decide_again(self, rated: "Outcome", test: "MergedTest", tools: "Tools") -> "Outcome | None":
-        """Return the verdict on an output that was rated in an earlier run, with the threshold of today.
+        """Return the verdict on an output rated in an earlier run, by the current threshold.
 
-        None: it cannot be known without a judge.
+        Return None if it cannot be known without calling a judge.
         """
         if self.default_threshold is None:
             return rated
@@ -384,18 +386,18 @@ class ModelGradedAssertion(Assertion):
 
 
 def location_of(spec: Assertion) -> str | None:
-    """Return `file:line:column` of an assertion, or of the key that stands for it; None when it is in no file."""
+    """Return `file:line:column` of an assertion, or of the key that it comes from; None if it is not in a file."""
     location = spec.place.key()
     return None if location is None else str(location)
 
 
 class SimulatedUser(Struct, frozen=True):
-    """Who talks with the model under test in place of scripted turns: a model, by its goal and its profile.
+    """A model that plays the user instead of scripted turns, with a goal and a profile.
 
     Attributes:
-        goal, opening: templates, as is a `done_when` in words.
-        done_when: a sentence for the user's model, or an assertion about each answer; None leaves it to the goal.
-        max_turns: the user says no more than that.
+        goal, opening: templates; so is `done_when` if it is a sentence.
+        done_when: a sentence for the user's model, or an assertion on each answer; None to go by the goal alone.
+        max_turns: the maximum number of the user's turns.
     """
 
     place: SourcePath
@@ -408,24 +410,27 @@ class SimulatedUser(Struct, frozen=True):
 
     @property
     def assertions(self) -> tuple[Assertion, ...]:
-        """The assertion that `done_when` is, if it is one."""
+        """Return the assertion in `done_when`, if it is one."""
         return (self.done_when,) if isinstance(self.done_when, Assertion) else ()
 
 
-_NO_OPTIONS = PromptfooTestOptions.model_construct()  # without building its validator, which few suites need
+_NO_OPTIONS = PromptfooTestOptions.model_construct()  # does not build the validator, which few suites need
 
 
 class MergedTest(Struct, frozen=True):
     """One test with `defaultTest` merged into it.
 
-    `options` and `default_options` stay apart because options of the command line are between them.
-    `output` counts only when `has_output`; None is a value that can be judged as it is. `schema_place` is where
-    `evaluation_schema` is; for a test without one, the test itself. `provider` answers in place of the suite's.
-    `images` and `audio` are markers (`source.media`), as are images and recordings in any of the texts.
-    `turns` are a conversation: with `plays_turns` what the user is going to say, else what was said. Where the
-    assistant said the last word, that is the `output`. `trace` are the steps that led to the test's own output; None
-    where they are not known. `tools` are those whose calls are answered. `user` says the turns where no one has
-    written them.
+    Attributes:
+        options, default_options: kept apart because the options of the command line rank between them.
+        output: counts only if `has_output`, because None is a valid output.
+        schema_place: position of `evaluation_schema`, or of the test itself if it has none.
+        provider: answers this test instead of the suite's providers.
+        images, audio: markers (`source.media`); any other text may have images and recordings too.
+        turns: a conversation: what the user is going to say if `plays_turns`, else what was said. If the assistant has
+            the last word, that is the `output`.
+        trace: the steps that led to the test's own output; None if unknown.
+        tools: the tools whose calls are answered.
+        user: the simulated user, if the turns are not scripted.
     """
 
     __test__ = False
@@ -463,22 +468,22 @@ class MergedTest(Struct, frozen=True):
 
     @property
     def is_conversation(self) -> bool:
-        """Return whether the output ends a conversation."""
+        """Return whether the output is the end of a conversation."""
         return bool(self.turns) or self.user is not None
 
     @property
     def all_assertions(self) -> tuple[Assertion, ...]:
-        """The assertions of the test, and the one that ends its conversation."""
+        """Return the assertions of the test, including the one that ends its conversation."""
         return self.assertions if self.user is None else (*self.assertions, *self.user.assertions)
 
     @property
     def ends_with_answer(self) -> bool:
-        """Return whether `turns` are a whole conversation, which is judged as it is."""
+        """Return whether `turns` are a complete conversation, ready to be judged."""
         return bool(self.turns) and not self.plays_turns and self.turns[-1].role == ASSISTANT
 
     @property
     def transform(self) -> tuple[str, Location | None] | None:
-        """The code that makes of an answer the output, and where it is."""
+        """Return the code that turns an answer into the output, and its position."""
         for options in (self.options, self.default_options):
             if options.transform is not None:
                 return options.transform, options.place.value("transform")
@@ -486,7 +491,7 @@ class MergedTest(Struct, frozen=True):
 
     @property
     def transform_vars(self) -> tuple[str, Location | None] | None:
-        """The code that changes the variables, and where it is."""
+        """Return the code that changes the variables, and its position."""
         for options in (self.options, self.default_options):
             if options.transform_vars is not None:
                 return options.transform_vars, options.place.spelled("transformVars", "transform_vars")
@@ -494,7 +499,7 @@ class MergedTest(Struct, frozen=True):
 
     @property
     def variables(self) -> dict[str, JsonValue]:
-        """Return the variables of templates: the test's own fields by name, and `vars`, which win over them."""
+        """Return the variables for templates: the test's own fields by name, overridden by `vars`."""
         own: dict[str, JsonValue] = {
             name: text for name in TEST_TEXTS if (text := getattr(self, name)) is not None
         }
@@ -507,9 +512,9 @@ class MergedTest(Struct, frozen=True):
 
 
 EXPECTED_OUTPUT = "expected_output"
-"""The name of the expected output of a test where outputs are compared with it."""
+"""The name of a test's expected output where outputs are compared with it."""
 PAIRS = "pairs"
-"""In the detail of a comparison: its pairs, as `PairResult.shown` has them (`extras.comparisons`)."""
+"""The key of a comparison's pairs in its detail, in the form of `PairResult.shown` (`extras.comparisons`)."""
 
 
 class RowColumn(Struct, frozen=True):
@@ -521,22 +526,22 @@ class RowColumn(Struct, frozen=True):
 
 
 class Subject(Struct, frozen=True):
-    """One output with all that is known about where it came from.
+    """One output with everything that is known about where it came from.
 
     Attributes:
-        system: the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
-        response: what the model under test answered, with usage, timing and finish reason; None for an output that
-            the test brings.
-        provider: who answered, as the config has it; None for an output that the test brings, unless the dialect
-            says who would have answered.
-        opaque: the variables of the test that models made in earlier jobs; they are put into no code.
-        rules: of the config, which say how data is written as text.
-        column: where it is compared with other outputs; else None.
-        turns: what was said when the test's turns were played, the output at the end; empty for other tests.
-        reported: what a program gave beside the output (metadata, raw, guardrails, sessionId, ...), and the `output`
-            as it was before the transform of an assertion.
+        system: the system message of a `{system: ...}` prompt, whose user message is the test's input; else None.
+        response: the response of the model under test, with usage, timing and finish reason; None for an output that
+            comes with the test.
+        provider: the provider that answered, as in the config; None for an output that comes with the test, unless the
+            dialect says which provider would have answered.
+        opaque: the variables of the test that models produced in earlier jobs; they are never inserted into code.
+        rules: the rules of the config's dialect, which say how data is written as text.
+        column: the column of the output if it is compared with others; else None.
+        turns: what was said when the test's turns were played, with the output last; empty for other tests.
+        reported: what a program returned with the output (metadata, raw, guardrails, sessionId, ...), and the `output`
+            before an assertion's transform.
         called: the calls of the test's tools that led to the output; None for a test without `tools`.
-        ended_by: how a simulated user ended the conversation; None where no one did.
+        ended_by: how a simulated user ended the conversation; None without one.
     """
 
     test: MergedTest
@@ -556,7 +561,7 @@ class Subject(Struct, frozen=True):
 
     @property
     def conversation(self) -> tuple[Turn, ...]:
-        """The conversation that the output ends, as it is judged; empty for a test without turns."""
+        """Return the conversation to judge, with the output at its end; empty for a test without turns."""
         turns = self.turns or self.test.turns
         if not turns:
             return ()
@@ -565,7 +570,7 @@ class Subject(Struct, frozen=True):
 
     @property
     def tool_calls(self) -> tuple[Mapping[str, JsonValue], ...]:
-        """The tool calls beside the output; empty where it is nothing but calls itself."""
+        """Return the tool calls that came with the output; empty if the output itself is nothing but calls."""
         if self.response is not None:
             calls = self.response.tool_calls
         else:
@@ -574,7 +579,7 @@ class Subject(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The output as text: as it is, or as JSON when a provider answered with data."""
+        """Return the output as text; data is written as JSON."""
         if isinstance(self.output, str):
             return self.output
         if self.rules.data_as_text == "javascript":
@@ -583,10 +588,10 @@ class Subject(Struct, frozen=True):
 
 
 class JudgeDefaults(Struct, frozen=True):
-    """The command line's judge options; they rank below a test's own options and above `defaultTest`'s.
+    """The command line's judge options; they rank below a test's own options and above those of `defaultTest`.
 
-    `threshold` is what the dialect asks of a g-eval that names none. `exact_metrics` are those whose scores themselves
-    are held against something, so that a verdict is not enough; None for all.
+    `threshold` is the dialect's default for a g-eval. `exact_metrics` are the metrics whose exact scores matter, so
+    that a settled verdict is not enough; None for all.
     """
 
     grader: ProviderSpec | None = None
@@ -600,19 +605,19 @@ JudgeEach = Callable[[Sequence[Assertion], Subject], Awaitable[Sequence[Assertio
 
 
 async def judge_none(specs: Sequence[Assertion], subject: Subject) -> Sequence[AssertionResult]:
-    """Stands where assertions cannot hold others."""
+    """Raise NotImplementedError: the default of `Tools.judge_each`, where no assertions can be nested."""
     raise NotImplementedError(f"{len(specs)} assertions cannot be judged here")
 
 
 class CriterionKey(Struct, frozen=True):
-    """The hash of what a judge rates by, and a short hash of each of its parts, by which a difference is named."""
+    """The hash of what a judge rates by, and a short hash of each of its parts to show which one differs."""
 
     key: str
     parts: Mapping[str, str]
 
 
 class CodeRunner(Protocol):
-    """Runs code that a config names; implemented in `extras.programs`."""
+    """A runner for the code that a config names; implemented in `extras.programs`."""
 
     base_dir: Path
     access: Access
@@ -630,22 +635,21 @@ class CodeRunner(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """End processes and threads. Safe to call twice."""
+        """Stop all processes and threads; safe to call twice."""
         ...
 
 
 class Tools(Struct, frozen=True):
-    """Tools of an assertion: templates, a judge for any provider spec, and a way to have other assertions judged.
+    """The tools of an assertion: templates, a judge for any provider spec, a way to judge nested assertions, ...
 
     Attributes:
-        judge_each: the results of several assertions on one output, errors as results too.
-        scripts: gives what runs the code that the config names; None where none is run.
+        judge_each: judges several assertions on one output; errors are results too.
+        scripts: returns the runner for code that the config names; None if no code is run.
         access: what may be read, run and reached for the config.
-        metrics: what g-evals were made into for other tests.
-        criteria: the keys of criteria that other tests have, too.
-        calibrations: what scores mean by human labels.
-        earlier: results of the same output, or outputs, in an earlier run, whose ratings hold where they are asked for
-            again.
+        metrics: the metrics already built from g-evals, shared by all tests.
+        criteria: the keys of criteria, shared by all tests.
+        calibrations: the calibration of scores by human labels.
+        earlier: results for the same output or outputs in an earlier run, whose ratings are reused if still valid.
     """
 
     templates: Templates
@@ -662,15 +666,15 @@ class Tools(Struct, frozen=True):
 
     @property
     def rules(self) -> DialectRules:
-        """The rules of the config that the assertions stand in."""
+        """Return the dialect rules of the config that the assertions are in."""
         return self.templates.rules
 
 
 class CheckContext(Struct, frozen=True):
-    """A test as it is known before anything is sent. `rendered_prompt` is None when it cannot be rendered.
+    """A test as known before any request is sent; `rendered_prompt` is None if it cannot be rendered.
 
-    `base_dir` is the config's folder, to which names of code files are relative. Without `knows_variables`, code or
-    earlier answers of the run add some.
+    `base_dir` is the config's folder, to which names of code files are relative. `knows_variables` is False if code or
+    earlier answers of the run will add variables.
     """
 
     test: MergedTest
@@ -684,7 +688,7 @@ class CheckContext(Struct, frozen=True):
 
     @property
     def rules(self) -> DialectRules:
-        """The rules of the config that the test stands in."""
+        """Return the dialect rules of the config that the test is in."""
         return self.templates.rules
 
     def render(
@@ -695,9 +699,9 @@ class CheckContext(Struct, frozen=True):
         *,
         variables: Mapping[str, JsonValue] | None = None,
     ) -> str | None:
-        """`text` rendered, with the test's variables unless others are given; None and a problem when that fails.
+        """Return `text` rendered with the test's variables, unless others are given; None with a problem if that fails.
 
-        None also where it is not known yet what a template becomes.
+        Also return None if it is not known yet what a template renders to.
         """
         try:
             rendered = self.templates.render(text, self.test.variables if variables is None else variables)
@@ -711,27 +715,27 @@ class CheckContext(Struct, frozen=True):
 
 
 class RowMember(Struct, frozen=True):
-    """One output of a comparison group, with the results of its other assertions."""
+    """One of the outputs that are compared, with the results of its other assertions."""
 
     subject: Subject
     assertions: tuple[AssertionResult, ...] = ()
 
 
-_SHOWN = 60  # characters of one of several texts
+_SHOWN = 60  # characters shown of each of several texts
 
 
 def as_text(value: JsonValue) -> str:
-    """Return a value as text; YAML's `true` is written as in YAML."""
+    """Return a value as text; booleans are spelled as in YAML (`true`)."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def compact_json(value: JsonValue) -> str:
-    """JSON without spaces."""
+    """Return a value as JSON without spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def render_deep(value: JsonValue, render: Callable[[str], str]) -> JsonValue:
-    """`value` with every text in it rendered; keys stay as they are."""
+    """Return `value` with every text in it rendered; keys are unchanged."""
     if isinstance(value, str):
         return render(value)
     if isinstance(value, dict):
@@ -747,9 +751,9 @@ _EXPRESSION = compile_later(r"\{\{-?\s*(\w+)\b[^{}]*\}\}")
 def unrendered(
     value: JsonValue, what: str, hint: str, context: CheckContext, location: Location | None
 ) -> Iterator[Problem]:
-    """Yield a warning where a value that is not rendered has a variable of the test in braces.
+    """Yield a warning if a value that is not a template names a variable of the test in braces.
 
-    Other braces may be meant as they are. `what` is the value in words; NAME in `hint` becomes the variable.
+    Other braces may be intended. `what` describes the value; NAME in `hint` becomes the variable.
     """
     text = value if isinstance(value, str) else compact_json(value)
     for found in _EXPRESSION.finditer(text):
@@ -766,7 +770,7 @@ _MEMBER = compile_later(r"""\.(\w+)|\[\s*(?:(\d+)|'([^']*)'|"([^"]*)")\s*\]""")
 
 
 def _held(text: str, test: MergedTest, templates: Templates) -> JsonValue:
-    """Return what a text holds that only names a variable or a part of it: `{{ order.items[0] }}`; "" of others."""
+    """Return the value of a text that only names a variable or a part of it (`{{ order.items[0] }}`); "" for others."""
     found = _ONE_NAME.fullmatch(text) if templates.rules.template_language == "strict" else None
     if found is None:
         return ""
@@ -787,22 +791,22 @@ def _held(text: str, test: MergedTest, templates: Templates) -> JsonValue:
 
 
 def held_data(text: str, test: MergedTest, templates: Templates) -> JsonValue:
-    """Return the list or mapping that a text stands for, which only names a variable or a part of it; None of others.
+    """Return the list or mapping that a text stands for if it only names a variable or a part of it; else None.
 
-    Rendered, it would be one of many ways to write it as JSON. In nunjucks, texts have JavaScript's form of it.
+    Rendering it would give one of many ways to write it as JSON. In nunjucks, it renders in JavaScript's way instead.
     """
     found = _held(text, test, templates)
     return found if isinstance(found, list | dict) else None
 
 
 class Filled(str):
-    """A text of data that named nothing but a variable, rendered: it may also mean what the variable holds."""
+    """A rendered text that named only a variable, and so may also mean the variable's value, `held`."""
 
     held: JsonValue
 
 
 def filled(text: str, test: MergedTest, templates: Templates) -> str:
-    """Return a text of data rendered: `Filled` where `{{ id }}` alone stands for a number, a list or their like."""
+    """Return a text inside data, rendered; a `Filled` if it is just `{{ id }}` for a number, a list or the like."""
     rendered = templates.render(text, test.variables)
     held = _held(text, test, templates)
     if isinstance(held, str):
@@ -815,10 +819,10 @@ def filled(text: str, test: MergedTest, templates: Templates) -> str:
 def rendered_texts(
     value: JsonValue, test: MergedTest, templates: Templates, *, split: bool = False
 ) -> list[str]:
-    """The texts of a `value` that is one text or a list of them, rendered; with `split` one text is cut at commas.
+    """Return the rendered texts of a `value` that is one text or a list; with `split`, one text is split at commas.
 
-    Strict templates render a list as JSON. So `{{ words }}` stands for the texts of a list, and with `split` what is
-    written as a list of JSON is one.
+    Strict templates render a list as JSON. So `{{ words }}` stands for the texts of a list and, with `split`, a text
+    that is a JSON list counts as a list.
     """
     is_list = isinstance(value, list | tuple)
     texts: list[str] = []
@@ -839,7 +843,7 @@ def rendered_texts(
 
 
 def _json_list(text: str) -> Sequence[JsonValue] | None:
-    """Return the flat list that a text is in JSON; None of others, and of `[1]`, which is a citation."""
+    """Return the flat list in a JSON text; None for other texts, and for `[1]`, which is a citation."""
     if not text.lstrip().startswith("["):
         return None
     try:
@@ -858,7 +862,7 @@ def _flat_list(found: JsonValue) -> Sequence[JsonValue] | None:
 def check_texts(value: JsonValue, place: SourcePath, context: CheckContext, problems: list[Problem]) -> bool:
     """Report the problems of rendering the texts of a `value`, whose position is `place`.
 
-    Return whether it is known what all of them become.
+    Return whether the rendered form of all of them is known.
     """
     if not isinstance(value, list | tuple):
         return context.render(as_text(value), place.value(), problems) is not None
@@ -873,10 +877,10 @@ _QUOTE_WITHIN = compile_later(r'\\(["\\])|"(")')
 
 
 def split_at_commas(text: str, *, in_lines: bool = True) -> list[str]:
-    """The parts of a text with commas between them, without the space around them; quotes keep a comma in a part.
+    """Return the comma-separated parts of a text, without surrounding space; quotes protect a comma in a part.
 
-    Nothing between two commas is no part. With `in_lines`, line breaks are like commas; else, as in promptfoo, they
-    belong to a part, and a backslash before a quote keeps it.
+    Empty parts are left out. With `in_lines`, line breaks separate parts too; otherwise, as in promptfoo, they are
+    kept, and a backslash escapes a quote.
     """
     parts = None if in_lines else _parts_of_one_line(text)
     if parts is None:
@@ -888,7 +892,7 @@ def split_at_commas(text: str, *, in_lines: bool = True) -> list[str]:
 
 
 def _parts_of_one_line(text: str) -> list[str] | None:
-    """Return the parts by promptfoo's rules; None where a quotation does not end before a comma, an error there."""
+    """Return the parts by promptfoo's rules; None if a closing quote is not followed by a comma, an error there."""
     parts, position = [], 0
     while found := _PART.match(text, position):
         quoted = _QUOTE_WITHIN.sub(lambda sign: sign[1] or sign[2], found[1] or "")
@@ -898,6 +902,6 @@ def _parts_of_one_line(text: str) -> list[str] | None:
 
 
 def listed(texts: Sequence[str], limit: int = 5) -> str:
-    """Return some texts for use inside a reason."""
+    """Return some texts in quotes for use in a reason."""
     shown = ", ".join(f'"{shortened(text, _SHOWN)}"' for text in texts[:limit])
     return f"{shown} and {len(texts) - limit} more" if len(texts) > limit else shown

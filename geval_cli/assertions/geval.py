@@ -1,4 +1,4 @@
-"""g-eval, evaluation-llm: render the templates for a test and hand metric, case and judge to the judge room."""
+"""g-eval, evaluation-llm: render the templates for a test, and have the judge rate its output."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -46,14 +46,14 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 _SHOWN_TO_JUDGE = ("guidelines", "examples")
-"""Further facts of a criterion that are parts of their own."""
+"""Facts of a criterion that are parts of their own in `criterion_parts`."""
 
 
 class GEvalAssertion(GEvalFields):
     """g-eval: a judge rates the output by a named `dimension`, your own `criteria` or a `checklist`."""
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of one g-eval in one test: of the metric, of its templates, of parameters that the test lacks."""
+        """Return the problems of one g-eval in one test: of its metric and templates, and missing parameters."""
         problems = list(check_metric(self))
         levels = scoring_levels(self, context.test, context.defaults)
         problems += check_threshold_on_rating(self, levels)
@@ -62,7 +62,7 @@ class GEvalAssertion(GEvalFields):
         criteria = written_criteria(self)
         for number, criterion in enumerate(criteria, start=1):
             text = context.render(criterion, location, problems)
-            # One that is written empty is a problem of the metric, whatever the test.
+            # A criterion that is empty in the config is reported by `check_metric`.
             if criterion.strip() and text is not None and not text.strip():
                 what = "the criteria is empty" if len(criteria) == 1 else f"criterion {number} is empty"
                 problems.append(
@@ -103,7 +103,7 @@ class GEvalAssertion(GEvalFields):
         return problems
 
     def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
-        """Return the requests for the judge's steps, which hold nothing of an output."""
+        """Return the requests for the judge's steps, which do not depend on an output."""
         if self.evaluation_steps is not None:
             return iter(())
         return prefetch_case(self, self.case(subject, tools), subject.test, tools)
@@ -112,7 +112,8 @@ class GEvalAssertion(GEvalFields):
         """Have the judge rate the output.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError: no verdict could be read.
+            ProviderError: the judge could not answer.
         """
         return await judge_case(self, self.case(subject, tools), subject.test, tools)
 
@@ -121,7 +122,7 @@ class GEvalAssertion(GEvalFields):
         return metric_of(self, test, tools)
 
     def criterion(self, test: MergedTest, tools: Tools) -> JsonValue:
-        """Return what of the metric decides ratings, its templates rendered, and how judges make one of theirs."""
+        """Return what affects the metric's ratings, templates rendered, and how a jury's ratings are combined."""
         facts = criterion_facts(metric_of(self, test, tools))
         rules = self.jury_rules
         if rules is None:
@@ -130,11 +131,11 @@ class GEvalAssertion(GEvalFields):
         return [*facts, ["jury", rules.combine, rules.min_judges, *([weights] if weights else [])]]
 
     def criterion_alone(self, test: MergedTest, tools: Tools) -> JsonValue:
-        """Return what of the metric decides the rating of one judge, its templates rendered."""
+        """Return what affects the rating of a single judge, templates rendered."""
         return criterion_facts(metric_of(self, test, tools))
 
     def criterion_parts(self, written: JsonValue) -> Mapping[str, JsonValue]:
-        """Return the criteria, the rubric and so on; steps that are written out are counted with generated ones."""
+        """Return the criteria, the rubric and so on by name; `registry` adds the steps, written or generated."""
         facts = dict(zip(CRITERION_FACTS, written, strict=False))
         others = written[len(CRITERION_FACTS) :]
         found: dict[str, JsonValue] = {
@@ -149,11 +150,11 @@ class GEvalAssertion(GEvalFields):
         return judged_texts(metric_of(self, subject.test, tools), self.case(subject, tools))
 
     def case(self, subject: Subject, tools: Tools) -> JudgedCase:
-        """Return the parts of a test and its output that the judge sees."""
+        """Return what the judge sees of a test and its output."""
         return judged_case(self, subject, tools)
 
     def holds_again(self, rated: AssertionResult, subject: Subject, tools: Tools) -> bool:
-        """Return whether its steps are those of the lock file, where that has some; for a jury, of all its judges."""
+        """Return whether the rating followed the lock file's steps, if any; for a jury, those of each judge."""
         named = judge_provider(self, subject.test, tools.defaults)
         needed = steps_needed(metric_of(self, subject.test, tools), self.case(subject, tools))
         votes = rated.detail.get("judges") or [rated.detail]
@@ -167,7 +168,7 @@ class GEvalAssertion(GEvalFields):
         return True
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
-        """Hold the score against the threshold of today; None where it was left inexact for another threshold."""
+        """Return the outcome by the current threshold; None if sampling was stopped early for another threshold."""
         threshold = metric_of(self, test, tools).effective_threshold
         votes = rated.detail.get("judges") or [rated.detail]
         stopped = any(vote.get("early_stop") for vote in votes)
@@ -195,10 +196,11 @@ def prefetch_case(
 
 
 async def judge_case(spec: GEvalFields, case: JudgedCase, test: MergedTest, tools: Tools) -> Outcome:
-    """Have the judge rate `case`, which is what it is to see of `test` and its output.
+    """Have the judge rate `case`, which holds what it may see of `test` and its output.
 
     Raises:
-        JudgeError, ProviderError: no verdict could be had.
+        JudgeError: no verdict could be read.
+        ProviderError: the judge could not answer.
     """
     named = judge_provider(spec, test, tools.defaults)
     metric = metric_of(spec, test, tools)
@@ -231,14 +233,14 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: MergedTest, tool
 
 
 def jury_weights(spec: GEvalFields, test: MergedTest, tools: Tools) -> tuple[Any, ...]:
-    """Return the weights that the calibration file of the run has for a jury; () where none are asked for."""
+    """Return the weights of a jury's judges from the run's calibration file; empty unless they are asked for."""
     if spec.jury_rules is None or spec.jury_rules.combine != CALIBRATED:
         return ()
     return tools.calibrations.jury_weights(metric_name(spec, test, tools.templates))
 
 
 def metric_of(spec: GEvalFields, test: MergedTest, tools: Tools) -> Metric:
-    """Return the metric of a checked `spec` in one test, its templates rendered."""
+    """Return the metric of a checked `spec` in one test, templates rendered."""
     return tools.metrics.find((spec, test), (), lambda: _metric_of(spec, test, tools))
 
 
@@ -254,7 +256,7 @@ def _metric_of(spec: GEvalFields, test: MergedTest, tools: Tools) -> Metric:
 
     def make() -> Metric:
         defaults = _metric_defaults(spec, test, tools)
-        # What counts of it is in the defaults.
+        # The effective rubric prompt is in the defaults.
         silent = spec if spec.rubric_prompt is None else spec.model_copy(update={"rubric_prompt": None})
         return metric_from_spec(
             silent, criteria=criteria, evaluation_steps=steps, checklist=items, defaults=defaults
@@ -278,7 +280,7 @@ def _metric_defaults(spec: GEvalFields, test: MergedTest, tools: Tools) -> Metri
 
 
 def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase:
-    """Return the parts of a test and its output that the judge sees."""
+    """Return what the judge sees of a test and its output."""
     case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
     if turns := subject.conversation:
         case = replace(case, turns=turns)
@@ -308,18 +310,18 @@ def _case_of(
 
 
 def _check_items(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
-    """Check that each item of a checklist says something, once the variables of a test are in it."""
+    """Check that no item of a checklist is empty once the test's variables are filled in."""
     for number, item in enumerate(spec.checklist or (), start=1):
         place = item.place.value("item") or item.place.value()
         text = context.render(item.item, place, problems)
-        # One that is written empty is a problem of the metric, whatever the test.
+        # An item that is empty in the config is reported by `check_metric`.
         if item.item.strip() and text is not None and not text.strip():
             message = f"item {number} of the checklist is empty ({context.where})"
             problems.append(Problem(message, place, "check the variables in it: one is empty"))
 
 
 def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
-    """Check the user's own prompt by rendering it, with examples for the variables that only a judgement has."""
+    """Check the user's own prompt by rendering it, with example values for what only a judgement provides."""
     owner = _owner_of_rubric_prompt(spec, context.test, context.templates)
     if owner is not None and spec.dimensions is not None and owner is not spec:
         message = "a `rubricPrompt` cannot rate several `dimensions` in one call"
@@ -348,9 +350,9 @@ def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: lis
 def _owner_of_rubric_prompt(
     spec: GEvalFields, test: MergedTest, templates: Templates
 ) -> GEvalFields | TestOptionsSpec | None:
-    """Return the nearest level that has a judge prompt of its own.
+    """Return the nearest level with its own judge prompt.
 
-    In some dialects a text is the prompt of other assertions: for g-eval there are only {steps, evaluate}.
+    In some dialects, a prompt given as text is for other assertions; g-eval then takes only {steps, evaluate}.
     """
     levels = (spec, test.options, test.default_options)
     nearest = next((level for level in levels if level.rubric_prompt is not None), None)
@@ -366,27 +368,27 @@ def _missing_params(spec: GEvalFields, context: CheckContext) -> tuple[str, ...]
     missing = missing_params(spec.evaluation_params, case)
     if not test.has_output:  # the answer may call tools
         missing = tuple(name for name in missing if name not in _OF_TRACE)
-    if context.rendered_prompt is None:  # it is broken, which is a problem of its own
+    if context.rendered_prompt is None:  # a broken prompt is reported separately
         return tuple(name for name in missing if name != "input")
     return missing
 
 
 class LlmEvaluation(GEvalAssertion):
-    """evaluation-llm: the criteria that a prompt in the mode `llm` has for every answer; located at the criteria."""
+    """evaluation-llm: the criteria of a prompt in the mode `llm`, for every answer; located at the criteria."""
 
     def applies_to(self, test: MergedTest, templates: Templates) -> bool:
-        """Return True when the criteria say anything, once the test's variables are in them."""
+        """Return whether the criteria are not empty once the test's variables are filled in."""
         try:
             return bool(templates.render(str(self.criteria), test.variables).strip())
         except TemplateError:
-            return True  # somebody must be told
+            return True  # so that the broken template is reported
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the criteria in one test; empty ones have none."""
+        """Return problems of the criteria in one test; empty criteria have none."""
         return super().check(context) if self.applies_to(context.test, context.templates) else []
 
     def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
-        """Yield the requests for the judge's steps, which hold nothing of an output."""
+        """Yield the requests for the judge's steps, which do not depend on an output."""
         if self.applies_to(subject.test, tools.templates):
             yield from super().prefetch(subject, tools)
 
@@ -394,15 +396,16 @@ class LlmEvaluation(GEvalAssertion):
         """Have the judge rate the output, given prompt and input; without criteria no judge is called.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError: no verdict could be read.
+            ProviderError: the judge could not answer.
         """
         if not self.applies_to(subject.test, tools.templates):
             return Outcome.not_evaluated("the prompt has no `evaluation_criteria`")
         return await super().judge(subject, tools)
 
     def case(self, subject: Subject, tools: Tools) -> JudgedCase:
-        """Return the parts of a test and its output that the judge sees, the prompt among them."""
-        # The prompt is shown beside the input, but not where it is all of the input.
+        """Return what the judge sees of a test and its output, including the prompt."""
+        # The prompt is shown in addition to the input, unless it is used as the input.
         case = super().case(subject, tools)
         if subject.system is not None:
             return replace(case, prompt=subject.system)

@@ -1,4 +1,4 @@
-"""The keys of a g-eval assertion, what is wrong with them, and the metric that they make with those above them."""
+"""The keys of a g-eval assertion, their checks, and the metric built from them and from the levels above."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -181,7 +181,7 @@ class GEvalFields(ModelGradedAssertion):
 
     @property
     def parts(self) -> "tuple[GEvalFields, ...]":
-        """Return this assertion, or one for each of its `dimensions`, which ask the same and read their own rating."""
+        """Return this assertion, or one per entry in `dimensions`: they share a request but not the rating."""
         return tuple(
             self.model_copy(
                 update={
@@ -194,7 +194,7 @@ class GEvalFields(ModelGradedAssertion):
 
     @property
     def jury_rules(self) -> JuryRulesSpec | None:
-        """Return how the verdicts of several judges become one; None when there is one judge."""
+        """Return how the verdicts of several judges are combined; None if there is only one judge."""
         if not isinstance(self.provider, JurySpec):
             return None
         return self.jury or JuryRulesSpec()
@@ -204,9 +204,10 @@ _OF_PROMPTS = "evaluation-llm"
 
 
 def metric_name(spec: Assertion, test: MergedTest, templates: Templates) -> str | None:
-    """Under which name scores are summed up: the `metric` that was written, or what a g-eval has for a default.
+    """Return the name under which scores are aggregated: the given `metric`, or the default for a g-eval.
 
-    A name is a template. One that is empty in a test is no name there; one that cannot be rendered stays as written.
+    A name is a template. Return None if it renders to nothing in a test; if it cannot be rendered, it is used as
+    written.
     """
     if spec.metric is None:
         return default_metric_of(spec, templates)
@@ -217,7 +218,7 @@ def metric_name(spec: Assertion, test: MergedTest, templates: Templates) -> str 
 
 
 def default_metric_of(spec: Assertion, templates: Templates) -> str | None:
-    """Return the dimension of a g-eval, or, where the dialect takes it, the name of its criteria; else None."""
+    """Return a g-eval's dimension or, if the dialect supports it, a name made from its criteria; else None."""
     if spec.compared_by is not None:
         return default_metric(spec.compared_by, None)
     if not isinstance(spec, GEvalFields):
@@ -233,7 +234,7 @@ _DUST = 1e-9
 
 
 def check_metric(spec: GEvalFields) -> list[Problem]:
-    """Return every problem of one g-eval assertion that can be seen without a test case, errors and warnings."""
+    """Return every error and warning about one g-eval assertion that does not depend on a test case."""
     problems = [*_check_form(spec), *_check_joint(spec), *_check_checklist(spec), *_check_texts(spec)]
     range_problems = [*_check_range(spec)]
     problems += range_problems
@@ -245,7 +246,7 @@ def check_metric(spec: GEvalFields) -> list[Problem]:
 
 
 def range_of(spec: GEvalFields) -> ScoreRange:
-    """Return the range of the ratings: the dimension's, a share for a checklist, else the one written, or 0 to 10."""
+    """Return the range of the ratings: 0..1 for a checklist, the dimension's, the one in the config, or 0 to 10."""
     if spec.checklist is not None:
         return SHARE_RANGE
     if spec.dimension is not None and spec.dimension in DIMENSIONS:
@@ -254,7 +255,7 @@ def range_of(spec: GEvalFields) -> ScoreRange:
 
 
 def threshold_question(threshold: float, score_range: ScoreRange) -> str | None:
-    """Return a hint for a threshold outside 0..1, which may be meant on the rating scale; None when it is fine."""
+    """Return a hint for a threshold outside 0..1, which may be meant on the rating scale; None if it is within."""
     if 0 <= threshold <= 1:
         return None
     low, high = score_range
@@ -319,7 +320,7 @@ _NOT_JOINT = (
 
 
 def _check_joint(spec: GEvalFields) -> Iterator[Problem]:
-    """Check what is said for one of several dimensions that are rated in one call."""
+    """Check that no key is set that applies to a single dimension if several are rated in one call."""
     if spec.dimensions is None:
         return
     for name in _NOT_JOINT:
@@ -347,11 +348,11 @@ _NOT_WITH_CHECKLIST = (
 
 
 def _check_checklist(spec: GEvalFields) -> Iterator[Problem]:
-    """Check what is said beside a checklist, and the weights of its items."""
+    """Check the keys next to a checklist, and the weights of its items."""
     if spec.checklist is None:
         return
     if spec.dimensions is not None:
-        return  # that is said there
+        return  # reported by `_check_joint`
     for name in _NOT_WITH_CHECKLIST:
         if getattr(spec, name) is not None:
             place = spec.place.key(name) or spec.place.spelled("value", "evaluationSteps")
@@ -417,7 +418,7 @@ def _check_step(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Problem]
     low, high = score_range
     if spec.score_step is not None:
         steps = (high - low) / step
-        # Steps such as 0.1 are no exact binary numbers, so a remainder as small as rounding is none.
+        # Steps such as 0.1 are not exact in binary, so ignore a remainder as small as a rounding error.
         if not math.isfinite(step) or abs(steps - round(steps)) > _DUST * max(1.0, steps) or round(steps) < 1:
             yield Problem(
                 f"`score_step` {format_number(step)} does not divide "
@@ -450,7 +451,7 @@ def _check_rubric(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Proble
         hint = "" if spec.score_range or spec.dimension else "set `score_range`, or rate within 0 to 10"
         yield Problem(f"the band {_band_text(band)} is outside {span}", _place_of(band, spec), hint)
     bands = sorted(spec.rubric, key=lambda band: (band.low, band.high))
-    # Sorted by their lower ends, bands can only overlap with a neighbour.
+    # If any sorted bands overlap, two neighbours do.
     for below, above in pairwise(bands):
         if above.low <= below.high:
             message = f"the bands {_band_text(below)} and {_band_text(above)} overlap"
@@ -553,7 +554,7 @@ def _place_of(band: RubricBandSpec, spec: GEvalFields) -> Location | None:
     return band.place.value() or spec.place.key("rubric")
 
 
-_NEAR = 0.2  # of a step: far enough from a rating, and still about the threshold that was meant
+_NEAR = 0.2  # of a step: clearly off the rating, but still close to the intended threshold
 _DIGITS = 4
 _PICKS_BY_SCORE = "max-score"
 
@@ -566,11 +567,11 @@ class ScoringChoice(Struct, frozen=True):
 
 
 class MetricDefaults(Struct, frozen=True):
-    """The defaults of an assertion: the dialect's threshold and the levels above the assertion.
+    """The defaults for an assertion: the dialect's threshold, and the levels above the assertion.
 
     Attributes:
-        threshold: of the dialect, 0.5 in geval's own.
-        scoring: from the strongest level to the weakest: test options, command line, defaultTest options.
+        threshold: the dialect's; 0.5 in geval's own.
+        scoring: in order of precedence: test options, command line, defaultTest options.
         rubric_prompt: from the test options, else from the defaultTest options.
     """
 
@@ -590,25 +591,25 @@ def metric_from_spec(
     checklist: tuple[str, ...] | None = None,
     defaults: MetricDefaults = _NO_DEFAULTS,
 ) -> Metric:
-    """Return the metric of a `spec` that `check_metric` finds no error in.
+    """Return the metric of a `spec` without errors from `check_metric`.
 
     Args:
         spec: the assertion.
         criteria: the rendered criteria; None for the text as written.
         evaluation_steps: the rendered steps; None for the text as written.
         checklist: the rendered items; None for the texts as written.
-        defaults: what holds where the assertion is silent.
+        defaults: used for what the assertion does not set.
     """
     scoring, samples = choose_scoring((ScoringChoice(spec.scoring, spec.samples), *defaults.scoring))
     texts = written_criteria(spec) if criteria is None else criteria
     # The scores of several criteria or answers are averaged, so a settled verdict on one of them is not enough.
     is_mean = len(texts) > 1 or spec.over == "answers"
     stop_error = samples.stop_error if isinstance(samples, EarlyStopSpec) and not is_mean else None
-    if spec.checklist is not None:  # its items are decided one by one, so that no verdict is settled early
+    if spec.checklist is not None:  # items are decided one by one, so no verdict can be settled early
         stop_error, evaluation_steps = None, ()
     bands = tuple(RubricBand(band.low, band.high, band.description) for band in spec.rubric or ())
     own_prompt = spec.rubric_prompt if spec.rubric_prompt is not None else defaults.rubric_prompt
-    # When to explain, seen from the verdict before `not-` turns it round.
+    # `explain` refers to the verdict before `not-` inverts it.
     explain = "passed" if spec.is_negated and spec.explain == "failed" else spec.explain
     if own_prompt is None:
         rubric_prompt = None
@@ -652,9 +653,9 @@ def metric_from_spec(
 
 
 def choose_scoring(levels: Sequence[ScoringChoice]) -> tuple[Scoring, Samples]:
-    """Return the estimator and the number of samples, from the strongest level to the weakest.
+    """Return the estimator and the number of samples; earlier levels take precedence.
 
-    A number of samples means `samples` unless the same or a stronger level names an estimator.
+    A number of samples implies `samples`, unless the same level or one before it names an estimator.
     """
     samples = next((level.samples for level in levels if level.samples is not None), DEFAULT_SAMPLES)
     for level in levels:
@@ -666,14 +667,14 @@ def choose_scoring(levels: Sequence[ScoringChoice]) -> tuple[Scoring, Samples]:
 
 
 def written_criteria(spec: GEvalFields) -> tuple[str, ...]:
-    """Return the criteria as the config has them; empty without any."""
+    """Return the criteria as written in the config; empty if there are none."""
     if spec.criteria is None:
         return ()
     return (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria
 
 
 def scoring_levels(spec: GEvalFields, test: MergedTest, defaults: JudgeDefaults) -> tuple[ScoringChoice, ...]:
-    """Return the estimator settings from the strongest level to the weakest; the assertion's own come first."""
+    """Return the estimator settings in order of precedence, the assertion's own first."""
     return (
         ScoringChoice(spec.scoring, spec.samples),
         _of_options(test.options),
@@ -689,9 +690,9 @@ def _of_options(options: TestOptionsSpec) -> ScoringChoice:
 def why_all_samples(
     spec: GEvalFields, test: MergedTest, defaults: JudgeDefaults, templates: Templates
 ) -> str | None:
-    """Return why a settled verdict is not enough for `spec` in `test`, so that all samples are to be taken; else None.
+    """Return why a settled verdict is not enough for `spec` in `test`, so that all samples are needed; else None.
 
-    Only pass or fail is settled early. Where something is made of the score itself, it has to be as exact as it can be.
+    Early stopping settles only pass or fail. If the score itself is used, it must be as exact as possible.
     """
     own = _why_by_itself(spec)
     if own is not None:
@@ -723,21 +724,21 @@ def _why_by_itself(spec: GEvalFields) -> str | None:
 
 
 def _averaged(spec: GEvalFields) -> str:
-    """Return the name of what a score is the mean of; empty for a score of one rating."""
+    """Return what the score is a mean over, in words; empty if it comes from one rating."""
     if isinstance(spec.criteria, tuple) and len(spec.criteria) > 1:
         return "several criteria"
     return "the answers" if spec.over == "answers" else ""
 
 
 def _combines_scores(spec: GEvalFields) -> bool:
-    """Return whether several judges rate and their scores count, not how many of them pass the output."""
+    """Return whether the scores of several judges are combined, rather than their pass or fail votes counted."""
     return spec.jury_rules is not None and spec.jury_rules.combine != "majority"
 
 
 def check_early_stop(
     spec: GEvalFields, test: MergedTest, defaults: JudgeDefaults, templates: Templates
 ) -> list[Problem]:
-    """Return a warning where samples were to end early and cannot."""
+    """Return a warning if early stopping is requested but not possible."""
     _, samples = choose_scoring(scoring_levels(spec, test, defaults))
     why = why_all_samples(spec, test, defaults, templates) if isinstance(samples, EarlyStopSpec) else None
     if why is None or not isinstance(samples, EarlyStopSpec):
@@ -749,11 +750,11 @@ def check_early_stop(
 
 
 def check_threshold_on_rating(spec: GEvalFields, levels: Sequence[ScoringChoice]) -> list[Problem]:
-    """Return a warning where a mean of ratings is held against a threshold that lies exactly on one of them.
+    """Return a warning if a mean of ratings is compared with a threshold that is exactly one of the ratings.
 
-    A judge that is nearly sure of that rating gives a mean a hair above or below it, and chance decides. A single
-    rating, all-or-nothing, and a threshold that no one wrote are not warned about; nor is the criteria form with
-    `scoring: auto`, where the judge decides what is averaged.
+    If the judge is almost sure of that rating, the mean is slightly above or below it, and chance decides. There is no
+    warning for single ratings, strict mode and default thresholds, nor for the criteria form with `scoring: auto`,
+    where it depends on the judge whether ratings are averaged.
     """
     if spec.threshold is None or not 0 < spec.threshold <= 1 or spec.strict_mode or spec.checklist:
         return []

@@ -1,8 +1,7 @@
-"""is-json, contains-json, evaluation-schema: the output is JSON or holds some, and fits the schema, if any.
+"""is-json, contains-json, evaluation-schema: the output is or contains JSON, and matches the schema, if any.
 
-The draft of a schema is the one that `$schema` names, 2020-12 otherwise. Formats are checked, and patterns are those of
-JavaScript. References are followed
-within the schema; nothing is ever fetched.
+The draft of a schema is the one named by `$schema`, 2020-12 by default. Formats are checked, and patterns are
+JavaScript's. References are followed within the schema; nothing is ever fetched.
 """
 
 import asyncio
@@ -55,7 +54,7 @@ _REFERENCES = ("$ref", "$dynamicRef")
 
 
 class _SchemaProblem(Struct, frozen=True):
-    """A problem of a schema; `path` leads to the place within it."""
+    """A problem of a schema; `path` leads to its position in the schema."""
 
     message: str
     hint: str
@@ -63,12 +62,12 @@ class _SchemaProblem(Struct, frozen=True):
 
 
 def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
-    """Return the problems of a schema: it is not valid, or a reference in it has no target.
+    """Return the problems of a schema: it is not valid, or the target of a reference is missing.
 
     Args:
-        written: the schema as the config has it.
-        name: how messages call it, for example "`evaluation_schema`".
-        place: where it is; problems point into it as deep as the file allows.
+        written: the schema as in the config.
+        name: how messages refer to it, for example "`evaluation_schema`".
+        place: its position; problems point into it as deeply as the file allows.
     """
     try:
         flaws = within(CHECK_TIMEOUT_S, "looking through it", _flaws, json.dumps(parse_schema(written)))
@@ -95,12 +94,12 @@ _NAMES = (
 )
 _KEYWORDS = frozenset(_NAMES.split())
 _ELSEWHERE = frozenset({"discriminator", "example", "externalDocs", "name", "strict", "summary", "xml"})
-"""Keywords of OpenAPI and of the APIs of models, which check nothing."""
+"""Keywords of OpenAPI and of model APIs that validate nothing."""
 _MOST_SLIPS = 20
 
 
 def schema_slips(written: WrittenSchema, place: SourcePath) -> list[Problem]:
-    """Return warnings of a sound schema that checks less than it seems to: keywords that are nearly known ones."""
+    """Return warnings about a valid schema that checks less than it seems to, such as misspelt keywords."""
     schema = parse_schema(written)
     unknown = unknown_keywords(json.dumps(schema))
     told = [
@@ -117,9 +116,9 @@ def schema_slips(written: WrittenSchema, place: SourcePath) -> list[Problem]:
 
 @lru_cache(maxsize=256)
 def unknown_keywords(schema_text: str) -> tuple[str, ...]:
-    """Return the keys of a sound schema that are no keywords, which validation leaves out; each once.
+    """Return the keys of a valid schema that are not keywords, which validation ignores; each once.
 
-    With them are misspelt formats, as `format: emial`.
+    Misspelt formats are included, in the form `format: emial`.
     """
     schema: Schema = json.loads(schema_text)
     specification = specification_with(_validator_class(schema).META_SCHEMA["$schema"])
@@ -136,23 +135,23 @@ def unknown_keywords(schema_text: str) -> tuple[str, ...]:
 
 
 def _nearest_format(written: str) -> str | None:
-    """Return the format that `format: emial` was most likely meant to name; None of a format, or of anything else."""
+    """Return the format that `format: emial` probably means; None for a known format, or if nothing is similar."""
     start, _, name = written.partition(": ")
     is_known = start != "format" or name in _FORMATS.checkers or name.startswith("iri")
     return None if is_known else did_you_mean(name, _FORMATS.checkers)
 
 
 def schema_errors(value: JsonValue, schema: Schema) -> list[str]:
-    """Return the ways in which `value` breaks a sound `schema`, each as `path: message`, at most a thousand.
+    """Return the ways in which `value` violates a valid `schema`, each as `path: message`; at most a thousand.
 
     Raises:
-        CheckTimeoutError: it takes too long to say.
+        CheckTimeoutError: validation takes too long.
     """
     return within(CHECK_TIMEOUT_S, "validating against the JSON Schema", raw_schema_errors, value, schema)
 
 
 def raw_schema_errors(value: JsonValue, schema: Schema) -> list[str]:
-    """Return what `schema_errors` does, however long it takes: for whoever has a time limit around it."""
+    """Return the same as `schema_errors`, without a time limit: for callers that set their own."""
     try:
         found = islice(_validator(json.dumps(schema)).iter_errors(value), _MAX_ERRORS)
         errors = sorted(found, key=lambda error: error.json_path)
@@ -168,10 +167,10 @@ def raw_schema_errors(value: JsonValue, schema: Schema) -> list[str]:
 
 
 async def schema_verdict(value: JsonValue, schema: Schema, **detail: JsonValue) -> Outcome:
-    """Valid is score 1, else 0; the reason names the first errors, `detail["errors"]` holds all of them.
+    """Return score 1 for a valid value, else 0; the reason shows the first errors, `detail["errors"]` has all of them.
 
     Raises:
-        CheckTimeoutError: it takes too long to say.
+        CheckTimeoutError: validation takes too long.
     """
     errors = await asyncio.to_thread(schema_errors, value, schema)
     if not errors:
@@ -183,13 +182,13 @@ async def schema_verdict(value: JsonValue, schema: Schema, **detail: JsonValue) 
 
 
 def _is_too_deep(error: BaseException) -> bool:
-    # What jsonschema has in Rust panics where Python's stack ends within it, with no `Exception`.
+    # jsonschema's Rust parts panic when Python's stack overflows inside them; that is not an `Exception`.
     return isinstance(error, RecursionError) or type(error).__name__ == "PanicException"
 
 
 @lru_cache(maxsize=256)
 def _flaws(schema_text: str) -> tuple[_SchemaProblem, ...]:
-    """Return the schema as text: many tests have the same one, and looking through it takes milliseconds."""
+    """Return the problems of a schema, given as text for the cache: many tests share one, and checks are slow."""
     schema: Schema = json.loads(schema_text)
     if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
         message = "broken JSON Schema: `$schema` must be text"
@@ -198,7 +197,7 @@ def _flaws(schema_text: str) -> tuple[_SchemaProblem, ...]:
         _validator_class(schema).check_schema(schema, format_checker=_FORMATS)
         flaws = tuple(_reference_flaws(schema))
         if not flaws:
-            # A schema that only leads back to itself does so on any value.
+            # Endless self-references show with any value.
             _validator(schema_text).is_valid(None)
     except SchemaError as error:
         where = f" (at {error.json_path})" if error.json_path != "$" else ""
@@ -264,22 +263,22 @@ def _unresolved(reference: str) -> _SchemaProblem:
 @lru_cache(maxsize=256)
 def _validator(schema_text: str) -> Validator:
     schema: Any = json.loads(schema_text)
-    # An explicit registry keeps jsonschema from fetching remote references by itself.
+    # Without an explicit registry, jsonschema fetches remote references itself.
     validator: Validator = _validator_class(schema)(schema, registry=Registry(), format_checker=_FORMATS)
     return validator
 
 
 def _validator_class(schema: Schema) -> Any:
-    """Return the draft that `$schema` names, 2020-12 otherwise. Its type stubs know no boolean schemas, hence Any."""
+    """Return the validator of the draft in `$schema`, else of 2020-12; `Any`, as the stubs lack boolean schemas."""
     return _with_time_limits(validator_for(schema, default=Draft202012Validator))
 
 
 @cache
 def _with_time_limits(draft: Any) -> Any:
-    """Return the draft with regular expressions that give up: those of `re` could not be stopped by anything."""
+    """Return the draft with regular expressions that time out: a match by `re` cannot be interrupted."""
     checks = {name: _rebound(check) for name, check in draft.VALIDATORS.items()}
     check_type = checks["type"]
-    # OpenAPI's word, which its users and AJV's know as one of schemas.
+    # `nullable` is OpenAPI's keyword, which AJV supports too.
     checks["type"] = lambda validator, types, value, schema: (
         ()
         if value is None and schema.get("nullable") is True
@@ -289,7 +288,7 @@ def _with_time_limits(draft: Any) -> Any:
 
 
 def _multiple_of(_: Validator, step: float, value: JsonValue, __: Schema) -> Iterator[ValidationError]:
-    """Yield an error unless a number is a multiple as written: 19.99 is one of 0.01, though not as floats are."""
+    """Yield an error unless a number is a multiple in decimal notation: 19.99 is one of 0.01, but not as a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
     if abs(value) == math.inf or (Fraction(str(value)) / Fraction(str(step))).denominator != 1:
@@ -311,7 +310,7 @@ _WRITTEN = {
         rf"""\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"""
     ),
 }
-"""How texts of the formats are written that jsonschema checks loosely, or only beside other packages."""
+"""Patterns for the formats that jsonschema checks loosely, or only with optional packages."""
 
 
 def _formats() -> FormatChecker:
@@ -320,7 +319,7 @@ def _formats() -> FormatChecker:
         flags = re.ASCII if name == "duration" else re.IGNORECASE | re.ASCII | re.DOTALL
         fits = re.compile(written, flags).fullmatch
         formats.checks(name)(lambda value, fits=fits: not isinstance(value, str) or bool(fits(value)))
-    # Of all drafts together, jsonschema keeps the `time` of the third, without a zone.
+    # A FormatChecker for all drafts uses draft 3's `time`, which has no time zone.
     formats.checks("time")(
         lambda value: not isinstance(value, str) or validate_rfc3339(f"1970-01-01T{value.upper()}")
     )
@@ -332,7 +331,7 @@ def _formats() -> FormatChecker:
 
 @lru_cache(maxsize=512)
 def _as_python(pattern: str) -> str:
-    """Return a schema's pattern, which is JavaScript's, for the module `regex`; one that only Python knows stays."""
+    """Return a schema's JavaScript pattern translated for the module `regex`; Python-only patterns are unchanged."""
     escapes = (found[1] for found in re.finditer(r"\\(.)", pattern, re.DOTALL))
     is_foreign = any(letter.isalpha() and letter not in "dDwWsSbBfnrtvcxukpP" for letter in escapes)
     if is_foreign or not is_javascript_pattern(pattern):
@@ -344,7 +343,7 @@ _FORMATS = _formats()
 
 
 class _LimitedPatterns:
-    """Stands in for the module `re` in the checks of jsonschema, which use nothing else of it."""
+    """A stand-in for the module `re` in jsonschema's checks, which use nothing else of it."""
 
     @staticmethod
     def search(pattern: str, text: str) -> bool:
@@ -352,7 +351,7 @@ class _LimitedPatterns:
 
 
 def _rebound(check: Any) -> Any:
-    """Return a function of jsonschema as it is, with `_LimitedPatterns` where it says `re`."""
+    """Return a copy of a jsonschema function that uses `_LimitedPatterns` instead of `re`."""
     if not isinstance(check, FunctionType) or not check.__module__.startswith("jsonschema."):
         return check
     scope = _limited_scope(check.__module__)
@@ -361,7 +360,7 @@ def _rebound(check: Any) -> Any:
 
 @cache
 def _limited_scope(module: str) -> dict[str, Any]:
-    """Return the names of one of jsonschema's modules, its functions and those that it imports among them rebound."""
+    """Return the namespace of a jsonschema module, with its own functions and those that it imports rebound."""
     own = vars(sys.modules[module])
     scope = {**own, "re": _LimitedPatterns}
     for name, value in own.items():
@@ -377,18 +376,18 @@ def _limited_scope(module: str) -> dict[str, Any]:
 
 
 _LONGEST = 100_000  # characters of one object
-# Characters in all: each opening brace that nothing closes is read to the end of the text
+# Characters in total, as each unclosed brace is read to the end of the text.
 _MOST_READ = 300_000
 
 
 class SchemaEvaluationAssertion(Assertion):
-    """evaluation-schema: the schema that a test has for an answer in the mode `schema`; located at the schema."""
+    """evaluation-schema: the schema of a test for an answer in the mode `schema`; located at the schema."""
 
     value: WrittenSchema | None = None
     parsing: EvaluationParsing = "strict"
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the test's schema; an empty one has none."""
+        """Return the problems of the test's schema; an empty schema has none."""
         written = unless_empty(self.value)
         if written is None:
             return []
@@ -402,7 +401,7 @@ class SchemaEvaluationAssertion(Assertion):
 
 
 async def evaluate_text(text: str, schema: WrittenSchema | None, parsing: EvaluationParsing) -> Outcome:
-    """Return the verdict on a text by a schema that has no problems; an empty one evaluates nothing."""
+    """Return the verdict on a text by a schema without problems; an empty schema evaluates nothing."""
     written = unless_empty(schema)
     if written is None:
         return Outcome.not_evaluated("the test has no `evaluation_schema`")
@@ -416,7 +415,7 @@ async def evaluate_text(text: str, schema: WrittenSchema | None, parsing: Evalua
 
 
 def _hint(text: str, parsing: EvaluationParsing) -> str:
-    """Return a hint for an answer that has text around its JSON."""
+    """Return a hint for an answer with text around its JSON; empty for others."""
     if parsing == "tolerant":
         return ""
     try:
@@ -427,9 +426,9 @@ def _hint(text: str, parsing: EvaluationParsing) -> str:
 
 
 def loose_objects(text: str) -> Iterator[JsonValue]:
-    """Yield the objects in a text, outermost ones; at the end of the text missing braces are taken as written.
+    """Yield the outermost objects in a text; braces missing at the end of the text are added.
 
-    Keys without quotes, single quotes and commas too many are no mistakes here. A list is no object; those in it are.
+    Unquoted keys, single quotes and extra commas are accepted. Lists are skipped, but not the objects in them.
     """
     start = text.find("{")
     effort = _MOST_READ
@@ -445,7 +444,7 @@ def loose_objects(text: str) -> Iterator[JsonValue]:
 
 
 def _end_of(text: str, start: int) -> tuple[int, int]:
-    """Where what opens at `start` is closed, or the text or the limit ends, and how many braces are missing there."""
+    """Return where the brace at `start` closes, or the text or the limit ends, and how many braces are missing."""
     depth = 0
     last = min(start + _LONGEST, len(text))
     for place in range(start, last):
@@ -456,7 +455,7 @@ def _end_of(text: str, start: int) -> tuple[int, int]:
 
 
 def _read(written: str) -> JsonValue:
-    """Return the parsed value; None when there is none."""
+    """Return the value parsed as JSON, else the object or list parsed as YAML, else None."""
     try:
         return json.loads(written)
     except (ValueError, RecursionError):
@@ -479,7 +478,7 @@ class IsJsonAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the schema itself: it must be one, and refer only to itself."""
+        """Return the problems of the schema itself: it must be valid and refer only to itself."""
         problems: list[Problem] = []
         written = _schema_of(self)
         if isinstance(written, str) and context.rules.schema_is_template:
@@ -498,7 +497,7 @@ class IsJsonAssertion(Assertion):
         """Find the JSON and validate it; the reason lists the errors with their JSON paths.
 
         Raises:
-            CheckTimeoutError: it takes too long to say.
+            CheckTimeoutError: it takes too long.
         """
         written = _schema_of(self)
         if isinstance(written, str) and tools.rules.schema_is_template:
@@ -520,7 +519,7 @@ class IsJsonAssertion(Assertion):
 
 
 def _some_json(values: Iterator[JsonValue], schema: Schema | None) -> Outcome:
-    """Check that some JSON of an output matches; if none does, give the reason of the nearest one."""
+    """Check that one of the JSON values is valid; if none is, give the errors of the one with the fewest."""
     nearest: list[str] | None = None
     count = 0
     for value in values:

@@ -1,4 +1,4 @@
-"""JSON in a model's output, JSON Schemas as a config has them, and the tools that an output calls. Loads quickly."""
+"""JSON in a model's output, JSON Schemas in configs, and the tool calls in an output. Imports quickly."""
 
 import json
 import re
@@ -16,13 +16,13 @@ from geval_cli.specs.base import WrittenSchema
 
 _FENCE = compile_later(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(?P<content>.*?)^[ \t]*\1", re.DOTALL | re.MULTILINE)
 _OPENING = compile_later(r"""\{(?=\s*["}])|\[(?=\s*[]["{tfnNI0-9-])""")
-# Each takes time in proportion to the text; an answer with more broken brackets holds no JSON
+# Each attempt takes time proportional to the text; an answer with more broken brackets is not JSON.
 _MOST_TRIES = 1000
 Schema = dict[str, Any] | bool
 
 
 class FoundJson(Struct, frozen=True):
-    """A value and what it was in: "whole output", "code fence" or "larger text"."""
+    """A value and where it was found: "whole output", "code fence" or "larger text"."""
 
     value: JsonValue
     found_in: str
@@ -34,10 +34,10 @@ class _Candidate(Struct, frozen=True):
 
 
 def parse_strict_json(text: str) -> JsonValue:
-    """Return the value of a JSON text; NaN and Infinity are no JSON.
+    """Return the value of a JSON text; NaN and Infinity are refused.
 
     Raises:
-        ValueError: with line and column.
+        ValueError: the text is not JSON; the message has line and column.
     """
     try:
         return json.loads(text, parse_constant=_refuse_constant)
@@ -46,13 +46,13 @@ def parse_strict_json(text: str) -> JsonValue:
 
 
 def find_json(text: str) -> FoundJson:
-    """Return the JSON in a text: all of it, else the content of a code fence, else an object or a list within prose.
+    """Return the JSON in a text: the whole text, else the content of a code fence, else an object or list in the prose.
 
-    Of several, the longest counts, and of equally long ones the last. The JSON itself must be without mistakes, and no
-    part of a broken value is taken for the whole.
+    Of several, the longest is used, and of equally long ones the last. The JSON must be valid, and a part of a broken
+    value is never taken for the whole.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no JSON in the text.
     """
     try:
         return FoundJson(parse_strict_json(text), "whole output")
@@ -66,9 +66,9 @@ def find_json(text: str) -> FoundJson:
 
 
 def every_json(text: str) -> Iterator[JsonValue]:
-    """Yield every JSON object in a text, and every list that is all of it or all of a code fence.
+    """Yield every JSON object in a text, and every list that is the whole text or a whole code fence.
 
-    A list in prose (`[1]`) is more often a footnote than JSON. The members of a list that are objects follow it.
+    A list in prose (`[1]`) is more often a footnote than JSON. A list is followed by its members that are objects.
     """
     try:
         whole = parse_strict_json(text)
@@ -110,7 +110,7 @@ def _in_prose(text: str) -> Iterator[_Candidate]:
         try:
             value, end = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
-            # What was read before the mistake belongs to the broken value and is no value of its own.
+            # Skip what was read before the error: it is part of the broken value and not a value by itself.
             end = max(error.pos, start + 1)
         except (RecursionError, ValueError):  # nested too deeply, or a number of thousands of digits
             return
@@ -125,7 +125,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def parse_schema(written: WrittenSchema) -> Schema:
-    """Return the schema that a config means; text is JSON.
+    """Return the schema from a config; text is parsed as JSON.
 
     Raises:
         ValueError: the text is not JSON, or not an object or a boolean.
@@ -139,7 +139,7 @@ def parse_schema(written: WrittenSchema) -> Schema:
 
 
 def unless_empty(written: WrittenSchema | None) -> WrittenSchema | None:
-    """Return the schema, or None when it asks nothing: blank text, an object without keys, nothing at all."""
+    """Return the schema, or None if it is empty: blank text, an object without keys, or None."""
     is_empty = "".join(written.split()) in {"", "{}"} if isinstance(written, str) else written == {}
     return None if is_empty else written
 
@@ -147,13 +147,13 @@ def unless_empty(written: WrittenSchema | None) -> WrittenSchema | None:
 _FENCES = ("```", "~~~")
 _FLAT_CALLS = frozenset({"tool_use", "function_call"})
 _ARGUMENTS = ("arguments", "input", "args")
-_MOST_FAILURES = 1000  # each takes time in proportion to the text
+_MOST_FAILURES = 1000  # each takes time proportional to the text
 
 
 def called_tools(output: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    """Yield name and arguments of each tool that an output calls; None for arguments that are not known.
+    """Yield name and arguments of each tool that an output calls; None for unknown arguments.
 
-    What has a name and nothing else of a call is data, and no call.
+    A value with a name and no other sign of a call is data.
 
     Raises:
         UnjudgeableError: the output has too much broken JSON to be searched for calls.
@@ -164,7 +164,7 @@ def called_tools(output: JsonValue) -> Iterator[tuple[str, JsonValue]]:
 
 
 class ToolCall(Struct, frozen=True):
-    """A call of a tool. `is_sure`: more than a name says that it is one."""
+    """A tool call; `is_sure` if more than a name shows that it is one."""
 
     name: str
     arguments: JsonValue
@@ -172,10 +172,10 @@ class ToolCall(Struct, frozen=True):
 
 
 def calls_in(output: JsonValue) -> Iterator[ToolCall]:
-    """Yield what may be a call in an output.
+    """Yield everything in an output that may be a tool call.
 
     Raises:
-        UnjudgeableError: as `called_tools`.
+        UnjudgeableError: as for `called_tools`.
     """
     if not isinstance(output, str):
         yield from _calls_of(output)
@@ -191,7 +191,7 @@ def calls_in(output: JsonValue) -> Iterator[ToolCall]:
 def calls_beside(
     output: JsonValue, calls: Sequence[Mapping[str, JsonValue]]
 ) -> tuple[Mapping[str, JsonValue], ...]:
-    """Return the tool calls of an answer that its output does not tell already: none where it is nothing but calls."""
+    """Return an answer's tool calls, or nothing if its output consists of calls and already shows them."""
     if not calls:
         return ()
     values = [output]
@@ -199,7 +199,7 @@ def calls_beside(
         try:
             values = [parse_strict_json(output)]
         except ValueError:
-            try:  # the Responses API's calls, one a line
+            try:  # the Responses API's calls, one per line
                 values = [parse_strict_json(line) for line in split_lines(output.rstrip())]
             except ValueError:
                 return tuple(calls)
@@ -209,7 +209,7 @@ def calls_beside(
 
 
 def _calls_of(value: JsonValue) -> Iterator[ToolCall]:
-    """The calls in a value, as OpenAI, Anthropic and Google write them, or as a list of names of calls."""
+    """Yield the calls in a value, in the forms of OpenAI, Anthropic and Google, or in a list."""
     if isinstance(value, list):
         for item in value:
             yield from _calls_of_item(item)
@@ -244,7 +244,7 @@ def _call_in(value: JsonValue, *, is_sure: bool = False) -> Iterator[ToolCall]:
 
 
 def _arguments(written: JsonValue) -> JsonValue:
-    """Return arguments as data, which APIs write as text."""
+    """Return a call's arguments as data; APIs write them as JSON text."""
     if not isinstance(written, str):
         return written
     try:
@@ -254,10 +254,10 @@ def _arguments(written: JsonValue) -> JsonValue:
 
 
 def _blocks(text: str) -> Iterator[JsonValue]:
-    """Yield the JSON values in a text that begin and end with a line, outside of code fences.
+    """Yield the JSON values in a text that start and end with a line, outside code fences.
 
     Raises:
-        UnjudgeableError: too much of it is broken.
+        UnjudgeableError: the text has too much broken JSON.
     """
     decoder = json.JSONDecoder()
     place = 0
@@ -271,7 +271,7 @@ def _blocks(text: str) -> Iterator[JsonValue]:
             fence = "" if mark == fence else fence or mark
         elif line.startswith(("{", "[")):
             try:
-                # Each attempt may read to the end of the text: a limit on broken ones keeps the time linear.
+                # Each attempt may read to the end of the text; limiting the failures keeps the time linear.
                 value, stop = decoder.raw_decode(text, text.index(line[0], place))
             except (ValueError, RecursionError):
                 failures += 1

@@ -1,6 +1,6 @@
-"""Find who judges.
+"""Find the judge of an assertion.
 
-The provider is that of the nearest level that names one, else a default.
+It is the provider of the nearest level that names one, else a default.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,16 +14,16 @@ from geval_cli.specs.base import JurySpec, ProviderSpec
 from geval_cli.specs.promptfoo import JudgesSpec
 
 DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
-"""The judge when none is named."""
+"""The judge if the config names none."""
 
 DEFAULT_EMBEDDING = ProviderSpec(id="openai:embedding:text-embedding-3-large")
-"""The embedding provider when none is named."""
+"""The embedding provider if the config names none."""
 
 DEFAULT_MODERATION = ProviderSpec(id="openai:moderation")
-"""The moderator when none is named."""
+"""The moderation model if the config names none."""
 
 DEFAULT_SEARCH = ProviderSpec(id="openai:responses:gpt-4.1", config={"tools": [{"type": "web_search"}]})
-"""The judge with web search when none is named."""
+"""The judge with web search if the config names none."""
 
 _DEFAULTS: Mapping[str, ProviderSpec] = {
     TEXT: DEFAULT_JUDGE,
@@ -34,19 +34,19 @@ _DEFAULTS: Mapping[str, ProviderSpec] = {
 
 
 def kind_by_default(judge: ProviderSpec) -> str | None:
-    """Return the kind of a default judge; None for a judge that the config names."""
+    """Return the kind of a default judge; None for a judge named in the config."""
     return next((kind for kind, default in _DEFAULTS.items() if judge is default), None)
 
 
 def judge_provider(
     spec: ModelGradedAssertion, test: MergedTest, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec:
-    """Return the judge of an assertion: of the nearest level that names one of this kind.
+    """Return the judge of an assertion: the provider of the nearest level that names one of this kind.
 
-    `kind` is what it must answer with (`providers.base`).
+    `kind` is the kind of answer that is needed (`providers.base`).
 
     Raises:
-        UnjudgeableError: none is named, and there is none by default.
+        UnjudgeableError: none is named, and there is no default.
     """
     found = find_judge(spec, test, defaults, kind)
     if found is None:
@@ -57,7 +57,7 @@ def judge_provider(
 def find_judge(
     spec: ModelGradedAssertion, test: MergedTest, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec | None:
-    """Return the provider of `judge_provider`, or None where none is named."""
+    """Return the judge as `judge_provider` does, or None if there is none."""
     own = None if spec.provider is None else _as_kind(spec.provider, kind)
     if own is not None:
         return own
@@ -69,14 +69,14 @@ def find_judge(
 
 
 def members_of(judge: ProviderSpec) -> tuple[ProviderSpec, ...]:
-    """Return the judges of a jury, or the one judge."""
+    """Return the judges of a jury, or the single judge."""
     return judge.members if isinstance(judge, JurySpec) else (judge,)
 
 
 def judges_of(
     spec: ModelGradedAssertion, test: MergedTest, defaults: JudgeDefaults
 ) -> Iterator[ProviderSpec]:
-    """Yield every provider that judges for an assertion."""
+    """Yield every provider that acts as a judge for an assertion."""
     for kind in spec.judge_kinds:
         found = find_judge(spec, test, defaults, kind)
         if found is not None:
@@ -87,9 +87,9 @@ _CALLED = {EMBEDDING: "an embedding model", CLASSIFICATION: "a classifier", MODE
 
 
 def check_judge(spec: ModelGradedAssertion, context: CheckContext) -> Iterator[Problem]:
-    """Yield a problem for an assertion's own judge that answers with something else than the assertion needs.
+    """Yield a problem for an assertion's own judge if its kind of answer is not what the assertion needs.
 
-    promptfoo takes the default judge then, and says so.
+    promptfoo then uses the default judge, and says so.
     """
     own = spec.provider
     if own is None or isinstance(own, JudgesSpec) or not {TEXT, MODERATION} & set(spec.judge_kinds):
@@ -110,7 +110,7 @@ def check_judge(spec: ModelGradedAssertion, context: CheckContext) -> Iterator[P
 
 
 def check_writer(provider: ProviderSpec, role: str) -> Iterator[Problem]:
-    """Yield a problem for a model that must write text, in the given role, and returns vectors."""
+    """Yield a problem if a model that must write text, in the given role, is an embedding model."""
     if kind_of(provider.id) == EMBEDDING:
         message = f"`{provider.public_id}` is an embedding model: it returns vectors and cannot {role}"
         hint = "name a chat model; embedding models are for the `provider` of `similar`"
@@ -118,13 +118,13 @@ def check_writer(provider: ProviderSpec, role: str) -> Iterator[Problem]:
 
 
 def _as_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
-    """Return an assertion's own provider, which need not say its kind where there can be no doubt."""
+    """Return an assertion's own provider if it is, or can only be meant as, a model of this kind; else None."""
     if isinstance(provider, JurySpec):
         return provider if kind == TEXT else None
     if isinstance(provider, JudgesSpec):
         return _of_kind(provider, kind)
     if kind == CLASSIFICATION:
-        return provider  # anything that answers with scores of labels
+        return provider  # any provider that answers with scores of labels
     vendor, _, model = provider.id.partition(":")
     if kind == EMBEDDING and vendor == "local" and kind_of(provider.id) == TEXT:
         return provider.model_copy(update={"id": f"{vendor}:embedding:{model}"})
@@ -141,11 +141,11 @@ def _of_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
 
 
 DEFAULT_THRESHOLD = 0.5
-"""The lowest score that passes where an assertion about retrieval names none."""
+"""The default lowest passing score of assertions about retrieved context."""
 
 
 class ContextAssertion(ModelGradedAssertion):
-    """Base of the assertions about retrieved context."""
+    """The base of the assertions about retrieved context."""
 
     default_threshold = DEFAULT_THRESHOLD
 

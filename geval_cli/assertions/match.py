@@ -1,4 +1,4 @@
-"""Assertions on the text of an output: contains, equals, regex and their like, word-count."""
+"""Assertions on the text of an output: contains, equals, regex and the like, and word-count."""
 
 import asyncio
 import re
@@ -69,7 +69,7 @@ class TextListAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return the problems of the expected texts: none is given, or a template is broken."""
+        """Return the problems of the expected texts: none is given, a template is broken, or a text is empty."""
         problems: list[Problem] = []
         if not check_texts(self.value, self.place.child("value"), context, problems):
             return problems
@@ -82,7 +82,7 @@ class TextListAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Look for every text; the reason names those that are missing, or the one that was found."""
+        """Look for every text; the reason names those that are missing, or those that were found."""
         expected = _expected_texts(self, subject.test, tools.templates)
         ignores_case = self.base_type.startswith("i")
         folded = _folding(tools.rules) if ignores_case else str
@@ -100,7 +100,7 @@ class TextListAssertion(Assertion):
 
 
 def _always(spec: Assertion, place: Location | None, context: CheckContext) -> Problem:
-    """Return the warning that an assertion has an empty text to look for, so that it says nothing of any output."""
+    """Return a warning that an assertion looks for an empty text, so that its verdict is the same for every output."""
     ends = "fails" if spec.is_negated else "passes"
     message = (
         f"{spec.type} always {ends} ({context.where}): every output has the empty text that it looks for"
@@ -121,14 +121,14 @@ class EqualsAssertion(Assertion):
     value: Any = Field(description="The expected output; texts are templates. May be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the templates in `value`, in one test."""
+        """Return the problems of the templates in `value`, in one test."""
         problems: list[Problem] = []
         where = self.place.value("value")
         expected_data(self.value, lambda text: context.render(text, where, problems) or "", context.rules)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Compare with the rendered `value`: texts letter by letter, lists and mappings as JSON."""
+        """Compare with the rendered `value`: texts character by character, lists and mappings as JSON."""
         held = held_data(self.value, subject.test, tools.templates) if isinstance(self.value, str) else None
         if held is None and not isinstance(self.value, dict | list) and self.value is not None:
             expected = tools.templates.render(as_text(self.value), subject.test.variables)
@@ -144,7 +144,7 @@ class EqualsAssertion(Assertion):
 
 
 def expected_data(value: JsonValue, render: Callable[[str], str], rules: DialectRules) -> JsonValue:
-    """Return `value` rendered: all texts in it, or only those of a list, as the dialect has it."""
+    """Return `value` rendered: every text in it, or only the items of a list, depending on the dialect."""
     if rules.renders_mappings:
         return render_deep(value, render)
     if isinstance(value, list):
@@ -153,7 +153,7 @@ def expected_data(value: JsonValue, render: Callable[[str], str], rules: Dialect
 
 
 def is_same_json(one: JsonValue, other: JsonValue) -> bool:
-    """Return whether a value is the expected one as JSON: 1 is 1.0, true is no number, keys have no order."""
+    """Return whether a value equals the expected one as JSON: 1 equals 1.0, true is not 1, key order is ignored."""
     if isinstance(other, Filled) and is_same_json(one, other.held):
         return True
     if isinstance(one, bool) or isinstance(other, bool):
@@ -171,22 +171,22 @@ def _outcome(passed: bool, expected: str, nearly: str = "") -> Outcome:
 
 
 def _nearly(holds: Callable[[str, str], bool], output: str, value: str, does: str) -> str:
-    """Return what to say of a comparison that fails by what a reader cannot see: white space, or e and an accent."""
+    """Return a note for a comparison that fails only by what a reader cannot see: white space or accent encoding."""
     seen = (" ".join(unicodedata.normalize("NFC", text).split()) for text in (output, value))
     return f"; apart from white space and the encoding of accents, it {does}" if holds(*seen) else ""
 
 
 def is_javascript_pattern(pattern: str) -> bool:
-    """Return whether JavaScript knows every kind of group in a pattern: not `(?i)`, `(?P<name>...)` or `(?>...)`."""
+    """Return whether JavaScript supports every group in a pattern: not `(?i)`, `(?P<name>...)` or `(?>...)`."""
     return _FOREIGN_GROUP.search(_ESCAPED.sub("", pattern)) is None
 
 
 def python_pattern(pattern: str, *, is_unicode: bool = False) -> str:
-    r"""The pattern for the module `regex` that matches what `new RegExp(pattern)` matches in JavaScript.
+    r"""Return the pattern for the module `regex` that matches what `new RegExp(pattern)` matches in JavaScript.
 
-    Digits and words are ASCII, `$` is the very end, `.` stops at every line break, and escapes that JavaScript does not
-    know are the characters themselves. What is broken stays so. `is_unicode` is its flag `u`, by which `\p{L}` and
-    `\u{e9}` mean characters.
+    Digits and word characters are ASCII, `$` is the very end, `.` stops at every line break, and escapes unknown to
+    JavaScript stand for the characters themselves. A broken pattern stays broken. `is_unicode` is JavaScript's flag
+    `u`, under which `\p{L}` and `\u{e9}` stand for characters.
     """
     parts: list[str] = []
     place, in_class = 0, False
@@ -200,10 +200,12 @@ def python_pattern(pattern: str, *, is_unicode: bool = False) -> str:
                 written, place = re.escape(chr(int(found[1], 16))) if found[1] else found[0], found.end()
         elif in_class:
             in_class = sign != "]"
-            is_sign = sign == "-" and parts[-1] in _IN_CLASS.values()  # no range begins with many characters
+            is_sign = (
+                sign == "-" and parts[-1] in _IN_CLASS.values()
+            )  # \d or \w cannot begin a range, so the dash is literal
             written, place = (rf"\{sign}" if sign == "[" or is_sign else sign), place + 1
         elif sign == "[":
-            # The translated start of a class, the next position, and whether that is inside of the class.
+            # `[^]` matches everything in JavaScript, and `[]` nothing.
             if pattern.startswith("[^]", place):
                 written, place, in_class = r"[\s\S]", place + 3, False
             elif pattern.startswith("[]", place):
@@ -239,7 +241,7 @@ _ANY_CASE = " (case-insensitive)"
 
 
 class TextComparison(Struct, frozen=True):
-    """How a type compares (output, expected), and how its reason says that it holds or not."""
+    """How a type compares (output, expected), and how its reason says whether it holds."""
 
     holds: Callable[[str, str], bool]
     does: str
@@ -264,7 +266,7 @@ class TextAssertion(Assertion):
     value: str | int | float | bool = Field(description="The text or pattern to find; a template.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of one text assertion in one test: broken templates, a pattern that does not compile."""
+        """Return the problems of one text assertion in one test: broken templates, a pattern that does not compile."""
         text = as_text(self.value)
         if text and self.base_type != "regex" and not is_template(text):
             return []
@@ -302,7 +304,7 @@ class TextAssertion(Assertion):
         """Compare the output with the rendered `value`."""
         value = tools.templates.render(as_text(self.value), subject.test.variables)
         comparison = COMPARISONS[self.base_type]
-        if self.base_type == "regex":  # in a thread: it may take long on an output that no one foresaw
+        if self.base_type == "regex":  # in a thread: it may take long on an unforeseen output
             if not _is_known(value, tools.rules):  # it fails under `not-` too
                 return Outcome.of(self.is_negated, f'"{shortened(value)}" is not a valid JavaScript pattern')
             pattern = _pattern(value, tools.rules)
@@ -334,7 +336,7 @@ def _pattern(value: str, rules: DialectRules) -> str:
 
 
 class WordRange(ValueRules):
-    """How many words there may be."""
+    """The minimum and maximum number of words."""
 
     min: Annotated[int, Field(ge=0)] | None = Field(None, description="The smallest passing number of words.")
     max: Annotated[int, Field(ge=0)] | None = Field(None, description="The largest passing number of words.")
@@ -360,7 +362,7 @@ class WordCountAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of a number that is written as text: a broken template, or no whole number."""
+        """Return the problems of a number written as text: a broken template, or not a whole number."""
         problems: list[Problem] = []
         if isinstance(self.value, str):
             place = self.place.value("value")

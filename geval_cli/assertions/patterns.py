@@ -1,4 +1,4 @@
-"""Match a config's regular expressions against outputs, under limits of size and time, and stop what takes too long."""
+"""Match regular expressions from configs under limits of size and time, and stop work that takes too long."""
 
 import ctypes
 import math
@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 
 class _TimeUp(SystemExit):
-    """Raised within the work; nothing that handles errors takes it for one, and a thread may end by it."""
+    """Raised inside the work to stop it; as a SystemExit, it passes error handlers and ends a thread quietly."""
 
 
 def within(seconds: float, what: str, work: Callable[P, T], *args: P.args, **words: P.kwargs) -> T:
-    """Return what `work` returns, or raise what it raises. It runs in a thread, in which an exception stops it.
+    """Return what `work` returns, or raise what it raises. It runs in a thread, where an exception stops it when late.
 
-    That reaches only what runs Python code or waits; code in C must know a limit of its own.
+    That stops Python code and waiting; C code needs a limit of its own.
 
     Raises:
-        CheckTimeoutError: it takes longer; `what` names it.
+        CheckTimeoutError: the work, called `what` in the message, takes longer.
     """
     ended = allocate_lock()
     returned = list[T]()
@@ -42,16 +42,16 @@ def within(seconds: float, what: str, work: Callable[P, T], *args: P.args, **wor
 
     def run() -> None:
         try:
-            if not is_late:  # on a busy machine the thread may begin after its time is up
+            if not is_late:  # on a busy machine, the thread may start after its time is up
                 returned.append(work(*args, **words))
         except _TimeUp:
             pass
-        except BaseException as error:  # noqa: BLE001 - it is raised again where it was asked for
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
             raised.append(error)
         finally:
             ended.release()
 
-    # One of `threading` would tell of an exception that comes as it ends.
+    # A `threading.Thread` would print a traceback if the exception arrived while it ends.
     thread = start_new_thread(copy_context().run, (run,))
     try:
         is_over = ended.acquire(timeout=seconds)
@@ -62,7 +62,7 @@ def within(seconds: float, what: str, work: Callable[P, T], *args: P.args, **wor
     if not is_over:
         is_late = True
         with _silent_about_it():
-            # Again and again: a handler within may have caught it, or the thread has not begun.
+            # Repeatedly, because the work may have caught the exception, or the thread may not have started.
             for _ in range(max(int(seconds / _PATIENCE_S), _LEAST_TRIES)):
                 _stop(thread)
                 if ended.acquire(timeout=_PATIENCE_S):
@@ -76,7 +76,7 @@ def within(seconds: float, what: str, work: Callable[P, T], *args: P.args, **wor
 
 @contextmanager
 def _silent_about_it() -> Iterator[None]:
-    """Print nothing when the exception comes up in a finalizer, where Python can only tell of it."""
+    """Print nothing if the exception is raised in a finalizer, where Python can only report it."""
     before = sys.unraisablehook
     sys.unraisablehook = lambda told: None if told.exc_type is _TimeUp else before(told)
     try:
@@ -86,14 +86,14 @@ def _silent_about_it() -> Iterator[None]:
 
 
 def _stop(thread: int) -> None:
-    """Raise the exception in a thread, if it has begun and has not ended."""
+    """Raise the exception in a thread; no effect before it has started or after it has ended."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TimeUp))
 
 
 REGEX_TIMEOUT_S = 2.0
 MAX_LENGTH = 50_000
 MAX_SIZE = 200_000
-"""Of a pattern with its repetitions written out, which is how it is kept: each part takes about 300 bytes."""
+"""The size limit of a pattern with its repetitions written out, as it is in memory: about 300 bytes per character."""
 
 _QUICK = 200
 _SIMPLE_HINT = "write it without nested repetition, such as (a|aa)+"
@@ -105,7 +105,7 @@ def compiled(pattern: str, flags: int = 0) -> "regex.Pattern[str]":
     """Return a compiled pattern.
 
     Raises:
-        regex.error: it is broken, or too large: (((a{1000}){1000}){1000}) would take gigabytes.
+        regex.error: the pattern is broken or too large: (((a{1000}){1000}){1000}) would take gigabytes.
     """
     if len(pattern) > MAX_LENGTH:
         raise regex.error(f"it is longer than {MAX_LENGTH:,} characters")
@@ -114,7 +114,7 @@ def compiled(pattern: str, flags: int = 0) -> "regex.Pattern[str]":
     try:
         if len(pattern) <= _QUICK and "{" not in pattern:
             return regex.compile(pattern, flags)
-        # What the estimate does not see, the time limit stops.
+        # The time limit catches what the estimate of the size misses.
         return within(REGEX_TIMEOUT_S, "the pattern", regex.compile, pattern, flags)
     except (CheckTimeoutError, MemoryError) as error:
         raise regex.error(_TOO_LARGE) from error
@@ -123,11 +123,11 @@ def compiled(pattern: str, flags: int = 0) -> "regex.Pattern[str]":
 
 
 def _written_out(pattern: str) -> int:
-    """Return about how long a pattern is once `a{3}` is written as `aaa`; never much less than it is."""
-    if _MAY_HAVE_COMMENTS.search(pattern):  # anything may stand between a group and its repetition
+    """Return roughly the length of a pattern with `a{3}` written out as `aaa`; never much less than the real one."""
+    if _MAY_HAVE_COMMENTS.search(pattern):  # there may be anything between a group and its repetition
         return len(pattern) * math.prod(_number(digits) for digits in _COUNTS.findall(pattern))
-    groups: list[int] = [0]  # lengths of the groups that are open
-    last = 0  # of what a repetition would repeat
+    groups: list[int] = [0]  # lengths of the open groups
+    last = 0  # length of what a repetition would repeat
     position = 0
     while position < len(pattern):
         sign = pattern[position]
@@ -156,7 +156,7 @@ def _written_out(pattern: str) -> int:
 
 
 def _number(digits: str) -> int:
-    """Return how often at least something is repeated, or that it is far too often."""
+    """Return a minimum number of repetitions, at least 1; only the first nine digits count."""
     return max(1, int(digits.lstrip("0")[:9] or 0))
 
 
@@ -164,21 +164,21 @@ _MAY_HAVE_COMMENTS = regex.compile(r"\(\?[a-zA-Z0-9-]*(?:x|#)")
 _COUNTS = regex.compile(r"\{\s*(\d*)(?:,\d*)?\s*\}")
 _COUNT = regex.compile(r"(\d*)(?:,\d*)?\}")
 _CLASS = regex.compile(r"\^?\]?(?:\\.|[^\]\\\[({])*\]", regex.DOTALL)
-"""The rest of a class that holds nothing which would count outside of one."""
+"""The rest of a character class without anything that would count outside a class."""
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Return whether `pattern` matches somewhere in `text`. Other threads go on meanwhile.
+    """Return whether `pattern` matches anywhere in `text`. Other threads keep running meanwhile.
 
     Raises:
-        CheckTimeoutError: it takes too long to say; some patterns need exponential time on some texts.
+        CheckTimeoutError: it takes too long; some patterns need exponential time on some texts.
         UnjudgeableError: the pattern is broken or too large.
     """
     return _is_match(lambda found: found.search, pattern, text)
 
 
 def is_whole(pattern: str, text: str) -> bool:
-    """Return whether `pattern` matches all of `text`, in capitals or not. Raises as `is_found`."""
+    """Return whether `pattern` matches all of `text`, ignoring case. Raises the same errors as `is_found`."""
     return _is_match(lambda found: found.fullmatch, pattern, text, regex.IGNORECASE)
 
 

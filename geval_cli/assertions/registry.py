@@ -1,12 +1,12 @@
-"""Every type of assertion, and how any of them is checked before a run and judged in one.
+"""The registry of assertion types, and the functions that check an assertion before a run and judge with it.
 
-A class is imported on its first use, since some bring libraries that take long to load.
+A class is imported on first use, because some need libraries that take long to load.
 
-Hashes of what a judge is asked to rate, and by what, find ratings of earlier runs.
+Ratings of earlier runs are found by hashes of what a judge rates, and by which criterion.
 
-`criterion_key` stands for the judge, its wire parameters, the criterion and the way a score is made of ratings.
-`rating_key` adds the texts that are judged. Thresholds, weights and the names of metrics are in neither: they decide
-what a rating means, and not what it is.
+`criterion_key` covers the judge, its wire parameters, the criterion and how ratings become a score. `rating_key` adds
+the judged texts. Thresholds, weights and metric names are in neither, as they change what a rating means, not the
+rating itself.
 """
 
 import hashlib
@@ -49,15 +49,15 @@ CRITERION_KEY, RATING_KEY, JUDGED_FROM = "criterion_key", "rating_key", "judged_
 CRITERION_PARTS = "criterion_parts"
 
 STEPS = "evaluation_steps"
-"""The part of a criterion that a judge may have written, and that is not known before."""
+"""The part of a criterion that a judge may have written, so that it is not known in advance."""
 
 _PART_DIGITS = 8
 
 _VERSION = 1
-"""Raised when the meaning of the hashes changes, so that ratings of before are not taken for equal ones."""
+"""To be increased when the meaning of the hashes changes, so that ratings from before do not match."""
 
 OWN_HASHES = (CRITERION_KEY, CRITERION_PARTS, RATING_KEY)
-"""Members of a detail that hold nothing that anybody wrote."""
+"""The keys of a detail that hold only hashes, and no text written by a person or a model."""
 
 P_PASS, BORDERLINE = "p_pass", "borderline"
 _OF_THIS_RUN = (*OWN_HASHES, P_PASS, BORDERLINE)
@@ -75,9 +75,9 @@ def rating_keys(
     Args:
         spec: the assertion.
         subjects: the output that it judges, or all outputs that it compares.
-        tools: of the run.
-        detail: of a rating, for the evaluation steps that a judge wrote for it.
-        place: which of the compared outputs the rating is of.
+        tools: those of the run.
+        detail: the detail of the rating, with the evaluation steps that a judge wrote for it.
+        place: the index of the rated output among those compared.
     """
     criterion = criterion_key(spec, subjects[0], tools, detail)
     texts = [spec.judged_texts(subject, tools) for subject in subjects]
@@ -93,7 +93,7 @@ def rating_keys(
 def criterion_key(
     spec: ModelGradedAssertion, subject: Subject, tools: Tools, detail: Mapping[str, JsonValue]
 ) -> CriterionKey:
-    """Return the key of what an output is judged by; hashed once for all tests that share it."""
+    """Return the key of what an output is judged by; computed once for all tests that share it."""
     test = subject.test
     steps = _generated_steps(detail)
     sources = (spec.criterion_source(test, tools), spec, test.options, test.default_options)
@@ -112,7 +112,7 @@ def member_key(
     tools: Tools,
     detail: Mapping[str, JsonValue],
 ) -> CriterionKey:
-    """Return the key of what one judge of a jury rates by: the one that it would have if it judged alone."""
+    """Return the key of what one judge of a jury rates by, the same as if it judged alone."""
     test = subject.test
     steps = _generated_steps(detail)
     sources = (spec.criterion_source(test, tools), spec, test.options, test.default_options, judge)
@@ -147,7 +147,7 @@ def _key_of(
 def _votes_with_keys(
     spec: ModelGradedAssertion, subject: Subject, tools: Tools, detail: Mapping[str, JsonValue]
 ) -> list[JsonValue] | None:
-    """Return the votes of a jury, each with the key of its judge; None where one judge decides."""
+    """Return the votes of a jury, each with the key of its judge; None for a single judge."""
     votes = detail.get("judges")
     jury = spec.provider
     if not votes or not isinstance(jury, JurySpec):
@@ -171,7 +171,7 @@ def _facts_of(spec: ProviderSpec, tools: Tools) -> JsonValue:
 
 
 def judge_facts(judge: Judge) -> JsonValue:
-    """Return what of a judge decides its answers. Credentials are left out, so that a new key is the same judge."""
+    """Return what determines a judge's answers, without credentials, so that a new API key is not a new judge."""
     identity = identity_of(judge)
     if identity is None:
         return [judge.label, mask_config(dict(judge.provider_params))]
@@ -180,7 +180,7 @@ def judge_facts(judge: Judge) -> JsonValue:
 
 
 def judge_parts(judge: Judge) -> dict[str, str]:
-    """Return the parts of a key that say which judge it is, of a judge that judges alone."""
+    """Return the parts of a key that identify a judge that judges alone."""
     facts = judge_facts(judge)
     return {"judge": _short([facts[:-1]]), "params": _short([facts[-1]])}
 
@@ -188,7 +188,7 @@ def judge_parts(judge: Judge) -> dict[str, str]:
 def earlier_outcomes(
     spec: ModelGradedAssertion, subjects: Sequence[Subject], tools: Tools
 ) -> Sequence[Outcome] | None:
-    """Return the outcomes that the ratings of an earlier run give, in the order of `subjects`; None unless all do."""
+    """Return the outcomes from the ratings of an earlier run, in the order of `subjects`; None if any is missing."""
     outcomes = []
     for place in range(len(subjects)):
         found = _earlier_result(spec, subjects, tools, place)
@@ -206,7 +206,7 @@ def _earlier_result(
         key = result.detail.get(RATING_KEY)
         if key is None or result.status is Status.ERROR or result.score is None:
             continue
-        # The steps of that rating are taken as given: what counts is whether all else is the same.
+        # Assume the steps of the earlier rating, so that the keys differ only if anything else does.
         if criterion_key(spec, subjects[0], tools, result.detail).key != result.detail.get(CRITERION_KEY):
             continue
         if not spec.holds_again(result, subjects[0], tools):
@@ -217,7 +217,7 @@ def _earlier_result(
 
 
 def _as_judged(result: AssertionResult) -> Outcome:
-    """Return a stored result as the judge decided it, before `not-` turned it round."""
+    """Return a stored result as an outcome, before `not-` was applied."""
     detail = {name: value for name, value in result.detail.items() if name not in _OF_THIS_RUN}
     outcome = Outcome(
         status=result.status,
@@ -232,7 +232,7 @@ def _as_judged(result: AssertionResult) -> Outcome:
 
 
 def _generated_steps(detail: Mapping[str, JsonValue]) -> tuple[tuple[str, ...], ...]:
-    """Return the evaluation steps of a rating; of each criterion or judge where there are several."""
+    """Return the evaluation steps of a rating, or of each judge or criterion if there are several."""
     rated = detail.get("judges") or detail.get("parts") or [detail]
     return tuple(tuple(part.get("evaluation_steps") or ()) for part in rated)
 
@@ -250,9 +250,9 @@ _EXTRAS = "geval_cli.extras"
 
 
 class AssertionTypes(Mapping[str, type[Assertion]]):
-    """The class of each type, imported when it is looked up; names alone load nothing.
+    """The class of each type, imported on lookup; listing the names loads nothing.
 
-    Types of installed packages can be looked up too, where `takes_plugins`; what is counted are geval's own.
+    With `takes_plugins`, types from installed packages can be looked up too; iteration and length cover geval's own.
     """
 
     def __init__(self, classes: Mapping[str, str], *, takes_plugins: bool = False) -> None:
@@ -382,7 +382,7 @@ EVALUATION_TYPES = AssertionTypes(
         "evaluation-schema": f"{_HERE}.json_output:SchemaEvaluationAssertion",
     }
 )
-"""The assertions made from evaluation modes; no config can name them as a `type`."""
+"""The assertions created by evaluation modes; no config can name them as a `type`."""
 
 
 _JUDGE = "use g-eval, with criteria that say what to look for"
@@ -417,7 +417,7 @@ def advice_on(kind: str) -> str | None:
 
 
 def check_assertion(spec: Assertion, context: CheckContext) -> list[Problem]:
-    """Return every problem of one assertion in one test, those of the members of a set too."""
+    """Return every problem of one assertion in one test, including those of a set's members."""
     problems = [*_missing_libraries(spec), *spec.check(context)]
     if spec.metric is not None:
         context.render(spec.metric, partial(spec.place.value, "metric"), problems)
@@ -429,7 +429,7 @@ def check_assertion(spec: Assertion, context: CheckContext) -> list[Problem]:
 
 
 def _missing_libraries(spec: Assertion) -> Iterator[Problem]:
-    """Yield a problem where libraries of the type are not installed."""
+    """Yield a problem if a library that the type needs is not installed."""
     if any(find_spec(name) is None for name in spec.libraries):
         hint = f"install them {install_hint(spec.extra)}"
         yield Problem(
@@ -438,12 +438,12 @@ def _missing_libraries(spec: Assertion) -> Iterator[Problem]:
 
 
 def wants_logprobs(specs: Iterable[Assertion]) -> bool:
-    """Return whether an assertion needs the probabilities of the answer's tokens, which must be requested."""
+    """Return whether an assertion needs the answer's token probabilities, which must be requested."""
     return any(spec.needs_logprobs for spec in each_assertion(specs))
 
 
 def check_schema(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
-    """Return every problem of a JSON Schema that is outside assertions; `name` is how messages call it."""
+    """Return every problem of a JSON Schema outside assertions; `name` is how messages refer to it."""
     from geval_cli.assertions.json_output import schema_problems
 
     return schema_problems(written, name, place)
@@ -454,10 +454,10 @@ async def judge_row(
 ) -> Sequence[AssertionResult | GevalError]:
     """Return the results of one assertion on outputs that are compared, in the order of `members`.
 
-    An output that alone could not be judged has an error, of which the caller makes a result with status `error`.
+    An output that could not be judged has an error instead, which the caller turns into a result with status `error`.
 
     Raises:
-        GevalError: they could not be judged; the caller makes that results with status `error`.
+        GevalError: none could be judged; the caller turns that into results with status `error`.
     """
     subjects = [member.subject for member in members]
     outcomes = _earlier(spec, subjects, tools) or await spec.judge_row(members, tools)
@@ -473,9 +473,9 @@ async def judge_assertion(spec: Assertion, subject: Subject, tools: Tools) -> As
     """Return the result of one assertion on one output.
 
     Raises:
-        GevalError: it could not be judged; the caller makes that a result with status `error`.
+        GevalError: it could not be judged; the caller turns that into a result with status `error`.
     """
-    # Either is the outcome before `not-`, which `_result` applies.
+    # Both are outcomes before `not-`, which `_result` applies.
     known = _earlier(spec, [subject], tools)
     outcome = known[0] if known else await spec.judge(subject, tools)
     if not isinstance(outcome, Outcome):
@@ -484,7 +484,7 @@ async def judge_assertion(spec: Assertion, subject: Subject, tools: Tools) -> As
 
 
 def _earlier(spec: Assertion, subjects: Sequence[Subject], tools: Tools) -> Sequence[Outcome] | None:
-    """Return the outcomes that are known from an earlier run, so that no judge is needed."""
+    """Return the outcomes if they are known from an earlier run, so that no judge is needed; else None."""
     if not tools.earlier or not isinstance(spec, ModelGradedAssertion) or not subjects:
         return None
     return earlier_outcomes(spec, subjects, tools)
@@ -523,7 +523,7 @@ _MAX_TEXT = 100_000
 
 
 def _bounded(value: Any) -> Any:
-    """Return what is to be stored with long texts cut, which models wrote: nobody reads megabytes of reasons."""
+    """Return a value to be stored, with very long texts cut: models may write megabytes."""
     return value if len(encode_json(value)) <= _MAX_TEXT else _cut(value)
 
 
@@ -542,15 +542,15 @@ def _cut(value: Any) -> Any:
 def prefetch_requests(
     spec: Assertion, subject: Subject, tools: Tools
 ) -> Sequence[tuple[Judge, ModelRequest]]:
-    """Return the judge requests of the assertion that do not depend on the output; none if that is unclear."""
+    """Return the assertion's judge requests that do not depend on the output; none if they cannot be determined."""
     try:
         return tuple(spec.prefetch(subject, tools))
-    except GevalError:  # it is told where the output is judged
+    except GevalError:  # reported when the output is judged
         return ()
 
 
 def score_threshold(spec: Assertion) -> float | None:
-    """The lowest score that passes, as written, and 1 in strict mode; a limit on another scale (dollars) is none."""
+    """Return the lowest passing score as written, or 1 in strict mode; None for a limit on another scale (dollars)."""
     if getattr(spec, "strict_mode", False):
         return 1.0
     return None if not spec.threshold_is_score else getattr(spec, "threshold", None)

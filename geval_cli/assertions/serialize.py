@@ -1,4 +1,4 @@
-"""Serialize specs as config: every short form written out, each key in its first spelling."""
+"""Serialize specs as config, with every short form written out and each key in its preferred spelling."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -9,7 +9,7 @@ from geval_cli.specs.base import JurySpec, ProviderSpec, Spec, ToolSet, spelling
 
 
 def serialize(spec: Spec) -> dict[str, JsonValue]:
-    """Return the mapping that reads as an equal spec; keys that were not given are left out."""
+    """Return a mapping that reads as an equal spec; keys that were not set are left out."""
     if isinstance(spec, RubricBandSpec):
         if spec.low == spec.high:
             return {"score": spec.low, "description": spec.description}
@@ -22,12 +22,12 @@ def serialize(spec: Spec) -> dict[str, JsonValue]:
 
 
 def _plain(value: object) -> JsonValue:
-    if isinstance(value, JurySpec):  # a config has the list of its judges
+    if isinstance(value, JurySpec):  # in a config, a jury is a list of judges
         return [serialize(member) for member in value.members]
     if isinstance(value, Spec):
         return serialize(value)
     if isinstance(value, ToolSet):
-        # Tools as a config has them; those that are functions are in files, and stay there.
+        # Tools in the form that a config has; tools that are functions are in files and left out.
         written: dict[str, JsonValue] = {
             "definitions": [
                 {
@@ -55,14 +55,13 @@ def _plain(value: object) -> JsonValue:
 
 
 def _listed(items: Sequence[object]) -> Iterator[JsonValue]:
-    """Yield the items of a list; g-evals that were made of one assertion with `dimensions` become that one again."""
+    """Yield the items of a list; g-evals made from one assertion with `dimensions` are merged into one again."""
     made: list[GEvalFields] = []
     for item in items:
         if isinstance(item, GEvalFields) and item.dimensions is not None:
             made.append(item)
             if len(made) == len(item.dimensions):
-                # The assertion of which `parts` has one for each dimension, with a threshold of each that
-                # needs its own.
+                # Rebuild the assertion that `parts` was called on; a dimension gets a threshold if it differs.
                 written = {item.dimension: item.threshold for item in made[0].dimensions or ()}
                 shared = next(
                     (part.threshold for part in made if written[part.dimension or ""] is None), None

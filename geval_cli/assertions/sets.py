@@ -1,4 +1,4 @@
-"""Assertions that hold others, or wait for a person: assert-set, human."""
+"""Assertions that contain others or wait for a person: assert-set, human."""
 
 from pydantic import AliasChoices, Field
 
@@ -14,7 +14,7 @@ class HumanAssertion(Assertion):
     value: str | None = Field(None, description="What the reviewer should look at.")
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Not evaluated."""
+        """Return an outcome that is not evaluated."""
         return Outcome.not_evaluated("a person has to judge this")
 
 
@@ -37,7 +37,7 @@ class AssertSet(Assertion):
         return self.assertions
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Judge all members side by side. Without a threshold each of them must pass."""
+        """Judge all members concurrently. Without a threshold, each of them must pass."""
         results = tuple(await tools.judge_each(self.assertions, subject))
         verdict = verdict_of(results, self.threshold)
         return Outcome(

@@ -1,4 +1,4 @@
-"""The steps of an agent before its answer: the trace that a test brings, else the tools that the answer calls."""
+"""The steps of an agent before its answer: the test's trace, or the tools that the answer calls."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,11 +12,11 @@ _TOOL_KEYS = ("tools", "functions")
 
 
 def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
-    """Return the steps that led to an output; None where nothing is known of them.
+    """Return the steps that led to an output; None if nothing is known about them.
 
-    The trace of a test belongs to the output that the test brings. Of an answer of a model, the steps are the tools
-    that were called, else those that it calls, those of earlier turns first; a model that had tools and called none has
-    a trace without steps.
+    A test's trace belongs to the output that comes with the test. For a model's answer, the steps are the recorded
+    calls of the test's tools or, without those, the calls in earlier turns and in the answer itself; a model that had
+    tools and called none has an empty trace.
     """
     if subject.called is not None:
         return subject.called
@@ -32,7 +32,7 @@ def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
 
 
 def brings_trace(subject: Subject) -> bool:
-    """Return whether all steps are known: tools were called, or the test has a trace and its output is its own."""
+    """Return whether all steps are known: the test has tools, or both the trace and the output come with the test."""
     if subject.called is not None:
         return True
     return subject.test.trace is not None and subject.response is None and subject.provider is None
@@ -42,7 +42,7 @@ def known_trace(subject: Subject, asked_by: str) -> tuple[TraceStep, ...]:
     """Return the trace of an output.
 
     Raises:
-        UnjudgeableError: nothing is known of it, and `asked_by` needs it.
+        UnjudgeableError: nothing is known about it, and `asked_by` needs it.
     """
     steps = trace_of(subject) if subject.rules.traces_from_answers or brings_trace(subject) else None
     if steps is None:
@@ -61,24 +61,24 @@ def known_trace(subject: Subject, asked_by: str) -> tuple[TraceStep, ...]:
 
 
 def trace_of_given(test: MergedTest) -> tuple[TraceStep, ...] | None:
-    """Return the trace of the output that a test brings, as far as it is known before a run."""
+    """Return the trace of the output that comes with a test, as far as it is known before a run."""
     return trace_of(Subject(test, test.output, ""))
 
 
 def called_steps(output: JsonValue) -> Iterator[TraceStep]:
-    """Yield a step for each tool that an output calls, in any of the forms in which models write calls."""
+    """Yield a step for each tool call in an output, in any of the forms in which models write calls."""
     if isinstance(output, str) and '"name"' not in output:
         return
     try:
         found = list(called_tools(output))
-    except UnjudgeableError:  # too much broken JSON: there are no calls that a program would carry out
+    except UnjudgeableError:  # too much broken JSON to be tool calls
         return
     for name, arguments in found:
         yield TraceStep(TOOL, name, arguments)
 
 
 def _steps_in_turns(turns: Sequence[Turn]) -> Iterator[TraceStep]:
-    """Yield the tools that were called in a conversation, with what each gave back where a later turn says so."""
+    """Yield the tool calls of a conversation, each with its result if a later turn has it."""
     given = {turn.tool_call_id: turn.content for turn in turns if turn.tool_call_id is not None}
     for turn in turns:
         for call in turn.tool_calls:
@@ -90,9 +90,10 @@ def _steps_in_turns(turns: Sequence[Turn]) -> Iterator[TraceStep]:
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Return whether a whole name fits a pattern with `*` and `?`, whatever the case; in linear space, without regexes.
+    """Return whether a whole name matches a pattern with `*` and `?`, ignoring case.
 
-    A wrong turn goes back to the last star alone, so the time is at most the product of the lengths.
+    It takes linear space and no regular expressions. Backtracking goes only to the last star, so the time is at most
+    the product of the lengths.
     """
     name, pattern = name.casefold(), pattern.casefold()
     at, place, star, kept = 0, 0, -1, 0

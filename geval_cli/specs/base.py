@@ -1,9 +1,9 @@
-"""The base of all models of a config's parts, bounds, and the models of a provider, a turn, a trace and a tool.
+"""The base class of all models for parts of a config, value bounds, and models of providers, turns, traces and tools.
 
-Types and values are told in plain words: what a key takes, what was found instead, and what the writer probably meant.
+Types and values are described in plain words: what a key takes, what was found instead, what the user probably meant.
 
-Parameters of models that vendors agree on have their names and types here. What else is in a provider's `config` is
-sent as well: vendors add parameters every month.
+The model parameters that vendors agree on have their names and types here. Anything else in a provider's `config` is
+sent as well, because vendors add parameters every month.
 """
 
 import json
@@ -29,7 +29,7 @@ from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 
 
 class ValueKind(Struct, frozen=True):
-    """The kind of a parameter's value: in words, as a test, and as a JSON Schema."""
+    """The kind of a parameter's value: described in words, as a check, and as a JSON Schema."""
 
     expected: str
     is_valid: Callable[[Any], bool]
@@ -110,7 +110,7 @@ _NAMES: tuple[tuple[ValueKind, str], ...] = (
 )
 
 WIRE_SETTINGS: Mapping[str, ValueKind] = {name: kind for kind, names in _NAMES for name in names.split()}
-"""Each known parameter with what it takes."""
+"""The known model parameters, and the kind of value that each takes."""
 
 
 _IDS_KEPT = 64
@@ -119,14 +119,14 @@ Score = Annotated[float, Field(ge=0, le=1)]
 SampleCount = Annotated[int, Field(ge=1, le=1000)]
 EvaluationParsing = Literal["strict", "tolerant"]
 WrittenSchema = dict[str, Any] | bool | str
-"""A JSON Schema as a config may have it: written out, or as JSON text."""
+"""A JSON Schema as a config may have it: as a mapping or boolean, or as JSON text."""
 
 
 _masked = lru_cache(maxsize=_IDS_KEPT)(mask_text)  # every result shows the id of its provider
 
 
 class Spec(BaseModel):
-    """A part of a config. `place` knows the file, line and column of the part and of each of its keys."""
+    """A part of a config; `place` knows the file, line and column of the part and of each of its keys."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -156,7 +156,7 @@ class ProviderSpec(Spec):
 
     @property
     def fingerprint(self) -> bytes:
-        """The same for specs that say the same. It holds what they hold, keys too."""
+        """Return bytes that are equal for equal specs. They contain the spec's values, including API keys."""
         return encode_json([self.id, self.label, self.config])
 
     def __repr_args__(self) -> Iterable[tuple[str, str]]:
@@ -164,7 +164,7 @@ class ProviderSpec(Spec):
 
     @property
     def public_id(self) -> str:
-        """The id without the keys that may be in it (`http://...?api_key=***`), as everybody may see it."""
+        """Return the id with any keys in it masked (`http://...?api_key=***`), safe to show to anyone."""
         return _masked(self.id)
 
     @property
@@ -174,24 +174,24 @@ class ProviderSpec(Spec):
 
 
 class FunctionSpec(ProviderSpec):
-    """A model that is a function or a client of the program that made the suite; no config can name one."""
+    """A model that is a function or client of the program that built the suite; configs cannot name one."""
 
     function: Any = Field(exclude=True, repr=False)
 
     @property
     def fingerprint(self) -> bytes:
-        """As that of any provider, but two functions are never the same."""
+        """Return the fingerprint as for any provider, but different for every function."""
         return encode_json([self.id, self.label, self.config, id(self.function)])
 
 
 class JurySpec(ProviderSpec):
-    """Several judges in the place of one. It answers nothing itself: `members` do."""
+    """Several judges instead of one. The jury itself is never called; its `members` are."""
 
     members: tuple[ProviderSpec, ...] = ()
 
 
 CALIBRATED = "calibrated"
-"""The word for `threshold` where the calibration file has the number, and for `combine` where it has the weights."""
+"""The value of `threshold` or `combine` that takes the threshold or the weights from the calibration file."""
 
 
 class JuryRulesSpec(Spec):
@@ -226,19 +226,19 @@ class EarlyStopSpec(Spec):
 
 
 Samples = int | EarlyStopSpec
-"""How many ratings to ask for: a number, or at most a number."""
+"""How many ratings to request: a number, or a maximum."""
 
 UPTO = "upto:"
-"""Stands before the number in `--samples upto:20`."""
+"""The prefix of the number in `--samples upto:20`."""
 
 
 def samples_of(written: int | str | None) -> Samples | None:
-    """Return what `--samples` means: a number, or `upto:` and a number, which was checked."""
+    """Return the value of `--samples`: a number, or `upto:` and a number; it must have been validated."""
     return EarlyStopSpec(upto=int(written.removeprefix(UPTO))) if isinstance(written, str) else written
 
 
 class RubricPromptSpec(Spec):
-    """Both prompts of a judge with criteria, each a template."""
+    """The two prompts of a judge with criteria, each a template."""
 
     steps: str | None = Field(
         None, description="The prompt that generates evaluation steps; text or file://."
@@ -248,7 +248,7 @@ class RubricPromptSpec(Spec):
 
 @cache
 def spellings(model: type[Spec]) -> Mapping[str, str]:
-    """Return every key that a mapping of this kind may have, with the field that it means; best spelling first."""
+    """Return every key that a mapping for this model may have, with its field; the preferred spelling comes first."""
     found: dict[str, str] = {}
     for name, info in model.model_fields.items():
         if name == "place":
@@ -315,7 +315,7 @@ class PromptSpec(Spec):
 
     @property
     def effective_mode(self) -> EvaluationMode | None:
-        """How answers are evaluated; criteria without a mode mean `llm`."""
+        """Return how answers are evaluated; criteria without a mode imply `llm`."""
         if self.evaluation_mode is None and self.evaluation_criteria is not None:
             return "llm"
         return self.evaluation_mode
@@ -367,7 +367,7 @@ class TestOptionsSpec(Spec):
 DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhd])")
 
 Duration = Annotated[str, Field(pattern=rf"^(?:{DURATION.pattern})$")]
-"""A time as configs have it: 90s, 45m, 26h, 2d."""
+"""A duration as written in configs: 90s, 45m, 26h, 2d."""
 
 
 class BatchSpec(Spec):
@@ -440,7 +440,7 @@ def describe_value(value: JsonValue) -> str:
 
 
 def mismatch_hint(annotation: Any, value: JsonValue) -> str:
-    """Return a hint for the writer of `value`, or ""."""
+    """Return a hint on how to correct `value`, or ""."""
     bases = [_unwrap(option) for option in _options(annotation)]
     choices = [choice for base, _ in bases if get_origin(base) is Literal for choice in get_args(base)]
     kinds = {base for base, _ in bases}
@@ -468,7 +468,7 @@ def mismatch_hint(annotation: Any, value: JsonValue) -> str:
 
 
 def annotation_at(info: FieldInfo, path: tuple[str | int, ...]) -> Any:
-    """Return the annotation of what is at `path` inside a field: the item type of its list, for an index."""
+    """Return the annotation at `path` inside a field; for an index, the type of the list's items."""
     annotation: Any = info
     for part in path:
         for option in _options(annotation):
@@ -487,7 +487,7 @@ def annotation_at(info: FieldInfo, path: tuple[str | int, ...]) -> Any:
 
 
 def spec_in(info: FieldInfo) -> "type[Spec] | None":
-    """Return the spec that a mapping in this field is; None where it is anything else."""
+    """Return the spec class that a mapping in this field is read as; None if there is not exactly one."""
     bases = [_unwrap(option)[0] for option in _options(info)]
     specs = [base for base in bases if isinstance(base, type) and issubclass(base, Spec)]
     return specs[0] if len(specs) == 1 else None
@@ -522,7 +522,7 @@ def limits_of(metadata: list[Any]) -> dict[str, float]:
 
 
 def field_options(annotation: Any) -> list[tuple[Any, dict[str, float]]]:
-    """Return the alternatives that a field or annotation allows, each with its bounds; None is left out."""
+    """Return the alternative types of a field or annotation, each with its bounds; None is left out."""
     return [_unwrap(option) for option in _options(annotation)]
 
 
@@ -642,10 +642,11 @@ class ToolSet(Struct, frozen=True):
     """The tools of a test.
 
     Attributes:
-        definitions: as a model is told of them.
+        definitions: the definitions sent to the model.
         functions: the Python file of each tool that is a function.
-        named_functions: whether the config names any, also where they may not be read.
-        simulator: who answers in place of the others; `world` is what it is told, a template.
+        simulator: the model that answers in place of the other tools.
+        world: what the simulator is told, a template.
+        named_functions: whether the config names functions, even if they may not be read.
     """
 
     place: SourcePath

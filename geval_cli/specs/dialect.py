@@ -1,7 +1,7 @@
-"""Whose rules a config follows: geval's own, or promptfoo's. A dialect is one record of declared flags.
+"""The rules that a config follows: geval's own, or promptfoo's. A dialect is one record of declared flags.
 
-The reader of a config sets the record once (`Suite.rules`), and from there it travels with the templates, the subjects
-and the providers. Code asks for a flag that says what is to be done, never for the name of the dialect.
+The config's reader sets the record once (`Suite.rules`), and the templates, subjects and providers carry it from there.
+Code checks the flag for the behaviour in question, never the name of the dialect.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from geval_cli.errors import Severity
 
 
 class Dialect(StrEnum):
-    """The names of the dialects, as configs and the command line write them."""
+    """The names of the dialects, as written in configs and on the command line."""
 
     GEVAL = "geval"
     PROMPTFOO = "promptfoo"
 
 
 class DialectRules(Struct, frozen=True, eq=False):
-    """Rules of a dialect. The defaults are geval's; another dialect declares where it differs.
+    """The rules of a dialect. The defaults are geval's; another dialect declares its differences.
 
-    The docstring of a flag says what holds where it is true.
+    The docstring of a flag describes what is true if the flag is set.
 
-    There is one record for each dialect, so that records are compared by identity.
+    There is one record per dialect, so records are compared by identity.
     """
 
     name: Dialect
@@ -33,105 +33,105 @@ class DialectRules(Struct, frozen=True, eq=False):
     # How a config is read.
 
     unknown_keys: Severity = Severity.ERROR
-    """How bad a key is that no one knows."""
+    """The severity of an unknown key."""
     skips_null: bool = False
-    """A key without a value is as if it were not there, and not a mistake."""
+    """A key without a value counts as missing, and is not a mistake."""
     suspects_bare_paths: bool = True
-    """A text that is the path of an existing file is taken for a forgotten `file://`."""
+    """A text that is the path of an existing file is reported as a forgotten `file://`."""
     marks_images: bool = True
-    """An image in a test is a marker with its hash to templates and programs; otherwise a data URL."""
+    """Templates and programs see an image in a test as a marker with its hash; otherwise as a data URL."""
     judges_by_kind: bool = False
-    """A judge may be a mapping with a provider for each kind of judgement."""
+    """A judge may be a mapping with one provider per kind of judgement."""
     compares_in_pairs: bool = True
     """`pairwise` is a type of assertion, which only geval has."""
     is_editable: bool = True
-    """The editor of the web page knows the form of the config."""
+    """The editor on the web page supports the form of the config."""
     is_exportable: bool = True
-    """A suite can be written as one file that stands alone."""
+    """A suite can be exported as a single self-contained file."""
 
     # Templates.
 
     template_language: Literal["strict", "nunjucks"] = "strict"
-    """In strict templates an undefined name is an error; in nunjucks it is empty, and values are JavaScript's."""
+    """In strict templates, an undefined name is an error; in nunjucks it is empty, and values are JavaScript's."""
     nested_variables: bool = False
-    """Variables may name other variables."""
+    """Variables may refer to other variables."""
     prompts_spell_chats: bool = False
-    """The text of a prompt may be a chat as JSON or YAML, and stands between a test's prefix and suffix."""
+    """A prompt's text may be a chat in JSON or YAML, and goes between a test's prefix and suffix."""
     renders_params: bool = False
-    """Tools, functions and formats of a request are templates."""
+    """The tools, functions and formats in a request are templates."""
     code_is_template: bool = False
     """Code in a config is rendered before it runs."""
     schema_is_template: bool = False
-    """A JSON Schema that is written as text is rendered."""
+    """A JSON Schema written as text is rendered."""
     renders_mappings: bool = True
-    """`equals` renders texts at any depth of the expected data; otherwise only the entries of a list."""
+    """`equals` renders texts at any depth of the expected data; otherwise only the items of a list."""
     http_templates: bool = False
-    """All of an HTTP provider's request is a template; otherwise it has placeholders only."""
+    """An HTTP provider's whole request is a template; otherwise it only has placeholders."""
 
     # Providers.
 
     odd_params: Severity = Severity.ERROR
-    """How bad a model parameter is that has the wrong type, or a key that is nearly a known one."""
+    """The severity of a model parameter of the wrong type, or of a key that looks like a typo."""
     adds_params: bool = False
-    """Models are sent the parameters that promptfoo adds to those of the config, and none that it leaves out."""
+    """Requests have the parameters that promptfoo adds to those of the config, without those that it drops."""
     tells_programs: bool = False
-    """Programs that answer are told their options, and which test and prompt a request comes from."""
+    """Programs that answer receive their options, and the test and prompt that a request comes from."""
     echo_finish_reason: str | None = "stop"
     """The finish reason of an `echo` provider."""
     keeps_data: bool = False
-    """Data that a program or an HTTP API answers with is the output; otherwise its JSON text is."""
+    """Data returned by a program or an HTTP API is the output as such; otherwise its JSON text is."""
     parses_schema_answers: bool = False
-    """An answer that a JSON Schema was asked for is data before any transform sees it."""
+    """An answer requested with a JSON Schema is parsed before any transform sees it."""
 
     # Judging.
 
     geval_threshold: float = 0.5
-    """The threshold of a g-eval that names none."""
+    """The default threshold of a g-eval."""
     geval_takes_text_prompt: bool = True
-    """A `rubricPrompt` that is one text is for g-evals, too."""
+    """A `rubricPrompt` given as a single text applies to g-evals too."""
     names_geval_by_criteria: bool = True
-    """A g-eval without `metric` is summed up under the name of its criteria."""
+    """A g-eval without `metric` is aggregated under the name of its criteria."""
     data_as_text: Literal["python", "javascript"] = "python"
-    """Whose JSON an output that is data becomes where its text is judged: `json.dumps`, or `JSON.stringify`."""
+    """How an output that is data becomes text to be judged: as by `json.dumps`, or as by `JSON.stringify`."""
     patterns: Literal["python", "javascript"] = "python"
-    """Whose regular expressions `regex` takes."""
+    """The kind of regular expressions in `regex`."""
     folds_case: bool = True
-    """`icontains` takes `STRASSE` and `straße` for one text, as Unicode does; otherwise it compares small letters."""
+    """`icontains` treats `STRASSE` and `straße` as equal, as Unicode does; otherwise it compares in lower case."""
     lists_refusals: bool = False
     """`is-refusal` looks for promptfoo's phrases anywhere in the output; otherwise for patterns in its first lines."""
     finds_loose_json: bool = False
-    """`contains-json` finds objects as YAML reads them; otherwise every value that is strict JSON."""
+    """`contains-json` also finds objects that only YAML can read; otherwise only strict JSON values."""
     assumes_rubric_pass: bool = False
-    """A judge's reply to a rubric that lacks `pass` passes; otherwise it is no verdict."""
+    """A judge's reply to a rubric passes if it has no `pass`; otherwise it is unreadable."""
     missing_class_is_zero: bool = False
-    """A class that a classifier does not name scores 0; otherwise that is an error."""
+    """A class that a classifier does not return scores 0; otherwise that is an error."""
     code_failures_fail: bool = False
-    """Code that raises or gives no verdict fails the output, also under `not-`; otherwise it leaves it unjudged."""
+    """Code that raises or returns no verdict fails the output, also under `not-`; otherwise it is not judged."""
     calls_given_functions: bool = True
-    """An assertion whose JavaScript gives a function has it called; otherwise that is no verdict."""
+    """If an assertion's JavaScript returns a function, it is called; otherwise that is not a verdict."""
     traces_from_answers: bool = True
-    """The tools that an answer calls are the trace of a test that has none."""
+    """The tools that an answer calls are the trace of a test without one."""
     negates_scores: bool = True
-    """`not-` inverts the scores of code and of tool calls; otherwise the verdict alone."""
+    """`not-` inverts the scores of code and of tool calls; otherwise only the verdict."""
     metadata_as_given: bool = False
-    """Code finds `context.metadata` only where the provider gave some; otherwise it is always a mapping."""
+    """`context.metadata` in code exists only if the provider returned some; otherwise it is always a mapping."""
     context_from_answer: bool = False
-    """`contextTransform` sees the answer as it was before the transforms of the test and of the assertion."""
+    """`contextTransform` receives the answer before the transforms of the test and of the assertion."""
     scoring_functions: bool = False
-    """A test's own function may make the verdict of what its assertions said."""
+    """A test's own function may derive the verdict from the results of the assertions."""
 
     # Rows of results.
 
     judges_output_variable: bool = True
     """The variable `output` of a test is an output to be judged."""
     credits_given_outputs: bool = False
-    """The provider of a column stands for an output that the test brings."""
+    """An output that comes with the test is attributed to the provider of its column."""
     labels_rows_by_column: bool = False
-    """A row names the provider of its column, whoever answered."""
+    """A row shows the provider of its column, whichever provider answered."""
 
 
 DEFAULT_RULES = DialectRules(Dialect.GEVAL)
-"""geval's own rules, which hold where no config says otherwise."""
+"""geval's own rules, which apply unless a config says otherwise."""
 
 PROMPTFOO_RULES = DialectRules(
     Dialect.PROMPTFOO,

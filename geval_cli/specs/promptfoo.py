@@ -1,4 +1,4 @@
-"""Define the parts that only promptfoo configs have: options of a test, filters of a provider, judges by kind."""
+"""The parts that only promptfoo configs have: options of a test, filters of a provider, judges by kind."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +13,15 @@ from geval_cli.specs.dialect import PROMPTFOO_RULES, DialectRules
 
 
 class PromptfooTestOptions(Spec):
-    """How a test is run, besides its inputs and its assertions.
+    """The options of how a test is run, apart from its inputs and assertions.
 
-    `params` go to the model with each request; `file_params` names those whose value is in a file. With
-    `output_replaces_answer` no model is asked: the test's own output is judged. `made_vars` are the variables that a
-    program makes, with the program. These four are found out, the others are written as keys.
+    These four attributes are derived; the others are keys of the config.
+
+    Attributes:
+        params: sent to the model with each request.
+        file_params: the names of the parameters whose value is in a file.
+        output_replaces_answer: no model is called, and the test's own output is judged.
+        made_vars: the variables that programs produce, each with its program.
     """
 
     __test__ = False  # not a pytest class
@@ -39,9 +43,9 @@ class PromptfooTestOptions(Spec):
     made_vars: dict[str, str] = Field(default_factory=dict)
 
     def over(self, below: "PromptfooTestOptions") -> "PromptfooTestOptions":
-        """Return these options, and those of `below` where these are unset; parameters are merged.
+        """Return these options, completed by those of `below` where unset; parameters are merged.
 
-        An empty prefix or suffix says nothing, as in rows of a table that has a column for them.
+        An empty prefix or suffix counts as unset, as in rows of a table with a column for them.
         """
         others = {"place", "params", "file_params"}
         others |= {name for name in ("prefix", "suffix") if not getattr(self, name)}
@@ -52,15 +56,18 @@ class PromptfooTestOptions(Spec):
 
 
 EXEC_PREFIX = "exec:"
-"""Begins a prompt that a command makes."""
+"""The prefix of a prompt that a command produces."""
 
 
 class NamedPromptSpec(PromptSpec):
-    """A prompt with all the names by which tests and providers may choose it.
+    """A prompt with all names by which tests and providers can select it.
 
-    With `made_by` a program makes its text for each case: `file://` with a path and perhaps a function, or `exec:` with
-    a command that runs in `folder`; `sees_conversation` says that it asks for former turns. `params` go to the model
-    with each request, and to the program as `config`; `file_params` names those whose value is in a file.
+    Attributes:
+        made_by: the program that produces the text for each case: `file://` with a path and optionally a function, or
+            `exec:` with a command that runs in `folder`.
+        sees_conversation: whether the prompt uses earlier turns.
+        params: sent to the model with each request, and to the program as `config`.
+        file_params: the names of the parameters whose value is in a file.
     """
 
     names: tuple[str, ...] = ()
@@ -72,7 +79,7 @@ class NamedPromptSpec(PromptSpec):
 
 
 class EnvProviderSpec(ProviderSpec):
-    """A provider with environment values of its own, which win over those of the config."""
+    """A provider with its own environment values, which take precedence over those of the config."""
 
     rules: ClassVar[DialectRules] = PROMPTFOO_RULES
 
@@ -80,7 +87,7 @@ class EnvProviderSpec(ProviderSpec):
 
     @property
     def fingerprint(self) -> bytes:
-        """As of any provider; with other environment values it is another one."""
+        """Return the fingerprint as for any provider; different environment values make it different."""
         return super().fingerprint + (encode_json(self.env) if self.env else b"")
 
 
@@ -92,7 +99,7 @@ def own_env_of(spec: ProviderSpec) -> dict[str, str]:
 class FilteredProviderSpec(EnvProviderSpec):
     """A provider that answers only some of the prompts, or whose answers are transformed.
 
-    `prompts` are labels or ids of prompts; None means all of them. `file_params` names the keys of `config` whose value
+    `prompts` are labels or ids of prompts; None means all of them. `file_params` are the keys of `config` whose value
     is in a file.
     """
 
@@ -102,13 +109,13 @@ class FilteredProviderSpec(EnvProviderSpec):
 
 
 class JudgesSpec(EnvProviderSpec):
-    """A judge for texts, with providers for other kinds of judgement beside it: `embedding`, `classification`, ..."""
+    """A judge of texts, and providers for other kinds of judgement: `embedding`, `classification`, ..."""
 
     by_kind: Mapping[str, ProviderSpec] = Field(default_factory=dict)
 
 
 class PromptfooOptions(RunOptionsSpec):
-    """Options of the run that promptfoo configs may hold. Paths of `outputs` are relative to the current folder."""
+    """Options of the run that promptfoo configs may have. Paths in `outputs` are relative to the current folder."""
 
     repeats: Annotated[int, Field(ge=1, le=10_000)] | None = None
     uses_cache: bool | None = None
@@ -118,12 +125,12 @@ class PromptfooOptions(RunOptionsSpec):
 
 
 JUDGE_KINDS = ("text", "embedding", "classification", "moderation")
-"""The kinds of judgement that a provider map names."""
+"""The kinds of judgement that a map of providers may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateFilter:
-    """A filter of templates: its name, and `file://` with the whole path of its JavaScript."""
+    """A template filter: its name, and `file://` with the absolute path of its JavaScript."""
 
     name: str
     written: str
