@@ -1,1 +1,1 @@
-"""Documents: YAML and JSON with positions, files, environment values, secrets, problems in words."""
+"""Documents: YAML and JSON with positions, files, environment values, secrets, and problems as text."""

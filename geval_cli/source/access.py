@@ -1,7 +1,7 @@
-"""Decide what a config may read, run and reach: one object, handed to everything that reads, runs or sends.
+"""Decide what a config may read, run and reach: one object, passed to everything that reads, runs or sends.
 
-There is no variable that says it for all: whoever opens a file, runs code or sends a request for a config was given
-the config's `Access`, from the first byte that is read of it to the last request of its run.
+There is no global setting: whatever opens a file, runs code or sends a request for a config is passed the config's
+`Access`, from the first byte that is read of it to the last request of its run.
 """
 
 import os
@@ -32,11 +32,11 @@ class Access(Struct, frozen=True):
     """The permissions of a config.
 
     Attributes:
-        folders: files are read in these and below them only, links followed first; None for anywhere.
-        runs_code: whether code and programs that it names are run.
-        reads_environment: whether it may ask for environment values.
-        reaches_any_host: whether it may name addresses of its own; else only vendors are asked, where they live.
-        vouched: fingerprints of the providers that the user named beside the config, and answers for.
+        folders: files may be read only in these and below, after links are resolved; None for anywhere.
+        runs_code: whether the code and programs that it names may run.
+        reads_environment: whether it may use environment values.
+        reaches_any_host: whether it may name its own addresses; else only vendors are called, at their own addresses.
+        vouched: fingerprints of the providers that the user named beside the config, and so vouches for.
     """
 
     folders: tuple[Path, ...] | None = None
@@ -47,31 +47,31 @@ class Access(Struct, frozen=True):
 
     @property
     def is_untrusted(self) -> bool:
-        """Return whether the config is untrusted, as `--untrusted` says."""
+        """Return whether the config is untrusted, as with `--untrusted`."""
         return not self.reads_environment
 
     def vouches_for(self, spec: NamedProvider) -> bool:
-        """Return whether a provider is the user's own word: it is in no config, and the user named it."""
+        """Return whether the user vouches for a provider: it is in no config, and the user named it."""
         return spec.place.value() is None and spec.fingerprint in self.vouched
 
     def require_code(self, what: str) -> None:
-        """Raise CodeFailedError when no code may be run; `what` would be."""
+        """Raise CodeFailedError if code may not be run; `what` names the code in the message."""
         if not self.runs_code:
             raise CodeFailedError(f"{what} runs code, which {self.refuser} not allow", hint=TRUST_HINT)
 
     def require_host(self, what: str) -> None:
-        """Raise UnjudgeableError when no address of the config's own may be asked; `what` would be."""
+        """Raise UnjudgeableError if the config may not name its own addresses; `what` names what would send to one."""
         if not self.reaches_any_host:
             message = f"{what} sends outputs to another server, which {self.refuser} not allow"
             raise UnjudgeableError(message, hint=TRUST_HINT)
 
     @property
     def refuser(self) -> str:
-        """Return who does not allow it, with the verb of the sentence."""
+        """Return who refuses, with the verb of the sentence: `--untrusted does`."""
         return "--untrusted does" if self.is_untrusted else "this server does"
 
     def is_outside(self, path: Path) -> bool:
-        """Return whether `path`, with all its links followed, may not be read, or cannot be followed."""
+        """Return whether `path`, with all its links resolved, may not be read, or cannot be resolved."""
         if self.folders is None:
             return False
         try:
@@ -81,14 +81,14 @@ class Access(Struct, frozen=True):
         return not any(target.is_relative_to(folder) for folder in self.folders)
 
     def require_inside(self, path: Path) -> None:
-        """Raise OutsideError when `path` may not be read."""
+        """Raise OutsideError if `path` may not be read."""
         if self.is_outside(path):
             raise OutsideError(path, self)
 
     def require_same(self, stream: BinaryIO, path: Path) -> None:
-        """Raise OutsideError when `stream`, opened as `path`, is not what `path` means and may be read.
+        """Raise OutsideError if `stream`, opened as `path`, is not the file that `path` names, or may not be read.
 
-        A name may be made to mean another file between the moment it is looked at and the moment it is opened.
+        A name may be made to point to another file between the check and the opening.
         """
         if self.folders is None:
             return
@@ -100,7 +100,7 @@ class Access(Struct, frozen=True):
             raise OutsideError(path, self)
 
     def outside_problem(self, path: Path, asked_at: Location | None) -> Problem:
-        """Return the problem of a file that may not be read. It says nothing of whether there is one."""
+        """Return the problem of a file that may not be read, without revealing whether it exists."""
         if not self.is_untrusted:
             hint = "serve a folder that holds both, or start the server with --allow-code if you trust every config"
             return Problem(f"`{path}` is outside the served folder", asked_at, hint)
@@ -109,11 +109,11 @@ class Access(Struct, frozen=True):
 
 
 TRUSTED = Access()
-"""Everything is allowed: the user's own config, and what the user names on the command line."""
+"""Everything is allowed: for the user's own config, and for what the user names on the command line."""
 
 
 class OutsideError(OSError):
-    """A file lies where its config may not read."""
+    """A file is outside the folders that its config may read."""
 
     def __init__(self, path: Path, access: Access) -> None:
         super().__init__(f"{path} may not be read")
@@ -121,12 +121,12 @@ class OutsideError(OSError):
         self.access = access
 
     def problem(self, asked_at: Location | None) -> Problem:
-        """Return the problem of it, placed at `asked_at`."""
+        """Return the error as a problem, located at `asked_at`."""
         return self.access.outside_problem(self.path, asked_at)
 
 
 def untrusted_access(folders: Iterable[Path], vouched: frozenset[bytes] = frozenset()) -> Access:
-    """Return the access of an untrusted config: to read in `folders` and below, and to call known vendors."""
+    """Return the access of an untrusted config: it may read in `folders` and below, and call known vendors."""
     return Access(
         _resolved(folders),
         runs_code=False,
@@ -137,12 +137,12 @@ def untrusted_access(folders: Iterable[Path], vouched: frozenset[bytes] = frozen
 
 
 def access_in(folder: Path, vouched: frozenset[bytes] = frozenset()) -> Access:
-    """Return the access of a config that a server serves from `folder`: to read in it and below, and run no code."""
+    """Return the access of a config that is served from `folder`: it may read in it and below, but run no code."""
     return Access(_resolved([folder]), runs_code=False, vouched=vouched)
 
 
 def environment_problem(name: str, location: Location | None) -> Problem:
-    """Return the problem of an untrusted config that asks for an environment value."""
+    """Return the problem of an untrusted config that uses an environment value."""
     message = f"the environment variable `{name}` is read, which --untrusted does not allow"
     return Problem(
         message, location, "write the value itself; providers read their keys from their own variables"
@@ -154,7 +154,7 @@ def _resolved(folders: Iterable[Path]) -> tuple[Path, ...]:
 
 
 _STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-"""How the shell hands over what another command writes: `--env-file <(...)`."""
+"""How a shell passes the output of another command: `--env-file <(...)`."""
 
 
 class SpecialFileError(OSError):
@@ -162,7 +162,7 @@ class SpecialFileError(OSError):
 
 
 def open_regular(path: Path, access: Access) -> BinaryIO:
-    """Return the file at `path`, open for reading. Raises OSError, also for what is no file or may not be read."""
+    """Return the file at `path`, open for reading. Raises OSError, also if it is no regular file or may not be read."""
     access.require_inside(path)
     stream = open(path, "rb", opener=regular_only)  # noqa: SIM115 - the caller closes it
     try:
@@ -174,10 +174,10 @@ def open_regular(path: Path, access: Access) -> BinaryIO:
 
 
 def regular_only(name: str, flags: int) -> int:
-    """Return an opener, for `open`, of files and of nothing else."""
+    """Open a regular file, or a pipe that a shell passed, and return its descriptor; an opener for `open`."""
     if name.startswith(_STREAMS):
         return os.open(name, flags)
-    # Without the flag, opening a pipe waits until somebody writes into it.
+    # Without the flag, opening a pipe waits until another process writes to it.
     descriptor = os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):

@@ -1,4 +1,4 @@
-"""A program that is run once, and what goes wrong with a user's code."""
+"""Run a program once, and the errors of a user's code."""
 
 import asyncio
 import os
@@ -11,11 +11,11 @@ from pathlib import Path
 from geval_cli.source.access import Access
 
 _LAST_BYTES_S = 1.0
-_SHOWN = 2_000  # characters of what a program complains about
+_SHOWN = 2_000  # characters of a program's stderr
 
 
 class ScriptError(Exception):
-    """The user's code raised, or gave back what is no JSON. `detail` is its traceback."""
+    """The user's code raised an exception, or returned something other than JSON. `detail` is its traceback."""
 
     def __init__(self, message: str, *, detail: str = "") -> None:
         super().__init__(message)
@@ -23,24 +23,24 @@ class ScriptError(Exception):
 
 
 class ScriptCrashError(ScriptError):
-    """The process ended instead of answering. `detail` is the end of what it wrote to stderr."""
+    """The process ended instead of answering. `detail` is the end of its stderr."""
 
 
 class ScriptTimeoutError(ScriptError):
-    """The call took longer than it may, and was stopped."""
+    """The call took longer than allowed, and was stopped."""
 
 
 async def kill_child(child: asyncio.subprocess.Process) -> None:
-    """Kill `child` and, where sessions exist and it leads one, its own children; then wait for its end."""
+    """Kill `child` and, where sessions exist and it leads one, its own children; then wait for it to end."""
     if sys.platform == "win32":
         with suppress(ProcessLookupError):
             child.kill()
     else:
-        # Also after its end: what it started may still hold the pipes.
+        # Also after it has ended: its children may still hold the pipes.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
-    # communicate() reads the pipes to their end, so that their transports are closed with the process. What it started
-    # in another session may hold them open for ever, so they are closed from this side at last.
+    # communicate() reads the pipes to the end, so that their transports are closed with the process. Processes started
+    # in another session may hold them open forever, so they are finally closed from this side.
     with suppress(ConnectionError, ValueError, RuntimeError, TimeoutError):
         await asyncio.wait_for(child.communicate(), _LAST_BYTES_S)
     child._transport.close()  # type: ignore[attr-defined]  # there is no public way
@@ -55,13 +55,13 @@ async def run_command(
     env: Mapping[str, str] | None,
     timeout_s: float,
 ) -> str:
-    """Run the program and return its output, without the space around it.
+    """Run the program and return its output, without surrounding white space.
 
     Raises:
-        CodeFailedError: no program may be run.
-        ScriptError: it cannot be started, or complains and prints nothing.
-        ScriptCrashError: it ended with another status than 0.
-        ScriptTimeoutError: it did not end within `timeout_s`.
+        CodeFailedError: programs may not be run.
+        ScriptError: it cannot be started, or printed only to stderr.
+        ScriptCrashError: it exited with a status other than 0.
+        ScriptTimeoutError: it did not finish within `timeout_s`.
     """
     name = arguments[0]
     access.require_code(f"`{name}`")
@@ -73,7 +73,7 @@ async def run_command(
             stderr=asyncio.subprocess.PIPE,
             cwd=folder,
             env=None if env is None else dict(env),
-            # A session of its own, so that its children can be ended with it, and Ctrl-C reaches only geval.
+            # A session of its own, so that its children can be killed with it, and Ctrl-C reaches only geval.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:

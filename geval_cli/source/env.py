@@ -32,8 +32,8 @@ ENV_EXPRESSION = compile_later(
     r"(?:\|\s*default\(\s*(?P<default>'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")\s*\)\s*)?-?\}\}"
 )
 _LIKE_AN_EXPRESSION = compile_later(r"\{\{-?\s*env\s*[.\[](?:[^}]|\}(?!\}))*\}\}")
-# These say where the clouds' libraries find a machine's credentials: in files that may name programs to run, or other
-# servers to ask.
+# These tell cloud libraries where to find a machine's credentials: in files that may name programs to run, or other
+# servers to contact.
 _OF_THE_MACHINE = frozenset(
     {
         "AWS_CONFIG_FILE",
@@ -45,18 +45,18 @@ _OF_THE_MACHINE = frozenset(
     }
 )
 _AWS_ADDRESSES = "AWS_ENDPOINT_URL"
-"""How variables begin that say where signed requests go."""
-# Values that went into the config are hidden in messages. A short one (`1`, `true`) is in every message.
+"""The prefix of variables that say where signed requests go."""
+# Values that went into the config are hidden in messages, except short ones (`1`, `true`) that occur everywhere.
 _MIN_HIDDEN = 6
 
 
 def parse_env_file(text: str, file: str) -> dict[str, str]:
-    r"""The assignments in a `.env` file: KEY=VALUE, `export`, quotes (also over several lines), `#` comments.
+    r"""Return the assignments in a `.env` file: KEY=VALUE, `export`, quotes (also over several lines), `#` comments.
 
     Double quotes know \n, \r, \t and escape any other character; single quotes know no escapes.
 
     Raises:
-        ConfigError: every line that is none of these. The lines themselves are not shown: they may hold keys.
+        ConfigError: one problem per line that is none of these. The lines themselves are not shown: they may hold keys.
     """
     values: dict[str, str] = {}
     problems: list[Problem] = []
@@ -81,7 +81,7 @@ def parse_env_file(text: str, file: str) -> dict[str, str]:
 
 
 def _parse_assignment(lines: list[str], index: int) -> tuple[str, str, int] | None:
-    """Name, value and the number of lines that they take."""
+    """Return the name, the value and the number of lines of an assignment; None if it is not one."""
     line = lines[index]
     found = _ASSIGNMENT.match(line)
     if not found:
@@ -104,26 +104,27 @@ def _parse_assignment(lines: list[str], index: int) -> tuple[str, str, int] | No
 def gather_env(
     process: Mapping[str, str], *, base_dir: Path, env_file: Path | None, access: Access
 ) -> dict[str, str]:
-    """Return the process environment, and under it what the env files say.
+    """Return the process environment, supplemented by the values of env files.
 
     Args:
-        process: never overridden by a file.
+        process: the process environment, never overridden by a file.
         base_dir: the config's folder, where a `.env` may be.
         env_file: from the command line; it must exist.
-        access: the config's; an untrusted folder is not looked into, and what files found set is `settable`.
+        access: the config's; if untrusted, no `.env` is looked for; of one that is found, only what is `settable`
+            is used.
 
     Raises:
-        ConfigError: `env_file` cannot be read, or one of the files has a line that is no assignment.
+        ConfigError: `env_file` cannot be read, or one of the files has a line that is not an assignment.
     """
     values: dict[str, str] = {}
     problems: list[Problem] = []
-    # An untrusted folder may hold a .env file that sends everything elsewhere.
+    # An untrusted folder may contain a .env file that sends all requests elsewhere.
     found = () if access.is_untrusted else (Path(ENV_FILE_NAME), base_dir / ENV_FILE_NAME)
     for path in (*found, env_file):
         if path is None or (path is not env_file and not path.is_file()):
             continue
         try:
-            # None of these was named by the config.
+            # The config names none of these, so they are trusted.
             found_values = parse_env_file(read_text(path, TRUSTED), str(path))
             values |= found_values if path is env_file else settable(found_values, access)
         except ConfigError as error:
@@ -134,7 +135,7 @@ def gather_env(
 
 
 def settable(values: Mapping[str, str], access: Access) -> dict[str, str]:
-    """Return those of `values` that a config may set, or a file beside it: all, if it may run code."""
+    """Return those of `values` that a config, or a file beside it, may set: all of them if it may run code."""
     return {
         name: value
         for name, value in values.items()
@@ -143,25 +144,25 @@ def settable(values: Mapping[str, str], access: Access) -> dict[str, str]:
 
 
 def unknown_expression(text: str) -> str:
-    """Return the first expression of an env value that `EnvValues` does not fill in; "" where there is none."""
+    """Return the first env expression that `EnvValues` does not fill in; "" if there is none."""
     found = (match[0] for match in _LIKE_AN_EXPRESSION.finditer(text))
     return next((expression for expression in found if not ENV_EXPRESSION.fullmatch(expression)), "")
 
 
 class EnvValues:
-    """Fills `{{ env.NAME }}` and `{{ env.NAME | default('text') }}` into strings; any other template stays as it is."""
+    """Fills `{{ env.NAME }}` and `{{ env.NAME | default('text') }}` into strings; other templates are unchanged."""
 
     def __init__(
         self, values: Mapping[str, str], *, needs_keys: bool = True, access: Access = TRUSTED
     ) -> None:
-        """Without `needs_keys`, a key that is not set is no problem: nobody is going to see it."""
+        """Without `needs_keys`, a key that is not set is no problem: `***` takes its place, as it will not be used."""
         self.values = values
         self.access = access
         self._needs_keys = needs_keys
         self._used: set[str] = set()
 
     def fill(self, value: JsonValue, place: SourcePath, problems: list[Problem]) -> JsonValue:
-        """`value` with every env expression in it replaced; an undefined name adds a problem."""
+        """Return `value` with every env expression in it replaced; an undefined name adds a problem."""
         if isinstance(value, str):
             return self._fill_text(value, place, problems) if ENV_MARK in value and "{{" in value else value
         if isinstance(value, dict):
@@ -171,11 +172,11 @@ class EnvValues:
         return value
 
     def literal(self, value: JsonValue) -> JsonValue:
-        """Return a value in which nothing is filled in, such as a table's, for whoever reads it here: as it is."""
+        """Return a value in which nothing is to be filled in, such as a table's: here, unchanged."""
         return value
 
     def hide(self, problem: Problem) -> Problem:
-        """Return the problem without any value that came from the environment."""
+        """Return the problem with all values masked that came from the environment."""
         message, hint = problem.message, problem.hint
         for value in self._used:
             message, hint = message.replace(value, "***"), hint.replace(value, "***")

@@ -1,6 +1,6 @@
-"""Reading files that a config names: every way in which that fails becomes a problem with a place and a way out.
+"""Read files that a config names: every way in which that can fail becomes a problem with a location and a hint.
 
-Texts may name several (wildcards, folders, sheets), and a suite is identified by hashes of all of them.
+A text may name several files (wildcards, folders, sheets), and a suite is identified by hashes of all of them.
 """
 
 import errno
@@ -37,16 +37,16 @@ MAX_PAGES = 2_000
 
 
 def pdf_text(content: bytes, path: Path, asked_at: Location | None, *, max_characters: int) -> str:
-    """Return the text of all pages, an empty line between them.
+    """Return the text of all pages, separated by blank lines.
 
     Args:
-        content: of the file.
-        path: what messages call it.
+        content: the content of the file.
+        path: the name of the file in messages.
         asked_at: where the config names it.
         max_characters: more text than this is a problem.
 
     Raises:
-        ConfigError: one problem: the package is missing, the file is broken, locked or too long, or holds no text.
+        ConfigError: one problem: the package is missing, or the file is broken, locked, too long or without text.
     """
     package = _package(path, asked_at)
     try:
@@ -81,7 +81,7 @@ _BROKEN = (
     OSError,
     AssertionError,
 )
-"""Further errors that openpyxl raises on broken files."""
+"""Further errors that a parser may raise on broken files."""
 
 
 def _package(path: Path, asked_at: Location | None) -> Any:
@@ -100,7 +100,7 @@ def _too_long(path: Path, limit: str, asked_at: Location | None) -> Problem:
 
 @contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """Silence the package's warnings about oddities of a file that it can read all the same."""
+    """Silence the package's warnings about oddities in a file that it can read nonetheless."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -115,7 +115,7 @@ FILE_PREFIX = "file://"
 MAX_CONFIG_BYTES = 64 * 1024 * 1024
 MAX_TEXT_BYTES = 16 * 1024 * 1024
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Of a line of .jsonl, or a row of .csv: files of any size are read so, and each is in memory as a whole."""
+"""The maximum of a line of .jsonl or a row of .csv: such files may be of any size, but each line is in memory."""
 _KEPT_FILES = 64
 _KEPT_CHARACTERS = 4 * 1024 * 1024
 _HASH_CHUNK = 1024 * 1024
@@ -123,32 +123,32 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def as_reference(path: str) -> str:
-    """Return the path of a file as a reference, which it may be already."""
+    """Return a path as a `file://` reference, unless it is one already."""
     return path if is_file_reference(path) else f"{FILE_PREFIX}{path}"
 
 
 def is_file_reference(value: object) -> TypeGuard[str]:
-    """Return whether a config value asks for the content of a file."""
+    """Return whether a config value refers to the content of a file."""
     return isinstance(value, str) and value.startswith(FILE_PREFIX)
 
 
 def read_document(
     path: Path, access: Access, *, asked_at: Location | None = None, prefix: str = ""
 ) -> Document:
-    """Return the content of a YAML or (by its name) JSON file, with positions.
+    """Return the content of a YAML or JSON file (by its extension), with positions.
 
     Raises:
-        ConfigError: the file cannot be read (placed at `asked_at`) or its content is broken.
+        ConfigError: the file cannot be read (located at `asked_at`), or its content is broken.
     """
     text = read_text(path, access, asked_at=asked_at, max_bytes=MAX_CONFIG_BYTES)
     return parse_document(text, path, prefix=prefix)
 
 
 def parse_document(text: str, path: Path, *, prefix: str = "") -> Document:
-    """Parse `text` as the content of the YAML or (by its name) JSON file `path`, which is not read.
+    """Parse `text` as the content of the YAML or JSON file `path` (by its extension), which is not read.
 
     Raises:
-        ConfigError: it is broken.
+        ConfigError: the content is broken.
     """
     if path.suffix.lower() == ".json":
         return read_json(text, str(path), prefix=prefix)
@@ -161,7 +161,7 @@ def read_text(
     """Return the UTF-8 text of a file, without a byte order mark.
 
     Raises:
-        ConfigError: one problem, placed at `asked_at`, or in the file itself when nothing asked for it.
+        ConfigError: one problem, located at `asked_at`, or in the file itself if that is None.
     """
     content = _read_bytes(path, access, asked_at, max_bytes)
     try:
@@ -181,7 +181,7 @@ def read_text(
 
 
 def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Problem:
-    """Why a file could not be opened, with what to do about it."""
+    """Return the problem of a file that could not be opened, with a hint."""
     if isinstance(error, OutsideError):
         return error.problem(asked_at)
     if isinstance(error, FileNotFoundError):
@@ -197,10 +197,10 @@ def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Probl
 
 
 def hash_file(path: Path, access: Access, *, max_bytes: int | None = None) -> str:
-    """Return the SHA-256 of a file's content in hexadecimal, read piece by piece.
+    """Return the SHA-256 of a file's content in hexadecimal, reading it in chunks.
 
     Raises:
-        OSError: it cannot be read, or is larger than `max_bytes`, which is seen before it is read.
+        OSError: it cannot be read, or is larger than `max_bytes`, which is checked before reading.
     """
     digest = hashlib.sha256()
     with open_regular(path, access) as stream:
@@ -220,7 +220,7 @@ _SEVERAL_FILES = compile_later(r"[^\s{}<>|\"']+(?:/|\.\w+)")
 
 
 def is_bare_path(value: JsonValue, base_dir: Path, access: Access) -> TypeGuard[str]:
-    """Return whether a text is the path of a file that is there, so that `file://` was probably forgotten before it."""
+    """Return whether a text is the path of an existing file, so that `file://` was probably forgotten before it."""
     if not isinstance(value, str) or "." not in value or _FILE_NAME.fullmatch(value) is None:
         return False
     path = base_dir / value
@@ -231,13 +231,13 @@ def is_bare_path(value: JsonValue, base_dir: Path, access: Access) -> TypeGuard[
 
 
 def matching_names(pattern: str, folder: Path) -> set[str]:
-    """Return the names, relative to `folder`, that fit a wildcard: `*` no hidden ones, `**` folders in no linked one.
+    """Return the names, relative to `folder`, that match a wildcard: `*` skips hidden ones, `**` follows no links.
 
-    Each folder is looked at once for each part of the pattern, however many ways lead to it: `glob` walks them all,
-    and with a few `**`, or with two links to the folder that they are in, that takes for ever.
+    Each folder is listed once per part of the pattern, however many ways lead to it: `glob` walks all of them, which
+    takes forever with a few `**`, or with two links to the folder that contains them.
 
     Raises:
-        ValueError: through links, the parts before the last one fit too many folders.
+        ValueError: through links, the parts before the last one match too many folders.
     """
     parts = [part for part in pattern.split("/") if part and part != "."]
     found = {"/" if pattern.startswith("/") else ""}
@@ -260,7 +260,7 @@ def matching_names(pattern: str, folder: Path) -> set[str]:
 
 
 def _below(parents: set[str], folder: Path, *, with_files: bool) -> set[str]:
-    """`parents` and all visible folders below them, and with `with_files` what is in these."""
+    """Return `parents` and all visible folders below them; with `with_files`, the visible entries of these instead."""
     found, pending = set(parents), list(parents)
     files = set()
     while pending:
@@ -286,7 +286,7 @@ def _entries(folder: Path) -> list[str]:
 
 
 def is_bare_pattern(value: JsonValue, base_dir: Path, access: Access) -> TypeGuard[str]:
-    """Return whether a text is a folder with `/` behind it, or a wildcard, for which there are files."""
+    """Return whether a text is an existing folder with `/` after it, or a wildcard that matches files."""
     if not isinstance(value, str) or _SEVERAL_FILES.fullmatch(value) is None:
         return False
     if value.startswith("/") or ".." in value or access.is_outside(base_dir / value.partition("*")[0]):
@@ -309,10 +309,10 @@ class SourceFiles:
         self._documents: OrderedDict[Path, Document] = OrderedDict()
 
     def resolve(self, reference: str, asked_at: Location | None) -> Path:
-        """Return the path that a `file://` reference means.
+        """Return the path that a `file://` reference names.
 
         Raises:
-            ConfigError: the path is empty or is made by a template, which is not known before the run.
+            ConfigError: the path is empty, may not be read, or contains a template, which is unknown before the run.
         """
         name = reference.removeprefix(FILE_PREFIX)
         if not name.strip() or "\0" in name:
@@ -326,18 +326,18 @@ class SourceFiles:
         return path
 
     def text(self, reference: str, asked_at: Location | None) -> str:
-        """Return the text of a `file://` reference, without the line break at its end.
+        """Return the text of a `file://` reference, without its final line break.
 
         Raises:
-            ConfigError: one problem, placed at `asked_at`.
+            ConfigError: one problem, located at `asked_at`.
         """
         return self.text_at(self.resolve(reference, asked_at), asked_at)
 
     def text_at(self, path: Path, asked_at: Location | None) -> str:
-        """Return the text of the file at `path`, without the line break at its end.
+        """Return the text of the file at `path`, without its final line break.
 
         Raises:
-            ConfigError: one problem, placed at `asked_at`.
+            ConfigError: one problem, located at `asked_at`.
         """
         if path in self._texts:
             self._texts.move_to_end(path)
@@ -354,7 +354,7 @@ class SourceFiles:
         return text
 
     def document(self, reference: str, asked_at: Location | None) -> Document:
-        """Return the content of a YAML or JSON file that is named by a `file://` reference.
+        """Return the content of the YAML or JSON file that a `file://` reference names.
 
         Raises:
             ConfigError: the file cannot be read, or its content is broken.
@@ -411,11 +411,11 @@ _FUNCTION = compile_later(r"(?P<path>.+\.(?:py|js|mjs|cjs|ts|mts|cts|rb|go)):(?P
 _MAX_NAME = 500
 _MOST_TOLD = 20
 _MOST_CHOICES = 1000
-"""The most names that braces may expand to; more would be a way to keep a machine busy."""
+"""The maximum number of names that braces may expand to; more could be used to keep a machine busy."""
 
 
 class NamedFile(Struct, frozen=True):
-    """A file that exists, and its function or sheet; "" where none is named."""
+    """An existing file, with the function or sheet that is named in it ("" if none is)."""
 
     path: Path
     part: str = ""
@@ -433,12 +433,12 @@ def is_wildcard(name: str) -> bool:
 def find_files(
     reference: str, folder: Path, access: Access, asked_at: Location | None = None
 ) -> list[NamedFile]:
-    """Return the files that `reference` names; none when there is no such file, or when it cannot be a name.
+    """Return the files that `reference` names; empty if there is no such file, or if it cannot be a name.
 
-    Those of a folder are sorted by name; those of wildcards come in promptfoo's order, the last name first.
+    Files of a folder are sorted by name; those of wildcards come in promptfoo's order, last name first.
 
     Raises:
-        ConfigError: one of them may not be read. Where nothing may be read, nothing is looked at.
+        ConfigError: one of them may not be read. A folder that may not be read is not listed either.
     """
     name, part = split_part(reference.removeprefix(FILE_PREFIX))
     if not name.strip() or len(name) > _MAX_NAME or "\n" in name or "\0" in name:
@@ -455,7 +455,7 @@ def find_files(
 def leads_outside(reference: str, folder: Path, access: Access) -> bool:
     """Return whether a reference, or a file that its wildcards match, is outside of the readable folders.
 
-    A name within braces counts as written, and `..` behind a wildcard as one that does.
+    Braces are checked both as written and expanded, and `..` after a wildcard counts as outside.
     """
     if access.folders is None:
         return False
@@ -489,7 +489,7 @@ def _found_files(name: str, part: str, folder: Path) -> list[NamedFile]:
 
 
 def split_part(name: str) -> tuple[str, str]:
-    """`checks.py:score` as path and function, `cases.xlsx#Sheet1` as path and sheet; "" where there is none."""
+    """Split `checks.py:score` into path and function, `cases.xlsx#Sheet1` into path and sheet; "" if there is none."""
     found = _FUNCTION.match(name)
     if found:
         return found["path"], found["function"]
@@ -519,13 +519,13 @@ def _matches(pattern: str, folder: Path) -> list[Path]:
 
 
 def _walk_key(path: Path) -> tuple[tuple[bool, str], ...]:
-    """By which promptfoo's order of wildcards is falling: names from the last, files before the folders beside them."""
+    """Return the sort key of promptfoo's order, which is descending: last names first, files before folders."""
     *folders, name = path.parts
     return (*((False, folder) for folder in folders), (True, name))
 
 
 def _without_braces(pattern: str) -> list[str]:
-    """`a{1..3}.{txt,md}` written out: Python's wildcards have no braces. Raises ValueError when that makes too many."""
+    """Expand `a{1..3}.{txt,md}`, as Python's wildcards have no braces. Raises ValueError for too many names."""
     written_out, pending = [], [pattern]
     while pending:
         single = pending.pop()
@@ -542,7 +542,7 @@ def _without_braces(pattern: str) -> list[str]:
 
 
 def _counted(first: str, last: str) -> list[str]:
-    """Return the numbers of `{first..last}`, as wide as the wider one where one begins with a zero."""
+    """Return the numbers of `{first..last}`, padded to the width of the wider one if either begins with a zero."""
     start, end = int(first), int(last)
     if abs(end - start) >= _MOST_CHOICES:
         raise ValueError(f"`{first}..{last}` is more than {_MOST_CHOICES:,} numbers")
@@ -552,11 +552,11 @@ def _counted(first: str, last: str) -> list[str]:
     return [str(number).zfill(width) for number in range(start, end + step, step)]
 
 
-# Any word of an id may be a file's name. Scripts and replies are small; a model of gigabytes is not read.
+# Any word of a provider id may be a file name. Scripts and replies are small; a model of gigabytes is not read.
 _MAX_PROVIDER_FILE = 16 * 1024 * 1024
 _KEPT_HASHES = 1024
 _PROVIDER_KEYS = ("providers", "provider")
-_MOST_FILES = 1000  # hashes kept one by one; a test set may name a file in each of its tests
+_MOST_FILES = 1000  # files with a part of their own; a test set may name a file in each of its tests
 
 CONFIG_PART = "config: "
 FILE_PART = "file: "
@@ -571,17 +571,17 @@ def suite_parts(
     overrides: Mapping[str, JsonValue],
     masked: Mapping[str, JsonValue] | None = None,
 ) -> dict[str, str]:
-    """Return everything in the files that decides the results, part by part, as SHA-256. Another key changes nothing.
+    """Return hashes (SHA-256) of everything in the files that decides the results, part by part. Secrets do not count.
 
-    There is a part for each key of the config, for each file that is named (but many files are one part), for the
+    There is a part for each key of the config, for each file that is named (but many files share one part), for the
     rows, and for the overrides.
 
     Args:
-        filled: the config with env values in it.
-        rows: from a file of tests, all that name files or have env values in them, filled in.
-        files: what the names of files are relative to, and which of them may be read.
-        overrides: vars from the command line.
-        masked: what `mask_config` made of those parts in which no env values were filled in.
+        filled: the config with env values filled in.
+        rows: from a file of tests, all that name files or have env values, filled in.
+        files: the folder that file names are relative to, and which files may be read.
+        overrides: variables from the command line.
+        masked: what `mask_config` returned for those parts that have no env values.
     """
     known = masked or {}
     parts = {f"{CONFIG_PART}{key}": _part_hash(key, value, known.get(key)) for key, value in filled.items()}
@@ -603,17 +603,17 @@ _STREAMED = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pdf"})
 
 
 def digest_of(parts: Mapping[str, JsonValue]) -> str:
-    """Return SHA-256, in hexadecimal, of all `parts` together."""
+    """Return the SHA-256, in hexadecimal, of all `parts` together."""
     return _hash(dict(parts))
 
 
 def _part_hash(key: str, value: JsonValue, masked: JsonValue) -> str:
     if masked is not None and key != "env":
         canonical = _canonical({key: masked})
-        # Only of headers is more hidden there than here.
+        # The two ways of masking differ only in headers.
         if b"headers" not in canonical.lower():
             return hashlib.sha256(canonical).hexdigest()
-    # `env:` loses only what is a key by its name: programs see all of it.
+    # Of `env:`, only what is secret by its name is masked: all else may affect results, because programs see it.
     part = value if key == "env" else {key: value}
     return _hash(mask_config(part, hides_headers=False))
 
@@ -633,7 +633,7 @@ def _canonical(value: JsonValue) -> bytes:
 
 
 def _named_files(value: JsonValue, files: SourceFiles) -> Iterator[str]:
-    """Yield the files that `value` and all in it refer to, also those that ids of providers and judges name."""
+    """Yield the files that `value` and everything in it refer to, also those named by ids of providers and judges."""
     pending = [value]
     while pending:
         part = pending.pop()
@@ -673,9 +673,9 @@ def _is_small_file(files: SourceFiles, name: str) -> bool:
 
 
 def _hash_or_reason(path: Path, access: Access) -> str:
-    """Return the file's hash; for a file that cannot be read, which is reported elsewhere, a constant."""
+    """Return the file's hash, or a constant for a file that cannot be read, which is reported elsewhere."""
     try:
-        # What is read as a whole may not be larger, which is reported elsewhere.
+        # A file that is read as a whole may not be larger; that is reported elsewhere.
         is_streamed = path.suffix.lower() in _STREAMED
         return hash_file(path, access, max_bytes=None if is_streamed else MAX_CONFIG_BYTES)
     except (OSError, ValueError):

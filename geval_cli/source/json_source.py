@@ -1,6 +1,6 @@
-"""JSON text to plain values with positions, as strict as `json.loads` and with the same answers.
+"""Convert JSON text to plain values with positions, as strictly as `json.loads` and with the same results.
 
-YAML parsers refuse some JSON (surrogate pairs in escapes, U+2028 in strings), so JSON has a reader of its own.
+YAML parsers refuse some JSON (surrogate pairs in escapes, U+2028 in strings), so JSON has its own reader.
 """
 
 import json
@@ -15,7 +15,7 @@ from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Document, KeySpan, 
 _SPACE = compile_later(r"[ \t\r\n]*")
 _NUMBER = compile_later(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
-# Python refuses to read whole numbers of more than 4,300 digits, since that takes quadratic time.
+# Python refuses to parse integers of more than 4,300 digits, because that takes quadratic time.
 _MAX_DIGITS = 4000
 _DECODER = json.JSONDecoder()
 
@@ -35,10 +35,10 @@ def read_json(text: str, file: str, *, first_line: int = 1, prefix: str = "") ->
 
 
 def json_line_positions(text: str, file: str, *, line: int, prefix: str) -> Positions:
-    """Positions in one valid line of a JSON Lines file; the line is scanned when the first of them is asked for."""
+    """Return the positions in one valid line of a JSON Lines file; the line is scanned when the first one is needed."""
 
     def scanned() -> Span:
-        # With a tree of its own: one that held itself would stay in memory, with its line, for each test of a file.
+        # With a separate tree: one that refers to itself would stay in memory, with its line, for each test of a file.
         return _Scanner(text, SpanTree(file, text, _no_spots, first_line=line, prefix=prefix)).scan()[1]
 
     return SpanTree(file, text, scanned, first_line=line, prefix=prefix).positions()
@@ -69,7 +69,7 @@ class _Scanner:
         raise ConfigError(self.problems)
 
     def _peek(self) -> str:
-        """Return the next character that is no space, or "" at the end."""
+        """Return the next character that is not white space, or "" at the end."""
         found = _SPACE.match(self._text, self._offset)
         self._offset = found.end() if found else self._offset
         return self._text[self._offset : self._offset + 1]

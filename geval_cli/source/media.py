@@ -1,9 +1,8 @@
-"""Images and audio in tests: read and checked once, named by their hash everywhere, sent as bytes to models alone.
+"""Images and audio in tests: read and checked once, identified by their hash, sent as bytes to models only.
 
-In texts (variables, prompts, results, logs) an image is its marker, `[image: cat.png sha256:...]`, and a recording is
-`[audio: call.wav sha256:...]`. What sends a request puts the bytes in the places of the markers (`with_media`). So
-templates, judges and reports handle both as they handle a word, and the bytes are nowhere but in the file and on their
-way to the model.
+In texts (variables, prompts, results, logs), an image is its marker, `[image: cat.png sha256:...]`, and a recording is
+`[audio: call.wav sha256:...]`. Whatever sends a request replaces the markers by the bytes (`with_media`). So templates,
+judges and reports handle both like a word, and the bytes are only in the file and on their way to the model.
 """
 
 import base64
@@ -24,13 +23,13 @@ from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.files import FILE_PREFIX, SourceFiles, open_problem
 
 MAX_MEDIA = 20
-"""So many images and recordings one request may hold."""
+"""How many images and recordings one request may have."""
 
 MAX_MEDIA_BYTES = 20 * 1024 * 1024
-"""So many bytes these may have together."""
+"""How many bytes these may have together."""
 
 DATA_URL_NAME = "data URL"
-"""The name of what is written out where a file would be named."""
+"""The name of media that is written out in the config instead of naming a file."""
 
 _MB = 1024 * 1024
 _SUFFIXES = {
@@ -51,7 +50,7 @@ FORMATS = {
 EXAMPLES = {"image": "file://cat.png", "audio": "file://call.wav"}
 DATA_URL_EXAMPLES = {"image": "data:image/png;base64,...", "audio": "data:audio/wav;base64,..."}
 MEDIA_FIELDS: Mapping[str, str] = {"images": "image", "audio": "audio"}
-"""The fields of a test that hold images or recordings -> the kind of both."""
+"""The fields of a test that hold images or recordings, each with its kind of media."""
 _A = {"image": "an image", "audio": "audio"}
 _OTHER_NAMES = {
     "image/jpg": "image/jpeg",
@@ -59,7 +58,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("audio/mp3", "audio/x-mp3"), "audio/mpeg"),
     "audio/x-flac": "audio/flac",
 }
-"""Media types that mean another."""
+"""Media types that stand for another one."""
 _STARTS = (
     (b"ID3", "audio/mpeg"),
     (b"fLaC", "audio/flac"),
@@ -78,20 +77,20 @@ _PIECE = compile_later(
 _DATA_URL = compile_later(r"data:((?:image|audio)/[\w.+-]{1,40});base64,(.*)\Z")
 _MARKER_STARTS = ("[image: ", "[audio: ")
 _DATA_URL_STARTS = ("data:image/", "data:audio/")
-# What each marker and each data URL holds: texts without it, which are nearly all, are not looked through.
+# Each marker and each data URL contains one of these: texts without them, which are nearly all, need no search.
 _IN_MARKERS, _IN_DATA_URLS = " sha256:", ";base64,"
 _NOT_IN_NAMES = compile_later(r"[\[\]\x00-\x1f\x7f]")
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 class Media(Struct, frozen=True, weakref=True):
-    """An image or a recording whose form was checked. Its bytes are in the file at `path`, or else in `data`.
+    """An image or a recording whose format was checked; its bytes are in the file at `path`, or else in `data`.
 
     Attributes:
-        name: the path as the config has it.
+        name: the path as written in the config.
         sha256: of the bytes, in hexadecimal.
         size: in bytes.
-        bytes_per_s: of a recording, about.
+        bytes_per_s: of a recording, approximately.
     """
 
     name: str
@@ -110,21 +109,21 @@ class Media(Struct, frozen=True, weakref=True):
 
     @property
     def characters(self) -> int:
-        """Return how long a text would be that takes as many tokens, about."""
+        """Return the approximate length of a text that takes as many tokens."""
         if self.kind == "image":
             return CHARACTERS_PER_IMAGE
         return CHARACTERS_PER_SECOND * (1 + self.size // max(1, self.bytes_per_s))
 
     @property
     def marker(self) -> str:
-        """Return what stands for it in texts."""
+        """Return the marker that represents it in texts."""
         return f"[{self.kind}: {_NOT_IN_NAMES.sub('_', self.name)[:_LONGEST_NAME]} sha256:{self.sha256}]"
 
     def read(self) -> bytes:
         """Return the bytes.
 
         Raises:
-            UnjudgeableError: the file is gone, or holds something else than when it was checked.
+            UnjudgeableError: the file is gone, or its content has changed since it was checked.
         """
         if self.path is None:
             return self.data
@@ -139,13 +138,13 @@ class Media(Struct, frozen=True, weakref=True):
 
 
 _KNOWN: WeakValueDictionary[str, Media] = WeakValueDictionary()
-"""All that somebody holds, by its marker: a config's files as long as the config is in use."""
+"""All media in use, by marker: a config's files are here as long as the config is in use."""
 
 
 def keep(item: Media) -> Media:
-    """Return what its marker leads to as long as somebody holds it: an equal one, or this.
+    """Register an item by its marker while it is in use; return it, or an equal one that is already registered.
 
-    An equal one that lies elsewhere may be gone by now.
+    An equal one from another path is replaced if it cannot be read.
     """
     known = _KNOWN.setdefault(item.marker, item)
     if known.path not in (None, item.path):
@@ -157,12 +156,12 @@ def keep(item: Media) -> Media:
 
 
 def find_media(marker: str) -> Media | None:
-    """Return what a marker stands for; None when nobody holds it."""
+    """Return the media that a marker stands for; None if it is not in use."""
     return _KNOWN.get(marker)
 
 
 def named_kind(value: JsonValue) -> str:
-    """Return `image` or `audio` for a text that names such a file (`file://`) or is its data URL or marker; else ""."""
+    """Return `image` or `audio` for a `file://` of that kind, such a data URL or such a marker; else ""."""
     if not isinstance(value, str):
         return ""
     if value.startswith(FILE_PREFIX):
@@ -173,25 +172,25 @@ def named_kind(value: JsonValue) -> str:
 
 
 def names_media(value: JsonValue) -> bool:
-    """Return whether a text is a `file://` with the ending of an image or of audio, or such a data URL."""
+    """Return whether a text is a `file://` with the extension of an image or of audio, or such a data URL."""
     return bool(named_kind(value)) and not is_marker(value)
 
 
 def is_marker(value: JsonValue) -> bool:
-    """Return whether a text is a marker and nothing else."""
+    """Return whether a text is one marker and nothing else."""
     return (
         isinstance(value, str) and value.startswith(_MARKER_STARTS) and _MARKER.fullmatch(value) is not None
     )
 
 
 def named_and_hashed(marker: str) -> tuple[str, str]:
-    """Return the name and the SHA-256 of a marker."""
+    """Return the name and the SHA-256 in a marker."""
     name, _, digest = marker.partition(": ")[2].removesuffix("]").rpartition(" sha256:")
     return name, digest
 
 
 def markers_in(value: JsonValue) -> Iterator[str]:
-    """Yield the markers in a text, or in the texts of a list or mapping, as often as they are there."""
+    """Yield the markers in a text, or in the texts of a list or mapping, including repeated ones."""
     pending = [value]
     while pending:
         item = pending.pop()
@@ -205,16 +204,16 @@ def markers_in(value: JsonValue) -> Iterator[str]:
 
 
 def read_media(path: Path, name: str, access: Access, asked_at: Location | None) -> Media:
-    """Return the image or the recording in a file.
+    """Return the image or recording in a file.
 
     Args:
         path: of the file.
-        name: the path as it is written.
+        name: the path as written in the config.
         access: what may be read.
         asked_at: where the file is named.
 
     Raises:
-        ConfigError: one problem: the file cannot be read, is too large, or is of no known form.
+        ConfigError: one problem: the file cannot be read, is too large, or has an unknown format.
     """
     try:
         with open_regular(path, access) as stream:
@@ -237,10 +236,10 @@ def read_media(path: Path, name: str, access: Access, asked_at: Location | None)
 
 
 def data_url_media(url: str, asked_at: Location | None) -> Media:
-    """Return the image or the recording that a data URL spells.
+    """Return the image or recording in a data URL.
 
     Raises:
-        ConfigError: one problem: it is another URL, is no base64, is too large, or is of no known form.
+        ConfigError: one problem: it is another kind of URL, is not base64, is too large, or has an unknown format.
     """
     if url.lower().startswith(("http://", "https://")):
         message, hint = "images and audio are not fetched from URLs", "save the file and pass its path"
@@ -270,10 +269,11 @@ class ConfigMedia:
         self._written_out = 0
 
     def find(self, value: str, files: SourceFiles, asked_at: Location | None) -> Media:
-        """Return what a config names: a file, which is read once, or a data URL.
+        """Return the media that a config names: a file, which is read once, or a data URL.
 
         Raises:
-            ConfigError: one problem: it cannot be read, is of no known form, or is a marker whose file no one has.
+            ConfigError: one problem: it cannot be read, has an unknown format, or is a marker, which is only a hash;
+                or the data URLs of the config are too large in total.
         """
         if is_marker(value):
             hint = "use the config file, which has all of it"
@@ -301,7 +301,7 @@ _MOST_WRITTEN_OUT = 256 * _MB
 
 
 def _checked(content: bytes, what: str, expected: str, asked_at: Location | None) -> str:
-    """Return the media type by the first bytes, which must be the one that the name promises, if it names one."""
+    """Return the media type by the first bytes; it must match the type that the name promises, if it promises one."""
     kind = expected.partition("/")[0]
     found = media_type_of(content)
     if not content:
@@ -323,7 +323,7 @@ def _checked(content: bytes, what: str, expected: str, asked_at: Location | None
 
 
 def media_type_of(content: bytes) -> str | None:
-    """Return the media type of an image or a recording by its first bytes; None for what is of no known form."""
+    """Return the media type of an image or recording by its first bytes; None for an unknown format."""
     if content[:4] == b"RIFF":
         return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(content[8:12])
     if _is_mp3_frame(content[:4]):
@@ -332,13 +332,13 @@ def media_type_of(content: bytes) -> str | None:
 
 
 def _is_mp3_frame(start: bytes) -> bool:
-    """Return whether a file begins with a frame of MPEG audio, layer III, at a bit rate and sample rate that exist."""
+    """Return whether a file begins with a frame of MPEG audio, layer III, with a valid bit rate and sample rate."""
     is_layer_3 = len(start) > 2 and start[0] == 0xFF and start[1] & 0xE6 == 0xE2 and start[1] & 0x18 != 0x08  # noqa: PLR2004
     return is_layer_3 and 0x10 <= start[2] < 0xF0 and start[2] & 0x0C != 0x0C  # noqa: PLR2004
 
 
 def _bytes_per_s(content: bytes, media_type: str) -> int:
-    """Return how many bytes a second of a recording takes; a WAV file says it, for others a usual rate is taken."""
+    """Return the bytes per second of a recording, read from a WAV file, or a usual rate for other formats."""
     if media_type == "audio/wav" and content[12:16] == b"fmt ":
         return int.from_bytes(content[28:32], "little") or _USUAL_BYTES_PER_S
     return _USUAL_BYTES_PER_S
@@ -348,7 +348,7 @@ _USUAL_BYTES_PER_S = 16_000
 
 
 def called(media_type: str) -> str:
-    """Return the name of a form, as people write it."""
+    """Return the name of a format as people write it."""
     return "MP3" if media_type == "audio/mpeg" else media_type.partition("/")[2].upper()
 
 
@@ -356,13 +356,13 @@ def called(media_type: str) -> str:
 
 
 def with_media(request: ModelRequest, without: Collection[str] = ()) -> ModelRequest:
-    """Return a request with images and recordings in the places of their markers and data URLs, if it has any.
+    """Return a request with images and recordings in place of their markers and data URLs, if it has any.
 
-    A part of a message that is one then holds its hash and its kind, by which equal requests are found, and the
-    request holds all of them. Those of the media types `without` stay texts.
+    Each becomes a part of its message that holds its hash and kind, by which equal requests are found, while the
+    request holds the media itself. Media of the types in `without` stay text.
 
     Raises:
-        UnjudgeableError: it holds more of them, or larger ones, than a request may.
+        UnjudgeableError: it has more or larger media than a request may have.
     """
     found: dict[str, Media] = {}
     messages = tuple(_with_parts(message, found, without) for message in request.messages)
@@ -378,7 +378,7 @@ FEWER_HINT = "use fewer or smaller files"
 
 
 def too_many(shown: Sequence[Media]) -> str:
-    """Return why a request may not hold all these, of which one may be there twice; "" when it may."""
+    """Return why a request may not have all these media, some of which may be repeated; "" if it may."""
     words = {"image": "images", "audio": "recordings"}
     named = " and ".join(word for kind, word in words.items() if any(item.kind == kind for item in shown))
     if len(shown) > MAX_MEDIA:
@@ -391,7 +391,7 @@ def too_many(shown: Sequence[Media]) -> str:
 
 
 def counted(shown: Sequence[Media]) -> str:
-    """Return how many images and recordings these are, in words."""
+    """Return the number of images and recordings in words."""
     images = sum(item.kind == "image" for item in shown)
     recordings = len(shown) - images
     words = [
@@ -402,38 +402,38 @@ def counted(shown: Sequence[Media]) -> str:
 
 
 def shown_media(messages: tuple[Message, ...], found: Mapping[str, Media]) -> list[Media]:
-    """Return the images and recordings of messages in order, as often as they are there; `found` has them by hash."""
+    """Return the images and recordings of messages in order, including repeated ones; `found` has them by hash."""
     return [found[part["sha256"]] for message in messages for part in media_parts(message)]
 
 
 def media_of_messages(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], dict[str, Media]]:
-    """Return messages with images and recordings in the places of their markers, and these by their hash."""
+    """Return messages with images and recordings in place of their markers, and these by their hash."""
     found: dict[str, Media] = {}
     return tuple(_with_parts(message, found) for message in messages), found
 
 
 def media_parts(message: Message) -> list[dict[str, JsonValue]]:
-    """Return the parts of a message that are images or recordings, as `with_media` leaves them."""
+    """Return the parts of a message that are images or recordings in the form that `with_media` returns."""
     content = message.content if isinstance(message.content, list) else []
     return [part for part in content if is_media_part(part)]
 
 
 def is_media_part(part: JsonValue) -> bool:
-    """Return whether a part of a message is an image or a recording, as `with_media` leaves it."""
+    """Return whether a part of a message is an image or a recording in the form that `with_media` returns."""
     return isinstance(part, dict) and part.get("type") in ("image", "audio") and "sha256" in part
 
 
 def with_parts_of(
     request: ModelRequest, form: Callable[[str, str, Mapping[str, JsonValue]], JsonValue]
 ) -> tuple[Message, ...]:
-    """Return the messages with each image and recording in the form of an API.
+    """Return the messages with each image and recording in the format of an API.
 
     Args:
-        request: as `with_media` leaves it.
-        form: makes a part of the media type, the bytes in base64, and the part as it was.
+        request: as returned by `with_media`.
+        form: makes the API's part from the media type, the bytes in base64, and the original part.
 
     Raises:
-        UnjudgeableError: a file cannot be read any more.
+        UnjudgeableError: a file cannot be read.
     """
     if not request.media:
         return request.messages
@@ -470,7 +470,7 @@ def _may_hold_media(content: JsonValue) -> bool:
 
 
 def _parts_of_text(text: str, found: dict[str, Media], without: Collection[str]) -> list[JsonValue]:
-    """Return a text cut at its images and recordings, each of which is a part of its own."""
+    """Split a text at its images and recordings, each of which becomes a part of its own."""
     parts: list[JsonValue] = []
     position = 0
     for match in _PIECE.finditer(text):
@@ -487,7 +487,7 @@ def _parts_of_text(text: str, found: dict[str, Media], without: Collection[str])
 
 
 def _parts_of_part(part: JsonValue, found: dict[str, Media], without: Collection[str]) -> list[JsonValue]:
-    """Return a part of a message, or what it is cut into: a text, or an image or audio in the form of any API."""
+    """Return a part of a message, or the parts it is split into: text, or an image or audio in any API's format."""
     if isinstance(part, str):
         return _parts_of_text(part, found, without) if _may_hold_media(part) else [part]
     if not isinstance(part, dict):
@@ -501,7 +501,7 @@ def _parts_of_part(part: JsonValue, found: dict[str, Media], without: Collection
 
 
 def _written_media(part: Mapping[str, JsonValue]) -> tuple[str | None, dict[str, JsonValue]]:
-    """Return the marker or data URL that a part has in the form of one of the APIs, and what OpenAI adds."""
+    """Return the marker or data URL in a part in the format of one of the APIs, and the detail that OpenAI adds."""
     url = part.get("image_url")
     if isinstance(url, dict):
         detail = {"detail": url["detail"]} if "detail" in url else {}
@@ -526,7 +526,7 @@ def _part_of(item: Media, found: dict[str, Media]) -> dict[str, JsonValue]:
 
 
 def _media_of(written: str) -> Media | None:
-    """Return what a marker or a data URL stands for; None for what is neither, which stays what it is."""
+    """Return the media that a marker or a data URL stands for; None for anything else, which is left unchanged."""
     if written.startswith(_MARKER_STARTS):
         return find_media(written)
     if not written.startswith(_DATA_URL_STARTS):
@@ -538,10 +538,10 @@ def _media_of(written: str) -> Media | None:
 
 
 def written_out(value: JsonValue) -> JsonValue:
-    """Return data with data URLs in the places of the markers that its texts are, for a file that stands for itself.
+    """Return data with each text that is a marker replaced by a data URL, for a file that must be self-contained.
 
     Raises:
-        UnjudgeableError: a file cannot be read any more.
+        UnjudgeableError: a file cannot be read.
     """
     if isinstance(value, str):
         item = find_media(value) if is_marker(value) else None
@@ -559,7 +559,7 @@ def written_out(value: JsonValue) -> JsonValue:
 
 
 def without_media_data(value: JsonValue) -> JsonValue:
-    """Return data with markers in the places of the data URLs in its texts: no result and no log holds bytes."""
+    """Return data with the data URLs in its texts replaced by markers: results and logs hold no bytes."""
     return _without(value) if _holds_data_url(value) else value
 
 

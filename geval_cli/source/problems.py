@@ -1,4 +1,4 @@
-"""Problems as the user reads them: place, source line, caret, hint, notes. Plain text; colours belong to the CLI."""
+"""Problems as the user reads them: place, source line, caret, hint, notes. Plain text; colours are up to the CLI."""
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,29 +19,29 @@ _MAX_WIDTH = 100
 _LEAD = 30
 _LONG_LINE = 2_000
 _MARGIN = 500
-"""So many characters on both sides of the caret are drawn of a long line."""
+"""How many characters of a long line are drawn on each side of the caret."""
 _SECRET_MARGIN = 65_536
-"""So many are searched for secrets: one that is longer than this is no key."""
+"""How far around the caret secrets are searched for; nothing longer than this is a key."""
 _ELLIPSIS = "…"
 _JOINERS = frozenset("\u200d\ufe0e\ufe0f")
 _REPLACEMENT = "�"
 
 
 class _Cell(NamedTuple):
-    """One source character as the screen shows it, with its width in columns."""
+    """A source character as the screen shows it, with its width in columns."""
 
     text: str
     width: int
 
 
 def draw_source_line(line: str, *, column: int, length: int, above: Iterable[str] = ()) -> tuple[str, str]:
-    """Return the line as it is to be shown, and a line of carets for use under it.
+    """Return the line as it is shown, and a line of carets to print below it.
 
     Args:
-        line: as it is in the file.
-        column: the first character to point at, from 1; may lie just behind the end.
+        line: the line as it is in the file.
+        column: the first character to point at, counted from 1; may be just past the end.
         length: how many characters to point at.
-        above: the lines above it, the nearest first; they say what is a header.
+        above: the lines above it, nearest first; they tell whether it is a header.
     """
     offset, cells = _cells_near(line, column - 1, above)
     start = min(max(column - 1 - offset, 0), len(cells))
@@ -58,12 +58,12 @@ def draw_source_line(line: str, *, column: int, length: int, above: Iterable[str
 
 
 def _cells_near(line: str, caret: int, above: Iterable[str]) -> tuple[int, list[_Cell]]:
-    """Return the cells to draw and the offset of the first: all of a line, or what is near the caret of a long one.
+    """Return the cells to draw and the offset of the first: all of a line, or the part near the caret of a long one.
 
-    A config that a program wrote may be one line of megabytes, and have a problem in each of its tests.
+    A generated config may be one line of megabytes, with a problem in each of its tests.
     """
     caret = min(max(caret, 0), len(line))
-    base = max(0, caret // _SECRET_MARGIN - 1) * _SECRET_MARGIN  # the same for all problems near by
+    base = max(0, caret // _SECRET_MARGIN - 1) * _SECRET_MARGIN  # the same for all nearby problems
     end = base + 3 * _SECRET_MARGIN
     first, last = max(0, caret - _MARGIN), min(len(line), caret + _MARGIN)
     if len(line) <= _LONG_LINE:
@@ -77,7 +77,7 @@ def _cells_near(line: str, caret: int, above: Iterable[str]) -> tuple[int, list[
 
 @lru_cache(maxsize=4)
 def _spans_of(part: str) -> Sequence[tuple[int, int]]:
-    """Find them once for all problems of a long line: it takes a millisecond for 10 kB."""
+    """Return the secrets' spans, cached for all problems of a long line: the search takes a millisecond per 10 kB."""
     return secret_spans(part)
 
 
@@ -111,7 +111,7 @@ def _cell_of(character: str) -> _Cell:
 
 
 def _masked_before(cells: list[_Cell], start: int) -> int:
-    """Return the distance back to the start of the visible mask, for a caret that would be inside it."""
+    """Return the distance back to the start of the visible mask, for a caret that would be inside the mask."""
     for cell in reversed(cells[:start]):
         if cell.width:
             return cell.width if cell.text == MASK else 0
@@ -135,29 +135,29 @@ def _window(cells: list[_Cell], start: int, end: int) -> tuple[int, int]:
 
 LineReader = Callable[[Location], str | None]
 
-# What could make a terminal act or lie: control characters and marks of text direction.
+# What could make a terminal act or mislead: control characters and marks of text direction.
 _CONTROL = compile_later("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-# Larger files (they can only be tests) are reported without their lines, to keep memory flat.
+# Larger files (these can only be tests) are reported without their lines, to limit memory use.
 _MAX_SHOWN_FILE = 64 * 1024 * 1024
 
-# Letters up to which one mistake is tolerated, then two; in longer words three (`_tolerance`).
+# Words of up to so many letters may have one typo, or two; longer ones may have three (`_tolerance`).
 _SHORT_WORD = 5
 _MEDIUM_WORD = 9
-# An abbreviation of one or two letters says too little to suggest a key.
+# An abbreviation of one or two letters is too short to suggest a key for.
 _MIN_PREFIX = 3
 _MIN_GUTTER = 3
 
 
 def render_problems(problems: Iterable[Problem]) -> str:
-    """Return all problems as text, sorted by file, line and column, each once, with a blank line between them."""
+    """Return all problems as text, each once, sorted by file, line and column, with a blank line between them."""
     reader = _FileLines()
     return "\n\n".join(render_problem(problem, read_line=reader) for problem in sort_problems(problems))
 
 
 def render_problem(problem: Problem, *, read_line: LineReader | None = None) -> str:
-    """Return one problem as text, without a line break at its end.
+    """Return one problem as text, without a final line break.
 
-    `read_line` gives the source line of a location; the file on disk when left out.
+    `read_line` returns the source line of a location; by default, it is read from the file on disk.
     """
     location = problem.location
     lines = [f"{problem.severity.value}: {problem.message}"]
@@ -192,11 +192,12 @@ def _lines_above(location: Location, read_line: LineReader) -> Iterator[str]:
 
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems in the order of files, lines and columns; copies once.
+    """Return the problems sorted by file, line and column, without duplicates.
 
-    Of those without a place, errors are first and warnings last: what ends a run is not read below what does not.
+    Of those without a location, errors come first and warnings last, so that what ends a run is not below what does
+    not.
 
-    What is wrong in a part that several aliases stand for is wrong once.
+    A mistake in a part that several aliases refer to is reported once.
     """
     unique: dict[tuple[object, ...], Problem] = {}
     for problem in problems:
@@ -212,7 +213,7 @@ def _order(problem: Problem) -> tuple[bool, str, int, int]:
 
 
 class _FileLines:
-    """Source lines from disk, the last file kept: problems come sorted by file."""
+    """Source lines from disk; only the last file is kept, because problems come sorted by file."""
 
     def __init__(self) -> None:
         self._file = ""
@@ -227,7 +228,7 @@ class _FileLines:
 
 def _read_lines(file: str) -> list[str]:
     try:
-        # Newlines must stay as they are: text mode would turn a lone "\r" in the middle of a JSON line into a break.
+        # Line breaks must stay unchanged: text mode would turn a lone "\r" in the middle of a JSON line into one.
         path = Path(file)
         if path.stat().st_size > _MAX_SHOWN_FILE:
             return []
@@ -238,10 +239,10 @@ def _read_lines(file: str) -> list[str]:
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:
-    """Return the allowed word that `word` was most likely meant to be, or None when nothing is near.
+    """Return the allowed word that `word` was most likely meant to be, or None if none is close.
 
-    Spellings that differ in case, hyphens and underscores match; so do one or two slips of a finger, swapped
-    neighbours among them, and unambiguous beginnings.
+    Spellings that differ in case, hyphens and underscores match; so do a few typos, including swapped neighbours, and
+    unambiguous beginnings.
     """
     candidates = list(dict.fromkeys(allowed))
     plain = _plain(word)
@@ -261,16 +262,16 @@ _LIST_MAX, _NEAREST, _ALIKE = 88, 5, 0.6
 
 
 def hint_among(word: str, allowed: Iterable[str], label: str = "use one of", everything: str = "") -> str:
-    """Return the hint for a word that is none of those allowed: `did you mean ...?`, else what `listing` returns."""
+    """Return the hint for a word that is not allowed: `did you mean ...?`, else what `listing` returns."""
     words = list(dict.fromkeys(allowed))
     near = did_you_mean(word, words)
     return f"did you mean `{near}`?" if near else listing(label, word, words, everything)
 
 
 def listing(label: str, word: str, allowed: Iterable[str], everything: str = "") -> str:
-    """Return all allowed words behind a label where they fit on a line, else those most similar to `word`.
+    """Return all allowed words after a label if they fit on a line, else those most similar to `word`.
 
-    `everything` is where all are listed.
+    `everything` says where all of them are listed.
     """
     words = list(dict.fromkeys(allowed))
     whole = f"{label}: {', '.join(words)}"
@@ -297,7 +298,7 @@ def _tolerance(word: str, candidate: str) -> int:
 
 
 def _near(word: str, candidate: str) -> int | None:
-    """Return the distance when it is small; words whose lengths differ too much are not compared at all."""
+    """Return the edit distance if it is small, else None; words whose lengths differ too much are not compared."""
     tolerance = _tolerance(word, candidate)
     if abs(len(word) - len(candidate)) > tolerance:
         return None

@@ -1,4 +1,4 @@
-"""Find secrets, which are never shown or stored: keys and passwords, by the name they have, by place or form."""
+"""Find secrets (keys and passwords), which are never shown or stored, by their name, their place or their form."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ _SECRET_ENDINGS = (
     "authorization", "connectionstring", "cookie", "cookies", "credential", "credentials", "passwd", "password",
     "passwords", "secret", "secrets", "signature", "token",
 )  # fmt: skip
-# What may follow and leaves it a secret: OPENAI_API_KEY_PROD. In `api_key_env` and `token_url` the rest says otherwise.
+# Suffixes that leave a name a secret: OPENAI_API_KEY_PROD. In `api_key_env` and `token_url` the suffix says otherwise.
 _TAILS = frozenset({"base", "default", "dev", "new", "old", "prod", "production", "staging", "test", "value"})
 _OTHER_KEYS = frozenset(
     {
@@ -58,8 +58,8 @@ _OTHER_TOKENS = frozenset(
 )
 _NO_SECRETS = frozenset(
     {"PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS"}
-)  # folders, and the path of a file
-_SECRET_PARAMETERS = frozenset({"code", "key"})  # Azure functions and Google take their keys so
+)  # two folders, and the path of a file
+_SECRET_PARAMETERS = frozenset({"code", "key"})  # Azure Functions and Google take their keys in these
 
 _PLACE = r"\{\{[^{}]*\}\}"
 _QUOTED = r"\"(?:\\.|[^\"\\])*\"?|'(?:''|[^'])*'?"
@@ -95,9 +95,9 @@ _ORDINARY = compile_later(
 )
 _WORD_ALONE = compile_later(r"[A-Za-z][a-z]{0,7}")
 _MIN_HEADER = 6
-"""Shorter values of headers with plain names are masked in their place, not wherever they occur in a text."""
+"""Of headers without a secret name, shorter values are masked only in place, not wherever they occur in a text."""
 
-_MOST_HEADERS = 200  # lines between `headers:` and one of them
+_MOST_HEADERS = 200  # how many lines above a header are searched for `headers:`
 
 _HEADERS_BLOCK = compile_later(r"""(?<![\w.-])headers["']?\s*:\s*\{(?P<inside>(?:\{\{.*?\}\}|[^{}])*)""")
 _HEADER_PAIR = compile_later(
@@ -108,12 +108,12 @@ _FREE_TEXT_KEYS = frozenset({"vars", "metadata"})
 _VARIABLE_KEYS = frozenset({"api_key_env", "apiKeyEnvar"})
 _VARIABLE = compile_later(r"\benv\.(\w+)")
 _PROVIDER_KEYS = frozenset({"providers", "provider"})
-_MIN_PART = 8  # of a cookie or a scheme with several values; shorter words would be masked everywhere
+_MIN_PART = 8  # characters of a part of a cookie or credential; shorter words would be masked everywhere
 
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Return whether a name is a secret's: of a config key, an environment variable, a header, a query parameter."""
+    """Return whether a config key, environment variable, header or query parameter of this name is a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     while words and words[-1] in _TAILS:
         words.pop()
@@ -135,38 +135,38 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret_parameter(name: str) -> bool:
-    """Return whether a header, or a query parameter as written in a URL, is secret: some words are keys only there."""
+    """Return whether a header or query parameter, named as in a URL, is secret: `code` and `key` count as keys here."""
     plain = unquote(name)
     return is_secret_name(plain) or plain.lower() in _SECRET_PARAMETERS
 
 
 def secret_spans(text: str) -> list[tuple[int, int]]:
-    """The stretches of a text (a source line, a URL, a command) that hold secrets: sorted (start, end), no overlaps."""
+    """Return the spans of secrets in a text (a source line, a URL, a command): sorted (start, end), no overlaps."""
     return _joined([*_marked_places(text), *_named_places(text)])
 
 
 def mask_text(text: str) -> str:
-    """`text` with everything that looks like a secret replaced by `***`."""
+    """Return `text` with everything that looks like a secret replaced by `***`."""
     return _without(text, secret_spans(text))
 
 
 def mask_bare(text: str) -> str:
-    """`text` without what has the form of a key, wherever it is: for prose, in which names mean nothing."""
+    """Return `text` with everything masked that has the form of a key: for prose, in which names mean nothing."""
     return _BARE.sub(MASK, text)
 
 
 def mask_config(value: JsonValue, *, hides_headers: bool = True) -> JsonValue:
-    """Return a config as data without its secrets. The variables of tests are kept, whatever they are called.
+    """Return a config as data, with its secrets masked. The variables of tests are kept, whatever they are called.
 
-    Without `hides_headers`, headers with plain names keep their values: for digests, which know no other rule.
+    Without `hides_headers`, headers without a secret name keep their values: the rule that digests are computed with.
     """
     return _masked(value, is_secret=False, may_be_free=True, hides_headers=hides_headers)
 
 
 def is_plain_header(name: str, value: JsonValue) -> bool:
-    """Return whether a header holds nothing that could be a secret, by its name or its value.
+    """Return whether a header cannot hold a secret, judging by its name or its value.
 
-    Any other header of a config may be what a company's gateway knows its users by, whatever it is called.
+    Any other header in a config may be what a company's gateway identifies its users by, whatever it is called.
     """
     if is_secret_parameter(name):
         return False
@@ -175,7 +175,7 @@ def is_plain_header(name: str, value: JsonValue) -> bool:
 
 
 def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Yield the values of headers to hide wherever they are: those that no other text holds by chance."""
+    """Yield the header values to hide wherever they occur: those that other text does not contain by chance."""
     for name, value in headers.items():
         text = str(value).strip()
         if is_plain_header(name, text) or _is_reference(text):
@@ -187,7 +187,10 @@ def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
 
 
 def header_line_spans(before: Iterable[str], line: str) -> list[tuple[int, int]]:
-    """The value in a source line that is under `headers:`. `before` are the lines above it, the nearest first."""
+    """Return the span of the value in a source line under `headers:`; `before` are the lines above it, nearest first.
+
+    Empty if the line is not a header, or its value cannot be a secret.
+    """
     depth = _depth(line)
     if not (pair := _HEADER_PAIR.match(line, depth)):
         return []
@@ -208,7 +211,7 @@ def _depth(line: str) -> int:
 
 
 def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = "") -> Iterator[str]:
-    """Yield the names of variables that a part of a config uses as keys: in `api_key_env`, or under a secret's name."""
+    """Yield the variables that a part of a config uses as keys: those in `api_key_env`, or under a secret name."""
     if isinstance(value, dict):
         for key, entry in value.items():
             if key in _VARIABLE_KEYS and isinstance(entry, str):
@@ -230,9 +233,9 @@ def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = 
 
 
 def environment_secrets(environ: Mapping[str, str]) -> list[str]:
-    """Return the secrets in variables: by name, headers (OTEL_EXPORTER_OTLP_HEADERS), users and keys in addresses.
+    """Return the secrets in variables: by name, in headers (OTEL_EXPORTER_OTLP_HEADERS), credentials in addresses.
 
-    Short ones are left out: `USE_AUTH=true` would take the word "true" out of every message.
+    Short values are left out: `USE_AUTH=true` would remove the word "true" from every message.
     """
     found: list[JsonValue] = []
     whole: list[str] = []
@@ -255,7 +258,7 @@ def environment_secrets(environ: Mapping[str, str]) -> list[str]:
 def secret_values(value: JsonValue) -> list[str]:
     """Return the secrets in a part of a config whose env values are filled in.
 
-    A secret of several parts (`Bearer KEY`, a cookie) is there as a whole and in parts.
+    A secret of several parts (`Bearer KEY`, a cookie) is returned as a whole and in parts.
     """
     return list(dict.fromkeys(_values(value, is_secret=False)))
 
@@ -292,7 +295,7 @@ def _masked(
         return MASK
     if not isinstance(value, str):
         return value
-    # Prose may well say "password: none"; in a provider such words name a header, an option of a command, a field.
+    # Prose may well say "password: none"; in a provider, such words name a header, a command's option or a field.
     return _without(value, _marked_places(value) if may_be_free else secret_spans(value))
 
 
@@ -307,7 +310,7 @@ def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[s
             yield from _values(item, is_secret=is_secret or _is_flagged(value, index))
     elif is_secret and value is not None and not isinstance(value, bool):
         text = str(value)
-        # Servers echo a part: the key of `Bearer KEY`, the password of `user:password`.
+        # Servers may echo only a part: the key of `Bearer KEY`, the password of `user:password`.
         yield from (text, text.rpartition(" ")[2], text.rpartition(":")[2])
         parts = re.split(r"[\s;,:=\"']+", text)
         yield from (part for part in parts if len(part) >= _MIN_PART)
@@ -317,7 +320,7 @@ def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[s
 
 
 def _is_flagged(words: Sequence[JsonValue], index: int) -> bool:
-    """Return whether the item of a list follows an option that takes a secret, as in `[login, --password, ...]`."""
+    """Return whether a list item follows an option that takes a secret, as in `[login, --password, ...]`."""
     before = words[index - 1] if index else None
     option = _FLAG_ALONE.fullmatch(before) if isinstance(before, str) else None
     return option is not None and is_secret_name(option["name"])
@@ -330,7 +333,7 @@ def _is_header(key: str, entry: JsonValue, under: str) -> bool:
 
 
 def _hides(key: str, entry: JsonValue, under: str) -> bool:
-    """Return whether `key`, in a mapping that is under `under`, makes secrets of all texts in `entry`."""
+    """Return whether `key`, in a mapping named `under`, makes all texts in `entry` secret."""
     if isinstance(entry, dict):
         if under == "properties":  # a JSON Schema may well describe a property named `password`
             return False
@@ -340,7 +343,7 @@ def _hides(key: str, entry: JsonValue, under: str) -> bool:
 
 
 def _marked_places(text: str) -> list[tuple[int, int]]:
-    """Secrets that their form, or the syntax of a URL or a template around them, gives away."""
+    """Return the spans of secrets recognised by their form, or by the syntax of a URL or template around them."""
     found = [match.span() for match in _BARE.finditer(text)]
     if "://" in text:
         found += [
@@ -358,12 +361,12 @@ def _marked_places(text: str) -> list[tuple[int, int]]:
 
 
 def _named_places(text: str) -> Iterator[tuple[int, int]]:
-    """Yield values after a secret's name: `apiKey: ...` as in YAML, JSON and headers, `--token ...` as in commands."""
+    """Yield values' spans after a secret name: `apiKey: ...` in YAML, JSON and headers, `--token ...` in commands."""
     for flag in _FLAG.finditer(text):
         if is_secret_name(flag["name"]) and not _is_reference(flag["value"]):
             yield flag.span("value")
     if "headers" in text:
-        # Values of headers that are written in one line: `headers: {X-Corp: ...}`.
+        # Values of headers on one line: `headers: {X-Corp: ...}`.
         for block in _HEADERS_BLOCK.finditer(text):
             for pair in _HEADER_PAIR.finditer(text, *block.span("inside")):
                 is_plain = is_plain_header(pair["name"].strip("\"'"), pair["value"].strip("\"'"))
@@ -398,7 +401,7 @@ def _without(text: str, spans: list[tuple[int, int]]) -> str:
     if not spans:
         return text
     pieces, cursor = list[str](), 0
-    for start, end in spans:  # sorted, and apart from one another
+    for start, end in spans:  # sorted, without overlaps
         pieces += (text[cursor:start], MASK)
         cursor = end
     return "".join([*pieces, text[cursor:]])

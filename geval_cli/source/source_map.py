@@ -1,4 +1,4 @@
-"""Positions in source files: spans of text, key paths, and documents that know them."""
+"""Positions in source files: spans of text, key paths, and documents that carry them."""
 
 import re
 from bisect import bisect_right
@@ -16,7 +16,7 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The positions of one file: for each path of keys and indexes, where its key and its value begin."""
+    """The positions in one file: for each path of keys and indexes, where its key and its value begin."""
 
     file: str
     keys: Mapping[KeyPath, Location] = field(default_factory=dict, repr=False)
@@ -24,37 +24,37 @@ class Positions:
 
 
 class SourcePath(Struct, frozen=True):
-    """A part of a file: `positions` of the whole file and the path of keys that leads to the part."""
+    """A part of a file: the `positions` of the whole file and the key path that leads to the part."""
 
     positions: Positions
     path: KeyPath = ()
 
     @classmethod
     def nowhere(cls) -> "SourcePath":
-        """For specs that come from code or from the command line and are in no file."""
+        """Return the place of specs that come from code or the command line and are in no file."""
         return cls(Positions(""))
 
     def child(self, *keys: str | int) -> "SourcePath":
         return SourcePath(self.positions, (*self.path, *keys))
 
     def has(self, *keys: str | int) -> bool:
-        """Return whether the file has this part (or the one below it)."""
+        """Return whether the file has this part, or the one below it at `keys`."""
         return (*self.path, *keys) in self.positions.values
 
     def key(self, *keys: str | int) -> Location | None:
-        """Where the key of this part (or of one below it) begins; for a list item, the item. None outside files."""
+        """Return where the key of this part (or one below it) begins; for a list item, the item. None outside files."""
         path = (*self.path, *keys)
         return self.positions.keys.get(path) or self.value(*keys)
 
     def value(self, *keys: str | int) -> Location | None:
-        """Where the value of this part (or of one below it) begins; the nearest enclosing part if it is not there."""
+        """Return where the value of this part (or of one below it) begins; if missing, the nearest enclosing part."""
         path = (*self.path, *keys)
         while (found := self.positions.values.get(path)) is None and path:
             path = path[:-1]
         return found
 
     def spelled(self, *spellings: str) -> Location | None:
-        """Where the value of a key begins that may be written in several ways; this part itself if it is not there."""
+        """Return where the value of a key with several spellings begins; if missing, this part itself."""
         for name in spellings:
             if (found := self.positions.values.get((*self.path, name))) is not None:
                 return found
@@ -62,25 +62,25 @@ class SourcePath(Struct, frozen=True):
 
 
 class KeyLocation(Location):
-    """A place in data that is in no file: all that can be said of it is its path of keys."""
+    """A place in data that is not in a file: its key path is all that can be said about it."""
 
     def __str__(self) -> str:
         return self.key_path
 
 
-# Every test asks anew where the assertions of `defaultTest` are.
+# Bounds a cache that helps because every test looks up where the assertions of `defaultTest` are.
 _ASKED_KEPT = 1024
 
-# Only these three: `str.splitlines` breaks at form feeds and U+2028, too, where editors and YAML do not.
+# Only these three: `str.splitlines` also breaks at form feeds and U+2028, where editors and YAML do not.
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
 _PLAIN_KEY = re.compile(r"[\w$-]+")
 
-# Fields of the typed config whose key in the file has another name altogether.
+# Fields of the typed config whose key in the file is a different word.
 _OTHER_SPELLINGS = {"criteria": "value", "assertions": "assert"}
 
 
 class Span(Struct):
-    """Where a value begins and ends, as offsets into the text, and the spans of what is in it."""
+    """Where a value begins and ends, as offsets into the text, and the spans of what it contains."""
 
     start: int
     end: int
@@ -88,7 +88,7 @@ class Span(Struct):
 
 
 class KeySpan(NamedTuple):
-    """The position of a key of a mapping, and its value's span."""
+    """The position of a key in a mapping, and the span of its value."""
 
     start: int
     end: int
@@ -101,7 +101,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def format_key_path(path: KeyPath, prefix: str = "") -> str:
-    """Return a path as people write it: `tests[0].assert[2].threshold`."""
+    """Return a path in readable form: `tests[0].assert[2].threshold`."""
     text = prefix
     for part in path:
         if isinstance(part, int):
@@ -114,14 +114,14 @@ def format_key_path(path: KeyPath, prefix: str = "") -> str:
 
 
 class SpanTree:
-    """The spans of one text, with what is needed to name a place in it.
+    """The spans of one text, with what is needed to describe a place in it.
 
     Args:
         file: the file's name as the user knows it.
-        text: what the offsets point into.
-        root: gives the spans; called at most once, and only when a position is asked for.
+        text: the text that the offsets refer to.
+        root: returns the spans; called at most once, and only when a position is needed.
         first_line: the number of the text's first line in the file.
-        prefix: what key paths begin with, for texts that are a part of a larger whole.
+        prefix: the start of key paths, for texts that are part of a larger whole.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class SpanTree:
         return Positions(self.file, keys=_SpanMap(self, of_keys=True), values=_SpanMap(self, of_keys=False))
 
     def locate(self, start: int, end: int, path: KeyPath = ()) -> Location:
-        """Return the location of a stretch of the text; its length ends with the line."""
+        """Return the location of a span of the text; its length is cut at the end of the line."""
         if self._line_starts is None:
             # Only when a first position is needed: most runs have no problem to locate.
             self._line_starts = [0, *(match.end() for match in _LINE_BREAK.finditer(self._text))]
@@ -157,7 +157,7 @@ class SpanTree:
         )
 
     def _line_end(self, index: int) -> int:
-        """Return where a line ends, told from the next one's start: a search would read a long line each time."""
+        """Return where a line ends, computed from the next one's start: a search would read a long line each time."""
         starts = self._line_starts or [0]
         if index + 1 == len(starts):
             return len(self._text)
@@ -165,7 +165,7 @@ class SpanTree:
         return end - 1 if self._text.startswith("\r\n", end - 1) else end
 
     def refer_back(self, key: KeySpan, offset: int) -> str:
-        """Return the position of a key, in words for a message about `offset`."""
+        """Return where a key is, in words for a message about `offset`."""
         there = self.locate(key.start, key.end)
         here = self.locate(offset, offset)
         column = f", column {there.column}" if there.line == here.line else ""
@@ -177,12 +177,12 @@ class SpanTree:
         return self._root
 
     def find_value(self, path: KeyPath) -> Location:
-        """Return the position of the value at `path`; raises KeyError when the file has none."""
+        """Return the position of the value at `path`; raises KeyError if the file has none."""
         span, written = self._follow(path)
         return self.locate(span.start, span.end, written)
 
     def find_key(self, path: KeyPath) -> Location:
-        """Return the position of the key that `path` ends with; its key path is that of the mapping around it."""
+        """Return the position of the key that `path` ends with; its key path is that of the enclosing mapping."""
         if not path or isinstance(path[-1], int):
             raise KeyError(path)
         span, written = self._follow(path[:-1])
@@ -190,7 +190,7 @@ class SpanTree:
         return self.locate(key.start, key.end, written)
 
     def _follow(self, path: KeyPath) -> tuple[Span, KeyPath]:
-        """Return the span that `path` leads to, and the path in the file's own spelling."""
+        """Return the span at `path`, and the path as spelled in the file."""
         span, written = self.root(), list[str | int]()
         for part in path:
             if isinstance(part, str):
@@ -225,7 +225,7 @@ def _written_key(span: Span, key: str) -> str:
 
 
 class _SpanMap(Mapping[KeyPath, Location]):
-    """The mapping face of a tree that `Positions` asks for."""
+    """A tree of spans as the mapping that `Positions` expects."""
 
     def __init__(self, tree: SpanTree, *, of_keys: bool) -> None:
         self._tree = tree
@@ -239,14 +239,14 @@ class _SpanMap(Mapping[KeyPath, Location]):
         return location
 
     def get(self, path: KeyPath, default: Any = None) -> Any:
-        """Return the position at `path`, asked for every result: that of `Mapping` comes by way of an exception."""
+        """Return the position at `path`. Called for every result; `Mapping.get` would be slowed by an exception."""
         if self._of_keys and not (path and isinstance(path[-1], str)):
             return default
         try:
             location = self._asked[path]
         except KeyError:
             location = self._find(path)
-            # Bounded: a suite with a problem in every test asks for as many positions.
+            # Bounded, because a suite with a problem in every test looks up that many positions.
             if len(self._asked) < _ASKED_KEPT:
                 self._asked[path] = location
         return default if location is None else location
@@ -273,17 +273,17 @@ class _SpanMap(Mapping[KeyPath, Location]):
 
 
 MAX_DEPTH = 100
-"""Levels of nesting that a file may have. Real configs have about ten; the bound keeps every walk free of overflow."""
+"""How many levels deep a file may be nested: real configs have about ten, and the limit prevents stack overflows."""
 
 
 ENV_MARK = "env."
-"""The part that every `{{ env.NAME }}` contains; texts without it need no search."""
+"""A part of every `{{ env.NAME }}`; texts without it need no search."""
 
 
 class Document(Struct, frozen=True):
     """The content of one file. Keys of mappings are always text, as written; numbers are finite.
 
-    `may_use_env` is false when no string in it can ask for an environment value.
+    `may_use_env` is false if no string in it can refer to an environment value.
     """
 
     value: JsonValue

@@ -1,6 +1,6 @@
-"""YAML to plain values with positions, and back: one document, YAML 1.2 scalars, no duplicate keys, no alias bombs.
+"""Convert YAML to plain values with positions, and back: one document, YAML 1.2, no duplicate keys, no alias bombs.
 
-The parser's events are put together here, without recursion, so that hostile nesting cannot overflow anything. Scalars
+The parser's events are assembled here, without recursion, so that hostile nesting cannot overflow anything. Scalars
 follow the core schema of YAML 1.2 (section 10.3 of the specification): `no`, `Yes` and `on` are text, `012` is 12,
 `0o14` is 12, `12:30` and `2024-01-01` are text.
 """
@@ -29,15 +29,15 @@ _HEX = re.compile(r"0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _NUMBER_STARTS = frozenset("0123456789+-.")
-# Python refuses to read whole numbers of more than 4,300 digits, since that takes quadratic time.
+# Python refuses to parse integers of more than 4,300 digits, because that takes quadratic time.
 _MAX_DIGITS = 4000
-_MAX_BITS = 13_287  # the most that 4,000 digits have
+_MAX_BITS = 13_287  # of the largest number with 4,000 digits
 
 TAG_PREFIX = "tag:yaml.org,2002:"
 
 _QUOTES = "put quotes around the text"
 
-# First match wins: a part of the parser's words (libyaml's or PyYAML's), our sentence, our hint.
+# First match wins: a part of the parser's message (libyaml's or PyYAML's), our message, our hint.
 _SENTENCES: tuple[tuple[str, str, str], ...] = (
     ("mapping values are not allowed", "a `: ` is not allowed here", f"check the indentation, or {_QUOTES}"),
     ("while scanning a quoted scalar", "the quote opened here is never closed", "close it"),
@@ -58,19 +58,19 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     ("document start", "this does not belong to what is above it", "check the indentation"),
 )  # fmt: skip
 
-# Where the beginning of the construct tells more than the span where the parser gave up.
+# Constructs whose beginning tells more than the place where the parser gave up.
 _POINTS_AT_BEGINNING = ("scanning a quoted scalar", "scanning a simple key", "flow sequence", "flow mapping")
 
 
 class ScalarError(ValueError):
-    """The scalar has no value that JSON could keep, or is not what its tag says. The message is a sentence."""
+    """The scalar has no value that JSON can hold, or does not match its tag. The message is a sentence."""
 
 
 def resolve_plain(text: str) -> str | int | float | bool | None:
     """Return the value of an unquoted scalar without a tag.
 
     Raises:
-        ScalarError: infinite, not a number, or too long to be one.
+        ScalarError: it is infinite or NaN, or has too many digits.
     """
     if text in _NULLS:
         return None
@@ -83,7 +83,7 @@ def resolve_plain(text: str) -> str | int | float | bool | None:
             return int(text)
         if _OCTAL.fullmatch(text) or _HEX.fullmatch(text):
             whole = int(text, 0)
-            if whole.bit_length() > _MAX_BITS:  # it can be read, and not be written as digits again
+            if whole.bit_length() > _MAX_BITS:  # it can be parsed, but not be written in decimal again
                 raise ScalarError(f"this number has more than {_MAX_DIGITS} digits")
             return whole
         if _NOT_FINITE.fullmatch(text):
@@ -101,7 +101,7 @@ def resolve_tagged(text: str, tag: str) -> str | int | float | bool | None:
     """Return the value of a scalar with one of the core tags (`!!str`, `!!int`, `!!float`, `!!bool`, `!!null`).
 
     Raises:
-        ScalarError: the text is not of that kind, or the tag is none of these.
+        ScalarError: the text does not match the tag, or the tag is another one.
     """
     kind = tag.removeprefix(TAG_PREFIX)
     if kind == "str":
@@ -118,7 +118,7 @@ def resolve_tagged(text: str, tag: str) -> str | int | float | bool | None:
 
 
 def explain_yaml_error(error: yaml.YAMLError, text: str, tree: SpanTree) -> Problem:
-    """Return a parser's error as a problem with its place in `text`."""
+    """Return a parser's error as a problem located in `text`."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return Problem(f"the YAML cannot be read: {error}", tree.locate(0, 1))
     context, problem = error.context or "", error.problem or ""
@@ -157,23 +157,23 @@ def _is_tab_trouble(words: str, text: str, offset: int) -> bool:
 Loader = type[yaml.SafeLoader]
 
 FAST_LOADER: Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The parser in C where PyYAML was built with it."""
+"""The C parser, if PyYAML was built with it."""
 
 # "Billion laughs": ten lines of lists of aliases of lists make a value that fills the memory. A long file
-# with many honest aliases gets room by its length.
+# with many legitimate aliases is allowed more, in proportion to its length.
 _MAX_ALIASED = 100_000
 _ALIASED_PER_NODE = 100
-# Written as what it is, not as what it is not: that takes twenty-five times as long to compile.
+# Lists what is not printable: the negation of what is takes twenty-five times as long to compile.
 _NOT_PRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def read_yaml(text: str, file: str, *, prefix: str = "", loader: Loader = FAST_LOADER) -> Document:
-    """Return the one document in `text`.
+    """Return the only document in `text`.
 
     Args:
-        text: without a byte order mark.
-        file: the name to use in positions.
-        prefix: what key paths begin with.
+        text: the YAML, without a byte order mark.
+        file: the file name for positions.
+        prefix: the start of key paths.
         loader: which of PyYAML's parsers to use.
 
     Raises:
@@ -196,7 +196,7 @@ def read_yaml(text: str, file: str, *, prefix: str = "", loader: Loader = FAST_L
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """Reading makes no garbage, only many small objects; looking through them again and again takes half the time."""
+    """Pause the collector: reading makes no garbage, but scanning its many small objects takes half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -207,7 +207,7 @@ def _garbage_collection_paused() -> Iterator[None]:
 
 
 class _Node(Struct):
-    """A finished value. `size` counts the nodes that it stands for once its aliases are followed."""
+    """A finished value; `size` counts the nodes that it expands to when its aliases are followed."""
 
     value: JsonValue
     span: Span
@@ -215,7 +215,7 @@ class _Node(Struct):
 
 
 class _Frame(Struct):
-    """A mapping or list that is still open. In a mapping, `key` waits for its value."""
+    """A mapping or list that is still open; in a mapping, `key` is waiting for its value."""
 
     span: Span
     anchor: str | None
@@ -231,7 +231,7 @@ class _Frame(Struct):
 
 
 class _Abandoned(Exception):
-    """The rest of the file is not worth reading; why is already reported."""
+    """The rest of the file is not worth reading; the reason has been reported."""
 
 
 class _Composer:
@@ -252,7 +252,7 @@ class _Composer:
         self.problems.append(Problem(message, location, hint))
 
     def compose(self, loader: Loader) -> None:
-        """Go through the parser's events, until the end or until the file turns out to be broken or hostile."""
+        """Process the parser's events until the end, or until the file turns out to be broken or hostile."""
         handlers: dict[type[yaml.Event], Callable[[Any], None]] = {
             yaml.ScalarEvent: self._add_scalar,
             yaml.MappingStartEvent: partial(self._open, is_mapping=True),
@@ -264,7 +264,7 @@ class _Composer:
         }
         parser = loader(self._text)
         try:
-            # Not yaml.parse: it asks twice for each event, which is a third of the time that large files take.
+            # Not yaml.parse: it makes two calls per event, which is a third of the time that large files take.
             while not isinstance(event := parser.get_event(), yaml.StreamEndEvent):  # type: ignore[no-untyped-call]
                 handler = handlers.get(type(event))
                 if handler is not None:
@@ -293,7 +293,7 @@ class _Composer:
             return
         is_quoted = event.tag is None and not event.implicit[0]
         value: JsonValue = event.value if is_quoted else self._resolve(event, start, end)
-        # Nearly all scalars: those that no alias or merge needs as a node.
+        # The fast path for nearly all scalars: those that no alias or merge needs as a node.
         if frame is not None and not frame.key_is_merge and event.anchor is None:
             self._nodes += 1
             frame.size += 1
@@ -307,7 +307,7 @@ class _Composer:
                 frame.key = None
             return
         if event.anchor and not event.style:
-            start = max(start, end - len(event.value))  # behind the anchor
+            start = max(start, end - len(event.value))  # after the anchor
         node = _Node(value, Span(start, end))
         if event.anchor:
             self._anchors[event.anchor] = node
@@ -421,7 +421,7 @@ def _span(event: yaml.Event) -> tuple[int, int]:
 
 
 def _merge(frame: _Frame, source: _Node) -> None:
-    """Put what `<<` names under the keys that the mapping has itself; of several sources the first wins."""
+    """Add the entries of `<<` for keys that the mapping does not have itself; of several sources, the first wins."""
     children = frame.span.children
     if not isinstance(children, dict):
         return
@@ -440,12 +440,12 @@ def _merge(frame: _Frame, source: _Node) -> None:
                 children[key] = span.children[key]
 
 
-# PyYAML breaks lines at 80 characters unless it is given another width.
+# PyYAML wraps lines at 80 characters unless it is given another width.
 _NEVER_FOLDED = 1_000_000_000
 
 
 class _ReadableDumper(yaml.SafeDumper):
-    """Writes texts so that a YAML 1.2 reader takes them for texts; PyYAML's own rules are those of YAML 1.1."""
+    """A dumper whose texts a YAML 1.2 reader takes for texts; PyYAML's own rules are those of YAML 1.1."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -455,14 +455,14 @@ class _ReadableDumper(yaml.SafeDumper):
 
 
 class _QuotingDumper(_ReadableDumper):
-    """Writes every text in double quotes: not pretty, but safe for whatever characters it has."""
+    """A dumper that puts every text in double quotes: not pretty, but safe for all characters."""
 
 
 def write_yaml(value: JsonValue) -> str:
-    """Return the YAML text that `geval_cli.source.yaml_source.read_yaml` reads as an equal value.
+    """Return YAML text that `geval_cli.source.yaml_source.read_yaml` reads back as an equal value.
 
     Raises:
-        UsageError: there is none: half of a surrogate pair has no place in YAML.
+        UsageError: there is none, because YAML cannot represent half of a surrogate pair.
     """
     for dumper in (_ReadableDumper, _QuotingDumper):
         text = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=_NEVER_FOLDED)
