@@ -1,4 +1,4 @@
-"""The commands. Their bodies import what they need when they run, so that `--help` is quick."""
+"""The commands. Their bodies import what they need when they run, so that `--help` is fast."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -62,7 +62,7 @@ EXTRA_COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 """The commands of extras: the module whose `commands` holds each, imported when it is called, and its summary.
 
-The summaries stand here so that `geval --help` imports none of these modules, which would take longer than all else.
+The summaries are here so that `geval --help` imports none of these modules, which would take longer than all else.
 """
 
 _IN_HELP: Mapping[str, Sequence[str]] = {
@@ -72,15 +72,15 @@ _IN_HELP: Mapping[str, Sequence[str]] = {
     "Serve": ("serve", "mcp"),
     "Maintain": ("cache", "batches", "models", "rm"),
 }
-"""The commands under the headings of the help. What plugins add stands under one of its own."""
+"""The commands under the headings of the help; those of plugins get a heading of their own."""
 
 
 @contextmanager
 def _click_errors_as_ours(group: Any = None) -> Iterator[None]:
     """Turn a usage error of click into one of ours, which suggests the nearest name.
 
-    Its classes are recognized by name: depending on its version, typer uses the installed click or one of its own.
-    `group` is the context of the group whose command is called: click does not say where an option lacks its value.
+    Click's classes are recognized by name: depending on its version, typer uses the installed click or its own copy.
+    `group` is the context of the group whose command is called, as click does not say where an option lacks its value.
     """
     try:
         yield
@@ -139,18 +139,18 @@ def _usage_error(error: Any, kinds: Set[str], group: Any) -> UsageError:
 
 
 _WORDS = "geval.words"
-"""Where a context keeps what was written behind `geval`."""
+"""The key under which a context keeps the words after `geval`."""
 _PYDANTIC = "Input should be"
 _TOO_MANY = compile_later(r"got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 _NO_COMMAND = compile_later(r"No such command '([^']*)'")
 
 
 class Commands(TyperGroup):
-    """The commands of geval, of its extras, and of packages that are installed beside it."""
+    """The commands of geval, of its extras and of plugins."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Return the context of a call; a usage error is reported as all errors are."""
-        words = tuple(args)  # parsing takes them from the list
+        """Return the context of a call; a usage error is reported like any other error."""
+        words = tuple(args)  # parsing removes them from the list
         with _click_errors_as_ours():
             context = super().make_context(info_name, args, parent, **extra)
         context.meta[_WORDS] = words
@@ -167,7 +167,7 @@ class Commands(TyperGroup):
         return [*own, *(name for name in plugin_names(COMMANDS) if name not in own)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands under their headings, each with its summary whole."""
+        """Write the commands under their headings, each with its whole summary."""
         added = self.list_commands(ctx)[len(names_of_commands()) :]
         for heading, names in {**_IN_HELP, **({"Plugins": added} if added else {})}.items():
             rows = [(name.ljust(_NAME_WIDTH), self._summary(ctx, name)) for name in names]
@@ -184,7 +184,7 @@ class Commands(TyperGroup):
         return summary
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command by its name, None where there is none."""
+        """Return a command by its name, or None if there is none."""
         found = super().get_command(ctx, cmd_name)
         if found is None and cmd_name in EXTRA_COMMANDS:
             found = get_group(import_module(EXTRA_COMMANDS[cmd_name][0]).commands).commands[cmd_name]
@@ -249,7 +249,7 @@ def demo(given: RunOptions) -> None:
 
 
 def _run(named: Sequence[Path], given: RunOptions) -> None:
-    """Run configs and end with the exit code."""
+    """Run configs and exit with the exit code."""
     from geval_cli.cli.arguments import cache_choice, check_options, config_groups, repeated_options
     from geval_cli.cli.run import RunDisplay, run_configs
 
@@ -305,7 +305,7 @@ def judge(
 
     check_options(given)
     changes = JudgedMetrics(tuple(only or ()), dict(map(parse_threshold, threshold or ())))
-    # Without a config, that of the run is judged by, and the current folder may be untrusted, too.
+    # Without a config, the run's own is used, and the current folder may be untrusted too.
     sandbox, home = _sandbox_for([config or Path("gevalconfig.yaml")], given)
     given = replace(given, home=home, untrusted=sandbox is not None)
     exit_with(
@@ -343,7 +343,7 @@ def lock(given: RunOptions, configs: options.Configs = None, update: options.Upd
 def _requests(
     groups: "Iterable[tuple[Path, ...]]", given: RunOptions, *, can_resume: bool = False
 ) -> "list[RunRequest]":
-    """Return a request for each group of configs. All share one budget, which bounds the command as a whole."""
+    """Return a request for each group of configs. All share one budget, which limits the command as a whole."""
     from geval_cli.cli.arguments import budget_of, failing_in
     from geval_cli.runs.requests import RunRequest
 
@@ -360,7 +360,7 @@ def _requests(
 def _sandbox_for(
     named: Iterable[Path], given: RunOptions, *, keeps_state: bool = True
 ) -> "tuple[KernelSandbox | None, Path | None]":
-    """Return the sandbox around untrusted configs, None for the user's own, and where state goes."""
+    """Return the sandbox for untrusted configs, None for the user's own, and the folder for state."""
     from geval_cli.runs.requests import UNTRUSTED_VARIABLE, is_untrusted
 
     if not (given.untrusted or given.untrusted_strict or is_untrusted(os.environ)):
@@ -600,7 +600,7 @@ def cache_prune(given: RunOptions, older_than: options.OlderThan = "14d") -> Non
 
 
 def names_of_commands() -> tuple[str, ...]:
-    """Return the names of geval's own commands and groups of commands, those of extras among them."""
+    """Return the names of geval's own commands and command groups, including those of extras."""
     return tuple(name for names in _IN_HELP.values() for name in names)
 
 
@@ -623,9 +623,9 @@ _INSTEAD = {
 
 
 def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
-    """Return the words after `geval` with an alias written out.
+    """Return the words after `geval` with an alias replaced.
 
-    `eval -c FILE` is `run FILE`, and `help run` is `run --help`.
+    `eval -c FILE` becomes `run FILE`, and `help run` becomes `run --help`.
 
     Raises:
         UsageError: there is no such command.
@@ -656,7 +656,7 @@ def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
 
 
 def _without_config_option(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words without `-c` and `--config`, whose values `geval run` takes as they are."""
+    """Yield the words without `-c` and `--config`, whose values `geval run` takes as arguments."""
     for word in words:
         name, equals, value = word.partition("=")
         if equals and name in _CONFIG_OPTIONS:

@@ -1,4 +1,4 @@
-"""Values of options that are more than a word or a number, and which options contradict each other."""
+"""Parse option values that are more than a word or a number, and check for options that contradict each other."""
 
 import math
 import os
@@ -49,7 +49,7 @@ def parse_option(option: Option, default: object, written: Any) -> Any:
     """Parse the value of an option. A `default` that is a mapping or a tuple means that it can be given repeatedly.
 
     Raises:
-        UsageError: it is not written as its syntax says.
+        UsageError: the value does not match the syntax of the option.
     """
     parse = PARSERS.get(option.syntax or "", _as_is)
     if isinstance(default, Mapping):
@@ -85,7 +85,7 @@ def parse_case(text: str | None) -> str | None:
     """Return the number of a case as tables show it, `#3` or `#3.2`.
 
     Raises:
-        UsageError: the text is no number of a case.
+        UsageError: the text is not the number of a case.
     """
     if text is None:
         return None
@@ -98,10 +98,10 @@ def parse_case(text: str | None) -> str | None:
 
 
 def parse_grouping(text: str) -> "GroupBy":
-    """Return what failures are grouped by.
+    """Return how failures are grouped.
 
     Raises:
-        UsageError: the text is none of the choices.
+        UsageError: the text is not one of the choices.
     """
     from geval_cli.report.failures import GroupBy  # rich takes a while to import
 
@@ -122,7 +122,7 @@ def _parse_margin(option: Option, text: str) -> str:
 
 
 def _parse_pattern(option: Option, text: str) -> str:
-    import regex  # few runs have patterns, and its own take a while to compile
+    import regex  # few runs have patterns, and the package's own take a while to compile
 
     from geval_cli.assertions.patterns import compiled
 
@@ -230,14 +230,14 @@ PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "LOW,HIGH": _parse_scale,
     "A:B": _parse_costs,
 }
-"""How a value is read, by the syntax that its option declares; any other is taken as it is."""
+"""How a value is parsed, by the syntax that its option declares; values of any other syntax are taken unchanged."""
 
 
 def named_or_found(configs: Sequence[Path] | None) -> list[Path]:
-    """Return the configs that were named, else the one in the current folder.
+    """Return the given configs, else the one in the current folder.
 
     Raises:
-        UsageError: none was named, and there is none.
+        UsageError: none was given, and the folder has none.
     """
     if configs:
         return list(configs)
@@ -249,12 +249,12 @@ def named_or_found(configs: Sequence[Path] | None) -> list[Path]:
 
 
 def config_groups(configs: Sequence[Path], *, merge: bool) -> list[tuple[Path, ...]]:
-    """Return the configs that are one suite each: a wildcard or, with `merge`, all configs together are one.
+    """Return the configs grouped by suite: the files of a wildcard or, with `merge`, all configs are one suite.
 
     A folder stands for the config in it.
 
     Raises:
-        UsageError: a wildcard fits no file.
+        UsageError: a wildcard matches no file.
     """
     groups = [_files_of(config) for config in configs]
     return [tuple(file for group in groups for file in group)] if merge else groups
@@ -272,13 +272,13 @@ def _files_of(config: Path) -> tuple[Path, ...]:
 
 
 _NOT_AGAIN = {"plan", "watch", "home", "cache_folder"}
-"""Options that a resumed run does not need, or that are told by themselves."""
+"""Options that a resumed run does not need, or that are added separately."""
 
 
 def repeated_options(options: RunOptions) -> str | None:
-    """Return what to write behind `--resume` to resume a run of these options: its budget and its sandbox are kept.
+    """Return the options to write after `--resume` to resume a run with these options: it keeps its budget and sandbox.
 
-    None where they are not as easily written: values by name may be secret, and what `latest` names is another run now.
+    None if they cannot be written as easily: named values may be secret, and `latest` refers to another run by then.
     """
     words = []
     for declared, option in declared_options(RunOptions):
@@ -300,7 +300,7 @@ def _plain(value: Any) -> str:
 
 
 def budget_of(options: RunOptions, *, can_resume: bool) -> Budget | None:
-    """Return the budget that all runs of a command share; None when nothing bounds what may be spent."""
+    """Return the budget that all runs of a command share; None if spending is not limited."""
     if options.max_cost is None and options.max_requests is None:
         return None
     hint = RESUME_HINT if can_resume else MORE_HINT
@@ -308,10 +308,10 @@ def budget_of(options: RunOptions, *, can_resume: bool) -> Budget | None:
 
 
 def parse_share(option: str, text: str) -> float:
-    """Return a share from 0 to 1, written as one or in per cent.
+    """Return a share from 0 to 1, written as a number or in per cent.
 
     Raises:
-        UsageError: the text is no share.
+        UsageError: the text is not a share.
     """
     share = share_of_percentage(text)
     if share is not None and 0 < share < 0.01:  # noqa: PLR2004
@@ -331,10 +331,10 @@ def parse_share(option: str, text: str) -> float:
 
 
 def check_scoring(scoring: Scoring | None, samples: int | str | None) -> None:
-    """Check that there is such a way of scoring, and that a number of samples does not contradict it.
+    """Check that the scoring method exists, and that a number of samples does not contradict it.
 
     Raises:
-        UsageError: there is none, or the two contradict each other.
+        UsageError: there is no such method, or the two contradict each other.
     """
     _check_known(scoring)
     if samples is not None and scoring not in (None, "samples"):
@@ -346,7 +346,7 @@ def parse_age(option: str, text: str) -> float:
     """Return an age in seconds, from a text such as `30d`.
 
     Raises:
-        UsageError: the text is no age.
+        UsageError: the text is not an age.
     """
     age_s = seconds_of_age(text)
     if age_s is None:
@@ -359,7 +359,7 @@ def cache_choice(options: RunOptions) -> CacheChoice:
     """Return the folder, the age limit and the mode of the cache.
 
     Raises:
-        UsageError: the options contradict each other, or the time limit is no age.
+        UsageError: the options contradict each other, or the time limit is not an age.
     """
     folder, ttl = options.cache_folder, options.cache_ttl
     if options.is_offline and not options.reads_cache:
@@ -378,7 +378,7 @@ def check_options(options: RunOptions) -> None:
     """Check that no two options of a run contradict each other.
 
     Raises:
-        UsageError: two do.
+        UsageError: two of them do.
     """
     check_scoring(options.scoring, options.samples)
     if options.resume_latest and options.resume_from is not None:
@@ -406,12 +406,12 @@ def check_options(options: RunOptions) -> None:
 
 
 def asked_dialect(named: Dialect | None, *, as_promptfoo: bool) -> Dialect | None:
-    """Return the dialect that the command line asks for; `--promptfoo` wins over `--dialect`."""
+    """Return the dialect that the command line requests; `--promptfoo` wins over `--dialect`."""
     return Dialect.PROMPTFOO if as_promptfoo else named
 
 
 def failing_in(run: str | None, home: Path | None) -> frozenset[str] | None:
-    """Return the names of the tests that failed or errored in a run or a results file; None without one.
+    """Return the names of the tests that failed or errored in a run or a results file; None if no run is given.
 
     Raises:
         UsageError: there is no such run or file.

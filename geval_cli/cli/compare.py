@@ -1,4 +1,4 @@
-"""`geval compare`: two runs, stored or in files, and what is shown of their difference."""
+"""`geval compare`: compare two runs, stored or in files, and show their differences."""
 
 import os
 import sys
@@ -30,15 +30,15 @@ from geval_cli.statistics.paired import ADJUSTMENTS
 
 _ENDINGS = (".json", ".md")
 _KEPT = "kept"
-"""Stands for a file: the labels that `geval label` keeps for the two runs."""
+"""Given instead of a file, it stands for the labels that `geval label` keeps for the two runs."""
 
 
 def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
     """Print the comparison of two runs or results files, and write it to files.
 
     Raises:
-        UsageError: there is no such run or file, the suites are unrelated, or an option makes no sense.
-        ConfigError: a file cannot be written in the format that its name asks for.
+        UsageError: there is no such run or file, the suites are unrelated, or an option is invalid.
+        ConfigError: a file cannot be written in the format of its extension.
         OutputError: a file cannot be written.
     """
     if given.adjust not in ADJUSTMENTS:
@@ -106,7 +106,7 @@ def _options_again(given: CompareOptions) -> Iterator[str]:
 
 
 def _json(found: RunComparison, corrected: Any) -> str:
-    """Return the comparison as JSON, with what the labels say under `corrected`."""
+    """Return the comparison as JSON, with the figures corrected by labels under `corrected`."""
     more = {} if corrected is None else {"corrected": corrected.to_json()}
     return json_text(comparison_to_json(found) | more, indent=2) + "\n"
 

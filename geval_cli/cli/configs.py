@@ -35,14 +35,14 @@ def validate_configs(
     form: ProblemFormat = ProblemFormat.FULL,
     output: Path | None = None,
 ) -> ExitCode:
-    """Print for each config that it is valid, the size of its run, and on request how promptfoo would differ.
+    """Print for each config that it is valid, the size of its run and, on request, how promptfoo would differ.
 
-    With another `form` than FULL, stdout gets the problems and warnings in that format and nothing else; `output` is a
-    file that gets them, in the format of its ending.
+    If `form` is not FULL, stdout gets only the problems and warnings, in that format; `output` is a file that gets them
+    in the format of its extension.
 
     Raises:
         ConfigError: with every problem of every config.
-        UsageError: `output` has another ending, or cannot be written.
+        UsageError: `output` has an unknown extension, or cannot be written.
     """
     file_format = None
     if output is not None:
@@ -81,7 +81,7 @@ def write_starter(path: Path) -> None:
     """Write the starter config.
 
     Raises:
-        UsageError: the file exists already, cannot be written, or has no name of a config.
+        UsageError: the file exists already, cannot be written, or is not named like a config.
     """
     if path.suffix not in {".yaml", ".yml"}:
         hint = "name the file to write, for example `geval init gevalconfig.yaml`; models are named in it"
@@ -102,11 +102,11 @@ def write_starter(path: Path) -> None:
 
 
 def demo_config() -> Path:
-    """Return the config of `geval demo`, once the model that it asks is on this machine.
+    """Return the config of `geval demo`, after fetching the model that it calls to this machine.
 
     Raises:
-        UsageError: what runs the model is not installed.
-        ModelFetchError: the model cannot be had.
+        UsageError: the local-model runtime is not installed.
+        ModelFetchError: the model cannot be fetched.
     """
     if not has_local_models():
         raise UsageError(
@@ -161,7 +161,7 @@ def import_suite(source: Path, output: Path | None, *, env_file: Path | None, ma
 
 
 def _access_of(config: Path) -> Access:
-    """Return the access of a config; these commands have no --untrusted, so only GEVAL_UNTRUSTED restricts it."""
+    """Return the access of a config; these commands lack --untrusted, so only GEVAL_UNTRUSTED restricts it."""
     return untrusted_access([config.parent]) if is_untrusted(os.environ) else TRUSTED
 
 

@@ -29,10 +29,10 @@ def judge_again(
     cache: CacheChoice,
     sandbox: "KernelSandbox | None" = None,
 ) -> ExitCode:
-    """Judge the outputs of the run that `source` names, and show what came out.
+    """Judge the outputs of the run that `source` names, and show the results.
 
     Raises:
-        UsageError: there is no such run, or no output of it is judged.
+        UsageError: there is no such run, or none of its outputs is to be judged.
         ConfigError: with every problem of the config, or of the results file.
     """
     with open_source(source, given, os.environ, changes) as judged:
@@ -44,7 +44,7 @@ def judge_again(
             from geval_cli.cli.plan import show_plans
 
             return show_plans([request], given.outputs, home=given.home, cache=cache, sandbox=sandbox)
-        # Ratings that are taken over need no cache, offline either.
+        # Ratings that are reused need no cache, not even offline.
         cache = replace(cache, may_be_absent=True)
         display = RunDisplay(
             given.outputs,
@@ -56,10 +56,10 @@ def judge_again(
 
 
 def parse_threshold(written: str) -> tuple[str, float]:
-    """Return a metric and a threshold, from `METRIC=0.8`.
+    """Return the metric and the threshold in `METRIC=0.8`.
 
     Raises:
-        UsageError: it is not written so.
+        UsageError: the text is not of that form.
     """
     metric, separator, text = written.rpartition("=")
     try:

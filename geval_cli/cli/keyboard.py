@@ -1,4 +1,4 @@
-"""A person at a terminal: single keys, and lines that are typed."""
+"""Input from a person at a terminal: single keys and typed lines."""
 
 import os
 import select
@@ -13,12 +13,12 @@ _LINE_BYTES = 64 * 1024
 
 
 def is_terminal() -> bool:
-    """Return whether a person can be asked: input and output are a terminal."""
+    """Return whether a person can be asked: stdin and stdout are a terminal."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 class Keyboard:
-    """Reads from a terminal, between `keyboard()` and its end. Ctrl-C raises KeyboardInterrupt, as everywhere."""
+    """Reads from a terminal within the block of `keyboard()`. Ctrl-C raises KeyboardInterrupt, as everywhere."""
 
     def __init__(self, terminal: int, usual: list[Any]) -> None:
         self._terminal = terminal
@@ -35,7 +35,7 @@ class Keyboard:
 
         tty.setcbreak(
             self._terminal, termios.TCSADRAIN
-        )  # each time: a stopped process comes back to another mode
+        )  # each time, as a process that was suspended resumes in another mode
         read = os.read(self._terminal, 1)
         if read in (b"", b"\x04"):
             raise EOFError
@@ -56,14 +56,14 @@ class Keyboard:
         return text.lower() if text.isprintable() or text in "\r\n" else ""
 
     def _skip_sequence(self) -> None:
-        """Leave out the rest of what an arrow or a function key sends, which would read as letters."""
+        """Skip the rest of what an arrow or a function key sends, which would be read as letters."""
         while select.select([self._terminal], [], [], _SEQUENCE_S)[0]:
             read = os.read(self._terminal, 1)
             if not read or (read.isalpha() and read != b"O") or read == b"~":
                 return
 
     def line(self) -> str:
-        """Return a line that is typed and edited as in any program, without its end.
+        """Return a typed line without its end; it can be edited as in any program.
 
         Raises:
             EOFError: the terminal is gone, or its user typed Ctrl-D.
@@ -79,7 +79,7 @@ class Keyboard:
 
 @contextmanager
 def keyboard() -> Iterator[Keyboard]:
-    """Read keys until the end of the block."""
+    """Yield a keyboard, and restore the terminal at the end of the block."""
     import termios
 
     terminal = sys.stdin.fileno()
@@ -91,10 +91,10 @@ def keyboard() -> Iterator[Keyboard]:
 
 
 def go_through(count: int, is_decided: Callable[[int], bool], ask: Callable[[int], str]) -> None:
-    """Ask about each of `count` things that is not decided; back leads to those that were shown.
+    """Ask about each of `count` things that is not decided yet; back leads to those already shown.
 
-    `ask` returns how a thing was left: `next`, `back` or `quit`. `is_decided` is called right before: the same person
-    may be at another terminal, too.
+    `ask` returns how a thing was left: `next`, `back` or `quit`. `is_decided` is called just before asking, as the same
+    person may be working at another terminal too.
     """
     seen: list[int] = []
     place, comes_back = 0, False

@@ -1,8 +1,8 @@
-"""Linux's Landlock: this process takes rights from itself, and nothing gives them back.
+"""Linux's Landlock: the process gives up rights of its own, and nothing gives them back.
 
-Three system calls and two records, called through ctypes: a sandbox that distrusts code is no place for one
-more dependency, and Python has no binding of its own. What is not known to an older kernel is left out, rights by
-rights; what Landlock itself cannot tell apart is said in docs/reference/security.md.
+Three system calls and two records, called through ctypes: a sandbox that distrusts code should not add a dependency,
+and Python has no binding of its own. Rights that an older kernel does not know are left out one by one; what Landlock
+itself cannot tell apart is described in docs/reference/security.md.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ _MAKE_REG = 1 << 8
 _REFER = 1 << 13
 _TRUNCATE = 1 << 14
 _BY_VERSION = {1: (1 << 13) - 1, 2: _REFER, 3: _TRUNCATE, 5: 1 << 15}
-"""The rights on files that each version of Landlock brought."""
+"""The rights on files that each version of Landlock added."""
 
 _READ = _READ_FILE | _READ_DIR
 _FILL = _WRITE_FILE | _TRUNCATE | _REMOVE_FILE | _MAKE_REG
@@ -45,13 +45,13 @@ _SIGNALS_AND_SOCKETS = 3
 
 
 class AllowedPaths(Struct, frozen=True):
-    """Which files are left to the process: each of these, and all below them.
+    """The files that the process may still use: each of these, and everything below them.
 
     Attributes:
-        readable: to read.
-        writable: to read, write, make and remove.
-        filled: descriptors of folders in which files may be made and replaced, but not read.
-        emptied: folders of which empty folders may be removed.
+        readable: may be read.
+        writable: may be read, written, created and removed.
+        filled: descriptors of folders in which files may be created and replaced, but not read.
+        emptied: folders from which empty folders may be removed.
     """
 
     readable: tuple[Path, ...] = ()
@@ -61,18 +61,18 @@ class AllowedPaths(Struct, frozen=True):
 
 
 class LandlockError(Exception):
-    """The kernel did not take the rights away."""
+    """The kernel did not restrict the rights."""
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock in the kernel; 0 for none."""
+    """Return the version of Landlock in the kernel; 0 if there is none."""
     if sys.platform != "linux":
         return 0
     return max(0, _call(_CREATE_RULESET, None, 0, _ASK_VERSION))
 
 
 def restrict_files(allowed: AllowedPaths) -> None:
-    """Let this thread, and all that it starts, open only these files from here on, and execute none.
+    """Restrict this thread, and everything that it starts, to opening these files and executing none.
 
     Raises:
         LandlockError: the kernel refuses.
@@ -94,9 +94,9 @@ def restrict_files(allowed: AllowedPaths) -> None:
 
 
 def restrict_ports(ports: Iterable[int]) -> bool:
-    """Let this thread, and all that it starts, connect only to these TCP ports from here on, and listen on none.
+    """Restrict this thread, and everything that it starts, to connecting to these TCP ports and listening on none.
 
-    Gives whether the kernel can do that.
+    Returns whether the kernel can do that.
 
     Raises:
         LandlockError: the kernel refuses.
@@ -133,7 +133,7 @@ def _ruleset(attributes: _Attributes, version: int) -> int:
 
 
 def _allow_path(ruleset: int, path: Path | int, rights: int) -> None:
-    """Allow a path, or what a descriptor means; one that does not exist needs no rule."""
+    """Allow a path, or what a descriptor refers to; a path that does not exist needs no rule."""
     try:
         descriptor = os.dup(path) if isinstance(path, int) else os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

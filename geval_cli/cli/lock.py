@@ -31,13 +31,13 @@ def lock_configs(
     updates: bool,
     sandbox: "KernelSandbox | None" = None,
 ) -> ExitCode:
-    """Write the lock file of configs that are in one folder, and say what became of it.
+    """Write the lock file of configs that are in one folder, and report what it pins.
 
     Raises:
         ConfigError: with every problem of the configs and of the lock file.
         UsageError: the configs are in several folders.
-        JudgeError, ProviderError: a judge did not answer; the lock file stays as it was.
-        OutputError: it cannot be written.
+        JudgeError, ProviderError: a judge did not answer; the lock file is unchanged.
+        OutputError: the lock file cannot be written.
     """
     path = lock_path(requests[0].config)
     if any(lock_path(request.config).resolve() != path.resolve() for request in requests):

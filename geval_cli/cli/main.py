@@ -1,4 +1,4 @@
-"""Where the process begins and ends: the quick answers, and the boundary that turns errors into exit codes."""
+"""The entry point of the process: quick answers, and the boundary that turns errors into exit codes."""
 
 import os
 import signal
@@ -8,16 +8,16 @@ from types import FrameType
 from geval_cli.version import __version__
 
 INTERRUPTED = 130
-"""`ExitCode.INTERRUPTED`, known before that is imported: Ctrl-C may come earlier."""
+"""`ExitCode.INTERRUPTED`, known before that is imported, since Ctrl-C may come earlier."""
 
 INTERRUPTED_LINE = "interrupted by Ctrl-C\n"
-"""The one line of a command that is interrupted before anything is under way."""
+"""The only line of a command that is interrupted before any work is under way."""
 
 _STDERR = 2
 
 
 def stop_at_once() -> None:
-    """Make Ctrl-C end the process from here on, unless the parent process has it ignored."""
+    """Make Ctrl-C end the process at once from here on, unless the parent process has it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _stop)
 
@@ -29,7 +29,7 @@ def restore_keyboard_interrupt() -> None:
 
 
 def swallowed_by(end: SystemExit) -> KeyboardInterrupt | None:
-    """Return the Ctrl-C, or what came in its place, that typer swallowed and left only an exit code of; else None."""
+    """Return the Ctrl-C (or SIGTERM) that typer swallowed, leaving only its exit code; None if there was none."""
     cause: BaseException | None = end if end.code == INTERRUPTED else None
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__ or cause.__context__
@@ -41,17 +41,17 @@ def _stop(number: int, frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
 
 
-# As in `typing`: until `geval` is called, each import is time in which Ctrl-C is Python's
+# Not imported from `typing`: until `geval` is called, Ctrl-C during an import ends in Python's own traceback
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
 DEBUG = "--debug"
-"""Wherever it stands in a command, errors are shown with their tracebacks."""
+"""Anywhere in a command, this option makes errors appear with their tracebacks."""
 
 _HELP = {"--help", "-h"}
 _SPELT = {"--untrusted=strict": "--untrusted-strict"}
-"""Options that take a value or none, which the parser of options knows only as two."""
+"""Options with an optional value, which the option parser knows only as two options."""
 
 
 def geval() -> "NoReturn":
@@ -62,7 +62,7 @@ def geval() -> "NoReturn":
         main()
     except SystemExit as end:
         code = end.code
-    except KeyboardInterrupt as stop:  # while an error was being told
+    except KeyboardInterrupt as stop:  # while an error was being reported
         code = _interrupted(stop)
     stop_at_once()
     if isinstance(code, int):
@@ -71,7 +71,7 @@ def geval() -> "NoReturn":
 
 
 def main() -> "NoReturn":
-    """Run the `geval` command within a process that goes on.
+    """Run the `geval` command within a process that continues afterwards.
 
     Raises:
         SystemExit: always; its code is the exit code.
@@ -105,7 +105,7 @@ def _run_command() -> int:
         sys.stdout.write(f"geval {__version__}\n")
         return 0
     collect_garbage_rarely()
-    # Plugins of pydantic have no say in configs, and to look for some it reads about every package that is installed.
+    # Configs use no plugins of pydantic, and looking for some makes it read the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from geval_cli.cli.app import app, as_typed, names_of_commands
     from geval_cli.errors import ExitCode, GevalError, MachineLimitError
@@ -113,14 +113,13 @@ def _run_command() -> int:
     shows_tracebacks = DEBUG in sys.argv
     sys.argv[1:] = [_SPELT.get(word, word) for word in sys.argv[1:] if word != DEBUG]
     try:
-        # Raise UsageError where the current folder is gone, before a command stumbles over that in its own
-        # way.
+        # Raise UsageError if the current folder is gone, before a command fails over that in its own way.
         if not _HELP & {*sys.argv[1:]} and sys.argv[1:]:
             from geval_cli.store.home import current_folder
 
             current_folder()
         if os.environ.get("GEVAL_UNTRUSTED"):
-            # Where every config is untrusted, write through no link in this folder, whatever the command.
+            # If every config is untrusted, write through no link in this folder, whatever the command.
             from geval_cli.report.safe_file import distrust_links
             from geval_cli.runs.requests import is_untrusted
             from geval_cli.store.home import current_folder
@@ -128,7 +127,7 @@ def _run_command() -> int:
             if is_untrusted(os.environ):
                 distrust_links([current_folder()])
         sys.argv[1:] = as_typed(sys.argv[1:], names_of_commands())
-        if sys.argv[1:2] != ["run"]:  # which has more to load
+        if sys.argv[1:2] != ["run"]:  # `run` has more to load first
             restore_keyboard_interrupt()
         app(prog_name="geval")
     except GevalError as error:
@@ -159,7 +158,7 @@ def _print_traceback() -> None:
 
 
 def _code_with_lost_output(code: int | str | None) -> int | str | None:
-    """Return `code`, or NOT_JUDGED in place of success when stdout lost part of the output."""
+    """Return `code`, or NOT_JUDGED instead of success if stdout lost part of the output."""
     from geval_cli.cli.streams import lost_output
 
     why = lost_output()
@@ -175,7 +174,7 @@ def _code_with_lost_output(code: int | str | None) -> int | str | None:
 def _leave(code: int) -> None:
     """End the process without freeing its memory first, which takes a tenth of the time of a thousand tests.
 
-    Returns where that would lose something: then Python ends the process in its own way.
+    Returns if that could lose something; then Python ends the process in its own way.
     """
     import atexit
     import threading

@@ -1,6 +1,6 @@
-"""Arguments of the commands, as typer reads them off a signature, and their options, declared in records.
+"""Arguments of the commands, as typer reads them from a signature, and their options, declared in records.
 
-`declared` turns the fields of a record (`runs/options`) into parameters of a command, so no command lists them again.
+`declared` turns the fields of a record (`runs/options`) into parameters of a command, so that no command repeats them.
 """
 
 import inspect
@@ -37,7 +37,7 @@ from geval_cli.runs.options import (
 
 
 class ProblemFormat(StrEnum):
-    """The formats that problems are written in: for people in full or in a line each, and for programs."""
+    """The formats of problems: for people in full or one line each, and for programs."""
 
     FULL = "full"
     CONCISE = "concise"
@@ -56,11 +56,11 @@ could not be judged; 4 a bug in geval; 75 submitted batches are not done yet; 13
 
 
 def complete_run(incomplete: str) -> list[str]:
-    """Return the stored runs whose ids begin so, newest first; none where nothing can be read."""
+    """Return the stored runs whose ids begin with `incomplete`, newest first; none if they cannot be read."""
     from geval_cli.store.state import open_runs
 
     known = ["latest", "latest~1"]
-    with suppress(Exception), open_runs(None, os.environ) as runs:  # completion never speaks up
+    with suppress(Exception), open_runs(None, os.environ) as runs:  # completion must never print errors
         known += [stored[0].id for stored in runs.runs(limit=_COMPLETED_MAX)]
     return [name for name in known if name.startswith(incomplete)]
 
@@ -407,7 +407,7 @@ class CompareOptions:
 def declared(record: type[Record], *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that a record declares, and call it with the record as its first argument.
 
-    With `names`, only these fields; the rest of the record keeps its defaults.
+    With `names`, only these fields become options; the rest of the record keeps its defaults.
     """
     known = {field.name: (field, option) for field, option in declared_options(record)}
     taken = [known[name] for name in names or known]
@@ -420,7 +420,7 @@ def declared(record: type[Record], *names: str) -> Callable[[Callable[..., None]
 
         _, *own = inspect.signature(command).parameters.values()
         parameters = [*own, *(_parameter(field, option) for field, option in taken)]
-        # typer looks at both, and does not follow __wrapped__ where they are set.
+        # typer reads both, and does not follow __wrapped__ if they are set.
         run.__dict__["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {item.name: item.annotation for item in parameters}
         return run
@@ -469,7 +469,7 @@ def _parameter(field: Field[Any], option: Option) -> inspect.Parameter:
 
 
 def _completion(syntax: str | None) -> Callable[[str], list[str]] | None:
-    """Return what completes a value: the words of a syntax such as `assertion|reason`, ids of runs, or None."""
+    """Return what completes a value: the words of a syntax such as `assertion|reason`, run ids, or None."""
     if syntax == "RUN":
         return complete_run
     words = [word for word in (syntax or "").split("|") if word.islower()]
@@ -488,11 +488,11 @@ def _completion(syntax: str | None) -> Callable[[str], list[str]] | None:
 class GroupedCommand(TyperCommand):
     """A command whose help lists its options by group, and shows values as N, FILE or TEXT.
 
-    typer does the first itself only with rich, which takes too long to import.
+    typer itself groups options only with rich, which takes too long to import.
     """
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the parts of the usage line; typer puts brackets around those of an optional argument again."""
+        """Return the parts of the usage line, without the second brackets that typer puts around optional arguments."""
         return [_BRACKETS.sub(r"[\1]\2", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -517,7 +517,7 @@ class GroupedCommand(TyperCommand):
 
 
 class CommandTable(typer.Typer):
-    """A group of commands, all of which show their help in the same way."""
+    """A group of commands, all of which show their help in the same format."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(rich_markup_mode=None, **settings)  # rich costs 0.2 s of every start
@@ -547,7 +547,7 @@ _VALUES = {"int": "N", "float": "X", "path": "FILE", "Path": "FILE"}
 def _in_words(text: str) -> str:
     """Return an option's help with its bounds in words: `[1 to 64]`.
 
-    A bound of 0 or 1 alone goes without saying.
+    A lower bound of 0 or 1 alone is left out.
     """
     text = _RANGE.sub(r"\1 to \2", text)
     found = _AT_LEAST.search(text)
@@ -573,16 +573,16 @@ def exit_with(code: Any) -> None:
 def check_idle(
     given: Any, names: Collection[str], *, beside: str | None = None, without: str | None = None
 ) -> None:
-    """Check that no option was given that would do nothing; `names` are those of fields.
+    """Check that no option was given that would have no effect; `names` are names of fields.
 
     Args:
         given: the options of a command.
-        names: those that do nothing here.
-        beside: the option that makes them so.
-        without: else, the option that they need.
+        names: the fields that have no effect here.
+        beside: the option that makes them ineffective.
+        without: otherwise, the option that they need.
 
     Raises:
-        UsageError: one was given.
+        UsageError: such an option was given.
     """
     for declared, option in declared_options(type(given)):
         if declared.name not in names or getattr(given, declared.name) == default_of(declared):

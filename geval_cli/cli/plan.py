@@ -1,4 +1,4 @@
-"""`geval run --plan`: what a run would ask for, without asking it."""
+"""`geval run --plan`: count the requests of a run without sending any."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def show_plans(
 
     Raises:
         ConfigError: with every problem of every config.
-        UsageError: the options do not make sense, or there is no run to go on with.
+        UsageError: the options are invalid, or there is no run to resume.
         StoreError: stored runs or answers cannot be read.
         OutputError: a file cannot be written.
     """
@@ -76,7 +76,7 @@ def _plan(prepared: PreparedRun, home: Path | None, choice: CacheChoice) -> RunP
             print_warnings(runs.warnings)
             resumed = find_run(prepared, runs)
             sys.stderr.write(f"plan for resuming {describe_progress(resumed, prepared)}\n")
-        with suppress(UsageError):  # there is none, and a plan is no reason to make one
+        with suppress(UsageError):  # there is no cache, and a plan is no reason to create one
             cache = stack.enter_context(open_cache(home, os.environ, choice.folder))
             print_warnings(cache.warnings)
             cache.ttl_s = choice.ttl_s

@@ -9,13 +9,13 @@ from geval_cli.source.problems import render_problems
 
 
 def print_problems(problems: Sequence[Problem]) -> None:
-    """Print every problem, with its place in the file."""
+    """Print every problem with its location."""
     if problems:
         sys.stderr.write(render_problems(problems).rstrip("\n") + "\n")
 
 
 def print_annotations(problems: Sequence[Problem]) -> None:
-    """Show problems on the lines of the config in a pull request, where a GitHub workflow reads the output."""
+    """Show problems on the lines of the config in a pull request, if a GitHub workflow reads the output."""
     if "GITHUB_ACTIONS" in os.environ:
         from geval_cli.extras.pull_requests.problem_formats import Origin, annotations
 
@@ -28,14 +28,14 @@ def print_warnings(texts: Sequence[str]) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print what is good to know, at once, in place of the progress that is shown."""
+    """Print useful information at once, in place of the progress line."""
     print_progress("")
     sys.stderr.write(f"note: {text}\n")
     sys.stderr.flush()
 
 
 def print_progress(text: str) -> None:
-    """Show on a terminal how far a command is, in place of what was shown before; an empty text takes it away."""
+    """Show the progress of a command on a terminal, replacing what was shown before; an empty text removes it."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()

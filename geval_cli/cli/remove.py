@@ -1,4 +1,4 @@
-"""`geval rm` removes stored runs, after saying which; `geval cache` shows, clears and prunes stored answers."""
+"""`geval rm` removes stored runs, after listing them; `geval cache` shows, clears and prunes stored answers."""
 
 import asyncio
 import os
@@ -46,13 +46,13 @@ def print_stats(home: Path | None, folder: Path | None) -> None:
 
 
 def clear(home: Path | None, folder: Path | None) -> None:
-    """Remove all answers; raises as `print_stats`."""
+    """Remove all answers; raises the same errors as `print_stats`."""
     with _opened(home, folder) as cache:
         _say(f"removed {plural(asyncio.run(cache.clear()), 'answer')}")
 
 
 def prune(home: Path | None, folder: Path | None, *, older_than_s: float) -> None:
-    """Remove answers older than so many seconds; raises as `print_stats`."""
+    """Remove answers older than this many seconds; raises the same errors as `print_stats`."""
     with _opened(home, folder) as cache:
         _say(f"removed {plural(asyncio.run(cache.prune(older_than_s=older_than_s)), 'answer')}")
 
@@ -73,17 +73,17 @@ _MOST_RUNS = 1_000_000
 
 
 class _KeptRun(Struct, frozen=True):
-    """A run that was to go and is still there, or was gone before; `why` in words."""
+    """A run that was not removed, because it could not be or was already gone; `why` says so in words."""
 
     run: str
     why: str
 
 
 class _RemovalResult(Struct):
-    """The outcome: ids of runs that are gone, and those that are left.
+    """The outcome of a removal: ids of runs that are gone, and those that are left.
 
     `orphans` are ids of runs that were gone before, of which only labels remain. `answers` is the number of
-    cached answers that are gone; None where none were looked for.
+    cached answers that were removed; None if none were looked for.
     """
 
     gone: list[str] = field(default_factory=list)
@@ -97,10 +97,11 @@ class _RemovalResult(Struct):
 def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: float | None) -> None:
     """Remove runs: those that are named, else those that are older than an age and not among the newest `keep`.
 
-    Cached answers that a removed run bought, and that no one else has used, go with it unless they are to be kept.
+    Cached answers that a removed run paid for, and that nothing else has used, are removed too unless they are to be
+    kept.
 
     Raises:
-        UsageError: nothing says which runs, a run that is named is going on, or nobody can be asked.
+        UsageError: it is unclear which runs, a named run is in progress, or there is no terminal to confirm at.
         StoreError: the database cannot be written.
     """
     if bool(names) == (older_than_s is not None or given.keep is not None):
@@ -114,7 +115,7 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
             gone = {name: removed for name in names if (removed := removed_run(runs, name)) is not None}
             told.orphans = list(gone.values())
             names = [name for name in names if name not in gone]
-        # A damaged run is removed by its whole id, and cannot be listed.
+        # A damaged run can only be removed by its whole id, and cannot be listed.
         damaged = [run_id for run_id in runs.damaged() if run_id in names] if names else []
         names = [name for name in names if name not in damaged]
         outlines = (
@@ -161,7 +162,7 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
 def _may_remove(
     chosen: Sequence[RunOutline], damaged: Sequence[str], told: _RemovalResult, given: RemoveOptions
 ) -> bool:
-    """List what would go and ask, unless the user is sure; what is not confirmed is left."""
+    """List what would be removed and ask, unless the user is sure; without confirmation, everything is left."""
     if not given.as_json and not given.is_sure and chosen:
         console = make_console(sys.stdout, environ=os.environ)
         listed = [RunListEntry(item.run, item.counts, item.config_file) for item in chosen[:_LISTED]]
@@ -180,7 +181,7 @@ def _may_remove(
 def _remove_one(runs: RunStore, run_id: str, told: _RemovalResult, *, removes_labels: bool) -> None:
     try:
         why = "" if runs.remove(run_id) else "it was already gone"
-    except UsageError as error:  # it was taken up again since it was listed, or another process removes it
+    except UsageError as error:  # it was resumed after it was listed, or another process is removing it
         why = error.message
     if why:
         told.left.append(_KeptRun(run_id, why))
@@ -193,7 +194,7 @@ def _remove_one(runs: RunStore, run_id: str, told: _RemovalResult, *, removes_la
 
 
 def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
-    """Return the runs that are named, each once; all names are looked up before anything is removed."""
+    """Return the named runs, each once; all names are looked up before anything is removed."""
     for name in filter(is_results_file, names):
         hint = "delete the file yourself; `geval list` shows the stored runs"
         raise UsageError(f"{name} is a results file, not a stored run", hint=hint)
@@ -205,7 +206,7 @@ def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
 
 
 def _old(runs: RunStore, older_than_s: float | None, keep: int | None) -> Iterator[RunOutline]:
-    """Yield the runs that are old enough and not among the newest; one whose age cannot be read stays."""
+    """Yield the runs that are old enough and not among the newest; one whose age cannot be read is kept."""
     outlines, _ = RunPages(runs).outlines(RunChoice(), offset=keep or 0, limit=_MOST_RUNS)
     now = datetime.now(UTC)
     for item in outlines:
@@ -224,7 +225,7 @@ def _confirmed(count: int, labelled: int, *, as_json: bool) -> bool:
     """Ask whether to remove the runs.
 
     Raises:
-        UsageError: nobody can be asked.
+        UsageError: there is no terminal to ask at.
     """
     runs = plural(count, "run") if count else f"the labels of {plural(labelled, 'run')}"
     if as_json or not sys.stdin.isatty():
@@ -237,7 +238,7 @@ def _confirmed(count: int, labelled: int, *, as_json: bool) -> bool:
 
 
 def _remove_answers(given: RemoveOptions, run_ids: Sequence[str], *, shrinks: bool) -> int | None:
-    """Remove the cached answers that only these runs have used; return their number, None when none were looked for."""
+    """Remove the cached answers that only these runs have used; return their number, None if none were looked for."""
     if given.keeps_answers or not run_ids:
         return None
     try:
@@ -245,6 +246,6 @@ def _remove_answers(given: RemoveOptions, run_ids: Sequence[str], *, shrinks: bo
             return asyncio.run(cache.remove_runs(run_ids, shrinks=shrinks))
     except UsageError:  # there is no cache
         return 0
-    except StoreError as error:  # the runs are gone, whatever becomes of the answers
+    except StoreError as error:  # the runs are gone, whatever happens to the answers
         print_warnings([f"{error.message}; cached answers stay ({error.hint})"])
         return None

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TERM_GRACE_S = 6.0
-"""How long requests under way are waited for after SIGTERM: service managers kill a process 10 s after it or later."""
+"""How long requests under way may take after SIGTERM: service managers kill a process 10 s after it, or later."""
 _RANK = (
     ExitCode.OK,
     ExitCode.PENDING,
@@ -77,7 +77,7 @@ _RANK = (
     ExitCode.INTERRUPTED,
     ExitCode.TERMINATED,
 )
-"""Which exit code wins when several configs run: the last in this order."""
+"""Which exit code wins when several configs run: the last one in this order."""
 
 
 _STUCK_S = 8.0
@@ -89,9 +89,9 @@ _OPENS_AFTER_S = 0.05
 
 
 class Screen:
-    """Progress on stderr and, if wanted, a line for each request; events that come before it opens are kept for it.
+    """Progress on stderr and, if wanted, a line per request; events that come before it opens are kept for it.
 
-    It is used within an event loop. A terminal that is gone ends no run that is paid for.
+    It must be used within an event loop. A terminal that is gone does not end a run, which is paid for.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Screen:
                 self._lines.listen(event)
 
     def close(self) -> None:
-        """Show what was not shown yet, and give the terminal back."""
+        """Show what was not shown yet, and restore the terminal."""
         self._open()
         if self._progress is not None:
             self._progress.__exit__(None, None, None)
@@ -148,11 +148,12 @@ class Screen:
 
 
 class RunDisplay(Struct, frozen=True):
-    """Output of a run, besides the store: results files, a log of requests, how much is shown.
+    """The output of a run besides the store: results files, a log of requests, how much is shown.
 
-    `note_written` is told of every file and folder that is written to. `home` and `cache_folder` are what --home and
-    --cache-dir said, and `is_one_of_many` whether further runs follow, so that `latest` will be another one: what to do
-    next is told with them, and with what `repeated_options` returns.
+    `note_written` is called with every file and folder that is written to. The commands that are suggested as next
+    steps depend on the rest: `home` and `cache_folder` are the values of --home and --cache-dir, `is_one_of_many` is
+    whether further runs follow, so that `latest` will be another one, and `repeated` is what `repeated_options`
+    returns.
     """
 
     outputs: tuple[Path, ...] = ()
@@ -174,11 +175,11 @@ def run_configs(
     cache: CacheChoice,
     sandbox: "KernelSandbox | None" = None,
 ) -> ExitCode:
-    """Run every config and show what came out; nothing is sent unless all of them are valid.
+    """Run every config and show the results; nothing is sent unless all of them are valid.
 
     Raises:
         ConfigError: with every problem of every config.
-        UsageError: the options do not make sense.
+        UsageError: the options are invalid.
     """
     check_one_config(requests, display.outputs, "run")
     check_output_paths(display.outputs)
@@ -193,7 +194,7 @@ def run_configs(
     codes = []
     display = structs.replace(display, home=home, cache_folder=cache.folder, is_one_of_many=len(requests) > 1)
     with ExitStack() as stack:
-        traces = _open_traces(requests, stack)  # before the variables that it reads are taken away
+        traces = _open_traces(requests, stack)  # before the variables that it reads are removed
         if traces is not None:
             requests = [replace(request, has_collector=traces.is_heard) for request in requests]
         prepared = prepare_all(requests)
@@ -234,7 +235,7 @@ def state_folders(home: Path | None, cache: CacheChoice) -> list[Path]:
 
 
 def _made(folders: list[Path], *, is_offline: bool) -> list[Path]:
-    """Create the folders as far as possible and return them; opening them later reports what is wrong."""
+    """Create the folders as far as possible and return them; opening them later reports any error."""
     own, *shared = folders
     with suppress(StoreError):
         make_folder(own)
@@ -244,9 +245,9 @@ def _made(folders: list[Path], *, is_offline: bool) -> list[Path]:
 
 
 def check_one_config(requests: Sequence[RunRequest], outputs: Sequence[Path], verb: str) -> None:
-    """Check that what is of one config only, files of results and a run to resume, is not asked of several.
+    """Check that options for one config only, results files and a run to resume, are not used with several.
 
-    `verb` says what is done with the configs: run, plan.
+    `verb` is what is done with the configs: run, plan.
 
     Raises:
         UsageError: there are several configs.
@@ -261,7 +262,7 @@ def check_one_config(requests: Sequence[RunRequest], outputs: Sequence[Path], ve
 
 
 def describe_progress(resumed: ResumedRun, prepared: PreparedRun) -> str:
-    """Describe a resumed run: its id, and how much of it is done."""
+    """Describe a resumed run: its id, and how many of its cases are done."""
     return f"run {resumed.run.id}: {len(resumed.done):,} of {plural(prepared.total, 'case')} are done"
 
 
@@ -281,7 +282,7 @@ def prepare_all(requests: Sequence[RunRequest], *, is_going_to_run: bool = True)
 def check_all(
     requests: Sequence[RunRequest], *, is_going_to_run: bool
 ) -> tuple[list[PreparedRun], list[Problem]]:
-    """Check several configs; return those that are valid, and the problems and warnings of all."""
+    """Check several configs; return the valid ones, and the problems and warnings of all."""
     prepared: list[PreparedRun] = []
     problems: list[Problem] = []
     for request in requests:
@@ -296,7 +297,7 @@ def check_all(
 
 
 def _configured_outputs(prepared: PreparedRun) -> tuple[Path, ...]:
-    """Return the results files that a promptfoo config names itself; warn about those that cannot be written."""
+    """Return the results files that a promptfoo config itself names; warn about those that cannot be written."""
     options = prepared.suite.options
     named = options.outputs if isinstance(options, PromptfooOptions) else ()
     found = [(Path(name), check_output_path(Path(name))) for name in named]
@@ -305,7 +306,7 @@ def _configured_outputs(prepared: PreparedRun) -> tuple[Path, ...]:
 
 
 def _open_log(path: Path | None, stack: ExitStack) -> list[ResultsFile]:
-    """Return the log of requests, if there is to be one, open until the end of the block."""
+    """Return the log of requests, open until the end of the block; an empty list if there is none."""
     if path is None:
         return []
     from geval_cli.extras.request_log import RequestLogFile
@@ -317,7 +318,7 @@ def _open_log(path: Path | None, stack: ExitStack) -> list[ResultsFile]:
 
 
 def _open_traces(requests: Sequence[RunRequest], stack: ExitStack) -> "OtelTraces | None":
-    """Return the traces of `--otel`, sent by the end of the block, which then says what could not be sent."""
+    """Return the traces of `--otel`, sent by the end of the block, which warns about any that could not be sent."""
     if not any(request.otel for request in requests):
         return None
     try:
@@ -333,7 +334,7 @@ def _open_traces(requests: Sequence[RunRequest], stack: ExitStack) -> "OtelTrace
 
 
 def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
-    """Return the earlier run to resume, if any, and say so on stderr."""
+    """Return the earlier run to resume, if any, and report it on stderr."""
     if not prepared.request.resumes:
         return None
     if not state.keeps_runs:
@@ -370,7 +371,7 @@ def _run_one(
 def _print_results(
     report: RunReport, written: Sequence[Path], display: RunDisplay, state: State
 ) -> list[Problem]:
-    """Print the results; only the summary, and return a problem, when the store cannot be read any more."""
+    """Print the results; if the store cannot be read, print only the summary and return a problem."""
     from geval_cli.report.console import make_console
     from geval_cli.report.terminal import print_answer, print_report
 
@@ -403,9 +404,9 @@ def _print_results(
 
 
 def _run_before(report: RunReport, state: State) -> str:
-    """Return what to call the finished run of this config before this one; "" where nothing is to be compared."""
+    """Return the name of the config's finished run before this one; "" if there is nothing to compare with."""
     if not report.is_stored or report.summary.baseline is not None:
-        # The comparison with that is shown already
+        # The comparison with the baseline is already shown.
         return ""
     earlier = RunPages(state.runs).previous(report.run.id, finished=True)
     if earlier is None:
@@ -437,7 +438,7 @@ async def _run_with_display(
 
 
 def _finish(files: Sequence[ResultsFile], report: RunReport) -> Iterator[Problem]:
-    """Complete the results files; yield a problem for each that fails, since the terminal still shows results."""
+    """Complete the results files; yield a problem for each that fails, as the terminal still shows results."""
     for file in files:
         try:
             file.finish(report)
@@ -450,9 +451,9 @@ def _finish(files: Sequence[ResultsFile], report: RunReport) -> Iterator[Problem
 
 @contextmanager
 def _stop_on_signals(stop: StopSignal, screen: Screen, *, is_shared: bool) -> Iterator[None]:
-    """Stop the run on the first signal (Ctrl-C, SIGTERM, SIGHUP), at once on the second; end the process on a third.
+    """Stop the run on the first signal (Ctrl-C, SIGTERM, SIGHUP), at once on the second; end the process on the third.
 
-    The process ends, too, when after the first one something computes and lets nothing else be done.
+    The process also ends if, after the first signal, a computation blocks the event loop for long.
     """
 
     def request_stop(reason: StopReason) -> None:
@@ -472,7 +473,7 @@ def _stop_on_signals(stop: StopSignal, screen: Screen, *, is_shared: bool) -> It
             loop.call_later(TERM_GRACE_S, stop.hurry)
 
     def on_signal(number: int, _: object) -> None:
-        # The loop may be busy, and then a thread sees to it that the process ends all the same.
+        # The loop may be blocked, so a thread makes sure that the process ends all the same.
         reason = StopReason(signal.Signals(number).name)
         if not is_watched.is_set():
             is_watched.set()
@@ -484,16 +485,16 @@ def _stop_on_signals(stop: StopSignal, screen: Screen, *, is_shared: bool) -> It
     loop = asyncio.get_running_loop()
     is_watched = threading.Event()
     has_ended = threading.Event()
-    # Under nohup SIGHUP is ignored, and the run is to outlive its terminal.
+    # Under nohup, SIGHUP is ignored, because the run should outlive its terminal.
     reasons = [
         reason
         for reason in StopReason
         if reason.is_signal
-        and threading.current_thread() is threading.main_thread()  # no other one hears signals
+        and threading.current_thread() is threading.main_thread()  # no other thread can handle signals
         and hasattr(signal, reason)
         and signal.getsignal(signal.Signals[reason]) is not signal.SIG_IGN
     ]
-    # Not the loop's own handlers, which wait until the loop has time.
+    # Not the loop's own handlers, which wait until the loop is free.
     before = {signal.Signals[reason]: signal.signal(signal.Signals[reason], on_signal) for reason in reasons}
     try:
         yield
@@ -504,7 +505,7 @@ def _stop_on_signals(stop: StopSignal, screen: Screen, *, is_shared: bool) -> It
 
 
 def _stopping(reason: StopReason, under_way: int | None, paid: int | None) -> str:
-    """Return what is said after the first signal; None as `under_way` and `paid` where workers alone know."""
+    """Return the message after the first signal; `under_way` and `paid` are None if only workers know them."""
     said = "Ctrl-C" if reason is StopReason.SIGINT else str(reason)
     again = "press Ctrl-C again" if reason is StopReason.SIGINT else "send a second signal"
     if under_way == 0:
@@ -521,7 +522,7 @@ def _stopping(reason: StopReason, under_way: int | None, paid: int | None) -> st
 
 
 def _end_when_stuck(loop: asyncio.AbstractEventLoop, has_ended: threading.Event, code: int) -> None:
-    """End the process with `code` if its event loop does nothing for long; results are stored as they come."""
+    """End the process with `code` if its event loop is blocked for long; results are stored as they come."""
     while not has_ended.is_set():
         has_moved = threading.Event()
         loop.call_soon_threadsafe(has_moved.set)
@@ -535,9 +536,9 @@ def _end_when_stuck(loop: asyncio.AbstractEventLoop, has_ended: threading.Event,
 
 
 def run_stoppable(main: Coroutine[Any, Any, T], wire: Wire) -> T:
-    """Run as `run_async` does, and keep what is paid for on Ctrl-C: what is under way on `wire` is still answered.
+    """Run like `run_async`, but on Ctrl-C let the requests under way on `wire`, which are paid for, be answered.
 
-    So it is on SIGTERM, for `TERM_GRACE_S` seconds. A second signal drops it.
+    SIGTERM does the same, for `TERM_GRACE_S` seconds. A second signal drops them.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
@@ -571,7 +572,7 @@ def run_stoppable(main: Coroutine[Any, Any, T], wire: Wire) -> T:
             for number in (signal.SIGINT, signal.SIGTERM)
             if signal.getsignal(number) is not signal.SIG_IGN
         ]
-        # Windows, or a thread that hears no signals: there Ctrl-C drops what is under way.
+        # On Windows, or in a thread that cannot handle signals, Ctrl-C drops what is under way.
         with suppress(NotImplementedError, RuntimeError, ValueError):
             for number in heard:
                 loop.add_signal_handler(number, stop, number)

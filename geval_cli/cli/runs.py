@@ -34,7 +34,7 @@ from geval_cli.store.state import open_runs
 
 
 def import_run(home: Path | None, path: Path) -> None:
-    """Store the run of a results file, and say under which name.
+    """Store the run of a results file, and print its id.
 
     Raises:
         ConfigError: with every problem of the file.
@@ -55,7 +55,7 @@ def export_run(home: Path | None, name: str, *, outputs: Sequence[Path]) -> None
 
     Raises:
         UsageError: no run, or more than one, has this id.
-        ConfigError: a file cannot be written in the format that its name asks for.
+        ConfigError: a file cannot be written in the format of its extension.
     """
     check_output_paths(outputs)
     with open_report(name, home, os.environ) as (report, warnings):
@@ -68,7 +68,7 @@ def export_run(home: Path | None, name: str, *, outputs: Sequence[Path]) -> None
 def print_runs(
     home: Path | None, *, config: Path | None, tags: Sequence[tuple[str, str]], limit: int, as_json: bool
 ) -> None:
-    """Print the newest `limit` runs, of one config or with some tags if these are given.
+    """Print the newest `limit` runs, optionally only those of a config or with certain tags.
 
     Raises:
         UsageError: nothing was ever stored here, or no run of this config.
@@ -98,7 +98,7 @@ def print_runs(
 
 
 def _readable_history(runs: RunStore, chosen: RunChoice, limit: int) -> RunHistory:
-    """Return the newest runs that are chosen; those that are damaged are left out, with a warning that names them."""
+    """Return the newest chosen runs; damaged ones are left out, with a warning that names them."""
     try:
         return read_history(runs, chosen, limit=limit)
     except StoreError as error:
@@ -110,18 +110,18 @@ def _readable_history(runs: RunStore, chosen: RunChoice, limit: int) -> RunHisto
 
 
 _WHOLE = frozenset({".html", ".md"})
-"""Files that show the sums of a run, which a part of its cases would contradict."""
+"""Files that show totals of a run, which a part of its cases would contradict."""
 
 
 class ShowChoice(Struct, frozen=True):
-    """The part of a run that is shown.
+    """The part of a run to show.
 
     Attributes:
-        case: the number of a test, `3`, or of one of its repeats, `3.2`; None for all.
-        wanted: cases with these statuses only; empty for all.
-        is_whole: whether nothing is cut.
+        case: the number of a test, `#3`, or of one of its repeats, `#3.2`; None for all.
+        wanted: only cases with these statuses; empty for all.
+        is_whole: whether nothing is shortened.
         is_verbose: whether passed assertions are shown too.
-        by: what failures are grouped by.
+        by: how failures are grouped.
     """
 
     case: str | None = None
@@ -131,7 +131,7 @@ class ShowChoice(Struct, frozen=True):
     by: GroupBy = GroupBy.ASSERTION
 
     def results(self, report: RunReport) -> Iterator[CaseResult]:
-        """Yield the results that are chosen."""
+        """Yield the chosen results."""
         for result in report.results():
             if self.wanted and result.status not in self.wanted:
                 continue
@@ -149,8 +149,8 @@ def show_run(
     """Show one run on the terminal, or as JSON, and write it to files.
 
     Raises:
-        UsageError: no run, or more than one, has this id; it has no such case; a file has no form for a part of a run.
-        ConfigError: a file cannot be written in the format that its name asks for.
+        UsageError: no run, or more than one, has this id; it has no such case; a file format cannot show part of a run.
+        ConfigError: a file cannot be written in the format of its extension.
     """
     check_output_paths(outputs)
     is_part = choice.case is not None or bool(choice.wanted)

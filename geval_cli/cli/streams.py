@@ -1,4 +1,4 @@
-"""stdout and stderr as they may be: closed, of a narrow encoding, with a reader that has gone, on a full disk."""
+"""Handle odd output streams: closed, with a narrow encoding, with a reader that has gone, or on a full disk."""
 
 import io
 import os
@@ -13,10 +13,10 @@ _NAMES = ("stdout", "stderr")
 def survive_odd_streams() -> None:
     """Keep a closed or broken output stream from ending a command.
 
-    Model output is any Unicode: what a stream cannot encode is escaped. When the reader of a pipe goes
-    (`geval run CONFIG | head`), the command goes on to its end, and nobody is told what it says. When the file behind
-    stdout cannot be written to, it goes on too, and `lost_output` says so. What was closed before it began
-    (`geval run CONFIG >&-`) goes nowhere.
+    Model output may be any Unicode: what a stream cannot encode is escaped. If the reader of a pipe goes away (`geval
+    run CONFIG | head`), the command continues to its end and further output is discarded. If the file behind stdout
+    cannot be written to, it continues too, and `lost_output` returns the error. Output to a stream that was closed from
+    the start (`geval run CONFIG >&-`) is discarded.
     """
     _open_what_is_closed()
     for name in _NAMES:
@@ -41,7 +41,7 @@ def survive_odd_streams() -> None:
 def _open_what_is_closed() -> None:
     """Open the standard streams that are closed.
 
-    Else a file or a connection of ours would get the number of one, and a provider's program would print into it.
+    Otherwise, one of our files or connections would get such a number, and a provider's program would print into it.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) in _STANDARD:
         os.set_inheritable(number, True)
@@ -52,7 +52,7 @@ def _open_what_is_closed() -> None:
 
 
 def lost_output() -> str | None:
-    """Return the system's error by which output to stdout was lost; None when none was, or the reader went away."""
+    """Return the system error that lost output to stdout; None if none was lost, or if the reader went away."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     pipe = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
@@ -62,12 +62,12 @@ def lost_output() -> str | None:
 def _may_break(stream: TextIO) -> bool:
     try:
         return stream.fileno() >= 0 and not stream.isatty()
-    except (OSError, ValueError):  # nothing of the operating system's is behind it
+    except (OSError, ValueError):  # no file of the operating system is behind it
         return False
 
 
 class _Pipe(io.FileIO):
-    """A file descriptor that swallows what is written to it once that cannot be written any more."""
+    """A file descriptor that discards its output once writing to it has failed."""
 
     lost: str | None = None
 

@@ -1,7 +1,7 @@
-"""Precautions before a command touches an untrusted config: its state elsewhere, its rights and keys taken away.
+"""Precautions before a command touches an untrusted config: separate state, and rights and keys removed.
 
-The checks of `config.access` decide what is allowed, and say so in words. Here stands what is left when one of them has
-a hole: the kernel refuses files, programs and ports, and keys that no one needs are no longer there.
+The checks of `source.access` decide what is allowed, and explain each refusal. This module is for the case that one of
+them has a hole: the kernel refuses files, programs and ports, and keys that are not needed are removed.
 """
 
 import atexit
@@ -82,9 +82,9 @@ class KernelSandbox(Struct):
     """The kernel's part of `--untrusted`, for one process.
 
     Attributes:
-        is_strict: whether a command is refused where the kernel cannot do it.
-        is_active: whether rights were taken away.
-        note: what is to be said when the run begins.
+        is_strict: whether a command is refused if the kernel cannot confine it.
+        is_active: whether rights have been removed.
+        note: what to print when the run begins.
     """
 
     is_strict: bool = False
@@ -96,10 +96,11 @@ class KernelSandbox(Struct):
     ) -> Path | None:
         """Return the state folder of a run: never one that came with the config, unless the user names it.
 
-        `home` is what the user named. From here on, nothing is written through links beside the configs.
+        `home` is the folder that the user named. From this call on, nothing is written through links beside the
+        configs.
 
         Raises:
-            UsageError: the folder that the user named is behind a link beside the configs, or holds links.
+            UsageError: the folder that the user named is behind a link beside the configs, or contains links.
         """
         configs = tuple(configs)
         distrust_links(config.parent for config in configs)
@@ -107,7 +108,7 @@ class KernelSandbox(Struct):
             refuse_links_in(home_folder(home, env=environ, cwd=Path.cwd()))
             return home
         usual = home_folder(None, env=environ, cwd=Path.cwd())
-        # A link may be planted, too, wherever it leads.
+        # The folder may also be a planted link, wherever it leads.
         places = {usual.resolve(), usual.parent.resolve() / usual.name}
         folders = [config.resolve().parent for config in configs]
         if not any(
@@ -122,7 +123,7 @@ class KernelSandbox(Struct):
         return own
 
     def tell(self) -> None:
-        """Print once how far this run is confined."""
+        """Print the note once."""
         if self.note:
             sys.stderr.write(f"note: {self.note}\n")
             self.note = ""
@@ -130,18 +131,18 @@ class KernelSandbox(Struct):
     def confine(
         self, requests: Sequence[RunRequest], state: Iterable[Path] = (), outputs: Iterable[Path] = ()
     ) -> None:
-        """Have the kernel refuse other files and all programs, before anything of an untrusted config is read.
+        """Have the kernel refuse all other files and all programs, before anything of an untrusted config is read.
 
-        Threads that run already keep their rights, so it must be called before there are any.
+        Threads that are already running keep their rights, so it must be called before there are any.
 
         Args:
-            requests: what is to be read, or run.
-            state: folders of geval's own; what is not there by now cannot be made.
+            requests: the configs to read or run.
+            state: geval's own folders; one that does not exist yet cannot be created afterwards.
             outputs: files that the user wants written.
 
         Raises:
-            UsageError: strictness is asked for, and the kernel cannot, or the user's own judge needs more;
-                or an output's folder is not there, or behind a link in the untrusted folder.
+            UsageError: confinement is required, and the kernel cannot do it or the user's own judge needs more;
+                or an output's folder does not exist, or is behind a link in the untrusted folder.
         """
         if not any(request.is_untrusted for request in requests) or self.is_active:
             return
@@ -165,7 +166,7 @@ class KernelSandbox(Struct):
             allowed = AllowedPaths(
                 readable=(*_own_files(), *_named_files(requests)),
                 writable=(temporary, *map(Path, _DEVICES), *state),
-                # The folders as they are now: not what their names mean when a rule is made.
+                # Descriptors of the present folders: a name may refer to another one by the time a rule is made.
                 filled=tuple(_opened_folder(path, stack) for path in outputs),
                 emptied=(temporary.parent,),
             )
@@ -177,7 +178,7 @@ class KernelSandbox(Struct):
         self.is_active = True
 
     def narrow(self, prepared: Sequence[PreparedRun], further: frozenset[int] = frozenset()) -> None:
-        """Have the kernel refuse other TCP ports than the providers', and drop keys, before anything is sent.
+        """Have the kernel refuse all TCP ports but the providers', and drop unneeded keys, before anything is sent.
 
         `further` are the ports of servers that the user named beside the config.
         """
@@ -219,10 +220,10 @@ def _opened_folder(path: Path, stack: ExitStack) -> int:
 
 
 def refuse_links_in(folder: Path) -> None:
-    """Check a folder of geval's own that the user named: no link in it leads elsewhere.
+    """Check that no untrusted link leads to a folder of geval's own that the user named, or is in it.
 
     Raises:
-        UsageError: a link leads to it, or is in it.
+        UsageError: there is such a link.
     """
     try:
         real = real_path(folder)
@@ -235,7 +236,7 @@ def refuse_links_in(folder: Path) -> None:
 
 
 def drop_keys(environ: "os._Environ[str]", needed: Iterable[str]) -> None:
-    """Take every variable out of the process but those in `needed` and those that hold no secrets."""
+    """Remove every environment variable except those in `needed` and harmless ones."""
     kept = set(needed)
     for name in list(environ):
         if name not in kept and not is_harmless(name):
@@ -243,14 +244,14 @@ def drop_keys(environ: "os._Environ[str]", needed: Iterable[str]) -> None:
 
 
 def is_harmless(name: str) -> bool:
-    """Return whether a variable says how programs behave and look, and holds no secret."""
+    """Return whether a variable only affects how programs behave and look, and holds no secret."""
     upper = name.upper()
     is_known = upper in _HARMLESS or upper.startswith(_HARMLESS_BEGINNINGS) or upper.endswith("_PROXY")
     return is_known and not is_secret_name(name)
 
 
 def ports_of(prepared: Iterable[PreparedRun]) -> frozenset[int] | None:
-    """Return the TCP ports that the runs' providers and proxies listen on; None where a local model takes any."""
+    """Return the TCP ports of the runs' providers and proxies; None if a local model may use any."""
     ports = {_DNS_PORT}
     for run in prepared:
         if run.ports is None:
@@ -266,7 +267,7 @@ def _has_own_program(request: RunRequest) -> bool:
 
 
 def _named_files(requests: Iterable[RunRequest]) -> Iterable[Path]:
-    """Yield the folders that the configs may read, the env file that the user named, and the local models."""
+    """Yield the folders that the configs may read, the env file and baseline that the user named, and local models."""
     for request in requests:
         yield from request.access.folders or ()
         if request.env_file is not None:
@@ -277,10 +278,10 @@ def _named_files(requests: Iterable[RunRequest]) -> Iterable[Path]:
 
 
 def _own_files() -> Iterable[Path]:
-    """Return the paths of geval, Python, libraries, certificates and the files of the name resolver."""
+    """Yield the paths of geval, Python, libraries, certificates and the files of the name resolver."""
     yield Path(__file__).parents[1]
     yield from {Path(path) for path in sysconfig.get_paths().values()}
-    # Those of the user's own site, of the system below an environment, or that a .pth file names.
+    # The site-packages of the user, of the system below a virtual environment, or named by a .pth file.
     yield from (path for path in map(Path, sys.path) if path.name in {"site-packages", "dist-packages"})
     yield Path(sys.base_prefix) / "lib"
     yield Path(sys.prefix) / "pyvenv.cfg"
@@ -290,7 +291,7 @@ def _own_files() -> Iterable[Path]:
 
 
 def _private_folder(folders: Iterable[Path]) -> Path:
-    """Return a folder of this user's own, or a temporary one where others could have filled every other."""
+    """Return a private folder of this user, or a temporary one if others could have written to it."""
     from platformdirs import user_state_path
 
     own = user_state_path("geval").resolve() / "untrusted"

@@ -18,13 +18,13 @@ from geval_cli.store.runs import RUNS_FILE
 
 _POLL_S = 0.3
 _QUIET_S = 0.2
-"""Editors write a file in several steps; it is read when nothing has changed for so long."""
+"""Editors write a file in several steps, so it is read once nothing has changed for this long."""
 
 _SKIPPED = frozenset({".git", ".geval", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"})
 _FILES_MAX = 5_000
 
 Stamps = dict[Path, tuple[int, int]]
-"""Each file with its time of change and its size."""
+"""Each file with its modification time in nanoseconds and its size in bytes."""
 
 
 def watch(
@@ -36,10 +36,10 @@ def watch(
 ) -> ExitCode:
     """Call `run` now and after each change in the configs' folders, until Ctrl-C; return the last exit code.
 
-    A config that cannot be read does not end it: its problems are shown, and the next change tries again. The files in
-    the folders are looked at, at most `files_max`, but not what the runs themselves write: `own` tells the files and
-    folders, asked after each run. Else each run would be the reason for another. What else changes while two runs in a
-    row are under way (the file of a `tee` behind us, a log of the user's own code) is not looked at from then on.
+    A config that cannot be read does not end it: its problems are shown, and the next change tries again. At most
+    `files_max` files in the folders are watched, but not what the runs themselves write, or each run would trigger
+    another: `own` returns these files and folders, and is called after each run. Anything else that changes during two
+    consecutive runs (the output file of a `tee`, a log of the user's own code) is not watched from then on.
     """
     folders = sorted({config.resolve().parent for config in configs})
     never_ignored = {config.resolve() for config in configs}
@@ -74,7 +74,7 @@ def watch(
 
 
 def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) -> Stamps:
-    """Return the stamps of all files below `folders`, hidden and generated folders left out."""
+    """Return the stamps of all files below `folders`, leaving out folders such as `.git` and `.geval`."""
     found: Stamps = {}
     pending = list(folders)
     skipped = set(ignored)
@@ -96,12 +96,12 @@ def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) 
 
 
 def _is_passing(name: str) -> bool:
-    """Return whether a file is temporary or one of geval's own databases, which no one writes by hand."""
+    """Return whether a file is temporary or one of geval's own databases, which are not edited by hand."""
     return name.endswith((".tmp", "~", ".swp")) or name.startswith((RUNS_FILE, CACHE_FILE, CLAIMS_FILE))
 
 
 def _own_streams() -> set[tuple[int, int]]:
-    """Return the files that stdout and stderr are written to (`geval run --watch > FILE`), by device and number."""
+    """Return the files that stdout and stderr are written to (`geval run --watch > FILE`), by device and inode."""
     found = set()
     for number in (1, 2):
         with suppress(OSError):
@@ -125,7 +125,7 @@ def _differing(before: Stamps, now: Stamps) -> set[Path]:
 
 
 def _wait_for_change(before: Stamps, look: Callable[[], Stamps]) -> list[Path]:
-    """Block until files differ from `before` and stay unchanged for a while; return those that differ."""
+    """Block until files differ from `before` and have settled; return those that differ."""
     while True:
         now = look()
         if now != before:
