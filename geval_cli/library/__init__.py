@@ -1,1 +1,1 @@
-"""G-Eval for Python programs; what is public here is exported by `geval_cli` itself."""
+"""The library for Python programs; `geval_cli` itself exports what is public here."""

@@ -1,4 +1,4 @@
-"""`check`: any assertion of a config on one output, without a suite and without a run."""
+"""`check`: judge one output with any assertion of a config, without a suite or a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class CheckKeywords(TypedDict, total=False):
-    """Keywords of `check`, beside output and assertion.
+    """The keyword arguments of `check`, apart from the output and the assertion.
 
     Attributes:
         input: what the user said to the model under test.
         expected_output: a good answer, for comparison.
-        context: what is true about the matter: a text or several.
+        context: known facts: a text or several.
         retrieval_context: what a search found for the input: a text or several.
         images, audio: paths, data URLs, or bytes.
         vars: variables for templates in the assertion.
-        grader: who judges, where the assertion does not say so: "openai:gpt-4.1".
-        samples: how often a judge is asked.
-        turns: the conversation that the output ends, [{"role": "user", "content": "..."}, ...].
-        scenario: what it is about.
-        expected_outcome: where it should lead.
+        grader: the judge if the assertion names none: "openai:gpt-4.1".
+        samples: number of ratings that a judge gives.
+        turns: the conversation that ends with the output, [{"role": "user", "content": "..."}, ...].
+        scenario: what the conversation is about.
+        expected_outcome: how it should end.
         role: who the assistant is in it.
         trace: the steps of an agent that led to the output, [{"name": "search", "args": {...}}, ...].
     """
@@ -62,12 +62,12 @@ class CheckResult:
         type: of the assertion.
         status: `passed`, `failed` or `not_evaluated` (there was nothing to evaluate).
         success: whether it did not fail.
-        score: 0..1; None when nothing was scored.
-        threshold: what the score had to reach; None where it is not about that.
-        reason: in words.
-        metric: the name under which scores are summed up, if there is one.
+        score: 0..1; None if nothing was scored.
+        threshold: what the score had to reach; None if there is no threshold.
+        reason: the reason in words.
+        metric: the name under which scores are aggregated, or None.
         latency_ms: how long judging took, in milliseconds.
-        metadata: how the score came about, as results files have it under `detail`; `usage` is what judges took.
+        metadata: how the score was determined, as in `detail` of results files; `usage` is that of the judges.
     """
 
     type: str
@@ -87,20 +87,20 @@ class CheckResult:
 def check(
     output: Any, assertion: "Mapping[str, Any] | GEval", **given: "Unpack[CheckKeywords]"
 ) -> CheckResult:
-    """Return the verdict of an assertion on `output`. Blocks until it is there, inside a running event loop too.
+    """Return the verdict of an assertion on `output`. Blocks, even inside a running event loop.
 
-    Equal questions to a judge are asked once in a process.
+    Equal requests to a judge are sent once per process.
 
     Args:
-        output: text, or data as JSON would have it.
+        output: text, or JSON data.
         assertion: as in a config, `{"type": "contains", "value": "x"}`, or a `GEval`.
         **given: see `CheckKeywords`.
 
     Raises:
-        UsageError: naming everything that is wrong with the assertion, or that its judge lacks.
+        UsageError: the assertion is not valid, or its judge lacks something; names every problem.
         ApiError: the judge could not answer.
-        JudgeError: the judge answered, but no verdict can be read.
-        GevalError: it cannot be judged for another reason.
+        JudgeError: the judge answered, but no verdict could be read.
+        GevalError: the output cannot be judged for another reason.
     """
     prepared = prepare_check(output, assertion, dict(given))
     return to_check_result(_session.run(judging_work(prepared)))
@@ -109,7 +109,7 @@ def check(
 async def acheck(
     output: Any, assertion: "Mapping[str, Any] | GEval", **given: "Unpack[CheckKeywords]"
 ) -> CheckResult:
-    """Check as `check` does, without blocking the event loop."""
+    """Do the same as `check`, without blocking the event loop."""
     prepared = prepare_check(output, assertion, dict(given))
     return to_check_result(await _session.arun(judging_work(prepared)))
 
@@ -127,10 +127,10 @@ def prepare_check(
     is_offline: bool = False,
     max_cost_usd: float | None = None,
 ) -> "PreparedRun":
-    """Return a checked suite of one test, which brings `output` and has one assertion.
+    """Return a checked suite with one test, which brings `output` and has one assertion.
 
     Raises:
-        UsageError: with every problem of it.
+        UsageError: the assertion or the test is not valid; names every problem.
     """
     import os
 
@@ -155,7 +155,7 @@ def prepare_check(
     for name, kind in MEDIA_FIELDS.items():
         if name in test:
             test[name] = [written_media(item, kind) for item in given_media(test[name])]
-    # As for a `GEval`, a dimension is held against the input where there is no context.
+    # As for a `GEval`, a dimension compares the output with the input if there is no context.
     prompts = None if given.get("input") is None else "{{ input }}"
     suite = Suite(tests=[{**test, "output": output, "assert": [assertion]}], prompts=prompts, name="check")
     request = RunRequest(
@@ -177,7 +177,7 @@ def prepare_check(
 def judging_work(
     prepared: "PreparedRun",
 ) -> "Callable[[Session], Coroutine[Any, Any, AssertionResult]]":
-    """Return the work that judges do for a check; it raises the errors of the library."""
+    """Return the coroutine function that judges a check; it raises the library's errors."""
     from msgspec.structs import replace
 
     from geval_cli.engine.judge_output import judge_given
@@ -197,21 +197,21 @@ def judging_work(
                 raise ApiError(
                     error.message, status=error.status, body=error.body, hint=error.hint
                 ) from error
-            if result.status is Status.ERROR:  # of a set, a member could not be judged
+            if result.status is Status.ERROR:  # a member of a set could not be judged
                 failed = next(item.error for item in (result, *result.assertions) if item.error is not None)
                 raise UnjudgeableError(failed.message, hint=failed.hint)
-            return replace(result, location=None)  # it stands in no file
+            return replace(result, location=None)  # the assertion is not in a file
 
     return work
 
 
 def to_check_result(found: "AssertionResult") -> CheckResult:
-    """Return a result in the library's words."""
+    """Convert an assertion's result to the library's `CheckResult`."""
     from geval_cli.records import to_json
 
     return CheckResult(
         type=found.type,
-        status=found.status.value,  # type: ignore[arg-type] # an error was raised
+        status=found.status.value,  # type: ignore[arg-type] # never `error`, which was raised
         success=found.status.value != "failed",
         score=found.score,
         threshold=found.threshold,

@@ -1,4 +1,4 @@
-"""From the arguments of `GEval` to a metric and its judge, by the rules that a config file is checked by."""
+"""Turn the arguments of `GEval` into a metric and its judge, by the same rules as for config files."""
 
 import os
 import sys
@@ -42,7 +42,7 @@ _NOT_IN_YAML = frozenset({"name", "model", "judges", "jury", "cache"})
 
 @dataclass(frozen=True, slots=True)
 class Jury:
-    """Several judges, and how their verdicts become one."""
+    """Several judges, and how their verdicts are combined."""
 
     members: tuple[ProviderSpec | ClientModel | Judge, ...]
     rules: JuryRulesSpec
@@ -50,7 +50,7 @@ class Jury:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A sound metric, who judges by it, and what is doubtful about it, in sentences."""
+    """A valid metric, its judge, and warnings about it."""
 
     metric: Metric
     judge: ProviderSpec | ClientModel | Judge | Jury
@@ -61,7 +61,7 @@ def define(arguments: Mapping[str, Any]) -> Definition:
     """Return the metric and the judge that the arguments of `GEval` define.
 
     Raises:
-        UsageError: naming everything that is wrong with them.
+        UsageError: the arguments are not valid; names every problem.
     """
     reading = _new_reading()
     spec = _read_spec(arguments, reading)
@@ -73,12 +73,12 @@ def define(arguments: Mapping[str, Any]) -> Definition:
     doubts = tuple(problem.message for problem in problems)
     metric = replace(metric_from_spec(spec), name=arguments["name"])
     if isinstance(judge, Jury) and judge.rules.combine != "majority":
-        metric = replace(metric, stop_error=None)  # their scores count, and not only their verdicts
+        metric = replace(metric, stop_error=None)  # scores are combined, so a settled verdict is not enough
     return Definition(metric, judge, doubts)
 
 
 def _read_jury(arguments: Mapping[str, Any], problems: list[Problem]) -> Jury | None:
-    """Return the jury that `judges` and `jury` name; None when they name none, or with a problem."""
+    """Return the jury defined by `judges` and `jury`; None if there is none, or after adding a problem."""
     written = arguments.get("judges") or ()
     rules = arguments.get("jury")
     if isinstance(written, str) or len(written) == 1 or (rules is not None and not written):
@@ -109,17 +109,17 @@ def _read_jury(arguments: Mapping[str, Any], problems: list[Problem]) -> Jury | 
 
 
 def _check_threshold(spec: GEvalFields) -> list[Problem]:
-    """Return what is doubtful about a threshold; the default one is not told from one that was given."""
+    """Return warnings about the threshold; one that equals the default counts as not set."""
     if spec.threshold == DEFAULT_THRESHOLD:
         return []
     return check_threshold_on_rating(spec, (ScoringChoice(spec.scoring, spec.samples),))
 
 
 def choose_judge(model: Model | None, adapter: str | None) -> ProviderSpec | ClientModel | Judge:
-    """Return who judges, by the `model` and `adapter` of a single evaluation.
+    """Return the judge for the `model` and `adapter` of a single evaluation.
 
     Raises:
-        UsageError: they name no judge.
+        UsageError: they do not name a judge.
     """
     problems: list[Problem] = []
     judge = _read_judge(model, adapter, problems)
@@ -133,7 +133,7 @@ def _new_reading() -> LoadContext:
 
 
 def read_turns_of_case(written: JsonValue, problems: list[Problem]) -> tuple[Turn, ...]:
-    """Return the turns of a test case, with a problem for each mistake in them."""
+    """Return the turns of a test case, and add a problem for each mistake in them."""
     found = _read_list("turns", written, read_turns, problems)
     if isinstance(found, SimulationSpec):
         hint = "give the turns that were said; `run` plays conversations with simulated users"
@@ -142,7 +142,7 @@ def read_turns_of_case(written: JsonValue, problems: list[Problem]) -> tuple[Tur
 
 
 def read_trace_of_case(written: JsonValue, problems: list[Problem]) -> tuple[TraceStep, ...] | None:
-    """Return the trace of a test case, with a problem for each mistake in it."""
+    """Return the trace of a test case, and add a problem for each mistake in it."""
     return trace_of_spec(_read_list("trace", written, read_trace, problems))
 
 
@@ -160,7 +160,7 @@ def _read_list(
 
 
 def written_form(arguments: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return the arguments of `GEval` as the keys of a g-eval assertion, but for its name and its judges."""
+    """Return the arguments of `GEval` as the keys of a g-eval assertion, without its name and judges."""
     values = {name: _as_in_yaml(value) for name, value in arguments.items() if name not in _NOT_IN_YAML}
     if values["score_range"] == list(DEFAULT_SCORE_RANGE):
         values["score_range"] = None
@@ -232,13 +232,13 @@ def _read_judge(
 
 
 def is_openai_client(value: object) -> bool:
-    """Return whether `value` is a client of the `openai` library, which whoever has one has imported."""
+    """Return whether `value` is a client of the `openai` library, which is then already imported."""
     library: Any = sys.modules.get("openai")
     return library is not None and isinstance(value, library.OpenAI | library.AsyncOpenAI)
 
 
 def client_model(model: Any, problems: list[Problem]) -> ClientModel | None:
-    """Return the client and the model of a pair; a problem is added when `model` is none."""
+    """Return the client and the model of a pair; None after adding a problem if `model` is not such a pair."""
     is_pair = isinstance(model, tuple | list) and len(model) == _PAIR and is_openai_client(model[0])
     if not is_pair or not isinstance(model[1], str) or not model[1].strip():
         problems.append(Problem("`model` is a client without a model name", hint=HINT))
@@ -253,7 +253,7 @@ def client_model(model: Any, problems: list[Problem]) -> ClientModel | None:
 
 
 def provider_form(model: Model | None) -> JsonValue:
-    """Return `model` as a config file would have it; None when it cannot be one."""
+    """Return `model` as in a config file; None if it cannot be written in one."""
     if model is None:
         return DEFAULT_JUDGE.id
     if isinstance(model, str):
@@ -265,12 +265,12 @@ def provider_form(model: Model | None) -> JsonValue:
 
 
 def is_judge(model: object) -> TypeGuard[Judge]:
-    """Return whether an object has what judges."""
+    """Return whether an object has the attributes of a judge."""
     return all(hasattr(model, name) for name in _JUDGE_PARTS)
 
 
 def _as_in_yaml(value: Any) -> JsonValue:
-    """Convert `value` to what a YAML file would give: lists for other sequences, texts for keys."""
+    """Convert `value` to what a YAML file would give: tuples become lists, and keys texts."""
     if isinstance(value, Mapping):
         return {str(key): _as_in_yaml(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""One evaluation, or many: a test case in, a result or the library's own errors out."""
+"""Evaluate one test case or many; returns results, and raises the library's own errors."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ from geval_cli.suite.tests import output_of
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The criterion, and who judges by it."""
+    """A criterion and its judge."""
 
     metric: Metric
     judge: ProviderSpec | ClientModel | Judge | Jury
@@ -52,10 +52,10 @@ async def evaluate_case(judges: Session, evaluation: Evaluation, case: TestCase)
     """Return the verdict on one test case.
 
     Raises:
-        MissingParamsError: the case lacks a named parameter; nothing was asked.
-        UsageError: the judge cannot be asked at all, or `case` is no TestCase.
+        MissingParamsError: the case lacks a named parameter; no request was sent.
+        UsageError: the judge cannot be called at all, or `case` is not a TestCase.
         ApiError: the judge could not answer.
-        JudgeError: no verdict can be read.
+        JudgeError: no verdict could be read.
     """
     with counted() as spending:
         return await _evaluated(judges, evaluation, case, spending)
@@ -66,9 +66,9 @@ async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, sp
     absent: dict[str, Any] = {
         item.name: item.default for item in fields(case) if is_missing(getattr(case, item.name))
     }
-    case = replace(case, **absent)  # of a table, as in a suite
+    case = replace(case, **absent)  # empty table cells count as missing, as in a suite
     started = time.perf_counter()
-    held = _media_of(case, evaluation)  # until the verdict is there
+    held = _media_of(case, evaluation)  # kept alive until the verdict
     turns = _turns(case)
     texts: dict[str, Any] = {name: getattr(case, name) for name in TEST_TEXTS}
     texts |= {name: _texts(name, texts[name]) for name in ("context", "retrieval_context")}
@@ -78,7 +78,7 @@ async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, sp
         images=tuple(item.marker for item in held if item.kind == "image"),
         audio=tuple(item.marker for item in held if item.kind == "audio"),
         actual_output=case.actual_output if case.actual_output is not NO_OUTPUT else output_of(turns[-1]),
-        rendered_prompt=case.input,  # the source of a dimension, when there is no context
+        rendered_prompt=case.input,  # the source for a dimension if there is no context
         turns=turns or None,
         trace=_trace(case),
         shows_trace=case.trace is not None,
@@ -95,7 +95,7 @@ async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, sp
         ]
         outcome = verdict_of_jury(await ask_jury(members), jury.rules)
         metadata = {**outcome.detail, "score_range": tuple(outcome.detail["score_range"])}
-        metadata["usage"] = to_json(spending.usage)  # that of judges who gave no verdict, too
+        metadata["usage"] = to_json(spending.usage)  # includes judges without a verdict
         return _result(metric, outcome, metadata, started)
     try:
         grade = await judges.grade(metric, judged, asked[0][1])
@@ -105,10 +105,11 @@ async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, sp
 
 
 def check_prices(judges: Session, evaluation: Evaluation) -> None:
-    """Check that the prices of judges are known, so that a bound on money can be kept.
+    """Check that the prices of judges are known, so that a cost limit can be enforced.
 
     Raises:
-        UsageError: one is not, or the judge cannot be asked at all. What an object of the program's takes, it says.
+        UsageError: a price is unknown, or the judge cannot be called at all. Judges that are objects of the program
+            are not checked: they report their own cost.
     """
     for judge in _all_judges(evaluation):
         found = _find_judge(judges, judge) if isinstance(judge, ProviderSpec | ClientModel) else None
@@ -124,10 +125,10 @@ async def evaluate_cases(
     *,
     evaluate: Callable[[Session, Evaluation, TestCase], Awaitable[Result]] = evaluate_case,
 ) -> list[Result | GevalError]:
-    """Return for each case, in order, its result or its error; judge at most `concurrency` at a time.
+    """Return the result or the error of each case, in order; judge at most `concurrency` cases at a time.
 
     Raises:
-        UsageError: the judge cannot be asked at all, `concurrency` is below 1, or one of `cases` is no TestCase.
+        UsageError: the judge cannot be called at all, `concurrency` is below 1, or one of `cases` is not a TestCase.
     """
     if concurrency < 1:
         raise UsageError(f"concurrency must be at least 1, found {concurrency}")
@@ -157,11 +158,11 @@ async def evaluate_cases(
 async def evaluate_in_batches(
     judges: Session, evaluation: Evaluation, cases: Sequence[TestCase], concurrency: int
 ) -> list[Result | GevalError]:
-    """Return what `evaluate_cases` does; the judge is asked in batches, which takes hours at half the price.
+    """Return the same as `evaluate_cases`, with batches of judge requests: hours later, at half the price.
 
     Raises:
-        UsageError: as `evaluate_cases`, or no judge has a batch API.
-        ProviderError: a provider does not let its batches be looked at; another call goes on with them.
+        UsageError: as for `evaluate_cases`, or no judge has a batch API.
+        ProviderError: a provider cannot report on its batches; another call resumes them.
     """
     driver = judges.gateway.batches
     if driver is None or not any(
@@ -222,10 +223,10 @@ def _find_judge(judges: Session, judge: ProviderSpec | ClientModel | Judge) -> J
 
 
 def _media_of(case: TestCase, evaluation: Evaluation) -> list[Media]:
-    """Return the images and the audio of a test case.
+    """Return the images and recordings of a test case.
 
     Raises:
-        UsageError: a file cannot be read, or the judge cannot see or hear it.
+        UsageError: a file cannot be read, or the judge does not support images or this audio.
     """
     found = ConfigMedia()
     files = SourceFiles(Path(), TRUSTED)
@@ -258,10 +259,10 @@ def _media_of(case: TestCase, evaluation: Evaluation) -> list[Media]:
 
 
 def _trace(case: TestCase) -> tuple[TraceStep, ...] | None:
-    """Return the steps of a case, else the tools that its output calls; None where nothing is known of them.
+    """Return the trace of a case, or else the tool calls in its output; None if nothing is known.
 
     Raises:
-        UsageError: what is wrong with them.
+        UsageError: the trace is not valid.
     """
     if case.trace is None:
         return None if case.actual_output is NO_OUTPUT else (tuple(called_steps(case.actual_output)) or None)
@@ -273,10 +274,10 @@ def _trace(case: TestCase) -> tuple[TraceStep, ...] | None:
 
 
 def _turns(case: TestCase) -> tuple[Turn, ...]:
-    """Return the conversation of a case, its output at the end; empty for a case without turns.
+    """Return the conversation of a case, with its output at the end; empty for a case without turns.
 
     Raises:
-        UsageError: what is wrong with it, or that there is neither a conversation nor an output.
+        UsageError: the turns are not valid, or there is neither a conversation nor an output.
     """
     has_output = case.actual_output is not NO_OUTPUT
     if not case.turns:
@@ -298,7 +299,7 @@ def _turns(case: TestCase) -> tuple[Turn, ...]:
 
 
 def _written(items: object) -> JsonValue:
-    """Return turns or steps as a config would have them; what is neither stays for the reader to refuse."""
+    """Return turns or steps as in a config; anything else is left for the reader to refuse."""
     if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
         return items
     return [dict(item) if isinstance(item, Mapping) else item for item in items]
@@ -329,7 +330,7 @@ def _result(
 
 
 def _metadata(detail: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a grade's detail in the library's words."""
+    """Return a grade's detail with the library's names for its entries."""
     rest = {name: value for name, value in detail.items() if name not in {"rating", "latency_ms"}}
     found: dict[str, JsonValue] = {"raw_score": detail["rating"], **rest}
     found["score_range"] = tuple(detail["score_range"])

@@ -1,4 +1,4 @@
-"""`GEval`, a metric for Python programs. Importing it is cheap: the rest is imported when it is needed."""
+"""`GEval`, a metric for Python programs. Importing it is cheap: everything else is imported when needed."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,50 +20,50 @@ DEFAULT_CONCURRENCY = 10
 """How many cases of a batch are judged at a time."""
 
 DEFAULT_POLL_S = 15.0
-"""Seconds between two looks at a provider's batch, at first."""
+"""The initial interval between two polls of a provider's batch, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GEval:
-    """A criterion: a named `dimension`, or `criteria` and/or `evaluation_steps` of your own.
+    """A criterion: a named `dimension`, your own `criteria` and/or `evaluation_steps`, or a `checklist`.
 
-    The judge's steps are asked for once and then belong to the metric; so do its connections, which are closed when
-    nobody refers to the metric any more. A metric may be used from any number of threads and event loops.
+    A metric has the judge write its steps once and keeps them, as well as its connections, which are closed when the
+    metric is garbage-collected. It may be used from any number of threads and event loops.
 
     Attributes:
         name: shown in results.
-        criteria: what is valued, in a sentence or two; of several, each is judged for itself and the mean counts.
+        criteria: what makes an output good, in a sentence or two; several are judged separately, and the mean counts.
         dimension: one of G-Eval's, such as fluency or coherence; docs/reference/geval.md has a table of them.
         evaluation_params: which of input, images, actual_output, expected_output, context and retrieval_context the
             judge sees; None for all that a test case has.
-        evaluation_steps: the procedure that the judge follows; None has it written once from the criteria.
+        evaluation_steps: the procedure that the judge follows; None to have it written once from the criteria.
         rubric: what earns which rating: {10: "...", 0: "..."}, or a list of (10, "..."), of {score, description}, or
             of {score_range, expected_outcome}.
         score_range: lowest and highest rating.
         strict_mode: all or nothing: the judge answers 0 or 1, and only 1 passes.
-        model: who judges, "openai:gpt-4o", ("openai", "gpt-4o") or "gpt-4o"; a provider as a config file has it,
+        model: the judge: "openai:gpt-4o", ("openai", "gpt-4o") or "gpt-4o"; a provider as in a config file,
             {"id": ..., "config": {...}}; a client of the openai library with its model, (client, "gpt-4.1"); or an
             object with the methods of `geval_cli.judge.metric.Judge`. None for openai:gpt-4.1.
-        threshold: the least score (0..1) that passes.
+        threshold: the lowest passing score (0..1).
         scoring: how ratings become a score: auto, logprobs, samples or single.
-        samples: how many ratings are asked for when `scoring` is, or falls back to, samples; {"upto": 20} asks for no
-            more than settle the verdict, {"upto": 20, "stop_error": 0.01} until it is surer.
-        min_valid: the least share (0..1) of samples that must be readable.
-        cache: whether the judge's answers are kept in the state folder (GEVAL_HOME, or `.geval` in the current folder),
-            as those of `geval run` are, so that later programs do not pay for them again.
-        judges: several judges in place of `model`, each as `model` has it: a jury.
-        jury: how their verdicts become one: {"combine": "mean"} (or median, majority), with "min_judges".
-        checklist: what the output is to have, instead of criteria: texts, or {"item": ..., "weight": 2,
+        samples: number of ratings to request if `scoring` is, or falls back to, samples; {"upto": 20} stops as soon as
+            the verdict is settled, {"upto": 20, "stop_error": 0.01} when it is more certain.
+        min_valid: the minimum share (0..1) of samples that must be readable.
+        cache: whether the judge's answers are stored in the state folder (GEVAL_HOME, or `.geval` in the current
+            folder), like those of `geval run`, so that later programs do not pay for them again.
+        judges: several judges (a jury) instead of `model`, each in a form that `model` takes.
+        jury: how their verdicts are combined: {"combine": "mean"} (or median, majority), with "min_judges".
+        checklist: what the output must have, instead of criteria: texts, or {"item": ..., "weight": 2,
             "required": True}; the score is the weighted share that is met.
-        joint: all dimensions that are rated in the same call, `dimension` among them; `for_dimensions` fills it in.
+        joint: all dimensions rated in the same call, `dimension` among them; `for_dimensions` fills it in.
         guidelines: sentences that tell the judge how to apply the criterion.
-        examples: rated outputs that the judge sees: {"output": ..., "rating": 4, "reason": ..., "input": ...}, the
+        examples: rated outputs that the judge sees: {"output": ..., "rating": 4, "reason": ..., "input": ...}, with the
             rating on the judge's scale.
-        over: of a case with turns, "conversation" rates all of it at once, "answers" each answer; then the mean counts.
-        window: with over="answers", how many turns the judge sees, the answer among them; 5 if None.
+        over: for a case with turns, "conversation" rates it as a whole, "answers" each answer; the mean then counts.
+        window: with over="answers", how many turns the judge sees, including the answer; 5 if None.
 
     Raises:
-        UsageError: naming everything that is wrong with the arguments. What is only doubtful is warned about.
+        UsageError: the arguments are not valid; names every problem. Doubtful arguments only cause warnings.
     """
 
     name: str
@@ -103,26 +103,26 @@ class GEval:
         object.__setattr__(self, "_session", LibrarySession(JudgingOptions(uses_cache=bool(self.cache))))
 
     def __reduce__(self) -> tuple[type["GEval"], tuple[Any, ...]]:
-        """Pickle the arguments alone: a copy starts anew and shares neither connections nor steps."""
+        """Pickle only the arguments: a copy shares neither connections nor steps."""
         return GEval, tuple(self.arguments.values())
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Everything that the metric was made with, by name."""
+        """Return the arguments that the metric was constructed with, by name."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
     @classmethod
     def for_dimensions(
         cls, dimensions: Sequence[str] | Mapping[str, float], **arguments: Any
     ) -> "tuple[GEval, ...]":
-        """Return a metric for each of several dimensions, which one call of the judge rates.
+        """Return a metric for each of several dimensions, all rated in one judge call.
 
         Args:
-            dimensions: their names, or their names with the threshold of each.
-            arguments: of the constructor, for all of them.
+            dimensions: their names, or a threshold for each name.
+            arguments: further constructor arguments, shared by all metrics.
 
         Raises:
-            UsageError: as the constructor does.
+            UsageError: as for the constructor.
         """
         own = dict(dimensions) if isinstance(dimensions, Mapping) else {}
         names = tuple(dimensions)
@@ -135,25 +135,25 @@ class GEval:
             )
             for name in names
         )
-        for metric in metrics[1:]:  # who asks second finds the answer there
+        for metric in metrics[1:]:  # so that the other metrics find the first one's answer
             object.__setattr__(metric, "_session", metrics[0]._session)
         return metrics
 
     def evaluate(
         self, test_case: TestCase, model: "Model | None" = None, adapter: str | None = None
     ) -> Result:
-        """Return the verdict on `test_case`. Blocks until it is there, inside a running event loop too.
+        """Return the verdict on `test_case`. Blocks, even inside a running event loop.
 
         Args:
             test_case: what to judge.
-            model: who judges this once, as in the constructor.
+            model: the judge for this call, as in the constructor.
             adapter: the provider that `model` belongs to, for example "anthropic".
 
         Raises:
-            MissingParamsError: the test case lacks a parameter that `evaluation_params` names; nothing was asked.
+            MissingParamsError: the test case lacks a parameter that `evaluation_params` names; no request was sent.
             UsageError: the judge does not exist, or has no key.
             ApiError: the judge could not answer.
-            JudgeError: the judge answered, but no verdict can be read.
+            JudgeError: the judge answered, but no verdict could be read.
         """
         from geval_cli.library.evaluation import evaluate_case
 
@@ -163,7 +163,7 @@ class GEval:
     async def aevaluate(
         self, test_case: TestCase, model: "Model | None" = None, adapter: str | None = None
     ) -> Result:
-        """Evaluate as `evaluate` does, without blocking the event loop."""
+        """Do the same as `evaluate`, without blocking the event loop."""
         from geval_cli.library.evaluation import evaluate_case
 
         evaluation = self._evaluation(model, adapter)
@@ -192,15 +192,15 @@ def evaluate_batch(
         metric: the criterion.
         cases: what to judge.
         concurrency: how many cases are judged at a time, at least 1.
-        model: who judges this once, as in the constructor.
+        model: the judge for this call, as in the constructor.
         adapter: the provider that `model` belongs to.
-        batch: ask the judge in the provider's batches: hours later, at half the price. What was submitted is in the
-            state folder, so that a program that was ended finds its answers when it asks the same again. A number
-            says how many seconds lie between two looks at a batch, at first; True means 15.
+        batch: whether to use the provider's batch API: hours later, at half the price. Submitted batches are recorded
+            in the state folder, so that a restarted program with the same requests finds its answers. A number is the
+            initial interval between two polls in seconds; True means 15.
 
     Raises:
         UsageError: the judge does not exist, has no key, or has no batch API, so that no case can be judged.
-        ProviderError: the provider does not let its batches be looked at.
+        ProviderError: the provider cannot report on its batches.
     """
     from geval_cli.library.evaluation import evaluate_cases, evaluate_in_batches
 
@@ -224,7 +224,7 @@ async def aevaluate_batch(
     adapter: str | None = None,
     batch: bool | float = False,
 ) -> list[Result | GevalError]:
-    """Evaluate a batch as `evaluate_batch` does, without blocking the event loop."""
+    """Do the same as `evaluate_batch`, without blocking the event loop."""
     from geval_cli.library.evaluation import evaluate_cases, evaluate_in_batches
 
     evaluation = metric._evaluation(model, adapter)

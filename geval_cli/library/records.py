@@ -1,4 +1,4 @@
-"""Input and result of an evaluation."""
+"""The test case and the result of an evaluation, and the options for judging."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class _NoOutput:
-    """Stands where a test case has no output of its own."""
+    """A marker for a test case without an output of its own."""
 
     def __repr__(self) -> str:
         return "no output"
@@ -24,16 +24,16 @@ class TestCase:
     """One output to judge, and what it is judged against.
 
     Attributes:
-        input: what the user said to the model under test; the source text, when a dimension is judged.
+        input: what the user said to the model under test; for a dimension, the source text.
         actual_output: what the model answered; anything but text is shown to the judge as JSON.
         expected_output: a good answer, for comparison.
-        context: what is true about the matter: a text or several.
+        context: known facts: a text or several.
         retrieval_context: what a search found for the input: a text or several.
-        images, audio: what the judge is to see and hear beside the texts: paths, data URLs, or bytes.
-        turns: a conversation, [{"role": "user", "content": "..."}, ...]. Without `actual_output` the last is the
-            assistant's; with it, the output follows them. In a suite also {"simulate": {"goal": "...", ...}}.
+        images, audio: what the judge sees and hears in addition to the texts: paths, data URLs, or bytes.
+        turns: a conversation, [{"role": "user", "content": "..."}, ...]. Without `actual_output`, the last turn is the
+            assistant's; with it, the output comes after them. In a suite also {"simulate": {"goal": "...", ...}}.
         scenario: what the conversation is about.
-        expected_outcome: where it should lead.
+        expected_outcome: how it should end.
         role: who the assistant is.
         trace: the steps of an agent that led to the output, [{"name": "search", "args": {...}}, ...]; None if unknown.
     """
@@ -55,22 +55,22 @@ class TestCase:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a table has nothing in a cell: NaN, or what pandas has in its place."""
+    """Return whether a table cell is empty: NaN, or pandas' NA or NaT."""
     return type(value).__name__ in {"NAType", "NaTType"} or (isinstance(value, float) and value != value)  # noqa: PLR0124 - only NaN differs from itself
 
 
 def given_media(given: object) -> Sequence[object]:
-    """Return images or recordings that a program gives, be it one alone."""
+    """Return the given images or recordings as a sequence, even if there is only one."""
     if isinstance(given, str | bytes | Path):
         return [given]
     return list(given) if isinstance(given, Sequence) else [given]
 
 
 def written_media(given: object, kind: str) -> str:
-    """Return an `image`, or `audio`, that a program gives as a config would name it.
+    """Return an `image`, or `audio`, from a program in the form that a config would name it.
 
     Raises:
-        UsageError: it is no path, no data URL and no bytes.
+        UsageError: it is not a path, a data URL or bytes.
     """
     if isinstance(given, bytes):
         from base64 import b64encode
@@ -99,13 +99,13 @@ class Result:
         metric: the metric's name with its kind, `Helpfulness [GEval]`.
         score: 0..1.
         success: whether the score reaches the threshold.
-        threshold: the least score (0..1) that passes; 1 in strict mode.
-        reason: the judge's own; for a dimension the ratings in words; None when the judge gave none.
-        latency_ms: from the start of this evaluation to its verdict, in milliseconds, waiting included.
-        metadata: how the score came about: `raw_score` in the `score_range` that the judge was asked for, `estimator`
-            (logprobs, samples or single) and, when it was not the one hoped for, `fallback`; `evaluation_steps`,
+        threshold: the lowest passing score (0..1); 1 in strict mode.
+        reason: the judge's own; for a dimension, the ratings in words; None if the judge gave none.
+        latency_ms: from the start of this evaluation to its verdict, in milliseconds, including waiting.
+        metadata: how the score was determined: `raw_score` in the `score_range` of the judge's ratings, `estimator`
+            (logprobs, samples or single) and, if it was not the preferred one, `fallback`; `evaluation_steps`,
             `criteria` or `dimension`, `evaluation_params`, `judge`, `usage`, and what the estimator found
-            (`distribution`, `coverage`, `valid` of `requested`, `read_from`). Several criteria: `parts`, one for each.
+            (`distribution`, `coverage`, `valid` of `requested`, `read_from`). With several criteria: `parts`, one each.
     """
 
     metric: str
@@ -124,14 +124,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class JudgingOptions:
-    """How judges are asked.
+    """The options for calling judges.
 
     Attributes:
-        uses_cache: whether answers are kept in the state folder's cache, and read from it; otherwise in memory alone.
+        uses_cache: whether answers are read from and written to the cache in the state folder; otherwise they are kept
+            in memory only.
         home: the state folder; None for GEVAL_HOME, or `.geval` in the current folder.
-        is_offline: whether the cache alone answers.
-        budget: what may be spent; None for no bound.
-        batch_poll_s: the seconds between two looks at a batch that judges are asked in; None asks them directly.
+        is_offline: whether only the cache answers.
+        budget: what may be spent; None for no limit.
+        batch_poll_s: use batches, with this interval between two polls in seconds; None calls judges directly.
     """
 
     uses_cache: bool = False

@@ -1,6 +1,6 @@
-"""`run`: a config file, or a suite made in Python, as `geval run` runs it; `compare` two runs as `geval compare` does.
+"""`run` a config file or a suite made in Python like `geval run`; `compare` two runs like `geval compare`.
 
-How far a run has come is a line in a notebook's cell, drawn anew while it runs.
+In a notebook, the progress of a run is a line in the cell, redrawn while it runs.
 """
 
 import os
@@ -31,14 +31,14 @@ _REDRAWN_EVERY_S = 0.25
 
 
 def in_notebook() -> bool:
-    """Return whether a Jupyter kernel runs this program."""
+    """Return whether this program runs in a Jupyter kernel."""
     found = sys.modules.get("IPython")
     shell = None if found is None else found.get_ipython()
     return hasattr(shell, "kernel")
 
 
 class NotebookProgress:
-    """Listens to a run's events between entering and leaving; the last line stays above the result."""
+    """A listener to a run's events that shows its progress in a notebook; the last line stays above the result."""
 
     def __init__(self) -> None:
         from geval_cli.report.progress import RunState
@@ -61,7 +61,7 @@ class NotebookProgress:
         self._draw()
 
     def listen(self, event: "RunEvent") -> None:
-        """Take note of an event, and draw the line anew if it is older than a quarter of a second."""
+        """Record an event, and redraw the line if it is older than a quarter of a second."""
         from geval_cli.events import Noticed
 
         self._state.add(event)
@@ -86,37 +86,37 @@ class NotebookProgress:
 
 
 class RunKeywords(TypedDict, total=False):
-    """Options of `run`: those of `geval run`, under the names of Python.
+    """The options of `run`: those of `geval run`, with Python names.
 
     Attributes:
-        grader: who judges, where the suite does not say so: "openai:gpt-4.1".
+        grader: the judge if the suite names none: "openai:gpt-4.1".
         scoring: how ratings become a score: auto, logprobs, samples or single.
-        samples: how often each output is judged.
-        repeats: how often every test is run.
-        vars: variables for every test; they win over its own.
-        max_concurrency: most requests under way at once.
+        samples: number of ratings of each output.
+        repeats: how often each test is run.
+        vars: variables for every test; they override its own.
+        max_concurrency: maximum number of concurrent requests.
         fail_fast: whether to stop at the first failure or error.
-        filter_pattern, filter_providers, filter_prompts: regular expressions; only what they find is run.
+        filter_pattern, filter_providers, filter_prompts: regular expressions; only what matches is run.
         filter_metadata: metadata that a test must have, by name.
-        filter_first: how many tests at most.
-        filter_sample, seed: how many tests at most, drawn at random.
-        allow_empty: whether it is fine when no test is selected.
-        fail_under: the share of cases, 0..1, that must pass; without it, all must.
-        max_errors: how many cases may error where there are gates.
+        filter_first: maximum number of tests.
+        filter_sample, seed: maximum number of tests, drawn at random, and the random seed.
+        allow_empty: whether it is fine if no test is selected.
+        fail_under: the minimum pass rate, 0..1; without it, all cases must pass.
+        max_errors: how many cases may error if there are gates.
         stop_when: "decided" ends the run as soon as its gates are decided.
-        max_cost: US dollars that may be spent.
-        max_requests: requests that may be sent.
+        max_cost: cost limit in US dollars.
+        max_requests: maximum number of requests.
         cache: whether answers of earlier runs are used.
-        cache_ttl: their greatest age: "12h", "30d" or "never"; 14 days when left out.
-        cache_dir: where the cache is; the state folder when left out.
-        offline: whether the cache alone answers.
-        resume: True resumes the latest unfinished run of this suite; a run's id, that one.
-        retry_errors: whether the errored cases of the latest run are done again.
-        home: the state folder; GEVAL_HOME, or `.geval` in the current folder, when left out.
+        cache_ttl: their maximum age: "12h", "30d" or "never"; by default 14 days.
+        cache_dir: the folder of the cache; by default the state folder.
+        offline: whether only the cache answers.
+        resume: True resumes the latest unfinished run of this suite; a run's id resumes that run.
+        retry_errors: whether to re-run the errored cases of the latest run.
+        home: the state folder; by default GEVAL_HOME, or `.geval` in the current folder.
         env_file: a file with environment values.
-        output: result files to write; the ending says the format.
-        progress: whether it is shown how far the run is, on stderr or in the notebook; None: if stderr is a terminal
-            or this is a notebook.
+        output: result files to write; the file extension determines the format.
+        progress: whether to show progress, on stderr or in the notebook; None: if stderr is a terminal or this is a
+            notebook.
     """
 
     grader: str | None
@@ -153,13 +153,13 @@ class RunKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """A run that is over: its record, its sums, its results. Iterating gives the results.
+    """A finished run: its record, its summary and its results. Iterating yields the results.
 
     Attributes:
         run: id, status, times, config; `run.status` is `completed`, or says that the run ended early.
         summary: counts, pass rate, metrics, usage.
-        results: of every case, by test, repeat and column; they are all in memory.
-        exit_code: what `geval run` would have ended with.
+        results: the results of all cases, by test, repeat and column; they are all in memory.
+        exit_code: the exit code that `geval run` would have had.
     """
 
     run: "RunRecord"
@@ -169,21 +169,21 @@ class RunResult:
 
     @property
     def passed(self) -> bool:
-        """Return whether the run came to its end with nothing failed or errored, or its gates hold."""
+        """Return whether the run completed without failures and errors, or its gates hold."""
         return self.exit_code == 0
 
     @property
     def failures(self) -> "tuple[CaseResult, ...]":
-        """The results that failed."""
+        """Return the results that failed."""
         return tuple(result for result in self.results if result.status.value == "failed")
 
     @property
     def errors(self) -> "tuple[CaseResult, ...]":
-        """The results of cases that could not be judged."""
+        """Return the results of cases that could not be judged."""
         return tuple(result for result in self.results if result.status.value == "error")
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `-o results.json` would hold."""
+        """Return the content of `-o results.json`."""
         import json
 
         from geval_cli.report.json_file import json_document
@@ -194,7 +194,7 @@ class RunResult:
         return document
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with a row for each case and the columns of `-o results.parquet`.
+        """Return a pandas DataFrame with one row per case and the columns of `-o results.parquet`.
 
         Raises:
             UsageError: pandas is not installed.
@@ -209,7 +209,7 @@ class RunResult:
         return pandas.DataFrame(rows, columns=list(columns))
 
     def to_polars(self) -> Any:
-        """Return a polars DataFrame, as `to_pandas` does.
+        """Return a polars DataFrame with the same rows and columns as `to_pandas`.
 
         Raises:
             UsageError: polars is not installed.
@@ -239,7 +239,7 @@ class RunResult:
         return len(self.results)
 
     def __bool__(self) -> bool:
-        """Return True: an empty run is a run; `passed` says how it went."""
+        """Return True, even for a run without results; `passed` says how it went."""
         return True
 
     def __repr__(self) -> str:
@@ -255,19 +255,19 @@ class RunResult:
 
 
 def run(suite: "Suite | str | Path", **options: "Unpack[RunKeywords]") -> RunResult:
-    """Run a suite and return its results. Blocks until they are there, inside a running event loop too.
+    """Run a suite and return its results. Blocks, even inside a running event loop.
 
-    There the run has a thread and an event loop of its own: `await arun(...)` runs coroutine functions in yours.
-    Ctrl-C ends the run as it ends `geval run`: what is finished is stored, and `resume=True` does the rest.
+    Inside one, the run has its own thread and event loop; `await arun(...)` runs coroutine functions in yours. Ctrl-C
+    ends the run like `geval run`: finished cases are stored, and `resume=True` does the rest.
 
     Args:
         suite: a `Suite`, or the path of a config file.
         **options: see `RunKeywords`.
 
     Raises:
-        ConfigError: with every problem of the suite; nothing was sent.
-        UsageError: the options make no sense, or there is no run to resume.
-        StoreError: the results could not be stored, and might have cost money; nothing was sent.
+        ConfigError: the suite is not valid; has every problem, and no request was sent.
+        UsageError: the options are not valid, or there is no run to resume.
+        StoreError: results could not be stored, and might have cost money; no request was sent.
         OutputError: a result file cannot be written; the run is stored.
     """
     request, cache = make_request(suite, options)
@@ -275,13 +275,13 @@ def run(suite: "Suite | str | Path", **options: "Unpack[RunKeywords]") -> RunRes
 
 
 async def arun(suite: "Suite | str | Path", **options: "Unpack[RunKeywords]") -> RunResult:
-    """Run a suite as `run` does, in this event loop and without blocking it. Cancelling it ends the run."""
+    """Do the same as `run` in this event loop, without blocking it. Cancelling it ends the run."""
     request, cache = make_request(suite, options)
     return await run_request(request, cache, options.get("progress"))
 
 
 def run_blocking(request: "RunRequest", cache: "CacheChoice", *, progress: bool | None) -> RunResult:
-    """Run in an event loop of its own; inside a running one, in a thread."""
+    """Run in a new event loop; if one is already running, in a thread."""
     import asyncio
 
     from geval_cli.runs.event_loop import run_async
@@ -294,7 +294,7 @@ def run_blocking(request: "RunRequest", cache: "CacheChoice", *, progress: bool 
 
 
 def _run_in_thread(request: "RunRequest", cache: "CacheChoice", progress: bool | None) -> RunResult:
-    """Run in an event loop in a thread of its own; Ctrl-C, which comes to the main thread, ends the run there."""
+    """Run in an event loop in a new thread; Ctrl-C, which reaches the main thread, ends the run there."""
     import asyncio
     import threading
 
@@ -367,7 +367,7 @@ async def run_request(request: "RunRequest", cache: "CacheChoice", progress: boo
 
 
 def explained(error: Any) -> Any:
-    """Return a ConfigError whose traceback says what is wrong: a note for each of its problems."""
+    """Return the ConfigError with a note for each error in it, so that a traceback shows them."""
     for problem in error.problems:
         if problem.severity.value == "error":
             error.add_note(problem_line(problem))
@@ -375,7 +375,7 @@ def explained(error: Any) -> Any:
 
 
 def problem_line(problem: Any) -> str:
-    """Return a problem in a line: where, what, and what to do about it."""
+    """Return a problem on one line: where, what, and what to do about it."""
     where = "" if problem.location is None else f"{problem.location}: "
     return f"{where}{problem.message}" + (f" ({problem.hint})" if problem.hint else "")
 
@@ -397,7 +397,7 @@ def _display(progress: bool | None) -> "AbstractContextManager[Any]":
 
 
 class _Logged:
-    """Stands in for a display: what a user should know goes to the logger."""
+    """A stand-in for the progress display that sends notices for the user to the logger."""
 
     def listen(self, event: Any) -> None:
         import logging
@@ -426,16 +426,16 @@ def make_request(
     only: frozenset[int] | None = None,
     budget: "Budget | None" = None,
 ) -> "tuple[RunRequest, CacheChoice]":
-    """Return the request for a run, and which cache it uses.
+    """Return the request for a run, and the cache that it uses.
 
     Args:
         suite: a `Suite`, or a path.
-        options: as `run` takes them.
-        only: the numbers of the tests to run; None for all.
-        budget: which several runs share; None: this run has what `options` say for itself.
+        options: as for `run`.
+        only: the indexes of the tests to run; None for all.
+        budget: a budget shared by several runs; None for a budget of its own, from `options`.
 
     Raises:
-        UsageError: with everything that is wrong with the options.
+        UsageError: the options are not valid; names every problem.
         ConfigError: a result file cannot be written.
     """
     from geval_cli.errors import ConfigError, UsageError
@@ -485,9 +485,9 @@ class Comparison:
 
     Attributes:
         verdict: better, worse, mixed, equivalent, identical or undecided.
-        headline: the decision in a sentence.
-        rows: a figure each: the pass rate, the score and the metrics of each pair of columns, with the difference, its
-            95 % interval and its verdict.
+        headline: the decision in one sentence.
+        rows: the pass rate, the score and the metrics of each pair of columns, one per row, with the difference, its
+            95 % confidence interval and its verdict.
         warnings: why the runs may not be comparable.
     """
 
@@ -498,7 +498,7 @@ class Comparison:
     _found: "RunComparison" = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `geval compare --json` prints."""
+        """Return the output of `geval compare --json`."""
         from geval_cli.extras.compare.comparison import comparison_to_json
 
         return comparison_to_json(self._found)
@@ -524,12 +524,12 @@ def compare(
     """Compare the run `a` with the later run `b`; a notebook shows the decision and its figures.
 
     Args:
-        a: what `run` returned, the id of a stored run, `latest~1`, or a results file.
+        a: a result of `run`, the id of a stored run, `latest~1`, or a results file.
         b: the same.
-        columns: the pairs of columns to compare, "OLD=NEW"; by default those of equal name.
+        columns: the pairs of columns to compare, "OLD=NEW"; by default those with the same name.
         cluster: a key of the tests' metadata; tests with equal values count as one.
         margins: differences that do not matter, 0.02, {"tone": 0.05} or "tone=0.05"; smaller ones are equivalent.
-        home: the state folder; GEVAL_HOME, or `.geval` in the current folder, when left out.
+        home: the state folder; by default GEVAL_HOME, or `.geval` in the current folder.
 
     Raises:
         UsageError: there is no such run, or the two have too few tests in common.

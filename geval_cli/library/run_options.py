@@ -1,4 +1,4 @@
-"""Check the options of `run`, their names, types and ranges, before anything is read or sent."""
+"""Check the names, types and ranges of the options of `run`, before anything is read or sent."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Check the options of a run.
 
     Raises:
-        UsageError: with every problem of them.
+        UsageError: the options are not valid; names every problem.
     """
     problems = [*_unknown(options), *_wrong(options), *_contradictions(options)]
     if problems:
@@ -42,7 +42,7 @@ def check_is_own(environ: Mapping[str, str]) -> None:
     """Check that suites are the program's own.
 
     Raises:
-        UsageError: GEVAL_UNTRUSTED says that every config is untrusted, and nothing confines this process.
+        UsageError: GEVAL_UNTRUSTED declares every config untrusted, and this process is not confined.
     """
     if is_untrusted(environ):
         hint = "`geval run --untrusted` runs an untrusted config; unset the variable for your own"
@@ -50,7 +50,7 @@ def check_is_own(environ: Mapping[str, str]) -> None:
 
 
 def run_cache(request: RunRequest) -> CacheChoice:
-    """Return which cache a run of checked options uses, and how."""
+    """Return the cache, and how it is used, for a run with checked options."""
     ttl = request.cache_ttl
     age_s = DEFAULT_TTL_S if ttl is None else seconds_of_age(ttl)  # None is for `never`
     return CacheChoice(request.cache_folder, age_s, is_offline=request.is_offline)
@@ -75,7 +75,7 @@ def _wrong(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _expected(name: str, value: Any) -> str | None:
-    """Return what an option must be where `value` is something else, by how it is annotated in `RunKeywords`."""
+    """Return what an option must be, by its annotation in `RunKeywords`, if `value` is not that; else None."""
     if name in _SHARES:
         most, what = _SHARES[name]
         is_number = isinstance(value, int | float) and not isinstance(value, bool)

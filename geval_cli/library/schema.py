@@ -1,4 +1,4 @@
-"""`SchemaEvaluation`: outputs against a JSON Schema, as a test's `evaluation_schema` does it. No judge, no network."""
+"""`SchemaEvaluation`: validate outputs against a JSON Schema, like a test's `evaluation_schema`, without a judge."""
 
 import json
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ class SchemaResult:
 
     Attributes:
         status: `passed`, `failed` or `not_evaluated` (the schema is empty).
-        score: 1 when the output fits, 0 when not, None when nothing was evaluated.
-        reason: in words; for an output that does not fit, every error with its JSON path.
+        score: 1 if the output matches the schema, 0 if not, None if nothing was evaluated.
+        reason: the reason in words; for an output that does not match, every error with its JSON path.
     """
 
     status: Literal["passed", "failed", "not_evaluated"]
@@ -28,14 +28,14 @@ class SchemaResult:
 
 @dataclass(frozen=True, slots=True)
 class SchemaEvaluation:
-    """A JSON Schema that outputs must fit.
+    """A JSON Schema that outputs must match.
 
     Attributes:
-        schema: as a mapping, a boolean or JSON text; an empty one evaluates nothing.
+        schema: a mapping, a boolean or JSON text; an empty schema evaluates nothing.
         parsing: `strict`: the output is JSON and nothing else; `tolerant`: code fences and prose may surround it.
 
     Raises:
-        UsageError: naming everything that is wrong with the schema.
+        UsageError: the schema is not valid; names every problem.
     """
 
     schema: Mapping[str, Any] | bool | str
@@ -56,20 +56,20 @@ class SchemaEvaluation:
             raise UsageError.of("this schema cannot be used", problems)
 
     def evaluate(self, actual_output: Any) -> SchemaResult:
-        """Return the verdict on an output: text, or data as JSON would have it.
+        """Return the verdict on an output, which is text or JSON data.
 
         Raises:
-            UsageError: the output is no data that JSON can have.
-            GevalError: a pattern of the schema takes too long on this output.
+            UsageError: the output cannot be written as JSON.
+            GevalError: a pattern in the schema takes too long on this output.
         """
         import asyncio
         from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop of its own under way
+        with ThreadPoolExecutor(1) as thread:  # the caller may have a running event loop
             return thread.submit(asyncio.run, self.aevaluate(actual_output)).result()
 
     async def aevaluate(self, actual_output: Any) -> SchemaResult:
-        """Evaluate as `evaluate` does, without blocking the event loop."""
+        """Do the same as `evaluate`, without blocking the event loop."""
         from geval_cli.assertions.json_output import evaluate_text
         from geval_cli.library.suite import SuiteWriter
 

@@ -1,4 +1,4 @@
-"""The background thread in which a metric's judges live, whoever asks for them: started late, ended by itself."""
+"""The background thread for a metric's judges, shared by all callers; it starts on first use and ends by itself."""
 
 import threading
 import weakref
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class LibrarySession:
-    """Runs work for one metric, from any thread and any event loop.
+    """The session of one metric, which runs work from any thread and any event loop.
 
-    All of it runs in one event loop in a thread of its own: connections, answers and locks belong to a loop, and the
-    callers' loops come and go. The thread starts with the first work and ends when the session is forgotten.
+    All work runs in one event loop in its own thread: connections, answers and locks belong to a loop, while the
+    callers' loops come and go. The thread starts with the first work and ends when the session is garbage-collected.
     """
 
     def __init__(self, options: JudgingOptions | None = None) -> None:
@@ -29,12 +29,12 @@ class LibrarySession:
         self._worker: Worker | None = None
 
     def run(self, work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
-        """Run `work` and return its result; block until then."""
+        """Run `work` and return its result; blocks until then."""
         future = self._submit(work)
         try:
             return future.result()
         finally:
-            future.cancel()  # for Ctrl-C; nothing happens to work that is done
+            future.cancel()  # for Ctrl-C; has no effect on finished work
 
     async def arun(self, work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
         """Run `work` and return its result. Cancelling the wait cancels the work."""
@@ -43,7 +43,7 @@ class LibrarySession:
         return await wrap_future(self._submit(work))
 
     def close(self) -> None:
-        """End the thread; what is under way is cancelled. Later work starts another one."""
+        """Stop the thread and cancel running work; later work starts a new thread."""
         with self._lock:
             worker, self._worker = self._worker, None
         if worker is not None:
@@ -53,7 +53,7 @@ class LibrarySession:
         from geval_cli.library.worker import Worker
 
         with self._lock:
-            # In a forked process the thread is gone.
+            # A forked process does not have the thread.
             if self._worker is None or not self._worker.is_alive:
                 self._worker = Worker(self._options)
                 weakref.finalize(self, self._worker.stop)

@@ -1,4 +1,4 @@
-"""Suites that a Python program makes: as a config file would have them, with functions as providers."""
+"""Suites made in Python: the same as in a config file, with functions as providers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,35 +18,36 @@ _PROVIDER_KEYS = frozenset({"provider", "providers"})
 _DEFAULT_PROMPT = "{{ input }}"
 _MAX_DEPTH = 64
 _CELL_DEPTH = 2
-"""How deep in a test a missing value of a table (NaN) may stand: it is a cell, or a variable that was one."""
+"""The maximum depth in a test at which NaN is a missing value of a table: a cell, or a variable made from one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A suite made in Python. Its parts are written as in a config file; what differs is said here.
+    """A suite made in Python. Its parts are written as in a config file, except as described here.
 
     Attributes:
-        tests: mappings with the keys of a test, `TestCase`s, or a table with `to_dict("records")`. An iterator is used
-            up at once. In a table a missing value is a key that is not there. Texts in tests are taken as they are:
-            neither `file://` nor `{{ env.NAME }}` means anything in them.
-        prompts: None, where there are providers, for the input of each test.
-        providers: ids, mappings, and functions, also coroutine functions: given the prompt, and `{"vars": ...}` if they
-            take two arguments, they return the answer, or `{"output": ..., "cost": ...}`. None at all: the tests bring
-            their outputs.
+        tests: mappings with the keys of a test, `TestCase`s, or a table with `to_dict("records")`. An iterator is
+            consumed at once. A missing value in a table counts as a missing key. Texts in tests are taken literally:
+            `file://` and `{{ env.NAME }}` have no meaning in them.
+        prompts: by default the input of each test if there are providers.
+        providers: ids, mappings, and functions or coroutine functions: they get the prompt, and `{"vars": ...}` if they
+            take two arguments, and return the answer or `{"output": ..., "cost": ...}`. Without providers, the tests
+            bring their outputs.
         assertions: for every test, as mappings or as `GEval`s.
-        default_test: what every test has unless it says otherwise.
-        tools: whose calls are answered, for all tests without `tools` of their own: "file://tools.py", or a mapping.
-        profiles: of simulated users: each conversation with one is played once per profile.
-        options: of the run, as in a config: {"max_concurrency": 4}.
+        default_test: defaults for every test.
+        tools: the tools whose calls are answered, for all tests without their own `tools`: "file://tools.py", or a
+            mapping.
+        profiles: profiles of simulated users: each conversation with one is played once per profile.
+        options: options of the run, as in a config: {"max_concurrency": 4}.
         gates: conditions on the whole run, for example "pass_rate >= 0.9".
         margin: the largest difference that does not matter when columns or runs are compared, for example 0.05.
-        derived_metrics: numbers computed of the sums of metrics.
+        derived_metrics: numbers computed from the sums of metrics.
         description: shown with the run.
-        name: what stored runs are found by.
-        folder: what `file://` in prompts, assertions and tools is relative to.
+        name: the name under which stored runs are found.
+        folder: the folder to which `file://` in prompts, assertions and tools is relative.
 
     Raises:
-        UsageError: `tests` cannot be gone through. All else is found when the suite is run, before anything is sent.
+        UsageError: `tests` is not iterable. All other problems are found when the suite is run, before any request.
     """
 
     tests: Any = field(repr=False)
@@ -71,7 +72,7 @@ class Suite:
 
     @property
     def path(self) -> Path:
-        """Where the config would be, if it were a file."""
+        """Return the path that the config would have if it were a file."""
         return Path(self.folder) / self.name.replace("/", "-")
 
 
@@ -86,10 +87,10 @@ def _rows(tests: Any) -> Iterable[Any]:
 
 
 def build_suite(suite: Suite) -> "BuiltSuite":
-    """Return the suite as a config would have it, with the functions that it names.
+    """Return the suite in the form of a config, with the functions that it names.
 
     Raises:
-        UsageError: with everything in it that no config could hold.
+        UsageError: parts of the suite cannot be written in a config; names all of them.
     """
     from geval_cli.source.source_map import Document, Positions
     from geval_cli.suite.load import BuiltSuite
@@ -103,13 +104,13 @@ def build_suite(suite: Suite) -> "BuiltSuite":
 
 
 class _DataPositions(Mapping["KeyPath", "Location"]):
-    """The places of all values in a piece of data that a program made."""
+    """The positions of all values in data made by a program."""
 
     def __init__(self, value: "JsonValue") -> None:
         self._value = value
 
     def __getitem__(self, path: "KeyPath") -> "Location":
-        """Return the place of the value at `path`; raises KeyError when there is none."""
+        """Return the position of the value at `path`; raises KeyError if there is none."""
         from geval_cli.source.source_map import KeyLocation, format_key_path
 
         value = self._value
@@ -128,7 +129,7 @@ class _DataPositions(Mapping["KeyPath", "Location"]):
 
 
 class SuiteWriter:
-    """Writes the parts of a suite as JSON, and notes functions and problems."""
+    """A writer of a suite's parts as JSON, which collects functions and problems."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Any] = {}
@@ -161,9 +162,9 @@ class SuiteWriter:
         return self.plain(test, path)
 
     def plain(self, value: Any, path: tuple[str | int, ...]) -> Any:
-        """Return `value` as JSON would have it; a problem is noted where it cannot be."""
+        """Return `value` as JSON data; adds a problem if that is not possible."""
         if value is None or isinstance(value, bool | int | str):
-            return getattr(value, "value", value)  # of an Enum whose members are texts
+            return getattr(value, "value", value)  # the value of an Enum member
         if len(path) > _MAX_DEPTH:
             return self._refuse("this is nested too deeply", path)
         if isinstance(value, float):
@@ -183,7 +184,7 @@ class SuiteWriter:
         return self._object(value, path)
 
     def provider(self, value: Any, path: tuple[str | int, ...]) -> Any:
-        """Return a provider as a config would have it; what is an object of the program is named by an id."""
+        """Return a provider as in a config; an object of the program is represented by an id."""
         from geval_cli.library.definition import client_model, is_judge, is_openai_client
 
         if isinstance(value, list) and path[-1] == "providers":
@@ -219,9 +220,9 @@ class SuiteWriter:
         from geval_cli.judge.metric import DEFAULT_SAMPLES, DEFAULT_THRESHOLD
         from geval_cli.library.definition import written_form
 
-        # A suite asks for each metric by itself.
+        # In a suite, each metric is rated by itself.
         written = {"type": "g-eval", "metric": metric.name, **written_form({**metric.arguments, "joint": ()})}
-        # What the metric leaves open is for whoever runs the suite to say: `samples=5`.
+        # Leave defaults out, so that options of the run (`samples=5`) can set them.
         if metric.samples == DEFAULT_SAMPLES:
             del written["samples"]
             if metric.scoring == "auto":
@@ -253,8 +254,8 @@ class SuiteWriter:
             number += 1
             provider_id = f"function:{name}#{number}"
         self.functions[provider_id] = function
-        # The code of a function, by which a changed one is known; its name where there is none to see.
-        called = getattr(function, "func", function)  # of a functools.partial
+        # A changed function is recognized by a hash of its code, or of its name if it has no Python code.
+        called = getattr(function, "func", function)  # unwraps a functools.partial
         code = getattr(called, "__code__", None) or getattr(
             vars(type(called)).get("__call__"), "__code__", None
         )
@@ -299,7 +300,7 @@ def _case_fields(case: TestCase) -> dict[str, Any]:
 
 
 def _items(value: Any) -> Any:
-    """Return turns or steps as a list; what is neither stays for the reader to refuse."""
+    """Return turns or steps as a list; anything else is left for the reader to refuse."""
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
@@ -314,7 +315,7 @@ def _instructions(code: Any) -> Iterator[bytes]:
     for constant in code.co_consts:
         if hasattr(constant, "co_code"):
             yield from _instructions(constant)
-        elif isinstance(constant, frozenset):  # in no order that another process would have
+        elif isinstance(constant, frozenset):  # its order differs between processes
             yield repr(sorted(map(repr, constant))).encode()
         else:
             yield repr(constant).encode()

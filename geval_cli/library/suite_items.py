@@ -1,4 +1,4 @@
-"""`*.geval.yaml` files in pytest: each test of a config is an item, its gates are one; all run at once."""
+"""`*.geval.yaml` files in pytest: each test of a config is an item, and so are its gates; all run together."""
 
 import os
 import time
@@ -35,7 +35,7 @@ _NAME_WIDTH = 80
 
 
 class ListedTest(Struct, frozen=True):
-    """A test of a config, as a list shows it."""
+    """A test of a config, as shown in a list."""
 
     index: int
     description: str | None
@@ -43,11 +43,11 @@ class ListedTest(Struct, frozen=True):
 
 
 class _CodeNeededError(Exception):
-    """The tests are made by a program, which is not run for a list."""
+    """The tests are produced by a program, which is not run just to list them."""
 
 
 class _RefusedCode:
-    """Stands where functions of a config are called, and calls none."""
+    """A stand-in for the runner of a config's code that runs nothing."""
 
     def __call__(
         self, path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None
@@ -57,7 +57,7 @@ class _RefusedCode:
     def provider_name(
         self, path: Path, export: str, options: Mapping[str, JsonValue], asked_at: Location | None
     ) -> JsonValue:
-        """Return None: tests are the same whoever answers."""
+        """Return None: the tests do not depend on the provider."""
         return None
 
     def rows(self, path: Path, function: str, asked_at: Location | None) -> Path:
@@ -65,12 +65,12 @@ class _RefusedCode:
 
 
 def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[tuple[ListedTest, ...], bool] | None:
-    """Return the tests of a config in its order, and whether it has gates. Nothing is run or sent.
+    """Return the tests of a config in order, and whether it has gates. Nothing is run or sent.
 
-    None where only code of the config could tell.
+    Return None if they are known only by running code of the config.
 
     Raises:
-        ConfigError: with every problem that reading the config finds.
+        ConfigError: the config is not valid; has every problem that reading it finds.
     """
     found: list[ListedTest] = []
     try:
@@ -89,17 +89,17 @@ def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[tuple[ListedTe
 
 
 class GevalFile(pytest.File):
-    """A config whose tests are items. Collecting it reads it; nothing is sent, and none of its code runs."""
+    """A config whose tests are items. Collecting it only reads it: no request is sent, and none of its code runs."""
 
     _results: "dict[int, list[CaseResult]] | None" = None
-    # The cases of each test, where the run ended before all were done
+    # The number of cases per test, if the run ended before all were done
     _planned: Mapping[int, int] | None = None
     _gates: Sequence[GateResult] = ()
     _failure: GevalError | None = None
     _missing = "the run ended before this test"
 
     def collect(self) -> Iterable["SuiteItem"]:
-        """Yield an item for each test and one for the gates; one for all where only code of the config knows them."""
+        """Yield an item per test and one for the gates, or a single item if only code of the config knows the tests."""
         try:
             listed = list_tests(self.path, os.environ)
         except ConfigError as error:
@@ -115,10 +115,10 @@ class GevalFile(pytest.File):
             yield GatesItem.from_parent(self, name=next(names), test=None)
 
     def results_of(self, index: int | None) -> "list[CaseResult]":
-        """Return the results of a test, or of all; the first to ask has all selected tests run.
+        """Return the results of a test, or of all; the first call runs all selected tests.
 
         Raises:
-            GevalError: the suite could not be run, or nothing failed so far and a case of the test has no result.
+            GevalError: the suite could not be run, or nothing has failed and a case of the test has no result.
         """
         if self._results is None and self._failure is None:
             try:
@@ -161,7 +161,7 @@ class GevalFile(pytest.File):
         return found
 
     def _run(self) -> "_SelectedRun":
-        """Return the run of the selected tests: with xdist one process runs, and the others read what it stored."""
+        """Return the run of the selected tests; with xdist, one process runs them and the others read the results."""
         shared = shared_runs(self.config)
         name = digest(self.nodeid)
         if shared is None:
@@ -188,7 +188,7 @@ class GevalFile(pytest.File):
         items = [
             item for item in self.session.items if isinstance(item, SuiteItem) and item.path == self.path
         ]
-        # Gates are on the whole run, whichever tests are selected beside them.
+        # Gates concern the whole run, so they need all tests, whichever are selected.
         is_whole = any(item.test is None for item in items)
         indexes = [] if is_whole else [item.test.index for item in items if item.test is not None]
         options = SessionOptions.of(self.config)
@@ -226,10 +226,10 @@ class SuiteItem(pytest.Item):
         self._results: list[CaseResult] = []
 
     def setup(self) -> None:
-        """Have the suite run, if nobody did; raise if one of the cases has no verdict.
+        """Run the suite unless that is done, and raise if one of the test's cases has no verdict.
 
         Raises:
-            NotJudgedError: a model or a judge broke.
+            NotJudgedError: a model or a judge failed with an error.
         """
         parent = self.parent
         assert isinstance(parent, GevalFile)
@@ -241,7 +241,7 @@ class SuiteItem(pytest.Item):
             self._check_gates(is_setup=True)
 
     def runtest(self) -> None:
-        """Raise what failed.
+        """Raise if a case of the test failed.
 
         Raises:
             FailedVerdictError: a case of the test does not pass.
@@ -255,7 +255,7 @@ class SuiteItem(pytest.Item):
             self._check_gates()
 
     def _check_gates(self, *, is_setup: bool = False) -> None:
-        """Raise the gates that do not hold; one without a value breaks the item only where no other one fails it."""
+        """Raise if a gate does not hold; a gate without a value is an error only if no other gate failed."""
         assert isinstance(self.parent, GevalFile)
         unmet = [gate for gate in self.parent.gates() if gate.status is not Status.PASSED]
         lines = "\n".join(map(_gate_line, unmet))
@@ -266,7 +266,7 @@ class SuiteItem(pytest.Item):
             raise NotJudgedError(lines)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the report of a verdict without a traceback, which would lead into geval."""
+        """Return the report of a verdict without a traceback, which would only show geval's code."""
         error = excinfo.value
         if isinstance(error, FailedVerdictError):
             return str(error)
@@ -275,7 +275,7 @@ class SuiteItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return where the test stands."""
+        """Return the position of the test."""
         location = None if self.test is None else self.test.location
         return self.path, None if location is None else max(location.line - 1, 0), self.name
 
@@ -284,18 +284,18 @@ class GatesItem(SuiteItem):
     """The gates of a config, on all of its tests."""
 
     def setup(self) -> None:
-        """Have the suite run, if nobody did.
+        """Run the suite unless that is done.
 
         Raises:
-            NotJudgedError: there is nothing to count for a gate.
+            NotJudgedError: a gate has nothing to count.
         """
         self._check_gates(is_setup=True)
 
     def runtest(self) -> None:
-        """Raise the gates that do not hold.
+        """Raise if a gate does not hold.
 
         Raises:
-            FailedVerdictError: one is not met.
+            FailedVerdictError: a gate is not met.
         """
         self._check_gates()
 
@@ -306,7 +306,7 @@ def _gate_line(gate: GateResult) -> str:
 
 
 def _names(wanted: Iterable[str]) -> Iterator[str]:
-    """Yield a name for each of the `wanted` ones that no other item of the file has."""
+    """Yield a name for each of the `wanted` ones, made unique within the file."""
     taken: dict[str, int] = {}
     for text in wanted:
         name = one_line(text, _NAME_WIDTH).replace("::", ":")

@@ -1,4 +1,4 @@
-"""Results as HTML tables, for notebooks. All text in them may be a model's: it is made harmless and escaped."""
+"""Results as HTML tables for notebooks. All text may come from a model, so it is sanitized and escaped."""
 
 import json
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _HEADS = ("#", "test", "provider", "output", "status", "score", "why")
 
 
 def verdict_html(result: Any) -> str:
-    """Return a verdict as a table of two columns: its fields but for the metadata, which may be long."""
+    """Return a verdict as a table with two columns: all its fields except the metadata, which may be long."""
     names = [name for name in result.__dataclass_fields__ if name != "metadata"]
     rows = [(name, getattr(result, name)) for name in names]
     lines = "".join(f"<tr><th>{_shown(name)}</th>{_cell(value)}</tr>" for name, value in rows)
@@ -25,7 +25,7 @@ def verdict_html(result: Any) -> str:
 
 
 def results_html(title: str, results: "Iterable[CaseResult]", total: int) -> str:
-    """Return the first results of a run as a table, with its summary above it."""
+    """Return the first results of a run as a table, below its summary."""
     head = "".join(f"<th>{name}</th>" for name in _HEADS)
     rows = "".join(_row(number, result) for number, result in enumerate(results) if number < ROWS_SHOWN)
     more = f"<p>and {total - ROWS_SHOWN:,} more</p>" if total > ROWS_SHOWN else ""
@@ -33,7 +33,7 @@ def results_html(title: str, results: "Iterable[CaseResult]", total: int) -> str
 
 
 def comparison_html(found: "RunComparison") -> str:
-    """Return the decision about two runs, and a row for each of their figures."""
+    """Return the decision about two runs, and a table with a row for each figure."""
     from geval_cli.extras.compare.comparison import RowWords
 
     heads = ("figure", "column", "A", "B", "change", "95 % interval", "verdict")
@@ -63,7 +63,7 @@ def _row(number: int, result: "CaseResult") -> str:
 
 
 def why(result: "CaseResult") -> str:
-    """Return why a case did not pass, in a line for each assertion; empty when it did."""
+    """Return why a case did not pass, one line per assertion; empty if it passed."""
     if result.error is not None:
         return result.error.message
     return "\n".join(text for item in result.assertions if (text := _why_not(item)))

@@ -1,4 +1,4 @@
-"""The fixture `geval` of pytest, and what a session of it shares; loaded by the first test that uses it."""
+"""The pytest fixture `geval`, and what a pytest session shares; loaded by the first test that uses it."""
 
 import asyncio
 import contextlib
@@ -58,35 +58,35 @@ _MARKER = "geval"
 _MARKER_KEYS = frozenset({"grader", "samples"})
 _LIMITS = frozenset({"threshold", "metric", "weight"})
 POLL_S = 0.05
-"""How long a process waits before it looks again whether another one is done."""
+"""The interval at which a process checks whether another one is done, in seconds."""
 
 _budget_key: pytest.StashKey[Budget] = pytest.StashKey()
 
 
 class JudgementRecorder(Protocol):
-    """Takes down what is judged in the test that runs, which is `item`."""
+    """A recorder of what is judged in the running test, `item`."""
 
     @property
     def item(self) -> pytest.Item | None: ...
 
     def add(self, result: str) -> None:
-        """Take down a result, as JSON."""
+        """Record a result, given as JSON."""
         ...
 
     def add_error(self, error: BaseException) -> None:
-        """Take down why an output could not be judged."""
+        """Record why an output could not be judged."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """The options of a session of pytest.
+    """The options of a pytest session.
 
     Attributes:
         home: the state folder; None for GEVAL_HOME, or `.geval` in the current folder.
         is_offline: whether only the cache answers.
-        max_cost_usd: what this process may spend: with xdist its share, so that the session keeps to the bound.
-        grader: who judges where nothing nearer says so.
+        max_cost_usd: the cost limit of this process; with xdist its share, so that the session stays below the limit.
+        grader: the judge if no nearer level names one.
     """
 
     home: Path | None
@@ -96,10 +96,10 @@ class SessionOptions:
 
     @classmethod
     def of(cls, config: pytest.Config) -> "SessionOptions":
-        """Return the options that were given.
+        """Return the options given on the command line.
 
         Raises:
-            pytest.UsageError: an amount is none.
+            pytest.UsageError: the cost limit is not an amount of at least 0.
         """
         home, amount = config.getoption("--geval-home"), config.getoption("--geval-max-cost")
         if amount is not None and not (math.isfinite(amount) and amount >= 0):
@@ -130,7 +130,7 @@ def budget_of(config: pytest.Config) -> Budget:
 
 
 class GevalFixture:
-    """The fixture `geval`: judges outputs, with the cache of the state folder. All of a session is one stored run.
+    """The fixture `geval`: judges outputs, with the cache in the state folder. A session is stored as one run.
 
     A verdict below its threshold fails the test. An output that cannot be judged is an error of the test, never a low
     score: a `GevalError` is raised.
@@ -150,21 +150,21 @@ class GevalFixture:
         self._turns = _Turns(config)
 
     def close(self) -> None:
-        """End connections and threads."""
+        """Close connections and stop threads."""
         self._session.close()
 
     def check(self, output: Any, assertion: Any = None, **given: Any) -> CheckResult:
         """Judge an output, and fail the test if the output fails.
 
         Args:
-            output: text, or data as JSON would have it.
-            assertion: as in a config, `{"type": "contains", "value": "x"}`, or a `GEval`. None: a g-eval.
-            **given: of the test case: input, expected_output, context, retrieval_context, turns, vars; who judges:
+            output: text, or JSON data.
+            assertion: as in a config, `{"type": "contains", "value": "x"}`, or a `GEval`; None for a g-eval.
+            **given: keys of the test case: input, expected_output, context, retrieval_context, turns, vars; the judge:
                 grader, samples; and keys of the assertion: criteria, dimension, evaluation_steps, rubric, ...
 
         Raises:
-            FailedVerdictError: it does not pass.
-            GevalError: it could not be judged.
+            FailedVerdictError: the output does not pass.
+            GevalError: the output could not be judged.
         """
         __tracebackhide__ = True
         with self._recorded(output, given) as record:
@@ -174,7 +174,7 @@ class GevalFixture:
         return _passed(record.found, output)
 
     async def acheck(self, output: Any, assertion: Any = None, **given: Any) -> CheckResult:
-        """Check as `check` does, without blocking the event loop."""
+        """Do the same as `check`, without blocking the event loop."""
         __tracebackhide__ = True
         with self._recorded(output, given) as record:
             prepared, asked = self._prepare(output, assertion, given)
@@ -183,10 +183,10 @@ class GevalFixture:
         return _passed(record.found, output)
 
     def judge(self, case: TestCase, metric: GEval) -> Result:
-        """Return the verdict of a metric on a test case; whether it passes is for the test to say.
+        """Return the verdict of a metric on a test case; the test itself decides whether it passes.
 
         Raises:
-            GevalError: it could not be judged.
+            GevalError: the case could not be judged.
         """
         with self._recorded_case(case) as record:
             evaluation = self._evaluation(metric)
@@ -196,7 +196,7 @@ class GevalFixture:
         return result
 
     async def ajudge(self, case: TestCase, metric: GEval) -> Result:
-        """Judge as `judge` does, without blocking the event loop."""
+        """Do the same as `judge`, without blocking the event loop."""
         with self._recorded_case(case) as record:
             evaluation = self._evaluation(metric)
             with await asyncio.to_thread(self._turns.taken, evaluation):
@@ -212,7 +212,7 @@ class GevalFixture:
     def _prepare(
         self, output: Any, assertion: Any, given: Mapping[str, Any]
     ) -> tuple[PreparedRun, tuple[Any, ...]]:
-        """Return the checked test, and what a judge is asked about any output."""
+        """Return the checked test, and what identifies its judge requests whatever the output: assertion and grader."""
         known = CheckKeywords.__annotations__.keys()
         marked = self._marked()
         about = {**marked, **{name: value for name, value in given.items() if name in known}}
@@ -244,10 +244,10 @@ class GevalFixture:
         return metric._evaluation(None if has_judge else grader, None)
 
     def _marked(self) -> dict[str, Any]:
-        """Return what the marker of the test says.
+        """Return the arguments of the test's `geval` marker; empty without one.
 
         Raises:
-            UsageError: it says something else than it may.
+            UsageError: the marker has other arguments than it may have.
         """
         item = self._notes.item
         marker = None if item is None else item.get_closest_marker(_MARKER)
@@ -266,7 +266,7 @@ class GevalFixture:
 
     @contextlib.contextmanager
     def _recorded(self, output: Any, given: Mapping[str, Any]) -> Iterator["_Record"]:
-        """Note what comes out of a block, to be stored; an error of judging is marked as such for the report."""
+        """Record the result of a block, to be stored; an error in judging is marked as such for the report."""
         record, item = _Record(), self._notes.item
         name = "" if item is None else item.nodeid
         try:
@@ -279,9 +279,9 @@ class GevalFixture:
 
 
 class _Turns:
-    """Lets only one process of a session ask a question for the first time: the judge's steps are then bought once.
+    """Turns that let one process of a session at a time send a new judge request, so that steps are paid for once.
 
-    The others wait and find them in the cache. Without xdist nobody waits.
+    The others wait and find the answer in the cache. Without xdist there is no waiting.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -289,8 +289,8 @@ class _Turns:
         self._taken: set[str] = set()
 
     def taken(self, asked: Any) -> contextlib.AbstractContextManager[object]:
-        """Return the turn of this process, for the time of a block; waits until it comes."""
-        # A question as text, without what decides only whether its score passes.
+        """Return a context manager that holds this process's turn; waits until the turn comes."""
+        # Identify the request by its text, without the keys that only affect whether its score passes.
         if isinstance(asked, tuple) and isinstance(asked[0], Mapping):
             asked = ({key: value for key, value in asked[0].items() if key not in _LIMITS}, *asked[1:])
         shared = self._shared
@@ -340,7 +340,7 @@ def _written(result: CaseResult) -> str:
 def _case_of(
     name: str, output: Any, given: Mapping[str, Any], found: AssertionResult | None, error: GevalError | None
 ) -> CaseResult:
-    """Return the result as a run stores it; its number comes with its place in the run."""
+    """Return the result as a run stores it; `SessionRun.add` numbers it."""
     asked = given.get("input")
     usage = Usage() if found is None else found.usage
     if error is not None and error.usage is not None:
@@ -366,15 +366,15 @@ def _case_of(
 
 
 class SessionRun:
-    """A run of which no one knows beforehand what it will hold: results are stored as they come.
+    """A run whose results are not known in advance, but stored as they come.
 
-    A store that fails costs no session its results; `failure` then says what happened.
+    If the store fails, the session keeps its results in memory, and `failure` says what happened.
 
     Args:
-        name: what lists of runs show in the place of a config.
-        config: what the record keeps of how it was begun.
-        home: the state folder; None for the usual one.
-        environ: where GEVAL_HOME is looked up.
+        name: shown in lists of runs instead of a config.
+        config: how the run was started, for its record.
+        home: the state folder; None for the default.
+        environ: the environment with GEVAL_HOME.
     """
 
     def __init__(self, name: str, config: JsonValue, home: Path | None, environ: Mapping[str, str]) -> None:
@@ -395,11 +395,11 @@ class SessionRun:
 
     @property
     def summary(self) -> RunSummary:
-        """The sums so far."""
+        """Return the summary so far."""
         return self._tally.summary()
 
     def add(self, result: CaseResult) -> None:
-        """Count a result and store it, under the next number."""
+        """Count a result and store it under the next number."""
         index = sum(self._tally.counts.values())
         numbered = replace(result, test_index=index, id=f"{index}.0.0")
         self._tally.add(numbered)
@@ -407,7 +407,7 @@ class SessionRun:
             self._runs.add(self._run.id, numbered)
 
     def finish(self, *, is_interrupted: bool) -> None:
-        """Store how it ended."""
+        """Store how the run ended."""
         if self._runs is None:
             return
         status = RunStatus.INTERRUPTED if is_interrupted else RunStatus.COMPLETED
@@ -422,18 +422,18 @@ class SessionRun:
 
 
 def begin_session(config: pytest.Config) -> SessionRun:
-    """Return the run of a session, stored as it begins."""
+    """Start the run of a pytest session, store it, and return it."""
     options = SessionOptions.of(config)
     return SessionRun("pytest", {"description": "a session of pytest"}, options.home, os.environ)
 
 
 def read_result(text: str) -> CaseResult:
-    """Return a result that a report brought."""
+    """Return the result in a report's JSON text."""
     return case_result_from_json(json.loads(text))
 
 
 def session_line(run: SessionRun, home: Path | None) -> str:
-    """Return what the end of a session says: the run's id, what was judged, what it cost."""
+    """Return the summary line of a session: what was judged, what it cost, and the run's id."""
     sums = run.summary
     usage = sums.usage[Role.JUDGE]
     counts = f"{sums.passed} passed, {sums.failed} failed, {plural(sums.errored, 'error')}"
@@ -445,18 +445,18 @@ def session_line(run: SessionRun, home: Path | None) -> str:
 
 
 def digest(text: str) -> str:
-    """Return a name for a file that stands for a text."""
+    """Return a short hash of a text, for use as a file name."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def shared_runs(config: pytest.Config) -> SharedRuns | None:
-    """Return what the processes of xdist share; None in a session of one process."""
+    """Return the state that xdist's processes share; None in a session of one process."""
     session = getattr(config, "workerinput", {}).get("geval_session")
     return None if session is None else SharedRuns(SessionOptions.of(config).folder, session)
 
 
 def forget_session(config: pytest.Config, session: str) -> None:
-    """Remove the notes by which the processes of a session found each other's runs."""
+    """Remove the records by which a session's processes find each other's runs."""
     SharedRuns(SessionOptions.of(config).folder, session).forget()
 
 
@@ -466,15 +466,15 @@ _OUTPUT_LINES, _OUTPUT_CHARACTERS = 6, 1_200
 
 
 class FailedVerdictError(AssertionError):
-    """An output was judged and does not pass. Its text is the report that pytest shows."""
+    """An output was judged and does not pass; the message is the report that pytest shows."""
 
 
 class NotJudgedError(GevalError):
-    """A test of a suite has no verdict; the text says why."""
+    """A test of a suite has no verdict; the message says why."""
 
 
 def assertion_lines(found: AssertionResult) -> list[str]:
-    """Return a failed verdict as lines, what was asked against what came: `- at least 0.70`, `+ 0.42`."""
+    """Return a failed verdict as lines, expected against actual: `- at least 0.70`, `+ 0.42`."""
     view = AssertionView(found)
     name = f"{sanitize(found.type)} {sanitize(found.metric)}" if found.metric else sanitize(found.type)
     where = f"  {sanitize(found.location)}" if found.location else ""
@@ -531,7 +531,7 @@ def _column_of(result: CaseResult) -> str:
 
 
 def failed_lines(result: CaseResult) -> list[str]:
-    """Return what failed in a case, and what could not be judged beside it."""
+    """Return the lines for the failures of a case, and for its assertions that could not be judged."""
     lines = [
         line for item in result.assertions if item.status is Status.FAILED for line in assertion_lines(item)
     ]
@@ -545,7 +545,7 @@ def failed_lines(result: CaseResult) -> list[str]:
 
 
 def broken_lines(result: CaseResult) -> list[str]:
-    """Return why a case has no verdict."""
+    """Return the lines that say why a case has no verdict."""
     column = _column_of(result)
     lines = [column] if column else []
     if result.error is not None:

@@ -1,4 +1,4 @@
-"""A thread with an event loop in which judges live."""
+"""A thread with an event loop for judges."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _Opened = Future[tuple[asyncio.AbstractEventLoop, Session]]
 
 MAX_REQUESTS = 100
-"""The most requests that one metric has on the wire at once."""
+"""The maximum number of concurrent requests of one metric."""
 
 _ENDING_S = 5.0
 
@@ -35,11 +35,12 @@ _log = logging.getLogger("geval_cli")
 
 
 class Worker:
-    """Runs coroutines that need judges, until `stop`. What judges have to say goes to the logger `geval_cli`.
+    """A thread that runs coroutines that need judges, until `stop`; warnings go to the logger `geval_cli`.
 
     Raises:
-        OSError: there can be no further event loop, because too many files are open.
-        UsageError, StoreError: the cache alone is to answer, and there is none, or it cannot be read.
+        OSError: no event loop can be created, because too many files are open.
+        UsageError: only the cache may answer, and there is none, or batches cannot be recorded.
+        StoreError: the cache cannot be read.
     """
 
     def __init__(self, options: JudgingOptions) -> None:
@@ -60,7 +61,7 @@ class Worker:
         return asyncio.run_coroutine_threadsafe(work(self._judges), self._loop)
 
     def stop(self) -> None:
-        """Cancel all work, close the judges and end the thread; wait for it, unless called from that thread."""
+        """Cancel all work, close the judges and end the thread; waits for it, unless called from that thread."""
         if not self.is_alive:
             return
         self._loop.call_soon_threadsafe(self._stopping.set)
@@ -85,7 +86,7 @@ class Worker:
         options = self._options
         poll_s = options.batch_poll_s
         batch = None if poll_s is None else BatchPolicy(frozenset({Role.JUDGE}), poll_s=poll_s)
-        # An answer that several cases share, such as steps, counts once then.
+        # With a run id, an answer that several cases share, such as steps, counts once.
         run_id = None if batch is None else f"library-{secrets.token_hex(4)}"
         policy = CallPolicy(
             options.budget or Budget(),
@@ -128,9 +129,9 @@ class Worker:
 
 
 class _Executor(ThreadPoolExecutor):
-    """Does work itself when the interpreter is ending and lets no other thread take it: models are freed then, too.
+    """An executor that does work itself when the interpreter exits and no thread can start: models are freed then too.
 
-    For the same reason `asyncio.run` is of no use here: it starts a thread at its end.
+    For the same reason `asyncio.run` cannot be used here: it starts a thread at its end.
     """
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
