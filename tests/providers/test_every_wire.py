@@ -855,6 +855,27 @@ def test_json_that_is_too_deep_or_has_endless_numbers_is_an_error_of_the_server(
         exchange(name, written, status=status)
 
 
+_DRAWN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("google:m", gemini({"parts": [{"inlineData": {"mimeType": "image/png", "data": "AA"}}]}, "STOP")),
+        ("openai:responses:m", response({"type": "image_generation_call", "result": "AA"})),
+        ("openai:m", chat({"content": "", "images": [_DRAWN]}, "stop")),
+        ("openai:m", chat({"content": [_DRAWN]}, "stop")),
+    ],
+)
+def test_a_picture_in_the_place_of_a_text_is_not_bought_again(name: str, body: Any) -> None:
+    with LoopbackServer(Reply(body=body)) as server:
+        model = provider(name, {"base_url": server.base_url, "apiKey": "k-0123456789"})
+        with pytest.raises(ProviderResponseError) as error:
+            run(answer(model))
+    assert not error.value.is_retryable
+    assert "judges texts" in error.value.hint
+
+
 RICH: dict[str, Any] = {
     "openai:m": {
         "choices": [

@@ -23,7 +23,14 @@ from geval_cli.providers.wire.chat import NotAnAnswer, filtered_choice, refuse_o
 from geval_cli.providers.wire.finish_reasons import FinishReason, withheld
 from geval_cli.providers.wire.parameters import CHAT_API, WireParameters
 from geval_cli.providers.wire.refusals import CallContext, WrittenParameter, refusal_error, request_id_of
-from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit
+from geval_cli.providers.wire.token_usage import (
+    Exchange,
+    TokenUsage,
+    believed,
+    read_chat_usage,
+    text_in,
+    token_limit,
+)
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Role, Usage
 
 _ID_CHARS = 200
@@ -33,6 +40,7 @@ MAX_TOP_LOGPROBS = 20
 """The most alternatives per token that OpenAI and Google give; a server that gives fewer says how many."""
 
 _HTTP_ERROR = compile_later(r"[45][0-9]{2}")
+_PICTURE = compile_later(r'"inlineData"|"image_generation_call"|"image_url"\s*:|"images"\s*:\s*\[\s*\{')
 
 
 class JsonAnswer(NamedTuple):
@@ -267,18 +275,15 @@ class EndpointProvider:
         tokens = self._tokens(received, payload, choices, request)
         usage = endpoint.usage(tokens, requests=len(choices), is_batched=is_batched)
         named = body if isinstance(body, dict) else {}
-        model = named.get(self.model_key)
-        fingerprint = named.get("system_fingerprint")
+        model, fingerprint = text_in(named, self.model_key), text_in(named, "system_fingerprint")
         response_id = endpoint.secrets.hide(str(named.get(self.id_key) or ""))[:_ID_CHARS] or None
         return ModelResponse(
             choices=tuple(map(endpoint.secrets.hide_echo, choices)),
             usage=usage,
             latency_ms=reply.latency_ms,
             dropped=self.dropped(request),
-            model=endpoint.secrets.hide(model) if isinstance(model, str) else None,
-            fingerprint=endpoint.secrets.hide(fingerprint)[:_ID_CHARS]
-            if isinstance(fingerprint, str)
-            else None,
+            model=None if model is None else endpoint.secrets.hide(model),
+            fingerprint=None if fingerprint is None else endpoint.secrets.hide(fingerprint)[:_ID_CHARS],
             request_id=request_id_of(reply, context) or response_id,
             response_id=response_id,
             cache_read_tokens=0 if tokens is None else tokens.cache_read_tokens,
@@ -316,6 +321,11 @@ class EndpointProvider:
                 usage = self._endpoint.usage(tokens, requests=1, is_batched=is_batched)
                 error.cost_usd = usage.cost_usd
                 error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
+            if _PICTURE.search(received.reply.text):  # which would be drawn, and paid, again
+                error.is_retryable, error.hint = (
+                    False,
+                    "geval judges texts: use a model that answers in words",
+                )
             raise
 
     def _in_place_of_error(self, received: JsonAnswer, request: ModelRequest) -> Choice:

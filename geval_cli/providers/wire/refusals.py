@@ -463,10 +463,5 @@ def _seconds_until_date(value: str, now_s: float) -> float | None:
 
     try:
         return parsedate_to_datetime(value).timestamp() - now_s
-    except (
-        ValueError,
-        TypeError,
-        IndexError,
-        OverflowError,
-    ):  # it was written for mails, and raises all of these
+    except (ValueError, TypeError, IndexError, OverflowError):  # written for mails, it raises all of these
         return None
