@@ -10,7 +10,8 @@ from geval_cli.assertions.base import Subject
 from geval_cli.assertions.registry import judge_assertion
 from geval_cli.errors import UnjudgeableError
 from geval_cli.extras.promptfoo.nunjucks import NunjucksTemplates
-from geval_cli.records import JsonValue, Status
+from geval_cli.providers.wire.chat import read_tool_call
+from geval_cli.records import Choice, JsonValue, ModelResponse, Status, Usage
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating import Templates
@@ -106,6 +107,26 @@ def seen(output: JsonValue, config: dict[str, JsonValue]) -> Subject:
 def test_verdicts(kind: str, config: dict[str, JsonValue], output: JsonValue, status: Status) -> None:
     result = judged(kind, output, seen=seen(output, config))
     assert result.status is status, result.reason
+
+
+@pytest.mark.parametrize("text", ["SELECT 1", "", "{broken", '{"city": 1}'])
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"type": "custom", "custom": {"name": "run_sql", "description": "Runs SQL."}},
+        {"type": "custom", "name": "run_sql", "format": {"type": "text"}},
+    ],
+    ids=["chat", "responses"],
+)
+def test_a_custom_tool_takes_any_text(declared: JsonValue, text: str) -> None:
+    config = {"tools": [declared, *TOOLS["tools"]]}
+    for name, valid in (("run_sql", True), ("drop_all", False), ("get_weather", False)):
+        call = read_tool_call({"type": "custom", "id": "c", "custom": {"name": name, "input": text}})
+        assert call is not None
+        response = ModelResponse((Choice("", tool_calls=(call,)),), Usage())
+        found = replace(seen("", config), response=response)
+        status = judged("is-valid-openai-tools-call", "", seen=found).status
+        assert status is (Status.PASSED if valid else Status.FAILED), name
 
 
 def test_the_reason_says_what_does_not_fit() -> None:

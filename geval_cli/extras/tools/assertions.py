@@ -29,6 +29,7 @@ from geval_cli.specs.base import Score
 from geval_cli.templating import Templates
 
 DEFAULT_THRESHOLD = 1.0
+_CUSTOM = "custom"
 
 _FUNCTIONS_KEY = {
     "is-valid-openai-tools-call": ("tools",),
@@ -136,7 +137,7 @@ def _wire_call(call: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
 
 
 def _is_to_run(call: Mapping[str, JsonValue]) -> bool:
-    return call.get("type", "function") in ("function", "custom") and _is_call(call["function"])
+    return call.get("type", "function") in ("function", _CUSTOM) and _is_call(call["function"])
 
 
 def _as_data(output: JsonValue) -> JsonValue:
@@ -200,7 +201,7 @@ def _is_call(value: JsonValue) -> bool:
 
 
 def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
-    """Return the JSON Schema of each known function's arguments, by its name."""
+    """Return the JSON Schema of each known function by its name; None for custom tools, which take free text."""
     config = {} if subject.provider is None else subject.provider.config
     entries = [entry for key in keys if isinstance(config.get(key), list) for entry in config[key]]
     found: dict[str, JsonValue] = {}
@@ -208,7 +209,7 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
         for function in _declared(entry):
             if isinstance(function, dict) and isinstance(function.get("name"), str):
                 schemas = (function[key] for key in _SCHEMA_KEYS if function.get(key) is not None)
-                found[function["name"]] = next(schemas, True)
+                found[function["name"]] = None if entry.get("type") == _CUSTOM else next(schemas, True)
     if not found:
         named = " or ".join(f"`{key}`" for key in keys)
         raise UnjudgeableError(
@@ -216,7 +217,11 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
             hint=f"list them under {named} in the provider's config",
         )
     for name, schema in found.items():
-        problems = schema_problems(schema, f"the `parameters` of `{name}`", SourcePath.nowhere())
+        problems = (
+            ()
+            if schema is None
+            else schema_problems(schema, f"the `parameters` of `{name}`", SourcePath.nowhere())
+        )
         if problems:
             raise UnjudgeableError(problems[0].message, hint="fix the function in the provider's config")
     return found
@@ -227,7 +232,8 @@ def _declared(tool: JsonValue) -> Sequence[JsonValue]:
     if not isinstance(tool, dict):
         return ()
     listed = next((tool[key] for key in _GEMINI_KEYS if isinstance(tool.get(key), list)), None)
-    return [tool.get("function", tool)] if listed is None else [_with_small_types(item) for item in listed]
+    named = tool.get(_CUSTOM if tool.get("type") == _CUSTOM else "function", tool)
+    return [named] if listed is None else [_with_small_types(item) for item in listed]
 
 
 def _with_small_types(schema: JsonValue) -> JsonValue:
@@ -248,6 +254,8 @@ def _problem(call: Mapping[str, JsonValue], known: Mapping[str, JsonValue]) -> s
         return (
             f"`{shortened(str(name))}` is called, but the known functions are {shortened(', '.join(known))}"
         )
+    if known[name] is None:
+        return ""
     try:
         arguments = parse_strict_json(call["arguments"])
     except ValueError as error:

@@ -374,7 +374,11 @@ def _own_functions(written: JsonValue) -> Iterator[str]:
         declared = tool.get("functionDeclarations") or tool.get("function_declarations")
         is_function = tool.get("type", "function") in ("function", "custom")
         listed = (
-            declared if isinstance(declared, list) else [tool.get("function") or tool] if is_function else []
+            declared
+            if isinstance(declared, list)
+            else [tool.get("function") or tool.get("custom") or tool]
+            if is_function
+            else []
         )
         yield from (
             item["name"] for item in listed if isinstance(item, dict) and isinstance(item.get("name"), str)
