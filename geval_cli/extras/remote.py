@@ -4,6 +4,7 @@ Copies are fetched once into the home folder, and again only when they have chan
 """
 
 import asyncio
+import codecs
 import hashlib
 import json
 import os
@@ -48,6 +49,8 @@ _ATTEMPTS = 4
 _WAIT_S = 0.25
 _NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 _PARAMETERS = frozenset({"split", "config", "subset", "limit"})
+_BEGINNING = 1024  # bytes
+_LOGIN_HINT = "it may be private: put user and password, or a token, into the URL with {{ env.NAME }}"
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 
 
@@ -108,7 +111,7 @@ def _download_error(shown: str, error: Exception) -> DownloadError:
     if isinstance(cause, aiohttp.ClientResponseError):
         hint = "check the address"
         if cause.status in {401, 403}:
-            hint = "it may be private: put user and password, or a token, into the URL with {{ env.NAME }}"
+            hint = _LOGIN_HINT
         return DownloadError(f"{shown} cannot be read: HTTP {cause.status}", hint=hint)
     if isinstance(cause, aiohttp.ClientConnectionError | TimeoutError):
         return DownloadError(
@@ -354,6 +357,14 @@ class SourceCopies:
             version = self._download(reference, partial, known, environ)
             if version is None and known is not None:
                 return self._copy(known)
+            with partial.open("rb") as file:
+                begins = file.read(_BEGINNING).removeprefix(codecs.BOM_UTF8).lstrip().lower()
+            if begins.startswith(
+                (b"<!doctype html", b"<html")
+            ):  # with status 200, where a login is asked for
+                raise DownloadError(
+                    f"{public_url(reference)} is a web page and no file of tests", hint=_LOGIN_HINT
+                )
             return self._keep(reference, partial, version or "")
         finally:
             partial.unlink(missing_ok=True)

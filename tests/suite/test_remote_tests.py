@@ -164,6 +164,20 @@ def test_a_server_that_tells_no_versions_is_asked_each_time(tmp_path: Path, serv
     assert (server.count("GET"), len(digests)) == (2, 1)
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.json", "t.jsonl", "t.yaml"])
+@pytest.mark.parametrize("page", [b"<!DOCTYPE html>\n<html>\n", b"\xef\xbb\xbf\n <HTML><body>Sign in"])
+def test_a_page_that_asks_for_a_login_is_no_file_of_tests(
+    tmp_path: Path, server: DataServer, name: str, page: bytes
+) -> None:
+    server.files[f"/{name}"] = (page, '"v1"')
+    (problem,) = problems_of(tmp_path, f"{server.url}/{name}?token=zq7")
+    assert problem.message == f"{server.url}/{name} is a web page and no file of tests"
+    assert "it may be private" in problem.hint
+    server.files[f"/{name}"] = (b'[{"vars": {"q": "<html>"}}]' if name != "t.csv" else b"q\n<html>\n", '"v2"')
+    if name != "t.jsonl":
+        assert variables_of(tmp_path, f"{server.url}/{name}") == [{"q": "<html>"}]
+
+
 def test_a_copy_that_was_changed_is_fetched_again(tmp_path: Path, server: DataServer) -> None:
     server.files["/t.csv"] = (CSV, '"v1"')
     variables_of(tmp_path, f"{server.url}/t.csv")
