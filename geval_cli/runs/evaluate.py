@@ -585,7 +585,7 @@ def _judged(
     differences = [gate for gate in gates if gate.needs_baseline and not gate.needs_labels]
     found: dict[str, GateResult] = {}
     if differences:
-        found |= extra("comparison of runs").judge_differences(differences, baseline, results(), run.columns)
+        found |= extra("comparison of runs").judge_differences(differences, baseline, results(), run)
     if estimated := [gate for gate in gates if gate.needs_labels and not gate.needs_baseline]:
         found |= extra("true figures").judge_true_figures(estimated, labels, results, run.id)
     if estimated := [gate for gate in gates if gate.needs_labels and gate.needs_baseline]:

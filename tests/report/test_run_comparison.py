@@ -15,9 +15,11 @@ from support.sample_run import RUN, console_of
 from geval_cli.errors import UsageError
 from geval_cli.extras.compare.comparison import (
     NOT_ASKED,
+    Baseline,
     ComparedRow,
     ComparisonOptions,
     DeltaWords,
+    EarlierRun,
     NamedRun,
     RowDelta,
     RowKind,
@@ -26,6 +28,7 @@ from geval_cli.extras.compare.comparison import (
     compare,
     comparison_from_json,
     comparison_to_json,
+    judge_differences,
     without_rivals,
 )
 from geval_cli.extras.compare.matching import MatchedBy, match_columns
@@ -43,7 +46,9 @@ from geval_cli.records import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import THIS_RUN
+from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.paired import NO_MARGINS, DifferenceVerdict, Margins
+from geval_cli.suite.gates import Gate, parse_gate
 
 COLUMN = Column(0, "p", "m")
 Cases = Iterable[CaseResult]
@@ -977,6 +982,24 @@ def test_values_and_settings_of_assertions_that_changed_are_named(
     earlier = named("A", results, **config(before, is_later=False))
     found = compare(earlier, named("B", results, **config(after, is_later=True)), ComparisonOptions())
     assert found.changes == said
+
+
+@pytest.mark.parametrize("metric", ["m", "other"])
+@pytest.mark.parametrize("value", ["a", "b"])
+def test_nothing_is_identical_whose_check_has_another_value(metric: str, value: str) -> None:
+    check = {"type": "python", "metric": metric, "value": "a"}
+    config, changed = ({"defaultTest": {"assert": [{**check, "value": item}]}} for item in ("a", value))
+    results = rated(3, "m", "n", details={"judge": "j", "rating_key": "k"})
+    before = named("A", results, config=config)
+    gate = parse_gate("m.delta >= 0 vs baseline proven", SourcePath.nowhere())
+    assert isinstance(gate, Gate)
+    after = named("B", results, config=changed)
+    (held,) = judge_differences(
+        [gate], Baseline("A", EarlierRun(before.report)), results, after.report.run
+    ).values()
+    found = compare(before, after, ComparisonOptions())
+    assert all(row.verdict == "identical" for row in found.rows) is (value == "a")
+    assert (held.status is Status.PASSED) is (value == "a" or metric != "m")
 
 
 def test_what_a_judge_was_asked_is_named_once() -> None:

@@ -6,7 +6,7 @@ the list of runs. Of the earlier run only scores and verdicts are held; the late
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -432,9 +432,16 @@ def values_of(measure: Measure, before: ScoredCase, after: ScoredCase) -> tuple[
     return None if earlier is None or later is None else (earlier, later)
 
 
-def is_same_rating(measure: Measure, before: ComparedCase, after: ComparedCase) -> bool:
-    """Return whether both values measure equal texts by equal means, as far as results say."""
+def is_same_rating(
+    measure: Measure, before: ComparedCase, after: ComparedCase, changed: Collection[str]
+) -> bool:
+    """Return whether both values measure equal texts by equal means, as far as results and configs say.
+
+    `changed` are the assertions with another value, by metric or type: code may give the same reason as before.
+    """
     name = measure.name if measure.kind is RowKind.METRIC else None
+    if changed and (name is None or name in changed):
+        return False
     old = before.measured.get(name)
     return old is not None and old == after.measured.get(name)
 
@@ -673,6 +680,7 @@ def compare_with_cases(a: NamedRun, b: NamedRun) -> tuple[RunComparison, CasePai
 
 def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "_Comparing") -> RunComparison:
     earlier, match, tests = comparing.earlier, comparing.match, comparing.tests
+    comparing.changed = _other_keys((a.report.run, b.report.run)).get(_VALUE, set())
     comparing.take(b.report.results())
     paired = len(tests.partners)
     alike = tests.alike()
@@ -757,6 +765,7 @@ class _Comparing(CountedCases):
         self.earlier = earlier
         self.match = match
         self.has_clusters = False
+        self.changed: Collection[str] = ()
         self.rows: dict[tuple[int, Measure], _Row] = {}
         self.overall = PairedSample()
         self.differing: dict[str, Counter[str]] = {}
@@ -797,7 +806,7 @@ class _Comparing(CountedCases):
             values = values_of(measure, before, after)
             if values is None:
                 continue
-            same = is_same_rating(measure, before, after)
+            same = is_same_rating(measure, before, after, self.changed)
             row.sample.add(cluster, values, same=same)
             if measure is PASS_RATE:
                 self.overall.add(cluster, values, same=same)
@@ -1199,6 +1208,7 @@ def _other_settings(runs: tuple[RunRecord, RunRecord], replaced: set[str]) -> li
 
 _TOLD = frozenset({"threshold", "metric", "provider", "assert", *_CRITERION})
 """Keys of an assertion whose changes the results tell."""
+_VALUE = "value"
 _SAID = ("description", "vars", "input", "images", "audio", "turns")
 
 
@@ -1213,7 +1223,7 @@ def _other_keys(runs: tuple[RunRecord, RunRecord]) -> dict[str, set[str]]:
         for one, other in zip(before, after, strict=True):
             differing = {key for key in {*one, *other} - _TOLD if one.get(key) != other.get(key)}
             if differing:
-                what = "value" if "value" in differing else "assertion settings"
+                what = _VALUE if _VALUE in differing else "assertion settings"
                 found.setdefault(what, set()).add(str(other.get("metric") or other.get("type")))
     return dict(sorted(found.items(), reverse=True))
 
@@ -1422,12 +1432,13 @@ def judge_differences(
     gates: Sequence[Gate],
     baseline: Baseline | None,
     results: Iterable[CaseResult],
-    columns: Sequence[Column],
+    run: RunRecord,
 ) -> dict[str, GateResult]:
     """Return the results of gates on differences from the baseline, by their text."""
     found = [_Difference(gate) for gate in gates]
     if baseline is not None and found:
-        match = match_columns(baseline.earlier.report.columns, columns)
+        match = match_columns(baseline.earlier.report.columns, run.columns)
+        changed = _other_keys((baseline.earlier.report.run, run)).get(_VALUE, ())
         for before, result in baseline.earlier.pairing(match).of(results):
             if before is None:
                 continue
@@ -1437,7 +1448,7 @@ def judge_differences(
                     continue
                 values = values_of(item.measure, before, after)
                 if values is not None:
-                    same = is_same_rating(item.measure, before, after)
+                    same = is_same_rating(item.measure, before, after, changed)
                     item.sample.add(result.test_index, values, same=same)
     return {item.gate.text: judge_difference(item.gate, item.sample.test()) for item in found}
 
