@@ -1,4 +1,4 @@
-"""The use cases, and the only place where rooms are wired together: check a suite, run it, read stored runs."""
+"""The use cases, and the only place where packages are wired together: check a suite, run it, read stored runs."""
 
 import gc
 
@@ -6,5 +6,5 @@ _ALLOCATIONS_PER_COLLECTION = 1_000_000
 
 
 def collect_garbage_rarely() -> None:
-    """Collect garbage rarely: almost none of ours is in cycles, and the search took a tenth of a large run."""
+    """Make garbage collection rare: hardly any garbage is in cycles, and the search took a tenth of a large run."""
     gc.set_threshold(_ALLOCATIONS_PER_COLLECTION, 20, 100)

@@ -1,4 +1,4 @@
-"""Which earlier run a run is compared with, and which gates decide. The comparison itself is an extra."""
+"""The choice of the earlier run to compare with, and of the gates that decide. The comparison itself is an extra."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -16,15 +16,15 @@ from geval_cli.suite.suite import LoadedSuite
 THIS_RUN = "this run"
 _RUN_NAME = compile_later(r"latest(~\d+)?|\d[\da-f-]*")
 NO_BASELINE = "none"
-"""The word for `--baseline` that leaves out comparison and gates on it, for a first run that has no earlier one."""
+"""The value of `--baseline` that skips the comparison and its gates, for a first run that has no earlier one."""
 _HINT = "set one with --baseline RUN or `baseline:` in the config: a run's id, `latest` or a results file"
 
 
 def baseline_name(request: RunRequest, suite: LoadedSuite, columns: Sequence[Column]) -> str | None:
-    """Return the run or file to compare with; None where there is none.
+    """Return the run or file to compare with; None if there is none.
 
-    The command line wins. `baseline:` of the config names a column of the run itself where one has this label, and
-    only else an earlier run or, relative to the config's folder, a file.
+    The command line takes precedence. The config's `baseline:` names a column of the run itself if one has this label,
+    otherwise an earlier run or, relative to the config's folder, a file.
     """
     if request.baseline is not None:
         return None if request.baseline == NO_BASELINE else request.baseline
@@ -39,9 +39,9 @@ def baseline_name(request: RunRequest, suite: LoadedSuite, columns: Sequence[Col
 def baseline_problems(
     request: RunRequest, suite: LoadedSuite, columns: Sequence[Column], *, is_going_to_run: bool
 ) -> Iterator[Problem]:
-    """Yield the problems of the config's `baseline`, and of gates that need one where none is named.
+    """Yield the problems of the config's `baseline`, and of gates that need a baseline if none is named.
 
-    The latter are warnings where nothing is run, the former where a filter may have left the column out.
+    The latter are warnings if nothing is run, the former if a filter may have left the column out.
     """
     named = suite.baseline
     if named is not None and (columns_named(columns, named.name) or not _may_be_a_run(named.name)):
@@ -66,15 +66,15 @@ def baseline_problems(
 
 
 def _may_be_a_run(name: str) -> bool:
-    """Return whether a name looks like that of a results file or of a run: its id, the beginning of one, `latest`."""
+    """Return whether a name looks like that of a results file or of a run: an id, the beginning of one, `latest`."""
     return is_results_file(name) or _RUN_NAME.fullmatch(name) is not None
 
 
 def gates_of(request: RunRequest, suite: LoadedSuite) -> tuple[tuple[Gate, ...], int | None]:
-    """Return the gates of the config and of the command line, and how many errors are allowed beside them.
+    """Return the gates of config and command line, and how many errors are allowed besides; None for any number.
 
-    Where gates decide, errors that no gate counts must not go unseen: none is allowed unless it is said how many. And
-    whoever only allows errors still wants everything that was judged to pass.
+    If gates decide, errors that no gate counts must not go unnoticed: none is allowed unless a number is given. If only
+    a number of errors is given, everything that was judged must still pass.
     """
     gates = suite.gates
     if request.baseline == NO_BASELINE:

@@ -1,6 +1,6 @@
-"""Run a prepared suite: events go to a listener, results into the store as they come.
+"""Runs a prepared suite: events go to a listener, results into the store as they come.
 
-`run_evaluation` begins and ends the run, `JobRunner` does its jobs, `with_verdicts` judges it as a whole.
+`run_evaluation` starts and ends the run, `JobRunner` runs its jobs, `with_verdicts` judges it as a whole.
 """
 
 import asyncio
@@ -64,10 +64,10 @@ from geval_cli.store.runs import Recording, ToolCallLog
 from geval_cli.store.state import State
 from geval_cli.suite.gates import Gate
 
-# More jobs than requests under way: while one job judges, another already asks its model
+# More jobs than requests in flight: while one job judges, another already calls its model
 JOBS_PER_REQUEST = 2
 
-_CLOSING_S = 5.0  # of a request after its time-out
+_CLOSING_S = 5.0  # added to the timeout of a request
 _TESTS_KEPT = 64
 
 
@@ -81,18 +81,18 @@ async def run_evaluation(
 ) -> RunReport:
     """Run a prepared suite: every event goes to `listen`, every result into the store as it comes.
 
-    With `resumed` an earlier run is resumed: only what it lacks is done, and the report is of all of it.
+    With `resumed`, an earlier run is resumed: only what it lacks is done, and the report covers all of it.
 
-    After `stop` the run ends early; what was finished is stored and in the report, and the run is `interrupted`. When
-    its budget is used up, or the tests can no longer be read as they were checked, it ends early too and is `aborted`;
-    what a budget keeps from being asked has no result. A store that fails loses no result: the report then says so, and
-    holds all of them; but nothing more is asked that costs money, as the next run would have to pay for it again.
+    After `stop`, the run ends early and is `interrupted`; finished cases are stored and in the report. If its budget is
+    used up, or if the tests can no longer be read as they were checked, it also ends early and is `aborted`; cases that
+    the budget did not allow have no result. If the store fails, no result is lost: the report says so and holds all of
+    them. But nothing more is sent that costs money, since the next run would have to pay for it again.
 
     Raises:
-        StoreError: the run may cost money and there is no room for its results; nothing was asked.
-        UsageError: what it is to be compared with cannot be read, or is unrelated; or its batches could not be found
-            again; nothing was asked.
-        ConfigError: a gate is on a metric that the baseline lacks; nothing was asked.
+        StoreError: the run may cost money and there is no room for its results; nothing was sent.
+        UsageError: the baseline cannot be read or is unrelated, or the run's batches could not be found again; nothing
+            was sent.
+        ConfigError: a gate is on a metric that the baseline lacks; nothing was sent.
     """
     request = prepared.request
     started = time.monotonic()
@@ -128,13 +128,13 @@ async def run_evaluation(
     running = asyncio.ensure_future(evaluation.do_jobs(policy))
     dirty = None
     if resumed is None and run.git is not None:
-        # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
+        # git runs alongside, since it may take a while; its answer is in the record of the run's end.
         dirty = asyncio.ensure_future(is_dirty(prepared.suite.base_dir, prepared.suite.access))
-    status = RunStatus.ABORTED  # holds when an error ends the block below
+    status = RunStatus.ABORTED  # stays if an error ends the block below
     try:
         listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
         async for event in evaluation.events:
-            # Stored before it is counted and shown: what the user saw, a resumed run must find.
+            # Store it before it is counted and shown: a resumed run must find whatever the user saw.
             await evaluation.enter(event)
             if isinstance(event, CaseFinished):
                 if request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
@@ -157,7 +157,7 @@ async def run_evaluation(
         status = RunStatus.INTERRUPTED
         raise
     finally:
-        # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
+        # Close the run in the store even after Ctrl-C or an error, or it would look as if it were in progress.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         if dirty is not None and run.git is not None:
@@ -188,15 +188,15 @@ async def run_evaluation(
         bugs=evaluation.tally.bugs,
         is_stored=state.keeps_runs and is_stored,
         is_partly_stored=state.keeps_runs and not is_stored,
-        # Nobody has labelled what is new.
+        # A new run has no labels yet.
         labels=lambda: None if resumed is None else kept_labels_of(state.runs, run.id),
     )
 
 
 class _Evaluation(Struct):
-    """A run under way: its jobs, and its sums, which are stored with it.
+    """A run in progress: its jobs, and its sums, which are stored with it.
 
-    `driver` is there while the jobs go on, if anything goes into batches; `anchors` once they were judged.
+    `driver` is set while the jobs run, if anything is sent in batches; `anchors` once they were judged.
     """
 
     prepared: PreparedRun
@@ -214,7 +214,7 @@ class _Evaluation(Struct):
     anchors: JsonValue = None
 
     async def begin(self) -> None:
-        """Store the run as it begins.
+        """Store the beginning of the run.
 
         Raises:
             StoreError: its results could not be stored, and it may cost money.
@@ -238,7 +238,7 @@ class _Evaluation(Struct):
             ) from failure
 
     async def enter(self, event: RunEvent) -> None:
-        """Store what `event` says, then count it."""
+        """Store the content of `event`, then count it."""
         self.notices.add(event)
         if isinstance(event, CaseFinished):
             await self.recording.add(event.result)
@@ -252,7 +252,7 @@ class _Evaluation(Struct):
             self.recording.note_spent(self.spending.total)
 
     def final_status(self) -> RunStatus:
-        """Return the state of the run, whose jobs came to an end."""
+        """Return the status of the run, whose jobs have ended."""
         total = self.tally.summary().total
         planned = self.prepared.total
         if self.stop.is_requested and total < planned:
@@ -260,20 +260,20 @@ class _Evaluation(Struct):
         if total == planned:
             return RunStatus.COMPLETED
         what = f"the tests changed during the run: {total:,} cases instead of {planned:,}"
-        # Tests that were checked and never run have no verdict; further ones have.
+        # Tests that were checked but never run have no verdict; additional ones have.
         self.notices.say(f"{STOPPED}{what}" if total < planned else what)
         return RunStatus.ABORTED if total < planned else RunStatus.COMPLETED
 
     def sums(self) -> RunSummary:
-        """Return the sums of all results, and what the run has cost."""
+        """Return the sums of all results, and the cost of the run."""
         sums = self.tally.summary()
         derived = derive(self.prepared.suite.derived_metrics, sums)
         return replace(sums, derived=derived, usage=self.spending.with_results(self.tally.usage))
 
     async def do_jobs(self, policy: CallPolicy) -> tuple[WorkerRecord, ...]:
-        """Have the judges rate the anchors of the config, then do all jobs, here or in workers."""
+        """Have the judges rate the anchors of the config, then run all jobs, here or in workers."""
         prepared, cache = self.prepared, self.state.cache
-        # A run that is resumed has the scores of its anchors, unless it was stopped while they were judged.
+        # A resumed run already has the scores of its anchors, unless it was stopped while they were judged.
         has_looked = self.run.anchors is not None and not self.run.anchors.get("stopped")
         try:
             if prepared.anchors is not None and not has_looked:
@@ -291,12 +291,12 @@ class _Evaluation(Struct):
             self.events.end()
 
     async def _do_jobs_here(self, policy: CallPolicy) -> None:
-        """Do all jobs; those whose answers come with batches again and again, until nothing more is waited for."""
+        """Run all jobs; those that wait for batches are run again until no answer is missing."""
         prepared, events, stop, resumed = self.prepared, self.events, self.stop, self.resumed
         cache = self.state.cache
         calls = self.state.runs.tool_calls(self.run.id)
         if resumed is not None:
-            # What the run has been answered since it began counts as its own, even if the clock was set back.
+            # Answers that the run received since it began count as its own, even if the clock was set back.
             cache.begin_at(resumed.started_s)
         began = cache.now() if resumed is None else resumed.started_s
         parallel = 1 if prepared.plan.is_serial else request_limit(prepared) * JOBS_PER_REQUEST
@@ -323,19 +323,19 @@ class _Evaluation(Struct):
 
 
 class JobRunner(Struct, frozen=True):
-    """Does the jobs of a run, one call of `execute` each. Belongs to one event loop; `open_jobs` makes it."""
+    """A runner of a run's jobs, one call of `execute` each. Belongs to one event loop; `open_jobs` creates it."""
 
     prepared: PreparedRun
     events: EventSink
     session: Session
     groups: ComparisonGroups
     rows: dict[str, OpenCase] = field(default_factory=dict)
-    """Of tests whose outputs are compared, by their groups, until the last of them is done."""
+    """The cases of tests whose outputs are compared, by group, until the last output of the group is done."""
     safe_tests: dict[int, AskedTest] = field(default_factory=dict)
-    """The last tests without secrets, so that a long document is gone through once and not for every column."""
+    """The latest tests without secrets, so that a long document is searched once and not for every column."""
 
     def begin_pass(self) -> None:
-        """Begin to go through the jobs, perhaps again: what waited for a batch is done as a whole."""
+        """Begin a pass over the jobs: groups that waited for a batch are done again as a whole."""
         self.session.gateway.begin_pass()
         self.rows.clear()
         self.groups.forget()
@@ -343,16 +343,16 @@ class JobRunner(Struct, frozen=True):
     async def execute(
         self, job: Job, *, stop: StopSignal, note: Callable[[Sequence[CaseResult]], None] | None = None
     ) -> CaseResult | None:
-        """Do one job; the results of its row but the last leave as events. None: it has no result of its own now.
+        """Run one job and return its result; other results of its row are emitted as events. None: no final result yet.
 
-        When the budget is used up, `stop` is requested, and the job stays undone. `note` is told all results.
+        When the budget is used up, `stop` is requested, and the job stays undone. `note` is called with all results.
 
         Raises:
-            PendingError: an answer comes with a batch, and the job stays undone.
+            PendingError: an answer will come with a batch, and the job stays undone.
         """
         request = self.prepared.request
         if request.otel and request.has_collector():
-            CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
+            CASE_OF_TRACE.set(job.id)  # for the task of this job, and for the tasks that it starts
             self.events.emit(CaseStarted(job.id, time.time()))
         is_compared = any(spec.compares_outputs for spec in job.test.assertions)
         case = self._case_of(job, is_compared=is_compared)
@@ -382,7 +382,7 @@ class JobRunner(Struct, frozen=True):
         return results[-1] if results else None
 
     def _case_of(self, job: Job, *, is_compared: bool) -> OpenCase:
-        """Return the case on whose behalf a job calls: that of its whole row, where outputs are compared."""
+        """Return the case on whose behalf a job makes calls: that of its whole row if outputs are compared."""
         if is_compared and job.group in self.rows:
             return self.rows[job.group]
         outputs = self.groups.row_size(job) if is_compared else 1
@@ -399,7 +399,7 @@ class JobRunner(Struct, frozen=True):
         if judged:
             case.judges = partial(self._judges, job, judged)
         if self.session.gateway.cases.bounds_requests:
-            # Of a jury, all of its judges; what is compared is compared for all outputs at once.
+            # Count all judges of a jury; outputs that are compared are judged all at once.
             each = [
                 (1 if spec.compares_outputs else outputs)
                 * len([*judges_of(spec, job.test, self.prepared.defaults)])
@@ -411,7 +411,7 @@ class JobRunner(Struct, frozen=True):
         return case
 
     def _judges(self, job: Job, judged: Sequence[ModelGradedAssertion]) -> Iterator[Sequence[Provider]]:
-        """Yield those who judge for each assertion of a test."""
+        """Yield the judges of each assertion of a test."""
         for spec in judged:
             found = tuple(judges_of(spec, job.test, self.prepared.defaults))
             yield [self.session.model_for(judge).provider for judge in found]
@@ -435,7 +435,7 @@ class JobRunner(Struct, frozen=True):
 
 
 def _answer_calls(test: MergedTest) -> int:
-    """Return the requests of a test before its output is judged; of a simulated user, as many as it may take."""
+    """Return the number of requests before a test's output is judged; with a simulated user, the most it may take."""
     if test.user is None:
         return max(1, len(test.turns))
     judged = len(test.user.assertions)
@@ -453,15 +453,15 @@ async def open_jobs(
     began_s: float,
     calls: ToolCallLog | None = None,
 ) -> AsyncIterator[JobRunner]:
-    """Provide what does the jobs of a run until the end of the block.
+    """Provide a runner for the jobs of a run until the end of the block.
 
     Args:
         prepared: the suite.
         cache: where answers are kept.
-        events: gets what happens meanwhile.
+        events: receives the events of the jobs.
         policy: the rules for requests.
         began_s: when the run began, in seconds since 1970 by the cache's clock.
-        calls: keeps the calls of tools; None where none may be called.
+        calls: records tool calls; None if no tool may be called.
     """
     async with open_suite_session(prepared, cache, policy, on_event=events.emit, began_s=began_s) as session:
         groups = ComparisonGroups(
@@ -471,7 +471,7 @@ async def open_jobs(
 
 
 class _JobPass(Struct):
-    """One pass over the jobs of a run. `done` takes note of each case that has its result, for the next pass."""
+    """One pass over the jobs of a run. `done` records each case that has its result, for the next pass."""
 
     runner: JobRunner
     stop: StopSignal
@@ -480,7 +480,7 @@ class _JobPass(Struct):
     keys_of_group: dict[str, list[str]] = field(default_factory=dict)
 
     async def execute(self, job: Job) -> CaseResult | None:
-        """Do one job; None when it stays undone, or when its result comes with that of another one."""
+        """Run one job; None if it stays undone, or if its result comes with that of another job."""
         if self.done is None:
             return await self.runner.execute(job, stop=self.stop)
         keys: list[str] = []
@@ -492,7 +492,7 @@ class _JobPass(Struct):
             return None
 
     def _settle(self, job: Job, keys: list[str], results: Sequence[CaseResult]) -> None:
-        """Note what is done. The answers of cases that are compared count when the last of them is."""
+        """Record what is done. The answers of cases that are compared count once the last of the cases is done."""
         gathered = self.keys_of_group.setdefault(job.group, [])
         gathered.extend(keys)
         if not results or self.done is None:
@@ -504,7 +504,7 @@ class _JobPass(Struct):
 
 
 def _open_decisions(prepared: PreparedRun, baseline: Any, state: State, resumed: ResumedRun | None) -> Any:
-    """Return what a run is to decide, with what a resumed one knows of it; None for one that goes to its end."""
+    """Return what a run has to decide, with the results that a resumed run already has; None if it runs to its end."""
     if prepared.plan.drawn is None:
         return None
     decisions = extra("early stopping").Decisions(
@@ -517,7 +517,7 @@ def _open_decisions(prepared: PreparedRun, baseline: Any, state: State, resumed:
 
 
 def answer_patience_s(prepared: PreparedRun, pool: ProviderPool) -> float:
-    """Return the seconds after which every request that is under way has been answered or has timed out."""
+    """Return the seconds after which every request in flight has been answered or has timed out."""
     limits = [pool.get(spec).limits for spec in prepared.asked]
     return max((limit.timeout_s for limit in limits), default=0.0) + _CLOSING_S
 
@@ -530,9 +530,9 @@ def with_verdicts(
     baseline: Any,
     decisions: Any,
 ) -> RunSummary:
-    """Return `summary` with the run's gates, its flaky tests, the figures and ranks of its columns, and its comparison.
+    """Return `summary` with the run's gates, flaky tests, figures and ranks of its columns, and comparison.
 
-    The results are gone through again for each of these.
+    The results are read again for each of these.
     """
     columns = prepared.plan.columns
     if not summary.total and prepared.request.allows_empty:
@@ -542,7 +542,7 @@ def with_verdicts(
     asked = results if early is None else lambda: early.asked(results())
     named = prepared.suite.baseline
     try:
-        # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
+        # With one case per test, clusters are single cases, and the intervals of the tally are already right.
         margins = prepared.suite.margins.with_given(prepared.request.margins)
         summary = with_figures(
             summary,
@@ -581,7 +581,7 @@ def _judged(
     labels: object,
     spent: Usage,
 ) -> tuple[GateResult, ...]:
-    """Return the results of all gates in their order, those on differences and on true figures among them."""
+    """Return the results of all gates in order, including gates on differences and on true figures."""
     differences = [gate for gate in gates if gate.needs_baseline and not gate.needs_labels]
     found: dict[str, GateResult] = {}
     if differences:
@@ -598,7 +598,7 @@ def _judged(
 
 
 def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> RunRecord:
-    """Return the record with a warning when the store lacks something of the run: how much, and what it cost."""
+    """Return the record, with a warning if results are not stored: how many, and what they cost."""
     if recording.failure is None:
         return run
     unstored = list(recording.unstored)
@@ -621,7 +621,7 @@ def _what_changed(error: ConfigError) -> str:
 def _with_those_before(
     before: Sequence[WorkerRecord], now: Sequence[WorkerRecord]
 ) -> tuple[WorkerRecord, ...]:
-    """Return what the workers of a run have done, in earlier processes of the run, too."""
+    """Return the totals of a run's workers, including those of earlier processes of the run."""
     known = {(worker.name, worker.host): worker for worker in before}
     for worker in now:
         earlier = known.get((worker.name, worker.host), WorkerRecord(worker.name, worker.host))
@@ -636,7 +636,7 @@ def _with_those_before(
 
 
 def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
-    """Return the exit code of a run. Where there are gates, they decide in place of all-must-pass."""
+    """Return the exit code of a run. If there are gates, they decide; otherwise every case has to pass."""
     if stopped_by is StopReason.SIGINT:
         return ExitCode.INTERRUPTED
     if stopped_by in {StopReason.SIGTERM, StopReason.SIGHUP}:
@@ -652,4 +652,4 @@ def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCo
     is_judged = Status.ERROR not in statuses if statuses else not summary.errored
     if not is_judged or report.run.status is not RunStatus.COMPLETED:
         return ExitCode.NOT_JUDGED
-    return ExitCode.OK  # a run without tests too: it begins only where that is allowed
+    return ExitCode.OK  # also for a run without tests: it only starts where that is allowed

@@ -1,4 +1,4 @@
-"""The event loop of a run whose caller has none."""
+"""The event loop for a run whose caller has none."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -8,13 +8,13 @@ T = TypeVar("T")
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Run as `asyncio.run` does, on uvloop where it is installed: a large run takes an eighth less CPU time."""
+    """Run like `asyncio.run`, on uvloop if it is installed: a large run takes an eighth less CPU time."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)
 
 
 async def all_or_first_error(tasks: Sequence[Awaitable[T]]) -> list[T]:
-    """Return what all of `tasks` return; raise the first error only once all of them have ended."""
+    """Return the results of all `tasks`; the first error is raised only after all of them have ended."""
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -23,9 +23,9 @@ async def all_or_first_error(tasks: Sequence[Awaitable[T]]) -> list[T]:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes event loops; None for asyncio's own."""
+    """Return a factory of event loops; None for asyncio's own."""
     try:
-        import uvloop  # noqa: PLC0415 - there is none for Windows
+        import uvloop  # noqa: PLC0415 - not available on Windows
     except ImportError:
         return None
     return uvloop.new_event_loop

@@ -1,8 +1,8 @@
-"""The options of a run, each declared once, with everything that anyone needs to know about it.
+"""The options of a run, each declared once, with everything that other modules need to know about it.
 
-A field of `RunOptions` is all there is to an option. From the fields the command line makes its parameters
-(`cli/options`) and the HTTP API its request model (`extras/web/api/runs`); `runs/resume` takes those that decide
-results. This module is loaded by `geval --help`, so it imports nothing that takes time.
+A field of `RunOptions` is the whole definition of an option. From the fields, the command line makes its parameters
+(`cli/options`) and the HTTP API its request model (`extras/web/api/runs`); `runs/resume` takes the options that
+decide results. `geval --help` loads this module, so it imports nothing slow.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,11 +38,11 @@ class OptionGroup(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InApi:
-    """How an option appears in the body of `POST /api/runs`, under the name of its field.
+    """The form of an option in the body of `POST /api/runs`, under the name of its field.
 
     Attributes:
-        maximum: the largest number that a client may ask for, where that differs from the command line's.
-        default: what holds when a client leaves it out, where that differs from the field's default.
+        maximum: the largest number that a client may request, if it differs from the command line's.
+        default: the value when a client leaves it out, if it differs from the field's default.
     """
 
     description: str
@@ -52,19 +52,19 @@ class InApi:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Declaration of an option, beside its type and its default.
+    """The declaration of an option, apart from its type and its default.
 
     Attributes:
-        flags: how it is written on the command line, separated by a space; the long form stands last.
-        syntax: what its value looks like, as help shows it; it also chooses the parser (`cli/arguments.PARSERS`).
+        flags: its flags on the command line, separated by a space; the long form comes last.
+        syntax: the form of its value, as help shows it; it also chooses the parser (`cli/arguments.PARSERS`).
         is_text: whether the command line takes a text that is parsed, rather than a value of the field's type.
         is_negated: whether giving the flag makes the field false.
-        decides_results: whether it is part of a run's fingerprint, so that `--resume` refuses a changed one.
-        is_always_written: whether the fingerprint holds it when it is not given, as stored runs have it. Leave it false
-            for a new option: then the fingerprints of earlier runs stay what they are.
-        only_with: fields without all of which this one decides nothing.
-        also_in: further commands that take it.
-        in_api: how clients of the HTTP API set it; None when they cannot.
+        decides_results: whether it is part of a run's fingerprint, so that `--resume` refuses a changed value.
+        is_always_written: whether the fingerprint contains it even if it is not given, as stored runs have it. Leave it
+            false for a new option, so that the fingerprints of earlier runs do not change.
+        only_with: fields of which at least one must be set for this one to have an effect.
+        also_in: other commands that take it.
+        in_api: how clients of the HTTP API set it; None if they cannot.
     """
 
     flags: str
@@ -85,18 +85,18 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The long form, `--max-cost`."""
+        """Return the long form, such as `--max-cost`."""
         return self.flags.split()[-1]
 
 
 AUTO = "auto"
-"""As a number of workers: one for each processor of the machine."""
+"""The number of workers that means one per processor of the machine."""
 
 DECIDED = "decided"
-"""When a run may stop before its end: as soon as its gates, or comparisons of columns, are."""
+"""The value of `--stop-when`: a run may stop as soon as its gates, or comparisons of columns, are decided."""
 
 LOCAL = "local"
-"""As the address of a cluster: one on this machine, for this run alone."""
+"""The address that means a cluster on this machine, for this run alone."""
 
 GraderOption = Annotated[
     str | None,
@@ -192,7 +192,7 @@ HomeOption = Annotated[
         also_in=("judge", "lock", "demo"),
     ),
 ]
-"""These five are shared with `geval serve`."""
+"""The options above are declared here because several commands share them."""
 
 
 RESULTS_ENDINGS = ", ".join(FORMATS)
@@ -200,7 +200,7 @@ RESULTS_ENDINGS = ", ".join(FORMATS)
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of a run, beside its config. Help and fingerprint keep the order of the fields."""
+    """The options of a run, apart from its config. Help and fingerprint keep the order of the fields."""
 
     outputs: Annotated[
         tuple[Path, ...],
@@ -617,7 +617,7 @@ class RunOptions:
             also_in=("judge", "lock", "validate"),
         ),
     ] = False
-    # The parser of options knows no flag with an optional value; `cli/main` spells `--untrusted=strict` like this.
+    # The option parser has no flags with an optional value; `cli/main` rewrites `--untrusted=strict` to this.
     untrusted_strict: Annotated[
         bool,
         Option(
@@ -630,7 +630,7 @@ class RunOptions:
 
 
 def declared_options(record: type) -> Iterator[tuple[Field[Any], Option]]:
-    """Yield the options that a record declares, in its order."""
+    """Yield the options that a dataclass declares, in order."""
     for declared in fields(record):
         found = next((item for item in metadata_of(declared.type) if isinstance(item, Option)), None)
         if found is not None:
@@ -638,12 +638,12 @@ def declared_options(record: type) -> Iterator[tuple[Field[Any], Option]]:
 
 
 def options_of_command(command: str) -> list[str]:
-    """Return the fields whose options a further command takes, too."""
+    """Return the names of the fields whose options another command takes too."""
     return [declared.name for declared, option in declared_options(RunOptions) if command in option.also_in]
 
 
 def metadata_of(annotation: Any) -> tuple[Any, ...]:
-    """Return what an annotation says beside the type. Types stay unevaluated: some are costly to import."""
+    """Return the metadata of an annotation. Types stay unevaluated: some are slow to import."""
     return getattr(annotation, "__metadata__", ())
 
 
@@ -653,5 +653,5 @@ def default_of(declared: Field[Any]) -> Any:
 
 
 def values_of(options: RunOptions) -> dict[str, Any]:
-    """Return every option by the name of its field."""
+    """Return all options by field name."""
     return {declared.name: getattr(options, declared.name) for declared in fields(RunOptions)}

@@ -1,4 +1,4 @@
-"""Check all of a suite before anything is sent."""
+"""Checks a whole suite before anything is sent."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ from geval_cli.suite.trust import WatchedTests
 from geval_cli.templating import Templates, templates_of
 
 LOCK_NAME = "geval.lock"
-"""The file beside a config with the evaluation steps of its criteria."""
+"""The file beside a config that holds the evaluation steps of its criteria."""
 _CODE_WHILE_READING = "code while reading"
 _NOTHING_CHECKED = Problem(
     "no test has an assertion: nothing will be evaluated",
@@ -90,7 +90,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     if not opened.problems:
         refused += judged.problems() if judged else ()
         if lock is not None and request.is_locked:
-            with suppress(ConfigError):  # of tests that cannot be read: their check tells it
+            with suppress(ConfigError):  # tests that cannot be read are reported by their own check
                 refused += lock.problems(plan, templates, defaults)
     labels = None
     if suite.labels is not None or any(gate.needs_labels for gate in suite.gates):
@@ -153,14 +153,14 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
 
 
 def _lock_of(request: RunRequest) -> Any:
-    """Return the lock file beside a config; None where there is none and none is asked for."""
+    """Return the lock file beside a config; None if there is none and none is required."""
     if not request.is_locked and not (request.config.parent / LOCK_NAME).exists():
         return None
     return extra("lock").read_lock(request.config, request.access)
 
 
 def _text_of(request: RunRequest) -> str:
-    """Return the text of the config; "" where it has none."""
+    """Return the text of the config; empty if it has none."""
     if request.built is not None:
         return ""
     try:
@@ -170,7 +170,7 @@ def _text_of(request: RunRequest) -> str:
 
 
 def reopened(request: RunRequest, *, is_in_rows: bool) -> PreparedRun:
-    """Open a config that another process has prepared; its tests are neither checked nor counted again.
+    """Reopen a config that another process has prepared; its tests are neither checked nor counted again.
 
     `is_in_rows` is what the other process found.
 
@@ -207,7 +207,7 @@ def _all_problems(
     *,
     is_going_to_run: bool,
 ) -> list[Problem]:
-    """Return all problems of what was opened, sorted; `plan` is of what was selected of it."""
+    """Return all problems of what was opened, sorted; `plan` covers only what was selected."""
     suite = plan.suite
     each = _distinct([*asked[Role.GENERATION], *asked[Role.JUDGE]])
     batches = extra("batches").batch_problems(suite, checked, request, asked) if request.batched_roles else ()
@@ -240,7 +240,7 @@ def _all_problems(
 
 
 def _stops_when_decided(request: RunRequest, suite: LoadedSuite) -> bool:
-    """Return whether the command line, or else the config, wants the run to end when it is decided."""
+    """Return whether the command line, or else the config, wants the run to stop once it is decided."""
     return (request.stop_when or suite.options.stop_when) == DECIDED
 
 
@@ -259,7 +259,10 @@ def _opened(request: RunRequest) -> OpenedSuite:
 def _with_needs(
     suite: LoadedSuite, checked: Checked, request: RunRequest
 ) -> tuple[LoadedSuite, frozenset[int] | None]:
-    """Return the suite with the ports of its providers; an untrusted one keeps only what its providers read."""
+    """Return the suite and its providers' ports; an untrusted suite keeps only the env values that its providers read.
+
+    For a trusted suite, the ports are None.
+    """
     if not suite.access.is_untrusted:
         return suite, None
     grader = [] if request.grader is None else [ProviderSpec(id=request.grader)]
@@ -271,7 +274,7 @@ def _with_needs(
 
 
 def _nothing_to_run(whole: LoadedSuite, suite: LoadedSuite, request: RunRequest) -> Problem:
-    """Return why nothing is left of a `whole` suite in the selected one."""
+    """Return the problem that the selection leaves nothing of a `whole` suite to run."""
     for option, of_whole, left in (
         ("--filter-providers", whole.providers, suite.providers),
         ("--filter-prompts", whole.prompts, suite.prompts),
@@ -295,9 +298,9 @@ def _nothing_to_run(whole: LoadedSuite, suite: LoadedSuite, request: RunRequest)
 
 
 def templates_for(suite: LoadedSuite) -> Templates:
-    """Return templates that behave as the suite's dialect has them.
+    """Return templates that follow the rules of the suite's dialect.
 
-    Those of an untrusted suite see no environment values, and run no filters of its own.
+    Those of an untrusted suite see no environment values, and run none of its filters.
     """
     env = suite.env if suite.access.reads_environment else {}
     filters = extra(_CODE_WHILE_READING).template_filters(suite) if suite.filters else {}
@@ -313,7 +316,7 @@ def _judge_defaults(request: RunRequest, suite: LoadedSuite) -> JudgeDefaults:
     options = suite.options
     name = request.grader or (options.grader if isinstance(options, PromptfooOptions) else None)
     grader = None if name is None else suite.resolved(ProviderSpec(id=name))
-    # The metrics whose scores are averaged by a gate; None for all of them.
+    # The metrics whose mean is gated. A gate on the mean of whole cases (metric None) needs all metrics.
     means = {gate.metric for gate in suite.gates if gate.statistic is Statistic.MEAN}
     if suite.derived_metrics or None in means:
         exact_metrics = None
@@ -382,20 +385,20 @@ def _judge_lacks_key(problem: MissingKey, judge: ProviderSpec, place: Location |
 
 
 def _access_problem(spec: ProviderSpec, suite: LoadedSuite) -> Problem | None:
-    """Why a config may not use a provider; one that the command line names is the user's own word."""
+    """Return why a config may not use a provider; one that the command line names is the user's own choice."""
     if suite.access.runs_code or (runs_program(spec) and not suite.access.is_untrusted):
         return None  # a server refuses a config with code as a whole, and lets it be edited
     return provider_access_problem(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
 
 
 def asks_for_money(prepared: PreparedRun) -> bool:
-    """Return whether anything that a run asks may cost something."""
+    """Return whether anything that a run calls may cost money."""
     kinds = {spec.id.partition(":")[0] for spec in prepared.asked}
     return not prepared.request.is_offline and not kinds <= FREE_KINDS
 
 
 def _masked_keys(request: RunRequest, asked: Iterable[ProviderSpec]) -> Iterator[Problem]:
-    """Yield a problem for each judge of a stored config that has a mask where its key was: keys are not stored."""
+    """Yield a problem for each judge of a stored config that has a mask in place of its key: keys are not stored."""
     if request.judged is None or request.draft is None or request.is_offline:
         return
     for spec in asked:
@@ -411,7 +414,7 @@ def _masked_keys(request: RunRequest, asked: Iterable[ProviderSpec]) -> Iterator
 def _check_prices(
     suite: LoadedSuite, request: RunRequest, asked: Iterable[ProviderSpec]
 ) -> Iterator[Problem]:
-    """Yield a problem for each provider whose price is unknown: a budget in money cannot be kept there."""
+    """Yield a problem for each provider whose price is unknown: a limit on the cost cannot be enforced for it."""
     if request.max_cost is None:
         return
     for spec in asked:
@@ -433,7 +436,7 @@ def _check_prices(
 
 
 def _check_calls(checked: Checked, request: RunRequest) -> Iterator[Problem]:
-    """Yield a problem with an option that cannot be used where tools are called."""
+    """Yield a problem for each given option that cannot be used when tools are called."""
     options = {"--batch": bool(request.batched_roles), "--workers": request.is_shared}
     for option, is_given in options.items():
         if is_given and checked.tools_at is not None and request.judged is None:

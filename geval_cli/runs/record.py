@@ -1,9 +1,9 @@
-"""The record of a run: its id, the commit that it is made from, what is kept so that it can be resumed.
+"""The record of a run: its id, the commit that it was made from, and what is kept so that it can be resumed.
 
-The commit is read out of `.git` without starting a program; only `is_dirty` asks git itself. A config of the user's own
-is checked out anywhere: in a linked worktree, in a submodule, or in no repository at all. A repository may be
-untrusted, so its files are read through the access of the config, as files and up to a size, and nothing of them is
-kept but a hash and the name of a branch.
+The commit is read from `.git` without starting a program; only `is_dirty` runs git itself. A user's config may be
+checked out anywhere: in a linked worktree, in a submodule, or in no repository at all. The repository may be
+untrusted, so its files are read through the access of the config, as regular files and up to a size, and nothing of
+them is kept but a hash and the name of a branch.
 """
 
 import os
@@ -28,10 +28,10 @@ from geval_cli.store.runs import RunOrigin, config_file, new_run, time_now
 from geval_cli.version import __version__
 
 DECIDED_EARLY = ("decided after ", "this run stopped early: ")
-"""Begin what a run says that stopped since it was decided; one that is resumed says it as it is then."""
+"""How the warnings about an early stop begin; a resumed run drops them, and adds its own when it ends."""
 
 DIRTY_TIMEOUT_S = 2.0
-"""A repository that takes longer (millions of files, a slow disk) has no answer; no run waits longer for it."""
+"""How long a run waits for git; a repository that takes longer (millions of files, a slow disk) has no answer."""
 
 _MOST_BYTES = 4096
 _MOST_PACKED_BYTES = 32 * 1024 * 1024
@@ -44,11 +44,11 @@ _NO_PROGRAMS = (
     *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false"),
     "--no-optional-locks",
 )
-"""Settings that keep git from starting programs that a repository names, and from writing, when it looks at it."""
+"""Settings that keep git from starting programs that a repository names, and from writing to it."""
 
 
 def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> tuple[RunRecord, RunOrigin | None]:
-    """Return the record of a run that begins now, and its origin, or the record of one that is resumed."""
+    """Return the record of a new run with its origin, or the record of a resumed run with None."""
     suite = prepared.suite
     git = read_git_state(suite.base_dir, suite.access)
     if resumed is not None:
@@ -86,7 +86,7 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> tuple[RunRec
 
 
 def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: Iterable[str]) -> RunRecord:
-    """Return the record of a run that ends now, `lasted_s` seconds after it began or was resumed."""
+    """Return the record of a run that has ended, `lasted_s` seconds after it began or was resumed."""
     return replace(
         run,
         status=status,
@@ -97,12 +97,12 @@ def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: It
 
 
 def _tags_of(prepared: PreparedRun) -> dict[str, str]:
-    """Return the tags of the config, and those of the command line over them, without keys."""
+    """Return the tags of the config, overridden by those of the command line, without keys."""
     return without_keys({**prepared.suite.tags, **prepared.request.tags})
 
 
 def without_keys(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags as they may be stored: a value that is a key, by its name or its form, is masked."""
+    """Return tags as they may be stored: a value that is a key, judging by its name or its form, is masked."""
     return {name: MASK if is_secret_name(name) else mask_bare(value) for name, value in tags.items()}
 
 
@@ -111,9 +111,9 @@ def _short(git: GitState) -> str:
 
 
 def read_git_state(folder: Path, access: Access) -> GitState | None:
-    """Return commit and branch of the repository around `folder`; None outside a repository, or of an unreadable one.
+    """Return the commit and branch of the repository around `folder`; None outside of one, or if it cannot be read.
 
-    `dirty` stays unknown. The branch is None on a detached HEAD, the commit before the first one.
+    `dirty` stays unknown. The branch is None on a detached HEAD; the commit is None before the first one.
     """
     repository = repository_of(folder.absolute())
     if repository is None:
@@ -134,10 +134,10 @@ def read_git_state(folder: Path, access: Access) -> GitState | None:
 
 
 async def is_dirty(folder: Path, access: Access) -> bool | None:
-    """Return whether files that git tracks around `folder` differ from its commit.
+    """Return whether files around `folder` that git tracks differ from its commit.
 
-    None where git is not there, does not answer in time, or may not be started: a config that runs no code could lie in
-    a repository whose settings and filters name programs.
+    None if git is not installed, does not answer in time, or may not be started: a config that may run no code could be
+    in a repository whose settings and filters name programs.
     """
     env = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     words = ("git", *_NO_PROGRAMS, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
@@ -156,7 +156,7 @@ async def is_dirty(folder: Path, access: Access) -> bool | None:
 
 
 def _git_folder(path: Path, access: Access) -> Path:
-    """Return the folder that `.git` is, or that it names: a linked worktree and a submodule have a file there."""
+    """Return the folder `.git`, or the one that it names: in a linked worktree or a submodule, it is a file."""
     if path.is_dir():
         return path
     written = _line(path, access)
@@ -166,7 +166,7 @@ def _git_folder(path: Path, access: Access) -> Path:
 
 
 def _commits(own: Path, ref: str, access: Access) -> Iterator[str]:
-    """Yield the commit of a ref from where git looks for it, in its order."""
+    """Yield the commits of a ref from the places where git looks for it, in git's order."""
     folders = [own]
     with suppress(OSError):  # only linked worktrees have it
         folders.append(own / _line(own / "commondir", access))

@@ -1,4 +1,4 @@
-"""Define the request for a run, and a run that is ready to start."""
+"""The request for a run, and a run that is prepared to start."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -37,12 +37,12 @@ def _always() -> bool:
 
 
 def is_untrusted(environ: Mapping[str, str]) -> bool:
-    """Return whether the environment says that every config is untrusted."""
+    """Return whether the environment declares every config untrusted."""
     return environ.get(UNTRUSTED_VARIABLE, "").strip().lower() not in _NO
 
 
 class JudgedMetrics(Struct, frozen=True):
-    """The metrics that are judged (`only`, empty for all) and other thresholds than the config's, by metric."""
+    """The metrics to judge (`only`, empty for all), and thresholds that replace the config's, by metric."""
 
     only: tuple[str, ...] = ()
     thresholds: Mapping[str, float] = {}  # msgspec copies it
@@ -53,9 +53,9 @@ class JudgedSource(Struct, frozen=True):
 
     Attributes:
         run: its record.
-        runs: the store that it is in, open as long as it is judged.
-        parts: hashes of what its config was, part by part; empty where they are not known.
-        metrics: what of it is judged otherwise than its config says.
+        runs: the store that holds it, open while it is judged.
+        parts: hashes of the parts of its config; empty if they are unknown.
+        metrics: which of its metrics are judged, and thresholds that replace its config's.
     """
 
     run: RunRecord
@@ -65,27 +65,27 @@ class JudgedSource(Struct, frozen=True):
 
     @property
     def facts(self) -> dict[str, JsonValue]:
-        """Return what decides the results of judging it, for the fingerprint."""
+        """Return what decides the results of judging it again, for the fingerprint."""
         only, thresholds = self.metrics.only, self.metrics.thresholds
         return {"run": self.run.id, "only": sorted(only), "thresholds": dict(thresholds)}
 
 
 @dataclass(frozen=True)
 class RunRequest(RunOptions):
-    """A request for a run: config, options, and what a front adds to them. `environ` is the process environment.
+    """A request for a run: config, options, and what a front end adds to them. `environ` is the process environment.
 
     Attributes:
-        joined: further configs that are one suite with it.
-        failing: names of the tests that `filter_failing` means, looked up by the front; None for all.
-        served: the folder that a server serves, which the config may not lead out of; None for none.
-        is_own_grader: whether `grader` is the word of whoever runs geval, and not that of a client.
-        budget: what several runs may cost together; None: this run has `max_cost` and `max_requests` for itself.
-        draft: what is to be checked in place of the config's text on disk.
-        built: a suite that a program made, which has no text; `config` then says what it is called, and where.
-        only: the numbers of the tests that are run; None for all.
-        judged: the earlier run whose outputs are judged in place of asking for new ones.
-        asks_judges_only: whether no model under test is going to be asked, so that none needs to be ready.
-        has_collector: whether the collector of `otel` still takes traces.
+        joined: further configs that form one suite with it.
+        failing: names of the tests that `filter_failing` selects, looked up by the front end; None for all.
+        served: the folder that a server serves, which the config may not lead out of; None without a server.
+        is_own_grader: whether `grader` was set by the person who runs geval, not by a client of the server.
+        budget: what several runs may cost together; None: `max_cost` and `max_requests` apply to this run alone.
+        draft: a text to check in place of the config's text on disk.
+        built: a suite built by a program, without a text; `config` is then its name and location.
+        only: the indexes of the tests to run; None for all.
+        judged: the earlier run whose outputs are judged, in place of generating new ones.
+        asks_judges_only: whether no model under test will be called, so that none needs to be ready.
+        has_collector: whether the collector of `otel` still accepts traces.
     """
 
     config: Path
@@ -104,13 +104,13 @@ class RunRequest(RunOptions):
 
     @property
     def for_workers(self) -> "RunRequest":
-        """The same request for another process: nothing in it belongs to this one."""
+        """Return the same request for another process, without anything that belongs to this one."""
         return replace(self, environ=dict(self.environ), budget=None, has_collector=_always)
 
     def for_machines(self, *, is_here: bool) -> "RunRequest":
         """Return the same request for another machine, whose own environment has the keys.
 
-        There it begins in the folder of the config, unless it `is_here`.
+        There it runs in the folder of the config, unless it `is_here`.
         """
         sent = replace(self.for_workers, environ={})
         if is_here:
@@ -121,19 +121,19 @@ class RunRequest(RunOptions):
 
     @property
     def is_shared(self) -> bool:
-        """Return whether other processes do the cases."""
+        """Return whether other processes run the cases."""
         return self.workers is not None or self.ray is not None
 
     @property
     def batched_roles(self) -> frozenset[Role]:
-        """Whose requests the command line wants in batches."""
+        """Return the roles whose requests are sent in batches by request of the command line."""
         if self.batch:
             return frozenset(Role)
         return frozenset({Role.JUDGE}) if self.batch_judge else frozenset()
 
     @property
     def selection(self) -> Selection:
-        """Which tests, prompts and providers are taken."""
+        """Return the selection of tests, prompts and providers."""
         return Selection(
             providers=self.filter_providers,
             prompts=self.filter_prompts,
@@ -148,17 +148,17 @@ class RunRequest(RunOptions):
 
     @property
     def resumes(self) -> bool:
-        """Return whether an earlier run is resumed, and none begun."""
+        """Return whether an earlier run is resumed, instead of starting a new one."""
         return self.resume_latest or self.resume_from is not None or self.retry_errors
 
     @property
     def is_logged(self) -> bool:
-        """Return whether every request is shown or written down."""
+        """Return whether every request is shown or logged to a file."""
         return self.is_verbose or self.log_file is not None
 
     @property
     def trace_detail(self) -> TraceDetail:
-        """Return how much these events tell: texts only where the variable of OpenTelemetry asks for them."""
+        """Return how much detail the traces have: texts only if the variable of OpenTelemetry asks for them."""
         if not self.otel:
             return TraceDetail.NONE
         asked = self.environ.get(CONTENT_VARIABLE, "").strip().lower()
@@ -171,7 +171,7 @@ class RunRequest(RunOptions):
 
     @property
     def access(self) -> Access:
-        """Return the access that the config has. Files that the user names beside it are trusted."""
+        """Return what the config may access. Files that the user names beside it are trusted."""
         vouched = frozenset[bytes]()
         if self.is_own_grader and self.grader is not None and ":" in self.grader:
             vouched = frozenset({ProviderSpec(id=self.grader).fingerprint})
@@ -181,20 +181,20 @@ class RunRequest(RunOptions):
 
 
 class PreparedRun(Struct, frozen=True):
-    """A suite that is valid and can be run.
+    """A valid suite that is ready to run.
 
     Attributes:
-        tests, total: how many tests there are, and how many cases there will be.
+        tests, total: the number of tests, and the number of cases.
         warnings: problems that do not stop it.
-        notes: what its record says from the beginning.
-        asked: all providers that may be asked.
-        ports: where those of an untrusted suite are asked, over TCP; None for any.
+        notes: the warnings that its record has from the start.
+        asked: all providers that may be called.
+        ports: the TCP ports on which the providers of an untrusted suite may be called; None for any.
         judges: those of `asked` that judge.
         stored: finds the case of a job in the run that is judged again.
-        lock_digest: of the lock file; None without one.
-        locked_steps: evaluation steps that no one is asked for: of the lock file, of the run that is judged again, or
-            asked before.
-        labels: people's, for gates on true figures.
+        lock_digest: the digest of the lock file; None without one.
+        locked_steps: evaluation steps that need no judge call: those of the lock file, of the run that is judged again,
+            or generated before.
+        labels: human labels, for gates on true figures.
         anchors: outputs that its judges rate again before it begins.
     """
 
@@ -218,7 +218,7 @@ class PreparedRun(Struct, frozen=True):
 
     @property
     def reads_cache(self) -> bool:
-        """Return whether answers of earlier runs are used: nothing asks for fresh ones."""
+        """Return whether answers of earlier runs may be used: neither the request nor the config rules them out."""
         options = self.suite.options
         is_refused = isinstance(options, PromptfooOptions) and options.uses_cache is False
         return self.request.reads_cache and not is_refused
@@ -249,7 +249,7 @@ def open_config(
 
 
 def copies_for(request: RunRequest) -> Callable[[], SourceFetcher] | None:
-    """Return what makes the fetcher of remote tests; None where the config's `Access` keeps it in a folder."""
+    """Return a factory of the fetcher of remote tests; None if the config is confined to folders, or without a home."""
     if request.access.folders is not None:
         return None
     try:

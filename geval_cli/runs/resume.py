@@ -1,6 +1,6 @@
-"""Resume an earlier run: which one, whether it is still the same suite, and what of it is done.
+"""Resumes an earlier run: finds it, checks that its suite is still the same, and tells which of its cases are done.
 
-The inputs that decide a run's results are hashed part by part, so that what has changed can be told in words.
+The inputs that decide a run's results are hashed part by part, so that a message can say what has changed.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _VARIABLES = "variables"
 """The option that has a part of the fingerprint to itself."""
 
 _ONLY = "tests by number"
-"""A choice of tests that no option makes: pytest's."""
+"""A selection of tests that is not made by an option: pytest's."""
 
 _JUDGED, _LOCK = "judged", "lock"
 _SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
@@ -40,12 +40,12 @@ _UNFINISHED = frozenset({RunStatus.RUNNING, RunStatus.INTERRUPTED, RunStatus.ABO
 
 
 class ResumedRun(Struct, frozen=True):
-    """An earlier run that is to be resumed, and that no other process works on.
+    """An earlier run to resume, which no other process works on.
 
     Attributes:
         run: its record.
         done: the cases whose results stay.
-        kept: what these results add up to.
+        kept: the totals of these results.
         carried: what was spent on it beyond them: on cases without a result, and on those that are done again.
     """
 
@@ -56,16 +56,16 @@ class ResumedRun(Struct, frozen=True):
 
     @property
     def started_s(self) -> float:
-        """When the run was begun, in seconds since 1970."""
+        """Return when the run began, in seconds since 1970."""
         return datetime.fromisoformat(self.run.started_at).timestamp()
 
 
 def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
-    """Return the earlier run that `prepared` asks for, claimed for this process.
+    """Return the earlier run that `prepared` refers to, claimed for this process.
 
     Raises:
-        UsageError: there is no such run, another process works on it, or it is not the same suite any more.
-        StoreError: the stored runs cannot be read, or the run not be claimed.
+        UsageError: there is no such run, another process works on it, or its suite has changed.
+        StoreError: the stored runs cannot be read, or the run cannot be claimed.
     """
     parts = fingerprint(prepared)
     digest = digest_of(parts)
@@ -77,7 +77,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
             hint="wait for it to end, or stop it first",
         )
     try:
-        stored = runs.find(run_id)  # as it is now that no one else can change it
+        stored = runs.find(run_id)  # read it again now that no other process can change it
         _check_same(stored.run, runs, prepared, parts)
         return _resumed(stored, runs, prepared)
     except BaseException:
@@ -86,10 +86,10 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
 
 
 def find_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
-    """Return the earlier run that `prepared` asks for as it is now, for looking at it: it is not claimed.
+    """Return the earlier run that `prepared` refers to, for reading only: the run is not claimed.
 
     Raises:
-        UsageError: there is no such run, or it is not the same suite any more.
+        UsageError: there is no such run, or its suite has changed.
         StoreError: the stored runs cannot be read.
     """
     parts = fingerprint(prepared)
@@ -102,7 +102,7 @@ def _chosen(prepared: PreparedRun, runs: RunStore, digest: str) -> StoredRun:
     request, path = prepared.request, prepared.suite.path
     if request.resume_from is not None:
         return runs.find(request.resume_from)
-    # One that judged stored outputs is no run of the config: `geval judge` again does what it lacks.
+    # A run that judged stored outputs is not a run of the config: running `geval judge` again does what it lacks.
     stored_runs = runs.of_config(config_file(path), digest)
     found = [stored for stored in stored_runs if stored.run.judged_from is None]
     if request.resume_latest:
@@ -133,7 +133,7 @@ def _check_same(
 
 
 def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun) -> ResumedRun:
-    """Go through the results that are there."""
+    """Return the run, with its stored results divided into those that stay and those that are redone."""
     plan = prepared.plan
     done = done_cases(prepared)
     kept, everything = Tally(), Tally()
@@ -146,7 +146,7 @@ def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun) -> Resume
             everything.add(result)
             if not is_redone and done.add(result):
                 kept.add(result)
-    # Calls whose results were lost are in the noted total only; results stored after the last note, only in the sum.
+    # Calls whose results were lost are only in the noted total; results stored after the last note, only in the sum.
     if stored.summary is not None:
         noted = stored.summary.usage
     else:
@@ -157,14 +157,14 @@ def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun) -> Resume
 
 
 def done_cases(prepared: PreparedRun) -> DoneCases:
-    """Return the cases of a run, none of them done."""
+    """Return a record of done cases for a run in which none is done yet."""
     return DoneCases(repeats=prepared.plan.repeats, columns=len(prepared.plan.columns))
 
 
 def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[tuple[tuple[CaseResult, ...], bool]]:
-    """Yield the stored results that stay or are redone together, and whether these are whole.
+    """Yield the stored results that stay or are redone together, and whether they are complete.
 
-    Each for itself or, where outputs are compared, those of a test and repeat together.
+    That is each result by itself or, if outputs are compared, all results of a test and repeat.
     """
     if not plan.is_in_rows:
         yield from (((result,), True) for result in results)
@@ -179,7 +179,7 @@ def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[tuple[tuple[Cas
 
 
 def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
-    """Return what decides the results of a run: the suite's parts as hashes, and the options that matter."""
+    """Return what decides the results of a run: hashes of the suite's parts, and the options that matter."""
     request, suite = prepared.request, prepared.suite
     found = {"repeats": prepared.plan.repeats, "dialect": str(suite.rules.name)}
     if prepared.plan.drawn is not None:
@@ -197,11 +197,11 @@ def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
 
 
 def deciding_options(request: RunRequest, found: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the options that decide results, by their flags; `found` holds what the config had a say in.
+    """Return the options that decide results, by their flags; `found` holds those that the config can set too.
 
-    Stored runs hold a hash of this: an option that they do not know is left out where it is not given.
+    Stored runs hold a hash of this: an option that they do not know is left out unless it is given.
     """
-    # A file named by --filter-failing says nothing: what counts is which tests it selects.
+    # The name given to --filter-failing does not matter, only the tests that it selects.
     failing = None if request.failing is None else _hash(request.failing)
     values = {**vars(request), "filter_failing": failing, **found}
     written = {}
@@ -210,7 +210,7 @@ def deciding_options(request: RunRequest, found: Mapping[str, JsonValue]) -> dic
         is_given = option.is_always_written or value != default_of(field)
         is_moot = bool(option.only_with) and all(values[name] is None for name in option.only_with)
         if option.decides_results and field.name != _VARIABLES and is_given and not is_moot:
-            # Pairs are kept as they were written.
+            # Pairs are written as on the command line.
             is_pairs = isinstance(value, tuple)
             written[option.name] = [f"{name}={text}" for name, text in value] if is_pairs else value
     if request.only is not None:
@@ -219,10 +219,10 @@ def deciding_options(request: RunRequest, found: Mapping[str, JsonValue]) -> dic
 
 
 def options_of(covered: Mapping[str, JsonValue]) -> RunOptions:
-    """Return the options that decide results of the run with this fingerprint, to ask for the same once more.
+    """Return the options that decided the results of the run with this fingerprint, to request the same again.
 
     Raises:
-        UsageError: its tests were chosen by a list of which only a hash is kept.
+        UsageError: its tests were selected by a list of which only a hash is kept.
     """
     written = covered.get(_OPTIONS) or {}
     values: dict[str, Any] = {_VARIABLES: dict(covered.get(_VARS) or {})}
@@ -253,13 +253,13 @@ def changes(
     config_before: JsonValue,
     config_now: JsonValue,
 ) -> list[str]:
-    """Return the inputs of a run that changed, a line each. Keys are not shown.
+    """Return the inputs of a run that changed, one line each. Keys are not shown.
 
     Args:
         before: the fingerprint of the earlier run.
-        now: that of today.
-        config_before: the config as the earlier run kept it.
-        config_now: the config of today in the same form.
+        now: the current fingerprint.
+        config_before: the config as stored with the earlier run.
+        config_now: the current config in the same form.
     """
     lines = [
         f"{name}: {_option(old)} -> {_option(new)}"
@@ -282,7 +282,7 @@ def changes(
 
 
 class _Absent:
-    """Stands where there is no value, not even null."""
+    """A marker for a value that is absent, and not even null."""
 
 
 _ABSENT = _Absent()
@@ -291,7 +291,7 @@ _ABSENT = _Absent()
 def _pairs(
     before: JsonValue, now: JsonValue, absent: JsonValue = None
 ) -> Iterator[tuple[str, JsonValue, JsonValue]]:
-    """Yield each name under which the two mappings hold different values, with both."""
+    """Yield each name whose values differ between the two mappings, with both values."""
     before, now = before or {}, now or {}
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name, absent), now.get(name, absent)
@@ -300,7 +300,7 @@ def _pairs(
 
 
 def _part_changes(part: str, old: JsonValue, new: JsonValue, *, has_config_changes: bool) -> Iterator[str]:
-    """Yield a line for each changed hash. A changed config is described key by key."""
+    """Yield a line for a changed hash, unless changes of the config, which are listed key by key, account for it."""
     if part.startswith(FILE_PART):
         name = part.removeprefix(FILE_PART)
         if old is None or new is None:
@@ -318,7 +318,7 @@ def _part_changes(part: str, old: JsonValue, new: JsonValue, *, has_config_chang
 
 
 def _config_changes(before: JsonValue, now: JsonValue, path: str = "") -> Iterator[str]:
-    """Yield every place in the config that differs, `tests/2/vars/name: "a" -> "b"`."""
+    """Yield a line for every place in the config that differs: `tests/2/vars/name: "a" -> "b"`."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name, old, new in _pairs(before, now, absent=_ABSENT):
             yield from _config_changes(old, new, f"{path}/{name}" if path else str(name))

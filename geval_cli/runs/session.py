@@ -1,4 +1,4 @@
-"""A session: the models, judges and code of a suite or a program, put together once for all that asks and judges."""
+"""A session: the models, judges and code of a suite or a program, set up once for all requests and judgements."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -51,7 +51,7 @@ from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating import Templates
 
 DEFAULT_CONCURRENCY = 20
-"""Requests under way at once unless `-j` or the config says otherwise; a server's own limits come on top."""
+"""Requests in flight unless `-j` or the config says otherwise; a server's own limits apply as well."""
 
 _MODELS_KEPT = 64
 _SHARED_SPECS_KEPT = 64
@@ -61,9 +61,9 @@ _FILES_BESIDE = 44  # databases, results files, name servers, modules that are i
 
 @dataclass(slots=True)
 class ProviderPool:
-    """Builds each provider once. Belongs to one event loop.
+    """A pool that builds each provider once. Belongs to one event loop.
 
-    `secrets` are those of all that it has built, and of the environment.
+    `secrets` are those of all providers built so far, and of the environment.
     """
 
     env: Mapping[str, str] = field(repr=False)
@@ -80,7 +80,7 @@ class ProviderPool:
         return cls(suite.env, suite.base_dir, suite.access)
 
     def get(self, spec: ProviderSpec) -> Provider:
-        """Return the provider of a checked `spec`; the same one for an equal spec."""
+        """Return the provider of a checked `spec`; equal specs share one."""
         shared = self._shared.get(id(spec))  # most tests share one spec, and comparing by content is slow
         if shared is not None:
             return shared[1]
@@ -103,10 +103,10 @@ class ProviderPool:
 
 
 class Session:
-    """The providers of a suite or a program behind one gateway, with what is found out about judges, and with code.
+    """The providers of a suite or a program behind one gateway, with a memory for judges and a runner for code.
 
-    Equal requests reach a judge once, also one whose answers no cache may keep (a program, a function). Belongs to one
-    event loop; `open_session` and `open_suite_session` make it.
+    Equal requests reach a judge once, even if no cache may keep its answers (a program, a function). Belongs to one
+    event loop; `open_session` and `open_suite_session` create it.
     """
 
     def __init__(
@@ -117,13 +117,13 @@ class Session:
         suite: LoadedSuite | None = None,
         locked_steps: LockedSteps | None = None,
     ) -> None:
-        """Build it.
+        """Create a session.
 
         Args:
             pool: the providers.
             caller: calls them.
-            suite: whose labels name providers; None where there is no config.
-            locked_steps: evaluation steps that no judge is called for.
+            suite: the suite whose labels name providers; None without a config.
+            locked_steps: evaluation steps that need no judge call.
         """
         self.pool = pool
         self.memory = JudgeMemory(locked_steps or {})
@@ -136,17 +136,17 @@ class Session:
 
     @property
     def gateway(self) -> Gateway:
-        """The gateway; there is none where only a plan is made."""
+        """Return the gateway; a session that only makes a plan has none."""
         assert isinstance(self._caller, Gateway)
         return self._caller
 
     @property
     def secrets(self) -> Secrets:
-        """Keys that are taken out of what judges and code say."""
+        """Return the keys that are hidden in the texts of judges and code."""
         return self.pool.secrets
 
     def scripts(self) -> CodeRunner:
-        """Return what runs the code of the config; its processes start with the first call."""
+        """Return the runner of the config's code; its processes start with the first call."""
         if self._scripts is None:
             self._scripts = extra("code runner").Scripts(
                 self.pool.base_dir, self.pool.access, env=self.pool.env
@@ -183,7 +183,7 @@ class Session:
         """Return the judge that `spec` names.
 
         Raises:
-            UsageError: with every problem that the spec has, or that this machine has with it (no key, no model file).
+            UsageError: with every problem of the spec, and all that this machine lacks for it (a key, a model file).
         """
         if not self.pool.has(spec):
             problems = [*judge_problems(spec, env=self.pool.env, base_dir=self.pool.base_dir)]
@@ -192,23 +192,23 @@ class Session:
         return self.model_for(spec)
 
     def adopt(self, judge: Judge) -> Judge:
-        """Return a judge that someone else made, behind this gateway: equal requests reach it once."""
+        """Return a judge that was created elsewhere, behind this gateway: equal requests reach it once."""
         adopted = self._adopted.setdefault(id(judge), AdoptedJudge(judge, len(self._adopted)))
         return BoundModel(self._caller, adopted)
 
     def connect(self, asked: ClientModel) -> Judge:
-        """Return a judge that is asked through a client of the user's; `aclose` closes what was opened for it."""
+        """Return a judge that is called through the user's own client; `aclose` closes what was opened for it."""
         key = id(asked.client), asked.model
         if key not in self._clients:
             self._clients[key] = asked, build_client_provider(asked, len(self._clients))
         return BoundModel(self._caller, self._clients[key][1])
 
     def has_batches(self, judge: Judge) -> bool:
-        """Return whether a judge of this session can be asked in batches."""
+        """Return whether a judge of this session can be called in batches."""
         return isinstance(judge, BoundModel) and batch_api(judge.provider) is not None
 
     async def grade(self, metric: Metric, case: JudgedCase, judge: Judge) -> Grade:
-        """Have one of these judges rate `case`; raises what `geval_cli.judge.grading.grade` raises."""
+        """Rate `case` with one of these judges; raises what `geval_cli.judge.grading.grade` raises."""
         found = await grade(metric, case, judge, memory=self.memory)
         return without_secrets(found, self.secrets)
 
@@ -229,22 +229,22 @@ async def open_session(
     policy: CallPolicy | None = None,
     notice: Callable[[str], None] = lambda message: None,
 ) -> AsyncIterator[Session]:
-    """Provide a session of a program or a server, which name their judges themselves, until the end of the block.
+    """Provide a session for a program or a server, which name their judges themselves, until the end of the block.
 
     Args:
         env: where keys and base URLs are looked up.
-        base_dir: what paths in provider ids are relative to.
+        base_dir: the folder that paths in provider ids are relative to.
         cache: where answers are kept; None keeps the latest in memory.
-        max_concurrency: requests on the wire at once; None for no cap but the providers' own.
-        policy: what may be spent, and whether anything may be sent; None for no bounds.
-        notice: is told, once and in a sentence, what a user should know (a parameter that a server does not take).
+        max_concurrency: the most requests on the wire at once; None for no limit but the providers' own.
+        policy: what may be spent, and whether anything may be sent; None for no limits.
+        notice: called once with each sentence that the user should read (a server does not accept a parameter).
     """
 
     def listen(event: RunEvent) -> None:
         if isinstance(event, Noticed):
             notice(event.message)
         elif isinstance(event, ModelCalled) and (count := COUNTS_CALL.get()) is not None:
-            count(event)  # in the context of who makes the call
+            count(event)  # in the context of the caller
 
     pool = ProviderPool(env, base_dir, TRUSTED)
     gateway = Gateway(
@@ -255,14 +255,14 @@ async def open_session(
 
 
 UNPRICED_HINT = "leave --max-cost out; --max-requests bounds what is sent"
-"""For commands that name a model by its id alone, where no price can be written."""
+"""For commands that name a model by its id alone, where no price can be given."""
 
 
 def check_price(model: BoundModel, hint: str) -> None:
-    """Check that the price of a model is known, so that a bound on money can be kept.
+    """Check that the price of a model is known, so that a limit on the cost can be enforced.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is unknown.
     """
     if known_price(model.provider) is None:
         message = f"the price of {model.public_id} is unknown, so --max-cost cannot be enforced"
@@ -271,9 +271,9 @@ def check_price(model: BoundModel, hint: str) -> None:
 
 @contextmanager
 def counted() -> Iterator[Spending]:
-    """Provide the sum of all that calls within the block take, those that fail too; sessions of `open_session` alone.
+    """Provide the total usage of all calls within the block, failed ones included; only for sessions of `open_session`.
 
-    An error of geval's that leaves the block has the sum as its `usage`.
+    A `GevalError` that leaves the block has the total as its `usage`.
     """
     spending = Spending()
     token = COUNTS_CALL.set(spending.add)
@@ -301,9 +301,9 @@ async def open_suite_session(
         prepared: the suite.
         cache: where answers are kept.
         policy: the rules for requests.
-        on_event: gets what happens meanwhile.
-        began_s: when its run began, by the cache's clock: older answers do not count where fresh ones are wanted. None
-            for now.
+        on_event: receives the events.
+        began_s: when its run began, by the cache's clock: if fresh answers are wanted, older ones do not count. None
+            means the current time.
     """
     wanted = _wanted_requests(prepared)
     possible = request_limit(prepared)
@@ -336,7 +336,7 @@ async def _closing(session: Session) -> AsyncIterator[Session]:
 
 
 def job_context(session: Session, prepared: PreparedRun) -> JobContext:
-    """Return what one job of a suite needs: its models, tools and, where stored outputs are judged, these."""
+    """Return what jobs of a suite need: its models, its tools and, if stored outputs are judged, the stored cases."""
 
     async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
         return await session.model_for(spec).complete(request)
@@ -348,26 +348,26 @@ def job_context(session: Session, prepared: PreparedRun) -> JobContext:
 def unasked_tools(
     suite: LoadedSuite, templates: Templates, defaults: JudgeDefaults, locked_steps: LockedSteps | None = None
 ) -> Tools:
-    """Return the tools to look at assertions before anything is sent: of judges they say who these are."""
+    """Return tools to inspect assertions before anything is sent: their judges can be identified, but not called."""
     session = Session(ProviderPool.of(suite), _NoGateway(), suite=suite, locked_steps=locked_steps)
     return session.tools(suite, templates, defaults, runs_code=False)
 
 
 class _NoGateway:
-    """Stands in the place of a gateway, and asks nobody."""
+    """A stand-in for a gateway that sends nothing."""
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
         raise NotImplementedError("nothing is sent until everything is checked")
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     async def has_kept(self, provider: Provider, request: ModelRequest) -> bool:
         return False
 
 
 def request_limit(prepared: PreparedRun) -> int:
-    """Return the most requests under way at once: as many as are asked for, if the system allows for so many files."""
+    """Return the most requests in flight: as many as wanted, if the system's limit of open files allows that many."""
     most = _most_connections()
     wanted = _wanted_requests(prepared)
     return wanted if most is None else min(wanted, most)
@@ -380,9 +380,9 @@ def _wanted_requests(prepared: PreparedRun) -> int:
 
 @computed_once
 def _most_connections() -> int | None:
-    """Return how many connections the limit of open files leaves room for, raised as far as it may be; None: any."""
+    """Return how many connections the limit of open files allows, once raised as far as possible; None for any."""
     try:
-        import resource  # noqa: PLC0415 - there is none for Windows
+        import resource  # noqa: PLC0415 - not available on Windows
     except ImportError:
         return None
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -402,7 +402,7 @@ def call_policy(
     begin_batches: BatchStart | None = None,
     wire: Wire | None = None,
 ) -> CallPolicy:
-    """Return the rules for the requests of a run; None as `run_id` for what is no run."""
+    """Return the rules for the requests of a run; `run_id` is None for requests outside a run."""
     request = prepared.request
     return CallPolicy(
         budget,
@@ -417,7 +417,7 @@ def call_policy(
 
 
 def without_secrets(grade: Grade, secrets: Secrets) -> Grade:
-    """`grade` with no secret in what the judge wrote: a gateway before it may say back what it was sent."""
+    """Return `grade` without secrets in the judge's texts: a gateway before the judge may echo what it was sent."""
     return replace(
         grade,
         reason=None if grade.reason is None else secrets.hide(grade.reason),
@@ -427,7 +427,7 @@ def without_secrets(grade: Grade, secrets: Secrets) -> Grade:
 
 
 def safe_result(result: CaseResult, secrets: Secrets) -> CaseResult:
-    """Return the result with no secret in what judges, webhooks, tools and code say: what they are sent may come back.
+    """Return the result without secrets in the texts of judges, webhooks, tools and code, which may echo what they get.
 
     The model's own answer stays as it is.
     """
@@ -452,11 +452,11 @@ def _safe_step(step: TraceStep, secrets: Secrets) -> TraceStep:
 
 
 def safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
-    """Return a result with no secret in what judges, webhooks and code say."""
+    """Return a result without secrets in the texts of judges, webhooks and code."""
     error = found.error
     said = [found.reason, {**found.detail, **dict.fromkeys(OWN_HASHES)}]
     safe = secrets.hide_in(said)
-    if safe is said and error is None and not found.assertions:  # nearly all
+    if safe is said and error is None and not found.assertions:  # the usual case
         return found
     reason, detail = safe
     return replace(
@@ -469,7 +469,7 @@ def safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
 
 
 def safe_error(error: ErrorInfo, secrets: Secrets) -> ErrorInfo:
-    """Return the error with no secret in any of its texts."""
+    """Return the error without secrets in any of its texts."""
     texts = {name: getattr(error, name) for name in ("message", "hint", "raw")}
     return replace(error, **{name: secrets.hide_in(text) for name, text in texts.items()})
 
@@ -479,7 +479,7 @@ def judge_problems(
 ) -> Iterator[Problem]:
     """Yield the problems of a provider as a judge; nothing is sent.
 
-    Without `is_going_to_judge`, what only this machine lacks (a key, a model file) is left out.
+    Without `is_going_to_judge`, whatever only this machine lacks (a key, a model file) is not reported.
     """
     if spec.id == NONE_PROVIDER:
         yield Problem(f"`{spec.public_id}` is not a model", hint="choose one, for example openai:gpt-4.1")

@@ -1,4 +1,4 @@
-"""Runs by name: stored ones, and results files: those that `geval run -o` wrote are read result by result."""
+"""Finds runs by name: stored runs, and results files; those that `geval run -o` wrote are read result by result."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +21,13 @@ _ENDINGS = (".json", ".jsonl", PARQUET_SUFFIX)
 
 
 def named_report(name: str, runs: RunStore, access: Access = TRUSTED) -> RunReport:
-    """Return the run that `name` means: an id, its beginning, `latest`, `latest~1`, or the path of a results file.
+    """Return the run that `name` refers to: an id, its beginning, `latest`, `latest~1`, or the path of a results file.
 
     A results file is one that `geval run -o` wrote (.json, .jsonl, .parquet), or promptfoo's results of version 3.
 
     Raises:
-        UsageError: there is no such run or file, or it holds no results.
-        ConfigError: promptfoo's results have problems; all of them, with their places.
+        UsageError: there is no such run or file, or it has no results.
+        ConfigError: promptfoo's results have problems; it lists all of them, with their places.
         StoreError: stored runs cannot be read.
     """
     if is_results_file(name):
@@ -36,7 +36,7 @@ def named_report(name: str, runs: RunStore, access: Access = TRUSTED) -> RunRepo
     try:
         return load_report(runs, name)
     except UsageError as error:
-        if access.is_untrusted or not os.path.isfile(name):  # noqa: PTH113 - a name that is too long is no file
+        if access.is_untrusted or not os.path.isfile(name):  # noqa: PTH113 - it is False, and no error, for a name that is too long
             raise
         hint = f"use a {_ENDINGS[0]}, {_ENDINGS[1]} or {_ENDINGS[2]} file that `geval run -o FILE` wrote"
         raise UsageError(f"{name} is not a file that a run can be read from", hint=hint) from error
@@ -46,7 +46,7 @@ def named_report(name: str, runs: RunStore, access: Access = TRUSTED) -> RunRepo
 def open_report(
     name: str, home: Path | None, environ: Mapping[str, str]
 ) -> Iterator[tuple[RunReport, tuple[str, ...]]]:
-    """Open one run as `open_reports` does."""
+    """Open a single run like `open_reports`."""
     with open_reports([name], home, environ) as (reports, warnings):
         yield reports[0], warnings
 
@@ -55,10 +55,10 @@ def open_report(
 def open_reports(
     names: Sequence[str], home: Path | None, environ: Mapping[str, str]
 ) -> Iterator[tuple[list[RunReport], tuple[str, ...]]]:
-    """Open runs for reading, until the end of the block, with warnings about the store; names as in `named_report`.
+    """Open runs for reading until the end of the block, with warnings about the store; names as in `named_report`.
 
     Raises:
-        UsageError: there is no such run or file, or it holds no results.
+        UsageError: there is no such run or file, or it has no results.
         ConfigError: promptfoo's results have problems.
         StoreError: the database cannot be read.
     """
@@ -77,7 +77,7 @@ def open_reports(
 
 
 def load_report(runs: RunStore, name: str) -> RunReport:
-    """Return a stored run as the reports read it; `name` is an id, its beginning, or `latest`.
+    """Return a stored run in the form that reports read; `name` is an id, its beginning, or `latest`.
 
     Raises:
         UsageError: no run, or more than one, has this name.
@@ -100,7 +100,7 @@ def load_report(runs: RunStore, name: str) -> RunReport:
 
 
 def kept_labels_of(runs: RunStore, run_id: str) -> HumanLabels | None:
-    """Return what people said of the outputs of a stored run; None where nobody did."""
+    """Return the human labels of a stored run's outputs, beside the judge's verdicts; None if there are none."""
     kept = runs.labels().of_run(run_id)
     if not kept:
         return None
@@ -110,5 +110,5 @@ def kept_labels_of(runs: RunStore, run_id: str) -> HumanLabels | None:
 
 
 def is_results_file(name: str) -> bool:
-    """Return whether a name is that of a file, and not of a stored run."""
+    """Return whether a name is that of a file rather than of a stored run."""
     return Path(name).suffix.lower() in _ENDINGS
