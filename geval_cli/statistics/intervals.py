@@ -1,6 +1,6 @@
-"""How sure a number is: one confidence interval for every mean of scores, whether of cases or clusters. Pure.
+"""The uncertainty of a number: one confidence interval for all means of scores, over cases or over clusters. Pure.
 
-With what it takes: Student's t distribution, and quantiles of numbers that come one by one and are not kept.
+Also what it takes: Student's t distribution, and quantiles of a stream of numbers that are not kept.
 """
 
 import math
@@ -12,11 +12,11 @@ from statistics import NormalDist
 from msgspec import Struct, field
 
 _GROWTH = 1.01
-"""Each bucket is one per cent wider than the one before, so a quantile is off by half a per cent at most."""
+"""Each bucket is one per cent wider than the one before, so a quantile is off by at most half a per cent."""
 
 
 class Quantiles(Struct):
-    """Counts in buckets that grow with the numbers: a few thousand of them, however many numbers there are.
+    """Counts in buckets that widen as the numbers grow: a few thousand buckets, however many numbers there are.
 
     Source of the idea: Masson, Rim and Lee, "DDSketch: a fast and fully-mergeable quantile sketch", 2019.
     """
@@ -26,7 +26,7 @@ class Quantiles(Struct):
     _buckets: dict[int, int] = field(default_factory=dict)
 
     def add(self, value: float) -> None:
-        """Take in a number; negative ones count as 0."""
+        """Add a number; negative ones count as 0."""
         self.n += 1
         if value <= 0:
             self._zeros += 1
@@ -35,7 +35,7 @@ class Quantiles(Struct):
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
     def at(self, share: float) -> float | None:
-        """Return the number that `share` (0..1) of all numbers do not exceed; None of nothing."""
+        """Return the number that `share` (0..1) of all numbers do not exceed; None if there are no numbers."""
         if not self.n:
             return None
         rank = max(math.ceil(share * self.n), 1)
@@ -68,8 +68,8 @@ def t_quantile(share: float, freedom: float) -> float:
     """Return the value below which `share` (above 0, below 1) of Student's t distribution lies."""
     if share < 0.5:  # noqa: PLR2004  # by symmetry
         return -t_quantile(1 - share, freedom)
-    # Newton's method from the normal quantile, which is nearer to 0: the tail is convex, so no step goes too far.
-    # Only rounding makes a step back.
+    # Newton's method from the normal quantile, which is nearer to 0: the tail is convex, so no step overshoots.
+    # Only rounding causes a step back.
     t = NormalDist().inv_cdf(share)
     tail = 1 - share
     step = math.inf
@@ -84,7 +84,7 @@ def t_quantile(share: float, freedom: float) -> float:
 def _log_beta_half(a: float) -> float:
     """Return the logarithm of B(a, 1/2)."""
     if a > _STIRLING_FROM:
-        # Differences of two large logarithms would lose digits; the series of their difference does not.
+        # A difference of two large logarithms would lose digits; the series of the difference does not.
         return math.log(math.pi) / 2 - (math.log(a) / 2 - 1 / (8 * a) + 1 / (192 * a**3))
     return math.lgamma(a) + math.log(math.pi) / 2 - math.lgamma(a + 0.5)
 
@@ -119,7 +119,7 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
             d = 1 / _off_zero(1 + term * d)
             c = _off_zero(1 + term / c)
             fraction *= c * d
-        if abs(c * d - 1) < 1e-15:  # noqa: PLR2004  # nothing changes any more
+        if abs(c * d - 1) < 1e-15:  # noqa: PLR2004  # it has converged
             break
     return fraction
 
@@ -141,21 +141,21 @@ def mean_interval(
     lowest: float = 0.0,
     freedom: float | None = None,
 ) -> Interval | None:
-    """Return the interval of a mean of values that all lie in `lowest`..1; None of fewer than two clusters.
+    """Return the interval of a mean of values that all lie in `lowest`..1; None for fewer than two clusters.
 
     It is Wilson's interval with an effective number of values, n_e = m (1 - m) / v', and with Student's t in place of
-    z. v' is `variance` shrunk by one more cluster of the largest variance that the mean m allows: few values that
-    agree say little about those to come, which the usual mean plus or minus t standard errors does not know. At 95 % it
-    covers 91 to 100 % of the means of passes and ratings from two tests on; but no more than 65 % where scores just
-    short of 1 hide rare bad ones (`python -m benchmarks simulations means`).
+    z. v' is `variance` shrunk by one more cluster of the largest variance that the mean m allows: a few values that
+    agree say little about future ones, which the usual mean plus or minus t standard errors ignores. At 95 %, it covers
+    91 to 100 % of the means of passes and ratings from two tests on, but no more than 65 % where scores just below 1
+    hide rare bad ones (`python -m benchmarks simulations means`).
 
     Args:
-        mean: of the values.
+        mean: the mean of the values.
         variance: the square of its standard error, with the correction G / (G - 1) for G clusters.
-        clusters: independent groups of values, such as tests.
-        level: of the confidence.
+        clusters: the number of independent groups of values, such as tests.
+        level: the confidence level.
         lowest: -1 for differences of scores, which are mapped to 0..1 and back.
-        freedom: degrees of freedom of `variance`; G - 1 unless clusters are of different sizes.
+        freedom: degrees of freedom of `variance`; G - 1 unless clusters differ in size.
 
     Source of the score interval: Wilson, E. B., "Probable inference, the law of succession, and statistical
     inference", 1927; of the effective number: Kish, L., "Survey Sampling", 1965.
@@ -175,7 +175,7 @@ def mean_interval(
 
 
 def share_interval(passed: float, judged: int) -> Interval | None:
-    """Return the 95 % interval of the share `passed` of `judged` independent cases; None of fewer than two."""
+    """Return the 95 % interval of the share `passed` of `judged` independent cases; None for fewer than two."""
     if judged < 2:  # noqa: PLR2004
         return None
     share = passed / judged
@@ -193,7 +193,7 @@ def _wilson(share: float, n: float, z: float) -> Interval:
 
 
 class RunningMean(Struct):
-    """The mean and the spread of numbers that come one by one and are not kept.
+    """The mean and the spread of a stream of numbers, which are not kept.
 
     Source: Welford, B. P., "Note on a method for calculating corrected sums of squares and products", 1962.
     """
@@ -205,7 +205,7 @@ class RunningMean(Struct):
     _highest: float = -math.inf
 
     def add(self, value: float) -> None:
-        """Take in the next number."""
+        """Add a number."""
         self.n += 1
         self._lowest, self._highest = min(self._lowest, value), max(self._highest, value)
         # Welford's update: the distances to the old and the new mean, so that no large squares cancel out.
@@ -215,16 +215,16 @@ class RunningMean(Struct):
 
     @property
     def mean(self) -> float | None:
-        """The mean so far; None of nothing."""
+        """Return the mean so far; None if there are no numbers."""
         return self._mean if self.n else None
 
     @property
     def deviation(self) -> float | None:
-        """The sample standard deviation; None of fewer than two numbers."""
+        """Return the sample standard deviation; None for fewer than two numbers."""
         return math.sqrt(max(self._squares, 0.0) / (self.n - 1)) if self.n > 1 else None
 
     def interval(self, level: float = 0.95) -> Interval | None:
-        """Return the interval of the mean of scores; None of fewer than two, and of numbers that leave 0..1."""
+        """Return the interval of the mean of scores; None for fewer than two, or if a number is outside 0..1."""
         deviation = self.deviation
         if deviation is None or self._lowest < 0 or self._highest > 1:
             return None
@@ -232,9 +232,9 @@ class RunningMean(Struct):
 
 
 class ClusteredMean(Struct):
-    """The mean of numbers that come cluster by cluster, and how sure it is; neither numbers nor clusters are kept.
+    """The mean of a stream of clustered numbers, and its uncertainty; neither numbers nor clusters are kept.
 
-    The cases of one test are a cluster: its repeats, and its answers in other columns, are no further tests, so
+    The cases of one test are a cluster: its repeats, and its answers in other columns, are not additional tests, so
     they make an interval no narrower than their differences allow.
 
     Source of the standard error: Liang and Zeger, "Longitudinal data analysis using generalized linear models", 1986,
@@ -255,7 +255,7 @@ class ClusteredMean(Struct):
     _count_squares: float = 0.0
 
     def add(self, cluster: int, value: float) -> None:
-        """Take in the next number; those of one cluster come one after another."""
+        """Add a number; those of one cluster come one after another."""
         if not self.n:
             self._first = value  # sums of distances from it lose no digits to a large mean
         if cluster != self._cluster:
@@ -268,7 +268,7 @@ class ClusteredMean(Struct):
 
     @property
     def mean(self) -> float | None:
-        """The mean so far; None of nothing."""
+        """Return the mean so far; None if there are no numbers."""
         return self._first + (self._sums + self._open_sum) / self.n if self.n else None
 
     @property
@@ -279,7 +279,7 @@ class ClusteredMean(Struct):
     def interval(self, level: float = 0.95, *, lowest: float = 0.0) -> Interval | None:
         """Return the interval of the mean (`mean_interval`).
 
-        None of fewer than two clusters, and of numbers that leave the range `lowest`..1 (-1..1 for differences).
+        None for fewer than two clusters, or if a number is outside the range `lowest`..1 (-1..1 for differences).
         """
         mean, error = self.mean, self.standard_error()
         if mean is None or error is None or self._lowest < lowest or self._highest > 1:
@@ -287,7 +287,7 @@ class ClusteredMean(Struct):
         return mean_interval(mean, error**2, self.clusters, level=level, lowest=lowest)
 
     def standard_error(self) -> float | None:
-        """Return the standard error of the mean; None of fewer than two clusters."""
+        """Return the standard error of the mean; None for fewer than two clusters."""
         self._close()
         if self._closed <= 1:
             return None
@@ -307,7 +307,7 @@ class ClusteredMean(Struct):
 
 
 def pass_at_k(passed: int, judged: int, k: int) -> float | None:
-    """Return the unbiased estimate (0..1) of the chance that at least one of `k` tries passes; None of fewer tries.
+    """Return the unbiased estimate (0..1) of the chance that at least one of `k` tries passes; None for fewer tries.
 
     Source: Chen et al., "Evaluating Large Language Models Trained on Code" (HumanEval), 2021: 1 - C(n - c, k) / C(n, k)
     for c of n tries that passed.
@@ -316,7 +316,7 @@ def pass_at_k(passed: int, judged: int, k: int) -> float | None:
 
 
 def pass_hat_k(passed: int, judged: int, k: int) -> float | None:
-    """Return the unbiased estimate (0..1) of the chance that all of `k` tries pass; None of fewer tries.
+    """Return the unbiased estimate (0..1) of the chance that all of `k` tries pass; None for fewer tries.
 
     Source: Yao et al., "tau-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains", 2024:
     C(c, k) / C(n, k) for c of n tries that passed.
@@ -325,7 +325,7 @@ def pass_hat_k(passed: int, judged: int, k: int) -> float | None:
 
 
 def mean_share(shares: Iterable[tuple[float, int]]) -> tuple[float | None, Interval | None, int]:
-    """Return the mean of one share for each test, its 95 % interval, and how many tests there are.
+    """Return the mean of one share per test, its 95 % interval, and the number of tests.
 
     Args:
         shares: pairs of a share (0..1) and the number of tests that have it.

@@ -1,8 +1,9 @@
-"""Two measurements of the same tests: how far they differ, and whether that is shown. Plain Python, pure.
+"""Two measurements of the same tests: how much they differ, and whether the difference is significant. Pure Python.
 
 A difference is "after minus before" of one pair. Pairs of one test (its repeats, or its metrics when they are pooled)
-form a cluster: they tell little that is new, so every error is computed over clusters. Whatever compares two columns or
-two runs goes through here: `PairedDifferences` or `PairedSample` for each row, then `decide` for all rows together.
+form a cluster: they add little new information, so every error is computed over clusters. Every comparison of two
+columns or two runs goes through here: `PairedDifferences` or `PairedSample` for each row, then `decide` for all rows
+together.
 """
 
 import math
@@ -19,17 +20,17 @@ from geval_cli.records import Delta
 from geval_cli.statistics.intervals import Interval, RunningMean, mean_interval, t_quantile, two_sided_p
 
 SIGNIFICANCE = 0.05
-"""A difference counts as shown when its adjusted p-value is at most this."""
+"""A difference is significant if its adjusted p-value is at most this."""
 _POWER = 0.8
 _CONFIDENCE = 1 - SIGNIFICANCE / 2
 _FEW_CLUSTERS = 10
-"""Below this many, p comes from all 2^G flips of signs: the t distribution needs more to be trusted."""
+"""Below this many clusters, p comes from all 2^G sign flips: the t distribution needs more to be reliable."""
 _DIFFERING = 4
-"""From so many clusters that differ on, their spread says something about those to come."""
+"""From this many clusters with a difference on, their spread says something about future ones."""
 _ROUNDING = 1e-12
 _BINARY = frozenset({0, 1})
 _NOISE = 1e-9
-"""Scores are computed with floats, and a difference below this is none."""
+"""Scores are computed with floats; a smaller difference than this counts as none."""
 _HALVINGS = 60
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -45,7 +46,7 @@ class DifferenceVerdict(StrEnum):
 
     @property
     def is_clear(self) -> bool:
-        """Return whether a difference was shown."""
+        """Return whether a difference was found."""
         return self in (DifferenceVerdict.BETTER, DifferenceVerdict.WORSE)
 
 
@@ -53,22 +54,22 @@ class PairedTest(Struct, frozen=True):
     """The comparison of paired values.
 
     Attributes:
-        n: pairs.
-        clusters: independent groups of pairs, usually tests.
+        n: the number of pairs.
+        clusters: the number of independent groups of pairs, usually tests.
         before: mean of the earlier values.
         after: mean of the later values.
         delta: mean difference, after minus before.
-        se: cluster-robust standard error of `delta`; None of fewer than two clusters.
-        freedom: degrees of freedom of `se`; clusters - 1 where all have equally many pairs.
-        interval: 95 % interval of `delta`, for values of 0..1 within -1..1; None as for `se`, where all differences are
-            equal, and where it would be all of -1..1.
-        p: two-sided p-value of "no difference"; 1 where all differences are 0.
-        sd: standard deviation of the differences; None of fewer than two pairs.
-        dz: `delta` in units of `sd`; None where that is 0.
-        differing: clusters with a difference that is not 0.
-        identical: every pair was declared the same thing measured twice, and all differences are 0.
-        in_range: all values lie in 0..1, so that no mean difference lies outside of -1..1.
-        flips: how many pairs fell from 1 to 0, and how many rose, where all values are 0 or 1 and every cluster is one
+        se: cluster-robust standard error of `delta`; None for fewer than two clusters.
+        freedom: degrees of freedom of `se`; clusters - 1 if all have equally many pairs.
+        interval: 95 % interval of `delta`, for values in 0..1 within -1..1; None where `se` is None, where all
+            differences are equal, and where it would be all of -1..1.
+        p: two-sided p-value of "no difference"; 1 if all differences are 0.
+        sd: standard deviation of the differences; None for fewer than two pairs.
+        dz: `delta` in units of `sd`; None if `sd` is 0 or None.
+        differing: the number of clusters with a difference other than 0.
+        identical: whether every pair was declared the same thing measured twice, and all differences are 0.
+        in_range: whether all values are in 0..1, so that no mean difference is outside -1..1.
+        flips: how many pairs fell from 1 to 0, and how many rose, if all values are 0 or 1 and every cluster is one
             pair; else None.
         figures: equal for comparisons of equal values by equal clusters.
     """
@@ -91,10 +92,10 @@ class PairedTest(Struct, frozen=True):
     figures: int
 
     def bounds(self, level: float) -> Interval | None:
-        """Return the one-sided lower and upper bound of `delta`, each wrong with a chance of `level`.
+        """Return the one-sided lower and upper bounds of `delta`, each wrong with a probability of `level`.
 
-        Those of zeros and ones are exact (`drop_limit`), those of scores on 0..1 are ends of `mean_interval`, and all
-        others are Student's t. None where nothing can be said.
+        For zeros and ones, they are exact (`drop_limit`); for scores in 0..1, they are the ends of `mean_interval`; all
+        others are Student's t. None if nothing can be said.
         """
         if self.flips is not None:
             broken, fixed = self.flips
@@ -109,7 +110,7 @@ class PairedTest(Struct, frozen=True):
         return self.delta - width, self.delta + width
 
     def margin_interval(self) -> Interval | None:
-        """Return the 90 % interval that two one-sided tests of 5 % hold against a margin."""
+        """Return the 90 % interval that two one-sided 5 % tests compare with a margin."""
         return self._scored_interval(1 - 2 * SIGNIFICANCE) if self.in_range else self.bounds(SIGNIFICANCE)
 
     def _scored_interval(self, level: float) -> Interval | None:
@@ -120,9 +121,9 @@ class PairedTest(Struct, frozen=True):
         )
 
     def detectable(self, level: float = SIGNIFICANCE) -> float | None:
-        """Return the smallest true difference that so many tests show with a chance of 80 % at `level`.
+        """Return the smallest true difference that this many tests detect with 80 % power at `level`.
 
-        None where the spread is not known, since too few clusters differ, where no so small p is possible, and above 1.
+        None if the spread is unknown because too few clusters differ, if p cannot be that small, or if it is above 1.
         """
         if not self.se or self.differing < _DIFFERING or self.clusters < least_clusters(level):
             return None
@@ -130,10 +131,10 @@ class PairedTest(Struct, frozen=True):
         return None if self.in_range and found > 1 else found
 
     def needed_tests(self, delta: float, level: float = SIGNIFICANCE) -> int | None:
-        """Return how many tests would show a true difference of `delta` with a chance of 80 % at `level`.
+        """Return how many tests would detect a true difference of `delta` with 80 % power at `level`.
 
-        None where the spread is not known, or `delta` is 0. The spread is that of whole tests, `se` times the root
-        of their number, which is `sd` when every test is one pair; so repeats within a test count for what they gave.
+        None if the spread is unknown, or if `delta` is 0. The spread is that of whole tests: `se` times the root of
+        their number, which is `sd` if every test is one pair. So repeats within a test count for what they contributed.
         """
         if not self.se or self.differing < _DIFFERING or abs(delta) < _NOISE:
             return None
@@ -142,7 +143,7 @@ class PairedTest(Struct, frozen=True):
         def wanted(tests: int) -> float:
             return detectable_quantile(tests - 1, level) ** 2 * variance * (1 - _ROUNDING)
 
-        # Fewer tests leave fewer degrees of freedom, and so take more tests: the freedom is that of the answer.
+        # Fewer tests have fewer degrees of freedom, which takes more tests: use the freedom of the answer itself.
         low, high = 1, max(2, math.ceil(variance))
         while high < wanted(high):
             low, high = high, 2 * high
@@ -155,9 +156,9 @@ class PairedTest(Struct, frozen=True):
 class PairedDifferences(Struct):
     """Pairs of values that come cluster by cluster and are not kept: memory does not grow with their number.
 
-    The standard error is CR2, which is right on average for clusters of any sizes, and the t-test on it has Bell and
-    McCaffrey's degrees of freedom: se^2 = sum over clusters of (sum of (d - mean))^2 / (1 - n_g / n) / n^2. Where all
-    clusters have equally many pairs that is the usual G / (G - 1) with G - 1 degrees of freedom.
+    The standard error is CR2, which is right on average for clusters of any size, and its t-test has Bell and
+    McCaffrey's degrees of freedom: se^2 = sum over clusters of (sum of (d - mean))^2 / (1 - n_g / n) / n^2. If all
+    clusters have equally many pairs, that is the usual G / (G - 1) with G - 1 degrees of freedom.
 
     Source: Bell and McCaffrey, "Bias reduction in standard errors for linear regression with multi-stage samples",
     2002.
@@ -167,11 +168,11 @@ class PairedDifferences(Struct):
     _spread: RunningMean = field(default_factory=RunningMean)
     _first: float | None = None
     _sizes: dict[int, list[float]] = field(default_factory=dict)
-    """By the number of pairs in a cluster: how many clusters, the sum of their sums, and of the squares of those."""
+    """By the number of pairs in a cluster: the number of clusters, the sum of their sums, and of the squared sums."""
     _first_sums: list[float] = field(default_factory=list)
     _cluster: int | None = None
     _open: list[float] = field(default_factory=lambda: [0, 0.0, 0.0])
-    """Of the cluster that is coming: pairs, the sum of the differences from the first one, that of their sizes."""
+    """For the current cluster: pairs, the sum of the differences minus the first one, and the sum of their sizes."""
     _clusters: int = 0
     _differing: int = 0
     _lowest: float = math.inf
@@ -187,13 +188,13 @@ class PairedDifferences(Struct):
         return self._spread.n
 
     def add(self, cluster: int, before: float, after: float, *, same: bool = False) -> None:
-        """Take in the next pair; those of one cluster come one after another.
+        """Add a pair; those of one cluster come one after another.
 
         Args:
-            cluster: number of the cluster, another one than that of the cluster before.
+            cluster: number of the cluster; different from that of the cluster before.
             before: the earlier value.
             after: the later value.
-            same: both values measure the very same thing, such as the same text by the same judge.
+            same: whether both values measure the very same thing, such as the same text by the same judge.
         """
         difference = after - before
         if abs(difference) < _NOISE:
@@ -238,7 +239,7 @@ class PairedDifferences(Struct):
         self._cluster = None
 
     def result(self) -> PairedTest | None:
-        """Return the comparison of all pairs so far; None of no pair."""
+        """Return the comparison of all pairs so far; None if there are none."""
         self._close()
         if self._first is None:
             return None
@@ -246,7 +247,7 @@ class PairedDifferences(Struct):
         centred = math.fsum(sums[1] for sums in self._sizes.values()) / n
         delta = self._first + centred
         varies = self._highest - self._lowest > _ROUNDING * max(abs(self._lowest), abs(self._highest))
-        # Differences that do not vary are equal but for rounding, which must not pass for a spread.
+        # Differences that do not vary are equal except for rounding, which must not count as a spread.
         se = (self._error(centred) if varies else 0.0) if clusters > 1 else None
         freedom = self._freedom() if clusters > 1 else 0.0
         sd = self._spread.deviation if varies else (0.0 if n > 1 else None)
@@ -278,7 +279,7 @@ class PairedDifferences(Struct):
         )
 
     def _error(self, mean: float) -> float:
-        """Return the standard error, of sums whose mean per pair is `mean`."""
+        """Return the standard error, for sums whose mean per pair is `mean`."""
         total = 0.0
         for size, (count, sums, squares) in self._sizes.items():
             spread = squares - 2 * size * mean * sums + count * (size * mean) ** 2
@@ -302,12 +303,12 @@ class PairedDifferences(Struct):
         if self._clusters < _FEW_CLUSTERS:
             return sign_flip_p(self._first_sums)
         if not se:
-            return float(2.0 ** (1 - self._clusters))  # the share of flips that keep all signs equal
+            return float(2.0 ** (1 - self._clusters))  # the share of sign flips that keep all signs equal
         return two_sided_p(delta / se, freedom)
 
 
 class PairedSample(Struct):
-    """The pairs of one row: few bytes each, so that clusters need not come one after another."""
+    """The pairs of one row, a few bytes each, so that clusters need not come one after another."""
 
     clusters: "array[int]" = field(default_factory=lambda: array("q"))
     before: "array[float]" = field(default_factory=lambda: array("d"))
@@ -315,14 +316,14 @@ class PairedSample(Struct):
     same: bool = True
 
     def add(self, cluster: int, values: tuple[float, float], *, same: bool) -> None:
-        """Take in a pair; `same` as in `PairedDifferences.add`."""
+        """Add a pair; `same` as in `PairedDifferences.add`."""
         self.clusters.append(cluster)
         self.before.append(values[0])
         self.after.append(values[1])
         self.same = self.same and same
 
     def test(self) -> PairedTest | None:
-        """Return the comparison of all pairs; None of no pair."""
+        """Return the comparison of all pairs; None if there are none."""
         differences = PairedDifferences()
         for place in sorted(range(len(self.clusters)), key=self.clusters.__getitem__):
             differences.add(self.clusters[place], self.before[place], self.after[place], same=self.same)
@@ -330,21 +331,21 @@ class PairedSample(Struct):
 
 
 class Margins(Struct, frozen=True):
-    """The largest differences that do not matter: one for all rows, and those of single rows by name."""
+    """The largest differences that do not matter: one for all rows, and others for single rows by name."""
 
     default: float | None = None
     by_name: Mapping[str, float] = {}
 
     def of(self, name: str) -> float | None:
-        """Return the margin of the pass rate (`pass_rate`), the `score` or a metric; None without one."""
+        """Return the margin of the pass rate (`pass_rate`), the `score` or a metric; None if there is none."""
         return self.by_name.get(name, self.default)
 
     @classmethod
     def read(cls, value: object) -> "Margins":
-        """Return the margins that a config gives: a number, or a mapping of names to numbers.
+        """Return the margins of a config: a number, or a mapping of names to numbers.
 
         Raises:
-            ValueError: it is neither, or a number is not between 0 and 1; the message says which.
+            ValueError: it is neither, or a number is not between 0 and 1; the message is its name, if any.
         """
         named = value if isinstance(value, Mapping) else {"": value}
         for name, margin in named.items():
@@ -355,15 +356,15 @@ class Margins(Struct, frozen=True):
         return cls(float(named[""]))  # type: ignore[arg-type]  # a number, as was checked
 
     def with_given(self, given: Sequence[str]) -> "Margins":
-        """Return the margins with those of `--margin`, each `0.05` for all rows or `METRIC=0.05`, in their place.
+        """Return the margins, overridden by those of `--margin`: each is `0.05` for all rows, or `METRIC=0.05`.
 
         Raises:
-            ValueError: one is no number between 0 and 1; the message is that text.
+            ValueError: one is not a number between 0 and 1; the message is its text.
         """
         default = self.default
         by_name = dict(self.by_name)
         for text in sorted(given, key=lambda text: "=" in text):
-            # A number alone replaces all that the config has
+            # A number alone replaces all margins of the config
             name, _, number = text.rpartition("=")
             try:
                 margin = float(number)
@@ -382,14 +383,14 @@ NO_MARGINS = Margins()
 
 
 class RowDecision(Struct, Generic[KeyT], frozen=True):
-    """The finding about one difference, given all that are looked at together.
+    """The finding about one difference, given all that are tested together.
 
     Attributes:
-        names: the rows that have these figures, the first of which stands for all.
+        names: the rows that have these figures; the first one stands for all.
         p: its p-value, adjusted for all differences.
-        level: the largest p-value, before it is adjusted, that would have been enough.
-        family: among how many differences the 5 % are still to be divided, which makes `level`.
-        margin: the largest difference that does not matter; None where every difference does.
+        level: the largest unadjusted p-value that would have been significant.
+        family: the number of differences among which the 5 % are still to be divided, which gives `level`.
+        margin: the largest difference that does not matter; None if every difference does.
     """
 
     test: PairedTest
@@ -402,15 +403,15 @@ class RowDecision(Struct, Generic[KeyT], frozen=True):
 
     @property
     def least_tests(self) -> int | None:
-        """Return the number of tests below which nothing can be shown at this level; None where there are as many."""
+        """Return the number of tests that it takes to show anything at this level; None if there are enough."""
         least = least_clusters(self.level)
         return least if self.test.clusters < least else None
 
     def as_delta(self, *, detect: float | None = None) -> Delta:
-        """Return the record of the difference.
+        """Return the difference as a record.
 
         Args:
-            detect: the true difference for which the number of tests is given; without it, the one that was found.
+            detect: the true difference for which the needed number of tests is given; None for the one that was found.
         """
         test = self.test
         wanted = test.delta if detect is None else detect
@@ -439,16 +440,16 @@ def decide(
     adjust: str = "holm",
     margin: Callable[[KeyT], float | None] = lambda _: None,
 ) -> list[RowDecision[KeyT]]:
-    """Return what is shown of each difference, in the order of `tests`.
+    """Return the finding about each difference, in the order of `tests`.
 
-    Rows of one group that have equal figures in every test are one, and are counted once: a suite with one metric would
-    pay three times for its pass rate, its score and its metric.
+    Rows of one group that have equal figures in every test count as one: otherwise, a suite with one metric would pay
+    three times for its pass rate, its score and its metric.
 
     Args:
         tests: the comparisons by the names of their rows.
-        group: the rows among which equal figures are looked for, such as those of one column.
-        adjust: a name of `ADJUSTMENTS`.
-        margin: the largest difference of a row that does not matter.
+        group: returns the group of a row, such as its column; equal figures are only looked for within a group.
+        adjust: a name in `ADJUSTMENTS`.
+        margin: returns the largest difference of a row that does not matter.
     """
     rows: dict[Hashable, list[KeyT]] = {}
     for name, test in tests.items():
@@ -461,7 +462,7 @@ def decide(
     found = []
     for index, (same, p) in enumerate(zip(names, adjusted, strict=True)):
         test = tests[same[0]]
-        # Holm divides by how many are not yet decided; Benjamini and Hochberg multiply by how many will be.
+        # Holm divides by the number not yet decided; Benjamini and Hochberg multiply by the number that will be.
         if adjust == "holm":
             family = len(names) - min(rank[index], decided)
             level = SIGNIFICANCE / family
@@ -490,7 +491,7 @@ def decide(
 def verdict_of(
     delta: float, adjusted_p: float, margin: float | None, margin_interval: Interval | None
 ) -> DifferenceVerdict:
-    """Return what is shown of a difference; with a margin, by its 90 % interval too."""
+    """Return the finding about a difference; with a margin, its 90 % interval counts too."""
     is_shown = adjusted_p <= SIGNIFICANCE and delta != 0
     if margin is not None:
         low, high = margin_interval or (-math.inf, math.inf)
@@ -503,22 +504,22 @@ def verdict_of(
 
 
 def detectable_quantile(freedom: float, level: float = SIGNIFICANCE) -> float:
-    """Return by how many standard errors a difference must exceed 0 to be shown with a chance of 80 %."""
+    """Return by how many standard errors a true difference must exceed 0 to be detected with 80 % power."""
     return t_quantile(1 - level / 2, freedom) + t_quantile(_POWER, freedom)
 
 
 def least_clusters(level: float) -> int:
-    """Return how many clusters it takes so that flips of signs can give a p-value of at most `level`."""
+    """Return from how many clusters on a p-value of at most `level` is possible."""
     return min(_FEW_CLUSTERS, math.ceil(1 - math.log2(level) - _ROUNDING))
 
 
 def drop_limit(broken: int, fixed: int, n: int, level: float) -> float:
-    """Return the upper limit of the share of tests that break less that of those fixed, of n pairs of 0 and 1.
+    """Return the upper limit of the share of tests that break minus the share of those fixed, of n pairs of 0 and 1.
 
-    It is below the true one with a chance of at most `level`, for any n and any shares (`benchmarks simulations`), and
-    never lower where more broke or fewer were fixed. Without fixed tests it is Clopper and Pearson's limit of the share
-    that breaks. With some it is Tango's score limit as if one more test had broken, without which it would be too low
-    in up to 6 % of samples instead of 5 %; or Clopper and Pearson's where that is lower.
+    It is below the true one with a probability of at most `level`, for any n and any shares (`benchmarks simulations`),
+    and never lower if more broke or fewer were fixed. Without fixed tests, it is Clopper and Pearson's limit of the
+    share that breaks. With some, it is Tango's score limit as if one more test had broken, without which it would be
+    too low in up to 6 % of samples instead of 5 %; or Clopper and Pearson's if that is lower.
 
     Sources: Clopper and Pearson, "The use of confidence or fiducial limits", 1934; Tango, "Equivalence test and
     confidence interval for the difference in proportions for the paired-sample design", 1998.
@@ -532,7 +533,7 @@ def drop_limit(broken: int, fixed: int, n: int, level: float) -> float:
 
 
 def _tango(broken: int, fixed: int, n: int, drop: float) -> float:
-    """Return the score statistic of a true `drop`: standard errors by which the observed one is larger."""
+    """Return the score statistic of a true `drop`: by how many standard errors the observed drop is larger."""
     linear = (2 * n - broken + fixed) * drop - broken - fixed
     root = linear**2 + 8 * n * fixed * drop * (1 - drop)
     share = (math.sqrt(max(root, 0.0)) - linear) / (
@@ -544,8 +545,10 @@ def _tango(broken: int, fixed: int, n: int, drop: float) -> float:
 
 
 def _binomial_tail(successes: int, n: int, share: float) -> float:
-    """Return P(X <= successes) of n throws that each succeed with a chance of `share`, between 0 and 1."""
-    if successes >= n * share:  # the other tail is the small one, whose first term is not lost to rounding
+    """Return P(X <= successes) for n trials that each succeed with a probability of `share`, between 0 and 1."""
+    if (
+        successes >= n * share
+    ):  # the other tail is the smaller one, and its first term is not lost to rounding
         return 1.0 - (_binomial_tail(n - successes - 1, n, 1 - share) if successes < n else 0.0)
     log = math.lgamma(n + 1) - math.lgamma(successes + 1) - math.lgamma(n - successes + 1)
     term = total = math.exp(log + successes * math.log(share) + (n - successes) * math.log1p(-share))
@@ -558,7 +561,7 @@ def _binomial_tail(successes: int, n: int, share: float) -> float:
 
 
 def _solved(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a function that falls from above 0 crosses it, between `low` and `high`."""
+    """Return where a decreasing function that is positive at `low` crosses 0, between `low` and `high`."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) > 0 else (low, middle)
@@ -566,14 +569,14 @@ def _solved(function: Callable[[float], float], low: float, high: float) -> floa
 
 
 def sign_flip_p(sums: Sequence[float]) -> float:
-    """Return the exact two-sided p-value that the sums of clusters are symmetric around 0.
+    """Return the exact two-sided p-value of the hypothesis that the sums of clusters are symmetric around 0.
 
-    All 2^G assignments of signs are gone through, so it is for few clusters. Source: Fisher, "The Design of
+    All 2^G assignments of signs are enumerated, so it is for few clusters. Source: Fisher, "The Design of
     Experiments", 1935.
     """
     if not sums:
         return 1.0
-    # Half of the assignments suffice: the others mirror them.
+    # Half of the assignments are enough: the others mirror them.
     first, *others = sums
     limit = abs(math.fsum(sums)) - _ROUNDING * math.fsum(map(abs, sums))
     flips = product((1.0, -1.0), repeat=len(others))
@@ -585,7 +588,7 @@ def sign_flip_p(sums: Sequence[float]) -> float:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted so that any false finding among them has a chance of at most the level; same order.
+    """Return p-values adjusted so that the chance of any false finding is at most the level; same order.
 
     Source: Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """
@@ -597,7 +600,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def benjamini_hochberg(values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted so that at most that share of the findings is expected to be false; same order.
+    """Return p-values adjusted so that the expected share of false findings is at most the level; same order.
 
     Source: Benjamini and Hochberg, "Controlling the false discovery rate", 1995.
     """
@@ -611,4 +614,4 @@ def benjamini_hochberg(values: Sequence[float]) -> list[float]:
 
 
 ADJUSTMENTS: Mapping[str, Callable[[Sequence[float]], list[float]]] = {"holm": holm, "bh": benjamini_hochberg}
-"""The ways to adjust p-values, by their names."""
+"""The ways to adjust p-values, by name."""
