@@ -169,8 +169,7 @@ class ResultsReader:
                 # Each test is before its first result; the last ones are kept
                 told: dict[int, AskedTest] = {}
                 for number, line in enumerate(map(bytes.strip, file), 1):
-                    if _TEST_LINE.match(line):
-                        test = self._test(line, number)
+                    if _TEST_LINE.match(line) and (test := self._test(line, number)) is not None:
                         if len(told) >= _TESTS_KEPT:
                             del told[next(iter(told))]
                         told[test.index] = test
@@ -188,9 +187,11 @@ class ResultsReader:
                 }
                 yield from (ResultsRow(encode_json(item), asked_tests.get) for item in whole["results"])
 
-    def _test(self, line: bytes, number: int) -> AskedTest:
+    def _test(self, line: bytes, number: int) -> AskedTest | None:
+        """Return the test that a line holds; None for a result that begins with its test."""
         try:
-            return asked_test_from_json(decode_json(line)["test"])
+            found = decode_json(line)
+            return asked_test_from_json(found["test"]) if len(found) == 1 else None
         except (ValueError, TypeError) as error:
             where = Location(str(self.path), number, 1, length=0)
             raise ConfigError(

@@ -84,6 +84,9 @@ def test_lines_that_another_tool_wrote_anew_are_the_results_and_their_tests(
     found, own = (read_results_file(tmp_path / name) for name in ("b.jsonl", "a.jsonl"))
 
     assert shown(found) == shown(own)
+    inline = [{**lines[0], **lines[1]}, *lines[2:]]  # a result that begins with its test
+    (tmp_path / "c.jsonl").write_text("\n".join(json.dumps(line, **rewritten) for line in inline))
+    assert shown(read_results_file(tmp_path / "c.jsonl")) == shown(own)
     asked = next(iter(found.results())).asked
     assert asked is not None
     assert asked.input == "the input"
