@@ -1,13 +1,13 @@
-"""geval: run prompts against models and have every answer checked, first of all by G-Eval.
+"""geval: run prompts against models and check every answer, above all with G-Eval.
 
-The names of the library are imported on first use, so that the command line does not pay for them.
+The names of the library are imported on first use, which keeps the command line fast.
 """
 
 from importlib import import_module
 
 from geval_cli.version import __version__
 
-TYPE_CHECKING = False  # as in `typing`, the import of which is a quarter of what is before the first Ctrl-C
+TYPE_CHECKING = False  # as in `typing`, whose import takes a quarter of the time before Ctrl-C works
 if TYPE_CHECKING:
     from geval_cli.errors import ApiError, ConfigError, GevalError, JudgeError, MissingParamsError, UsageError
     from geval_cli.extras import trust

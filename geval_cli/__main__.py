@@ -1,4 +1,4 @@
-"""`python -m geval_cli` is `geval`."""
+"""Run `geval` for `python -m geval_cli`."""
 
 from geval_cli.cli.main import geval
 

@@ -1,36 +1,36 @@
-"""Every exception of the product, where a problem is in a file, and the exit codes.
+"""Every exception of geval, the positions of problems in files, and the exit codes.
 
     GevalError(message, hint, location)
-    ├─ ConfigError(problems)            the suite is not valid; carries every problem at once
-    ├─ UsageError(problems)             somebody asks for something that cannot be done
+    ├─ ConfigError(problems)            the suite is not valid; holds every problem
+    ├─ UsageError(problems)             the user's request cannot be carried out
     ├─ TemplateError(missing, known)    a template names something that does not exist
     ├─ ProviderError(provider_id, ...)  a model endpoint could not answer
     │  ├─ ProviderAuthError             key missing, refused, or out of quota: never retried
     │  ├─ ProviderRateLimitError        too many requests; may say how long to wait
     │  ├─ ProviderTimeoutError          no answer within the time limit
     │  ├─ ProviderUnavailableError      network trouble or a 5xx
-    │  ├─ OfflineError                  the cache has no answer, and nobody may be asked
+    │  ├─ OfflineError                  the cache has no answer, and no model may be called
     │  ├─ ProviderRequestError          the request was refused (4xx) and would be again
     │  │  └─ UnsupportedParameterError  ... because of one parameter, which is named
     │  └─ ProviderResponseError         a 2xx whose body cannot be read
-    │     └─ ProviderShapeError         ... or can be, but holds no answer where one is expected
-    ├─ UndoneError                      what needs the answer stays undone for now, and is no error of its own
-    │  ├─ BudgetError                   the run may spend no more, so a request was not sent
-    │  ├─ StoppedError                  the run was asked to stop, so nothing more is sent
+    │     └─ ProviderShapeError         ... or can be, but has no answer where one is expected
+    ├─ UndoneError                      what needs the answer is left undone for now, without an error
+    │  ├─ BudgetError                   the run has reached its budget, so a request was not sent
+    │  ├─ StoppedError                  the run was told to stop, so no more requests are sent
     │  └─ PendingError                  the answer comes with a provider's batch, in hours
-    ├─ ApiError(status, body)           what a user of the library sees of a ProviderError
+    ├─ ApiError(status, body)           a ProviderError as a user of the library sees it
     ├─ MissingParamsError(params)       a metric needs parameters that the test case lacks
     ├─ JudgeError(raw_text)             the judge answered, but gave no verdict
     │  ├─ JudgeParseError               no score can be read from the reply
-    │  └─ JudgeRangeError               the rating lies outside the score range
+    │  └─ JudgeRangeError               the rating is outside the score range
     ├─ CheckTimeoutError                a check took too long on one output
-    ├─ ModelFetchError(model)           a local model cannot be had
-    ├─ CodeFailedError(detail)          code that the config names raised, took too long, or gave back nonsense
+    ├─ ModelFetchError(model)           a local model cannot be fetched
+    ├─ CodeFailedError(detail)          code that the config names raised, took too long, or returned nonsense
     ├─ StoreError(path)                 the database cannot be read or written
     ├─ OutputError(path)                a results file cannot be written
-    └─ MachineLimitError                memory, files, threads or space on a disk have run out
+    └─ MachineLimitError                memory, files, threads or disk space have run out
 
-Low layers raise; `engine/case.py` turns errors into values, `cli/` turns them into exit codes.
+Lower layers raise; `engine/case.py` turns errors into values, and `cli/` turns them into exit codes.
 """
 
 import errno
@@ -54,12 +54,12 @@ class ExitCode(IntEnum):
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM, once what was under way has ended: whoever cleans up after Ctrl-C does so after this."""
+    """SIGTERM, raised after work in progress has ended; code that cleans up after Ctrl-C handles it too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in a text file. `line` and `column` count from 1; `length` is the caret's width in characters."""
+    """A position in a text file; `line` and `column` count from 1, and `length` is the caret's width in characters."""
 
     file: str
     line: int
@@ -72,7 +72,7 @@ class Location:
 
 
 class Severity(StrEnum):
-    """Errors stop a run before anything is sent; warnings do not."""
+    """The severity of a problem: errors stop a run before any request is sent, warnings do not."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -80,9 +80,9 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a config: what, where, and what to do about it.
+    """One problem in a config: what, where, and what to do about it.
 
-    `hint` is short and is beside the caret; `notes` are further lines below it.
+    `hint` is short and shown next to the caret; `notes` are further lines below it.
     """
 
     message: str
@@ -93,21 +93,21 @@ class Problem:
 
     def __post_init__(self) -> None:
         location: Any = self.location
-        if location is not None and not isinstance(location, Location):  # a plugin's `self.place`
+        if location is not None and not isinstance(location, Location):  # a plugin passes `self.place`
             object.__setattr__(self, "location", location.value())
 
 
 @dataclass(frozen=True, slots=True)
 class MissingKey(Problem):
-    """An API key that a provider needs; `variable` is the environment variable it would be in."""
+    """A missing API key of a provider; `variable` is the environment variable for it."""
 
     variable: str = ""
 
 
 class GevalError(Exception):
-    """Base of all errors that geval raises on purpose. `hint` says what to do next.
+    """The base of all errors that geval raises on purpose; `hint` says what to do next.
 
-    `usage` is what the requests took that led to it, where a program asked for one verdict; None elsewhere.
+    `usage` is the usage of the requests that led to it, if a program asked for a single verdict; otherwise None.
     """
 
     exit_code = ExitCode.NOT_JUDGED
@@ -117,14 +117,14 @@ class GevalError(Exception):
     def __init__(self, message: str, *, hint: str = "", location: Location | None = None) -> None:
         super().__init__(message)
         if hint:
-            self.add_note(hint)  # so that tracebacks, too, say what to do next
+            self.add_note(hint)  # so that tracebacks also say what to do next
         self.message = message
         self.hint = hint
         self.location = location
 
 
 class ConfigError(GevalError):
-    """The suite is not valid. `problems` holds all of them, in the order of the file."""
+    """The suite is not valid; `problems` holds every problem, in the order of the file."""
 
     exit_code = ExitCode.USAGE
 
@@ -135,7 +135,7 @@ class ConfigError(GevalError):
 
 
 class UsageError(GevalError):
-    """Somebody asks for something that cannot be done. `problems` holds every reason, when there are several."""
+    """A request by the user cannot be carried out; `problems` holds every reason if there are several."""
 
     exit_code = ExitCode.USAGE
 
@@ -152,14 +152,14 @@ class UsageError(GevalError):
 
     @classmethod
     def of(cls, what: str, problems: Sequence[Problem]) -> "UsageError":
-        """Return an error that lists all of at least one `problems` that `what` has, hints included."""
+        """Return an error about `what` that lists all `problems`, with their hints; there must be at least one."""
         lines = [f"{item.message} ({item.hint})" if item.hint else item.message for item in problems]
         text = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n- {line}" for line in lines)
         return cls(f"{what}:{text}", problems=problems)
 
 
 class TemplateError(GevalError):
-    """A template is broken or names something undefined. `missing` is the name, `known` those that exist."""
+    """A template is broken or names something undefined; `missing` is that name, `known` are the existing ones."""
 
     exit_code = ExitCode.USAGE
 
@@ -172,8 +172,8 @@ class TemplateError(GevalError):
 class ProviderError(GevalError):
     """A model endpoint could not answer.
 
-    `is_retryable` is what the retry layer asks; `request_id` is what the vendor finds the request by, if it said so.
-    `cost_usd`, `input_tokens` and `output_tokens` are what the request took all the same, if the reply says so.
+    `is_retryable` tells the retry layer whether to retry; `request_id` is the vendor's id of the request, if known.
+    `cost_usd`, `input_tokens` and `output_tokens` are what the request used all the same, if the reply says so.
     """
 
     is_retryable = False
@@ -199,17 +199,17 @@ class ProviderError(GevalError):
         self.body = body
 
     def remark(self, text: str) -> None:
-        """Add to the message what was done about the error: how often the model was asked, how long was waited."""
+        """Add to the message what was done about the error: how often the request was retried, how long it took."""
         self.message = f"{self.message} ({text})"
         self.args = (self.message,)
 
 
 class ProviderSettledError(ProviderError):
-    """The provider refuses whatever it is sent: it is called no more."""
+    """The provider refuses every request, so it is not called again."""
 
 
 class ProviderAuthError(ProviderSettledError):
-    """The key is missing or refused, or its quota is used up. Asking again cannot help."""
+    """The key is missing or refused, or its quota is used up; retrying cannot help."""
 
 
 class UnknownModelError(ProviderSettledError):
@@ -217,7 +217,7 @@ class UnknownModelError(ProviderSettledError):
 
 
 class ProviderRateLimitError(ProviderError):
-    """Too many requests. `retry_after_s` is the wait that the server asks for, if any."""
+    """There were too many requests; `retry_after_s` is the wait that the server asks for, if any."""
 
     is_retryable = True
 
@@ -235,7 +235,7 @@ class ProviderRateLimitError(ProviderError):
 
 
 class ProviderTimeoutError(ProviderError):
-    """No complete answer within the time limit."""
+    """There was no complete answer within the time limit."""
 
     is_retryable = True
 
@@ -243,7 +243,7 @@ class ProviderTimeoutError(ProviderError):
 class ProviderUnavailableError(ProviderError):
     """The server cannot be reached, closed the connection, or answered with a 5xx.
 
-    `has_begun` says that an answer had begun, which is paid for though its end is missing.
+    `has_begun` says whether an answer had begun, which is paid for even though its end is missing.
     """
 
     is_retryable = True
@@ -253,15 +253,15 @@ class ProviderUnavailableError(ProviderError):
 
 
 class OfflineError(ProviderError):
-    """Only the cache may answer, and it has no answer; nothing was sent."""
+    """Only the cache may answer, and it has no answer; no request was sent."""
 
 
 class ProviderRequestError(ProviderError):
-    """The server understood and refused; the same request would be refused again."""
+    """The server understood the request and refused it, and would refuse it again."""
 
 
 class UnsupportedParameterError(ProviderRequestError):
-    """The server refused one named request parameter (for example `temperature` or `logprobs`)."""
+    """The server refused one request parameter, named in `parameter` (for example `temperature` or `logprobs`)."""
 
     def __init__(self, message: str, *, parameter: str, provider_id: str, status: int, body: str) -> None:
         super().__init__(message, provider_id=provider_id, status=status, body=body)
@@ -269,37 +269,37 @@ class UnsupportedParameterError(ProviderRequestError):
 
 
 class ProviderResponseError(ProviderError):
-    """A successful status with a body that is not what the protocol promises."""
+    """The status is a success, but the body is not what the protocol promises."""
 
     is_retryable = True
 
 
 class ProviderShapeError(ProviderResponseError):
-    """An answer of a shape that follows from the config or the user's code: the next one would have it too."""
+    """An answer has the wrong shape because of the config or the user's code, so the next one would have it too."""
 
     is_retryable = False
 
 
 class UndoneError(GevalError):
-    """There is no answer for now, and that is nobody's fault: what needs it stays undone, without a result."""
+    """There is no answer for now, which is not a failure: what needs it is left undone, without a result."""
 
 
 class BudgetError(UndoneError):
-    """A run has taken the money or the requests that it may take; what it would have asked stays undone."""
+    """The run has reached its limit of cost or requests, so what needs this request is left undone."""
 
 
 class StoppedError(UndoneError):
-    """The run was asked to stop, so nothing more is sent."""
+    """The run was told to stop, so no more requests are sent."""
 
 
 class PendingError(UndoneError):
-    """The question waits for a provider's batch; whoever asks it again once that has ended is answered."""
+    """The request waits for a provider's batch; the same request is answered once the batch has ended."""
 
 
 class ApiError(GevalError):
-    """A model endpoint could not answer a user of the library; the ProviderError behind it is its `__cause__`.
+    """A model endpoint could not answer a user of the library; the original ProviderError is its `__cause__`.
 
-    `status` is the HTTP status, None when no answer came; `body` an excerpt of the answer without keys.
+    `status` is the HTTP status, or None if no answer came; `body` is an excerpt of the answer without keys.
     """
 
     def __init__(self, message: str, *, status: int | None, body: str, hint: str = "") -> None:
@@ -309,7 +309,7 @@ class ApiError(GevalError):
 
 
 class MissingParamsError(GevalError):
-    """A metric's `evaluation_params` name what the test case does not have."""
+    """A metric's `evaluation_params` name something that the test case does not have."""
 
     exit_code = ExitCode.USAGE
 
@@ -320,12 +320,12 @@ class MissingParamsError(GevalError):
         super().__init__(f"the test case lacks {names}", hint=hint, location=location)
 
     def __reduce__(self) -> tuple[type["MissingParamsError"], tuple[tuple[str, ...]], dict[str, object]]:
-        # Else a copy would be made with the message in the place of the names.
+        # By default, a copy would be constructed with the message instead of the names.
         return type(self), (self.params,), self.__dict__
 
 
 class JudgeError(GevalError):
-    """The judge answered, but no verdict can be taken from it. `raw_text` is the reply as it came."""
+    """The judge answered, but no verdict could be read; `raw_text` is the unchanged reply."""
 
     def __init__(self, message: str, *, raw_text: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -333,15 +333,15 @@ class JudgeError(GevalError):
 
 
 class JudgeParseError(JudgeError):
-    """No score (or no steps) can be read from the reply."""
+    """No score (or no steps) could be read from the reply."""
 
 
 class JudgeRangeError(JudgeError):
-    """The rating lies outside the score range. It is not clamped: a clamp would hide a judge that ignores its scale."""
+    """The rating is outside the score range; it is not clamped, as that would hide a judge that ignores its scale."""
 
 
 class ModelFetchError(GevalError):
-    """A local model's file could not be fetched, or is not what it should be. `model` is its short name."""
+    """A local model's file could not be fetched, or is not as expected; `model` is its short name."""
 
     def __init__(self, message: str, *, model: str, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -349,15 +349,15 @@ class ModelFetchError(GevalError):
 
 
 class CheckTimeoutError(GevalError):
-    """A check took too long on one output, so nothing can be said about it."""
+    """A check took too long on one output, so it has no verdict."""
 
 
 class UnjudgeableError(GevalError):
-    """An assertion needs something that this output does not come with: a price, token probabilities, tools."""
+    """An assertion needs something that this output does not have: a price, token probabilities, tools."""
 
 
 class CodeFailedError(GevalError):
-    """Code that the config names raised, took too long, or gave back nonsense. `detail` is its traceback, if any."""
+    """Code that the config names raised, took too long, or returned nonsense; `detail` is its traceback, if any."""
 
     def __init__(self, message: str, *, detail: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -365,7 +365,7 @@ class CodeFailedError(GevalError):
 
 
 class StoreError(GevalError):
-    """The database cannot be read or written. `path` names it."""
+    """The database at `path` cannot be read or written."""
 
     def __init__(self, message: str, *, path: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -373,7 +373,7 @@ class StoreError(GevalError):
 
 
 class OutputError(GevalError):
-    """A results file cannot be written. `path` names it; the results themselves are still in the store."""
+    """The results file at `path` cannot be written; the results themselves are still in the store."""
 
     def __init__(self, message: str, *, path: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -381,11 +381,11 @@ class OutputError(GevalError):
 
 
 class MachineLimitError(GevalError):
-    """The machine, or what it allows this process, has run out of something."""
+    """The machine, or this process's limit on it, has run out of a resource."""
 
     @classmethod
     def of(cls, error: BaseException) -> "MachineLimitError | None":
-        """Return what ran out, by an error of Python or of what caused it; None where that is not the reason."""
+        """Return which resource ran out, from a Python error or its causes; None if it has another reason."""
         found: BaseException | None = error
         while found is not None:
             text = str(found)

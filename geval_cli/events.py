@@ -1,4 +1,4 @@
-"""Define the events of a run. Progress, store and reports listen to them; none of these is known here."""
+"""The events of a run. Progress, store and reports listen to them, but this module knows none of them."""
 
 from collections.abc import Mapping
 
@@ -19,19 +19,19 @@ from geval_cli.records import (
 
 
 class RunStarted(Struct, frozen=True):
-    """The suite is valid and work begins. `total` is the number of cases."""
+    """The suite is valid and work begins; `total` is the number of cases."""
 
     run: RunRecord
     total: int
 
 
 class ModelCalled(Struct, frozen=True):
-    """A model answered (or the cache did, or it failed for good: then `failed`).
+    """A model or the cache answered or, if `failed`, the call failed for good.
 
     Attributes:
-        dropped: parameters that were left out because the server does not take them.
-        call: the number of the call within its run, by which its requests are found.
-        duration_ms: how long whoever asked had to wait, pauses and repetitions included.
+        dropped: parameters that were left out because the server does not accept them.
+        call: the number of the call within its run, which links its requests to it.
+        duration_ms: how long the caller had to wait, including pauses and retries.
     """
 
     role: Role
@@ -44,25 +44,25 @@ class ModelCalled(Struct, frozen=True):
 
 
 class CaseStarted(Struct, frozen=True):
-    """Work on a case begins; emitted only on demand. `started_at` is seconds since 1970."""
+    """Work on a case begins; emitted only on demand; `started_at` is in seconds since 1970."""
 
     case: str
     started_at: float
 
 
 class RequestDetail(Struct, frozen=True):
-    """Facts about a request that traces show and the log of requests does not.
+    """Facts about a request that traces show, but the request log does not.
 
     Attributes:
-        case: the case for which it was sent first; None outside of a case.
-        model: as the request names it.
-        response_model: as the answer names it.
-        response_id: what the API calls its answer.
-        settings: the parameters of the config and the request, as they are written there.
-        endpoint: the address, without secrets; empty for what has none.
-        is_shaped: whether JSON was asked for.
+        case: the case that sent it first; None outside of a case.
+        model: as named in the request.
+        response_model: as named in the answer.
+        response_id: the API's id of its answer.
+        settings: the parameters of the config and the request, as written there.
+        endpoint: the address without secrets; empty if there is none.
+        is_shaped: whether JSON was requested.
         cache_read_tokens, cache_write_tokens: of the vendor's prompt cache.
-        messages, choices: what was asked and answered; empty unless they are wanted.
+        messages, choices: the content of request and answer; empty unless it is wanted.
     """
 
     case: str | None
@@ -70,7 +70,7 @@ class RequestDetail(Struct, frozen=True):
     purpose: Purpose
     response_model: str | None = None
     response_id: str | None = None
-    settings: Mapping[str, JsonValue] = {}  # msgspec copies it
+    settings: Mapping[str, JsonValue] = {}  # msgspec copies it for each instance
     endpoint: str = ""
     is_shaped: bool = False
     cache_read_tokens: int = 0
@@ -80,17 +80,17 @@ class RequestDetail(Struct, frozen=True):
 
 
 class RequestEnded(Struct, frozen=True):
-    """A request was sent and answered, or failed; emitted only on demand. Holds no prompt and no key.
+    """A request was sent and answered, or failed; emitted only on demand; has no prompt and no key.
 
     Attributes:
         call: the number of the `ModelCalled` that it belongs to; one call may need several requests.
-        attempt: counts from 1; repetitions of one request have one call.
-        answers: how many were asked for.
+        attempt: counts from 1; the retries of a request belong to the same call.
+        answers: how many answers were requested.
         started_at: seconds since 1970.
-        status: of the HTTP answer, where an error says it.
-        request_id: by which the vendor finds it.
-        finish_reasons: one for each answer that came.
-        detail: more about it, where traces are written.
+        status: the HTTP status, if an error has one.
+        request_id: the vendor's id of the request.
+        finish_reasons: one for each answer received.
+        detail: further facts, if traces are written.
     """
 
     call: int
@@ -109,18 +109,18 @@ class RequestEnded(Struct, frozen=True):
 
 
 class Noticed(Struct, frozen=True):
-    """Something that the user should know once and that is no error: a fallback, a parameter left out, a pause."""
+    """Something that the user should be told once, but not an error: a fallback, a dropped parameter, a pause."""
 
     message: str
 
 
 class BatchesAdvanced(Struct, frozen=True):
-    """The batches at providers that a run waits for, of one role.
+    """The progress of the provider batches of one role that a run waits for.
 
     Attributes:
-        number: the first one that has not ended, of `batches`, counted from 1.
-        answered: of `requests` in all of them.
-        expires_in_s: until the first of them ends unanswered; None when the provider does not say.
+        number: the number, from 1, of the first of `batches` that has not ended.
+        answered: how many of the `requests` in all batches are answered.
+        expires_in_s: time until the first of them expires; None if the provider does not say.
     """
 
     role: Role
@@ -138,7 +138,7 @@ class CaseFinished(Struct, frozen=True):
 
 
 class RunFinished(Struct, frozen=True):
-    """The run is over; `run.status` says how."""
+    """The run has ended; `run.status` says how."""
 
     run: RunRecord
     summary: RunSummary

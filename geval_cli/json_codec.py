@@ -1,6 +1,6 @@
-"""JSON where there is much of it: as fast as msgspec is, and as lenient as the standard library.
+"""JSON for large amounts of data: as fast as msgspec, and as lenient as the standard library.
 
-What msgspec refuses and `json` does not (halves of surrogate pairs, NaN, whole numbers of any size) is left to `json`.
+What msgspec refuses and `json` does not (unpaired surrogates, NaN, integers of any size) is left to `json`.
 """
 
 import json
@@ -11,12 +11,12 @@ import msgspec
 
 
 def encode_json(value: Any) -> bytes:
-    """`value` as compact JSON in UTF-8. Records become objects by their fields, enums their values.
+    """Return `value` as compact JSON in UTF-8; records become objects, enums their values.
 
-    Halves of surrogate pairs, which no UTF-8 can hold, are written as escapes.
+    Unpaired surrogates, which UTF-8 cannot encode, are written as escapes.
 
     Raises:
-        TypeError: there is something in it that has no JSON form.
+        TypeError: a part of it has no JSON form.
     """
     try:
         return _ENCODER.encode(value)
@@ -28,7 +28,7 @@ def decode_json(text: str | bytes) -> Any:
     """Parse `text`.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     try:
         return _decoded(text)
@@ -37,7 +37,7 @@ def decode_json(text: str | bytes) -> Any:
 
 
 def data_in(value: Any) -> Any:
-    """Return what a text spells that is a JSON list or object, as APIs write arguments; any other value as it is."""
+    """Return the list or object in a JSON text, as APIs write arguments; any other value unchanged."""
     if isinstance(value, str) and value[:1] in {"[", "{"}:
         try:
             return decode_json(value)
@@ -54,7 +54,7 @@ def _decoded(text: str | bytes) -> Any:
 
 
 def _plain(value: object) -> object:
-    """Convert one level of a value that an encoder cannot write: a mapping that is no dict, or a record."""
+    """Convert one level of a value that the encoders do not support: a mapping that is not a dict, or a record."""
     if isinstance(value, Mapping):
         return {str(key): item for key, item in value.items()}
     if isinstance(value, msgspec.Struct):

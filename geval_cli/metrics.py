@@ -1,4 +1,4 @@
-"""The metrics of results: scores by name, and the name of a g-eval that was given none."""
+"""The metrics of results: scores by name, and the default name of a g-eval."""
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ _LONGEST = 40
 _NAMES_KEPT = 1024
 _NAMELESS = "g-eval"
 _TAKEN = {"latency": "latency-score"}
-"""Names that mean something else in a gate, where `latency.mean` is that of the run, and the ones used instead."""
+"""Names with another meaning in gates, where `latency.mean` is the run's latency, and their replacements."""
 WORST_FIRST = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
 _ASCII_WORD = compile_later(r"[a-z0-9]+")
 _APOSTROPHE = compile_later(r"(?<=\w)['\u2019](?=\w)")
@@ -20,9 +20,9 @@ _APOSTROPHE = compile_later(r"(?<=\w)['\u2019](?=\w)")
 def default_metric(
     criteria: str | Sequence[str] | None, steps: Sequence[str] | None, *, is_negated: bool = False
 ) -> str:
-    """Return the name made from the criteria as written, else from the first evaluation step.
+    """Return a name made from the criteria as written, or else from the first evaluation step.
 
-    The scores of a negated assertion say the opposite of its criteria, so `not-` is before their name.
+    The scores of a negated assertion mean the opposite of its criteria, so its name begins with `not-`.
     """
     texts = (criteria,) if isinstance(criteria, str) else tuple(criteria or ())
     name = _first_words(" ".join(texts)) or _first_words(next(iter(steps or ()), "")) or _NAMELESS
@@ -31,7 +31,7 @@ def default_metric(
 
 @lru_cache(maxsize=_NAMES_KEPT)
 def _first_words(text: str) -> str:
-    """Return as many words as fit, in lower case, with hyphens between them; "" of a text without words."""
+    """Return the first words of a text, as many as fit, in lower case with hyphens; "" for a text without words."""
     words = _words(text)
     if not words:
         return ""
@@ -44,18 +44,18 @@ def _first_words(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Return the runs of letters and digits of any script, with the marks that belong to them."""
+    """Return the runs of letters and digits of any script, including combining marks."""
     lower = unicodedata.normalize("NFC", _APOSTROPHE.sub("", text).lower())
-    if lower.isascii():  # ten times as fast, and every criterion of its own comes by here
+    if lower.isascii():  # ten times as fast, and needed for every distinct criterion
         return _ASCII_WORD.findall(lower)
     return "".join(char if unicodedata.category(char)[0] in "LMN" else " " for char in lower).split()
 
 
 def named_scores(assertions: Iterable[AssertionResult]) -> dict[str, float]:
-    """Return the weighted mean score of each metric within one case; members of a set count with its weight too.
+    """Return the weighted mean score of each metric in one case; a set's weight multiplies those of its members.
 
-    A metric that only assertions with weight 0 have is their plain mean. Parts of an assertion do not count for its
-    own metric once more.
+    If all assertions of a metric have weight 0, it is their plain mean. Nested assertions do not count again for a
+    metric that the assertion around them has already counted for.
     """
     by_metric: dict[str, list[tuple[float, float]]] = {}
     for metric, weight, score in _measured(assertions):
@@ -70,7 +70,7 @@ def named_scores(assertions: Iterable[AssertionResult]) -> dict[str, float]:
 def _measured(
     assertions: Iterable[AssertionResult], weight: float = 1.0, outer: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield metric, weight and score of every result that has them; `outer` are metrics that are counted already."""
+    """Yield metric, weight and score of every result that has them; metrics in `outer` are already counted."""
     for result in assertions:
         own = frozenset() if result.metric is None else frozenset({result.metric})
         counted = result.score is not None
@@ -80,10 +80,9 @@ def _measured(
 
 
 def metric_status(assertions: Iterable[AssertionResult], metric: str) -> Status | None:
-    """Return the worst status of the assertions of a metric within one case, members of sets included.
+    """Return the worst status of a metric's assertions in one case, including members of sets; None if it has none.
 
-    A failure is worse than an error. Parts of an assertion do not count for its own metric once more. None where no
-    assertion has the metric.
+    A failure is worse than an error. Nested assertions do not count again for the metric of the assertion around them.
     """
     statuses = set(_statuses(assertions, metric))
     return next((status for status in WORST_FIRST if status in statuses), None)
@@ -100,7 +99,7 @@ def _statuses(assertions: Iterable[AssertionResult], metric: str) -> Iterator[St
 def with_members(
     assertions: Iterable[AssertionResult], weight: float = 1.0
 ) -> Iterator[tuple[AssertionResult, float]]:
-    """Yield every assertion with its weight, each set followed by its members."""
+    """Yield every assertion with its effective weight, each set followed by its members."""
     for result in assertions:
         yield result, weight * result.weight
         if result.assertions:
@@ -108,13 +107,13 @@ def with_members(
 
 
 def weighted_mean(scored: Sequence[tuple[float, float]]) -> float | None:
-    """sum(weight * score) / sum(weight) of pairs; None when no weight is left."""
+    """Return sum(weight * score) / sum(weight) of the pairs; None if the weights sum to 0."""
     total = sum(weight for weight, _ in scored)
     return sum(weight * score for weight, score in scored) / total if total else None
 
 
 def metric_verdicts(result: CaseResult) -> dict[str, tuple[Status, float | None]]:
-    """Return the worst status of each metric of a result, in the order of its assertions, with its score."""
+    """Return the worst status and the score of each metric of a result, in the order of its assertions."""
     found: dict[str, Status] = {}
     for item, _ in with_members(result.assertions):
         if item.metric is not None:

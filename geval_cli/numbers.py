@@ -1,13 +1,13 @@
-"""Figures as people read them, in every message, report and page; files for programs keep full precision.
+"""Figures as people read them, in every message, report and page; files for programs have full precision.
 
-What is printed compares as what was measured: rounding never lies. A leaf module, so that all rooms may use it.
+Printed figures compare as the measured ones do: rounding must not mislead. A leaf module, so any folder may use it.
 
-    shares       81 %           never 0 or 100 for what is not that
-    scores       0.87           thresholds 0.70, or 0.855 where someone wrote that
+    shares       81 %           never 0 or 100 unless exact
+    scores       0.87           thresholds 0.70, or 0.855 if written that way
     money        $12.30  $0.014 two significant digits below a dollar
     durations    340 ms  1.4 s  2 min 5 s
     times        2026-11-23 19:50, local
-    counts       12,345; of tokens 12.3k
+    counts       12,345; for tokens 12.3k
 """
 
 import math
@@ -16,30 +16,30 @@ from datetime import UTC, datetime
 from geval_cli.patterns import compile_later
 
 _DIGITS, _DIGITS_MAX = 2, 9
-"""Scores are shown with two decimals and compared after rounding to nine, so that no rounding error decides."""
+"""Scores are shown with two decimals, and compared after rounding to nine, so that no rounding error decides."""
 _LIMIT_DIGITS = 4
-"""Thresholds are written by people: shown in full up to here, with at least two decimals."""
+"""Thresholds are written by people, so they are shown in full up to this many decimals, with at least two."""
 _LEAST_P, _LEAST_PERCENTS = 0.001, 0.1
 _MOST_TESTS = 1_000
-"""Estimated numbers of tests have at most three digits: beyond, all that is known is that it takes very many."""
+"""Estimated numbers of tests are shown only up to this: all that is certain beyond is that it takes very many."""
 _THOUSAND, _MINUTE_S = 1_000, 60
 _CENTS_PLACES = 2
 _ALL_OR_NONE = frozenset({0.0, 100.0})
 _LEAST_USD = 1e-6
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-"""The seconds of each unit of time, by the letter that stands for it."""
+"""The seconds in each unit of time, by the letter for the unit."""
 _AGE = compile_later(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
 _MOST_ON_SCALES, _HUNDRED = 10, 100
 
 
 def seconds_of_age(text: str) -> float | None:
-    """Return the seconds of an age such as `30d`; None for what is no age."""
+    """Return an age such as `30d` in seconds, or None for anything else."""
     found = _AGE.fullmatch(text.strip().lower())
     return None if found is None else float(found[1]) * UNIT_S[found[2]]
 
 
 def format_score(score: float | None) -> str:
-    """Return a score with two decimals, or with more where two would make it look like a full 1 or a plain 0.
+    """Return a score with two decimals, or with more if it would otherwise look like exactly 0 or 1.
 
     None is `none`.
     """
@@ -54,20 +54,20 @@ def format_score(score: float | None) -> str:
 
 
 def errors_failed(errors: int) -> str:
-    """`if all 20 errors failed`: under what assumption a pass rate beside errors is the least that it can be."""
+    """Return the assumption under which a pass rate with errors is the lowest possible: `if all 20 errors failed`."""
     which = {1: "the error", 2: "both errors"}.get(errors, f"all {errors:,} errors")
     return f"if {which} failed"
 
 
 def format_comparison(score: float, threshold: float) -> str:
-    """`0.40 < 0.50` or `0.87 ≥ 0.50`, with as many decimals as it takes for the line to be true as printed."""
+    """Return `0.40 < 0.50` or `0.87 ≥ 0.50`, with as many decimals as needed for the printed comparison to be true."""
     left, right = _compared(score, threshold)
     is_below = round(score, _DIGITS_MAX) < round(threshold, _DIGITS_MAX)
     return f"{left} {'<' if is_below else '≥'} {right}"
 
 
 def format_score_beside(score: float, other: float) -> str:
-    """Return a score with as many decimals as it takes to see on which side of `other` it is."""
+    """Return a score with as many decimals as needed to see on which side of `other` it is."""
     return _compared(score, other)[0]
 
 
@@ -84,7 +84,7 @@ def _compared(score: float, threshold: float) -> tuple[str, str]:
 
 
 def share_of_percentage(text: str) -> float | None:
-    """Return the share, from 0 to 1, that a text such as `70%` or `70 %` says; None when it is no percentage."""
+    """Return a percentage such as `70%` or `70 %` as a share from 0 to 1; None for any other text."""
     number, sign, rest = text.strip().partition("%")
     try:
         share = round(float(number) / 100, _DIGITS_MAX)
@@ -94,15 +94,15 @@ def share_of_percentage(text: str) -> float | None:
 
 
 def percent_hint(value: float) -> str:
-    """Return the share to write in place of a number up to 100 that was meant in per cent, or "".
+    """Return a hint with the share to write instead of a number up to 100 that was meant as a percentage, or "".
 
-    Up to 10 it was rather meant on a scale of ratings.
+    A number up to 10 is more likely meant on a rating scale.
     """
     return f"write {value / 100:g}" if _MOST_ON_SCALES < value <= _HUNDRED else ""
 
 
 def format_cost(cost_usd: float | None) -> str:
-    """US dollars: `$1,234.50`, below a dollar with two significant digits (`$0.30`, `$0.0041`); `unknown` for None."""
+    """Return US dollars: `$1,234.50`, below a dollar with two significant digits (`$0.0041`); `unknown` for None."""
     if cost_usd is None:
         return "unknown"
     if cost_usd < 0:
@@ -117,23 +117,23 @@ def format_cost(cost_usd: float | None) -> str:
 
 
 def format_threshold(threshold: float) -> str:
-    """`0.70`: what someone wrote as a limit of scores, in full up to four decimals."""
+    """Return a limit on scores that a person wrote, in full up to four decimals: `0.70`."""
     return trimmed(fixed(threshold, _LIMIT_DIGITS), keep=_DIGITS)
 
 
 def format_rating(rating: float) -> str:
-    """`4.25`: a judge's rating on its own scale, with the decimals that keep a broken number from looking whole."""
+    """Return a rating on the judge's scale, with enough decimals for a fraction not to look whole: `4.25`."""
     digits = next((digits for digits in range(_DIGITS, 6) if not round(rating, digits).is_integer()), 6)
     return trimmed(fixed(rating, digits))
 
 
 def format_share(share: float) -> str:
-    """`81 %`: a share from 0 to 1 in whole per cents, and `0.4 %` or `<0.1 %` where those would be all or none."""
+    """Return a share from 0 to 1 in whole per cent, `81 %`, or as `0.4 %` or `<0.1 %` to avoid a false 0 or 100."""
     return f"{_percents(share)} %"
 
 
 def format_share_beside(share: float, other: float) -> str:
-    """Return a share with as many decimals as it takes to see on which side of `other` it is."""
+    """Return a share with as many decimals as needed to see on which side of `other` it is."""
     left, right = round(100 * share, _DIGITS_MAX), round(100 * other, _DIGITS_MAX)
     for digits in range(_DIGITS_MAX + 1):
         shown = float(fixed(left, digits))
@@ -147,24 +147,24 @@ def format_share_beside(share: float, other: float) -> str:
 
 
 def format_percentage(part: float, whole: float) -> str:
-    """`81 %`: `part` of `whole`; `n/a` of nothing."""
+    """Return `part` of `whole` as a percentage, `81 %`; `n/a` if `whole` is 0."""
     return format_share(part / whole) if whole > 0 else "n/a"
 
 
 def format_share_interval(bounds: tuple[float, float]) -> str:
-    """`68 to 96 %`: the bounds of a share. They are estimates, and more digits would claim too much."""
+    """Return the bounds of a share, `68 to 96 %`. They are estimates, and more digits would claim too much."""
     low, high = _bounds(bounds)
     return f"{low} to {high} %"
 
 
 def share_bounds(bounds: tuple[float, float]) -> str:
-    """`[68–96]`: the bounds of a share behind it, in a table."""  # noqa: RUF002
+    """Return the bounds of a share, for a table cell after the share itself: `[68–96]`."""  # noqa: RUF002
     low, high = _bounds(bounds)
     return f"[{low}–{high}]"  # noqa: RUF001
 
 
 def _bounds(bounds: tuple[float, float]) -> tuple[str, str]:
-    """Round both; that may widen an interval, but must not leave only 0 or 100 of it."""
+    """Round both bounds; that may widen an interval, but must not reduce it to just 0 or 100."""
     low, high = (_whole(100 * bound) for bound in bounds)
     return _percents(bounds[0]) if low == "100" else low, _percents(bounds[1]) if high == "0" else high
 
@@ -180,7 +180,7 @@ def _percents(share: float) -> str:
 
 
 def format_points(difference: float) -> str:
-    """`+20`: a difference of shares in percentage points, with decimals only where whole points would be 0."""
+    """Return a difference of shares in percentage points (`+20`), with decimals only if it would round to 0."""
     points = round(100 * difference, _DIGITS_MAX)
     whole = _whole(points)
     if whole == "0":
@@ -189,18 +189,18 @@ def format_points(difference: float) -> str:
 
 
 def _whole(number: float) -> str:
-    """Return a number without decimals, halves away from 0: 97.5 - 45 is 52.5, and 98 - 45 is 53."""
+    """Return a number rounded to a whole one, halves away from 0: 97.5 - 45 = 52.5 then shows as 98 - 45 = 53."""
     return fixed(math.copysign(math.floor(abs(round(number, _DIGITS_MAX)) + 0.5), number), 0)
 
 
 def format_interval(bounds: tuple[float, float]) -> str:
-    """`0.41 to 0.68`: both bounds with two decimals. They are estimates, and more digits would claim too much."""
+    """Return two bounds with two decimals, `0.41 to 0.68`. They are estimates, and more digits would claim too much."""
     low, high = bounds
     return f"{fixed(low, _DIGITS)} to {fixed(high, _DIGITS)}"
 
 
 def format_difference(value: float) -> str:
-    """`+0.07`: a difference with two decimals, or with as many as show its sign; below a billionth it is `0.00`."""
+    """Return a difference with two decimals (`+0.07`), or as many as show its sign; `0.00` below a billionth."""
     value = round(value, _DIGITS_MAX)
     for digits in range(_DIGITS, _DIGITS_MAX + 1):
         if round(value, digits):
@@ -209,7 +209,7 @@ def format_difference(value: float) -> str:
 
 
 def format_p(p: float) -> str:
-    """`0.048`: a p-value with three decimals, and `<0.001` below them, in every table and on every page."""
+    """Return a p-value with three decimals (`0.048`), and `<0.001` below that, in every table and on every page."""
     return f"<{_LEAST_P}" if p < _LEAST_P else f"{p:.3f}"
 
 
@@ -227,7 +227,7 @@ def format_count(count: int) -> str:
 
 
 def format_duration(duration_ms: float | None) -> str:
-    """`340 ms`, `1.4 s`, `2 min 5 s`, `2 h 3 min`, `3 d 4 h`; "" for None."""
+    """Return a duration: `340 ms`, `1.4 s`, `2 min 5 s`, `2 h 3 min`, `3 d 4 h`; "" for None."""
     if duration_ms is None:
         return ""
     if round(duration_ms) < _THOUSAND:
@@ -237,7 +237,7 @@ def format_duration(duration_ms: float | None) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """`7 s`, `1 min 5 s`: a duration in whole seconds, without a second part where that is 0."""
+    """Return a duration in whole seconds, without a second unit if that is 0: `7 s`, `1 min 5 s`."""
     rest = round(seconds)
     parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
@@ -248,7 +248,7 @@ def format_clock(seconds: float) -> str:
 
 
 def format_time(when: str | float) -> str:
-    """`2026-11-23 19:50`: a time, in ISO's form or in seconds since 1970, where geval runs; other texts unchanged."""
+    """Return an ISO time or seconds since 1970 as local time, `2026-11-23 19:50`; other texts are unchanged."""
     try:
         moment = datetime.fromisoformat(when) if isinstance(when, str) else datetime.fromtimestamp(when, UTC)
     except ValueError:
@@ -257,7 +257,7 @@ def format_time(when: str | float) -> str:
 
 
 def format_bytes(size: int) -> str:
-    """`98.3 MB`: the size of a file."""
+    """Return the size of a file: `98.3 MB`."""
     amount, unit = float(size), "B"
     for larger in ("kB", "MB", "GB"):
         if amount < _THOUSAND:
@@ -267,25 +267,25 @@ def format_bytes(size: int) -> str:
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """`1 test`, `3 tests`; `nouns` for words that do more than add an s."""
+    """Return a count with its noun, `1 test`, `3 tests`; `nouns` is for irregular plurals."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
 def estimated(count: int) -> str:
-    """Return an estimated count with two leading digits, never less than it is: `about 790`, `more than 1,000`."""
+    """Return an estimated count, rounded up to two leading digits: `about 790`, `more than 1,000`."""
     unit = 10 ** max(0, len(str(count)) - 2)
     rounded = -(-count // unit) * unit
     return f"about {rounded:,}" if count <= _MOST_TESTS else f"more than {_MOST_TESTS:,}"
 
 
 def fixed(value: float, digits: int) -> str:
-    """Return a number with so many decimals, and no minus before a plain 0."""
+    """Return a number with exactly `digits` decimals, and never `-0`."""
     text = f"{value:.{digits}f}"
     return text[1:] if float(text) == 0 and text.startswith("-") else text
 
 
 def trimmed(text: str, *, keep: int = 0) -> str:
-    """Decimals without zeros at their end, of which `keep` decimals stay."""
+    """Return a number without trailing zeros in its decimals, but with at least `keep` decimals."""
     whole, _, decimals = text.partition(".")
     decimals = decimals.rstrip("0").ljust(keep, "0")
     return f"{whole}.{decimals}" if decimals else whole

@@ -1,11 +1,11 @@
-"""Find what stands beside the core and adds to it: geval's own extras by a table, installed packages by entry points.
+"""Find what extends the core: geval's own extras through a table, installed packages through entry points.
 
-The core imports no extra. It asks for what it needs by a name of `EXTRAS`, whose module is loaded at that moment: a run
-that needs none of them loads none.
+The core imports no extra. It asks for what it needs by a name in `EXTRAS`, and the module is loaded at that moment: a
+run that needs no extra loads none.
 
-Packages add assertions, providers, report formats and commands. geval looks for a name in its own tables first, and in
-these only for one that it does not know: a run without plugins never reads what is installed. docs/reference/plugins.md
-says what each group expects.
+Packages add assertions, providers, report formats and commands. geval looks up a name in its own tables first, and
+among plugins only if it is unknown there: a run without plugins never reads what is installed.
+docs/reference/plugins.md says what each group expects.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,77 +25,77 @@ ASSERTIONS = "geval.assertions"
 PROVIDERS = "geval.providers"
 """First word of a provider's id -> a module, or another object, with `build(source)`."""
 REPORTS = "geval.reports"
-"""Ending of a file's name, without its first dot -> a class made as `ResultsFile(path)`."""
+"""File extension without its first dot -> a class, constructed as `ResultsFile(path)`."""
 COMMANDS = "geval.commands"
 """Name of a command -> a `typer.Typer`."""
 
 EXTRAS: Mapping[str, str] = {
-    # Reads a config's calibration file, puts its thresholds in, and compares its judges with those of today.
+    # Reads a config's calibration file, applies its thresholds, and compares its judges with the current ones.
     "calibration": "geval_cli.extras.trust.calibrated",
-    # Reads the labels that a config names, and judges its gates on true figures by them.
+    # Reads the labels that a config names, and evaluates its gates on true figures with them.
     "true figures": "geval_cli.extras.trust.true_figures",
-    # Corrects the difference of two runs by labels of their outputs.
+    # Corrects the difference between two runs with labels of their outputs.
     "true differences": "geval_cli.extras.trust.true_differences",
-    # Reads the outputs that a config's judges rate again before each run.
+    # Reads the anchors: outputs that a config's judges re-rate before each run.
     "anchors": "geval_cli.extras.trust.anchors",
-    # Has them rated, and says of two runs whether the judge has moved between them.
+    # Has the anchors rated, and says whether a judge has drifted between two runs.
     "drift": "geval_cli.extras.trust.drift",
-    # Puts human labels of stored outputs beside the judge's verdicts, for pages and files.
+    # Shows human labels of stored outputs next to the judge's verdicts, for pages and files.
     "human labels": "geval_cli.extras.trust.labelling",
-    # Reads a judge where the dialect lets a config name one for each kind of judgement: `read_judge`.
+    # Reads a judge if the dialect allows one per kind of judgement: `read_judge`.
     "judges by kind": "geval_cli.extras.promptfoo.providers",
     # Reads configs of a dialect: `open_suite`.
     "dialect: promptfoo": "geval_cli.extras.promptfoo.load",
     # Renders templates in the language of a dialect: `NunjucksTemplates`.
     "templates: nunjucks": "geval_cli.extras.promptfoo.nunjucks",
-    # Makes requests of prompts by its rules: texts, messages, parameters, and outputs of answers.
+    # Turns prompts into requests, and answers into outputs, by promptfoo's rules.
     "requests of promptfoo": "geval_cli.extras.promptfoo.requests",
-    # Reads results that another program wrote: `read_results(document, place)`.
+    # Reads results written by another program: `read_results(document, place)`.
     "results: promptfoo": "geval_cli.extras.promptfoo.results",
-    # Runs the code that a config has between the steps of a job, and checks it.
+    # Runs and checks a config's code between the steps of a job.
     "code of a config": "geval_cli.extras.programs.steps",
-    # Calls functions of a config while it is read, and makes its template filters.
+    # Calls functions of a config while it is read, and builds its template filters.
     "code while reading": "geval_cli.extras.programs.loading",
-    # Has the processes and engines that run code: `Scripts`.
+    # Manages the processes and engines that run code: `Scripts`.
     "code runner": "geval_cli.extras.programs.scripting.scripts",
-    # Warns of what is probably not meant: `LikelyMistakes`.
+    # Warns about likely mistakes: `LikelyMistakes`.
     "likely mistakes": "geval_cli.extras.likely_mistakes",
     # Reads the tools of a test, and checks them: `read_tools`, `check_tools`.
     "tools of a config": "geval_cli.extras.tools.calling",
-    # Says what keeps a run from ending as soon as it is decided, and when it is: `stop_problems`, `Decisions`.
+    # Says what prevents a run from stopping early, and when it is decided: `stop_problems`, `Decisions`.
     "early stopping": "geval_cli.extras.stopping",
-    # Reads and writes them: `open_tests`, `results_head`, `read_result_texts`, `refuse_parquet`, `write_problem`.
+    # Reads and writes Parquet files: `open_tests`, `results_head`, `read_result_texts`, `refuse_parquet`, ...
     "Parquet files": "geval_cli.extras.parquet",
     # Reads tests from .xlsx files: `sheet_rows`.
     "sheets": "geval_cli.extras.xlsx",
-    # Fetches tests that a config names by an address: `SourceCopies`.
+    # Fetches tests from addresses in a config: `SourceCopies`.
     "remote tests": "geval_cli.extras.remote",
-    # Makes providers of OpenAI's kind that do not speak chat: `build(source)`.
+    # Builds providers for OpenAI's APIs other than chat: `build(source)`.
     "APIs beside chat": "geval_cli.extras.openai_apis",
-    # Says whether the answer of an HTTP API is taken by code of the config: `has_response_code`.
+    # Says whether code of the config reads the answers of an HTTP API: `has_response_code`.
     "HTTP provider": "geval_cli.extras.http_provider.placeholders",
-    # Answers the tools that a model calls: `ToolCaller`.
+    # Answers a model's tool calls: `ToolCaller`.
     "tools": "geval_cli.extras.tools.calling",
-    # Says what keeps a run from going in batches, begins them, and does its jobs in waves.
+    # Says what prevents a run from using batches, starts them, and runs its jobs in waves.
     "batches": "geval_cli.extras.batches.driver",
-    # Keeps those of a cache: `BatchStore`.
+    # Stores the batches of a cache: `BatchStore`.
     "stored batches": "geval_cli.extras.batches.store",
-    # Speaks the batch API that an endpoint names: `batches_of(endpoint, transport)`.
+    # Implements the batch API of an endpoint: `batches_of(endpoint, transport)`.
     "batches: openai": "geval_cli.extras.batches.openai",
     "batches: azure": "geval_cli.extras.batches.openai",
     "batches: mistral": "geval_cli.extras.batches.openai",
     "batches: together": "geval_cli.extras.batches.openai",
     "batches: anthropic": "geval_cli.extras.batches.anthropic",
     "batches: google": "geval_cli.extras.batches.google",
-    # Reads and checks the users of a config whom models play: `read_simulation`, `read_profiles`, `check_user`.
+    # Reads and checks a config's simulated users: `read_simulation`, `read_profiles`, `check_user`.
     "simulated users": "geval_cli.extras.conversations.users",
-    # Checks and holds conversations: `check_turns`, `check_prompt_of_turns`, `hold_conversation`, `history_text`.
+    # Checks and plays conversations: `check_turns`, `check_prompt_of_turns`, `hold_conversation`, `history_text`.
     "conversations": "geval_cli.extras.conversations.holding",
-    # Reads the evaluation steps that are kept beside a config: `read_lock`.
+    # Reads the evaluation steps in the lock file next to a config: `read_lock`.
     "lock": "geval_cli.extras.lock",
     # Signs requests with AWS credentials: `signer_of`, `check_sign`, `missing_for_sign`, `uses_credentials`.
     "signatures of AWS": "geval_cli.extras.aws.signing",
-    # Models in a project of Google's cloud: where they are, and what names them.
+    # Locates and names the models in a Google Cloud project.
     "vertex": "geval_cli.extras.clouds",
     # Gets a provider's key from a program: `check_key_command`, `missing_program`, `key_command_of`.
     "programs that print keys": "geval_cli.extras.credentials",
@@ -103,50 +103,50 @@ EXTRAS: Mapping[str, str] = {
     "cloud credentials": "geval_cli.extras.clouds",
     # Compares a run with an earlier one: `open_baseline`, `compared_with`, `judge_differences`.
     "comparison of runs": "geval_cli.extras.compare.comparison",
-    # Reads results files, as runs or to be stored as such: `named_file`.
+    # Reads results files as runs, or imports them: `named_file`.
     "results files": "geval_cli.extras.results_files",
-    # Asks several judges, and makes one verdict of theirs: `ask_jury`, `verdict_of_jury`, `majority_again`.
+    # Calls several judges, and combines their verdicts: `ask_jury`, `verdict_of_jury`, `majority_again`.
     "juries": "geval_cli.extras.juries",
-    # Has a judge answer the items of a checklist, and makes a grade of the answers: `grade_checklist`.
+    # Has a judge answer the items of a checklist, and grades the answers: `grade_checklist`.
     "checklists": "geval_cli.extras.graded.checklists",
     # Reads the nodes of a decision tree: `read_tree`.
     "decision trees": "geval_cli.extras.decision_trees",
-    # Ranks columns by their outputs compared with each other: `RankingSums`.
+    # Ranks columns by pairwise comparisons of their outputs: `RankingSums`.
     "rankings": "geval_cli.extras.rankings",
-    # Shows what is behind the answer of a run: `Failures`, `print_evidence`.
+    # Shows the evidence behind a run's verdict: `Failures`, `print_evidence`.
     "evidence": "geval_cli.extras.evidence",
-    # Shows such a comparison: `print_baseline`, `print_baseline_in_short`, `baseline_markdown`.
+    # Shows the comparison of two runs: `print_baseline`, `print_baseline_in_short`, `baseline_markdown`.
     "comparison in words": "geval_cli.extras.compare.text",
-    # Takes the outputs of an earlier run as those of a suite's tests: `JudgedTests`, `match_outputs`.
+    # Uses the outputs of an earlier run as those of a suite's tests: `JudgedTests`, `match_outputs`.
     "judging again": "geval_cli.extras.judge_again",
-    # Judges the outputs of one test that are compared with each other, once all of them are there: `finish_row`.
+    # Judges the outputs of a test that are compared with each other, once all are available: `finish_row`.
     "comparisons": "geval_cli.extras.comparisons",
-    # Has the jobs of a run done by other processes.
+    # Distributes the jobs of a run to other processes.
     "workers": "geval_cli.extras.workers.coordinator",
 }
-"""What the core asks extras for -> the module that has it."""
+"""The name under which the core asks for an extra -> its module."""
 
 
 def is_installed(module: str) -> bool:
     """Return whether a package can be imported, without importing it."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package around it is missing
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 
 def extra(name: str) -> Any:
-    """Return the module that has what the core asks for under a name of `EXTRAS`."""
+    """Return the module with this name in `EXTRAS`, importing it on first use."""
     return import_module(EXTRAS[name])
 
 
 def extras_of(kind: str) -> Iterator[Any]:
-    """Yield the modules that have what the core asks for under `KIND: ...`."""
+    """Yield the modules with names of the form `KIND: ...` in `EXTRAS`."""
     yield from (extra(name) for name in EXTRAS if name.startswith(f"{kind}: "))
 
 
 def find_plugin(group: str, name: str) -> Any:
-    """Return what an installed package adds under a name; None where no package does.
+    """Return what an installed package adds to a group under a name; None if no package does.
 
     Raises:
         UsageError: it cannot be imported, or several packages add the same name.
@@ -175,7 +175,7 @@ def plugin_names(group: str) -> list[str]:
 
 
 class WrongResultError(TypeError):
-    """A method of an assertion or a provider returned something else than what its class promises."""
+    """A method of an assertion or a provider returned something other than its class promises."""
 
     def __init__(self, giver: object, method: str, wanted: type, found: object) -> None:
         made = f"`{method}` of {type(giver).__qualname__} returned {type(found).__name__}"
@@ -184,7 +184,7 @@ class WrongResultError(TypeError):
 
 
 def source_of_bug(error: BaseException) -> str:
-    """Return whose bug an error shows: `the package geval-haiku` where its code was running, else `geval`."""
+    """Return whose bug an error shows: `the package geval-haiku` if its code was running, else `geval`."""
     groups = map(_entry_points, (ASSERTIONS, PROVIDERS, REPORTS, COMMANDS))
     points = [point for group in groups for same in group.values() for point in same]
     packages = {point.module.partition(".")[0]: _package_of(point) for point in points}
@@ -216,7 +216,7 @@ def _package_of(point: EntryPoint) -> str:
 
 
 def refuse_blocking(part: Any, methods: tuple[str, ...], what: str) -> None:
-    """Refuse what a package brings, `what`, where one of its methods cannot be awaited."""
+    """Raise UsageError if one of a plugin's methods is not a coroutine function; `what` begins the message."""
     for method in methods:
         if not iscoroutinefunction(getattr(part, method)):
             raise UsageError(f"{what} whose `{method}` cannot be awaited", hint=f"write `async def {method}`")

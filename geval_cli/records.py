@@ -1,7 +1,7 @@
-"""Frozen records that flow through a run, and their one JSON form, written and read.
+"""The frozen records of a run, and their JSON form, for reading and writing.
 
 The field names of `RunRecord`, `RunSummary` and `CaseResult` are the JSON keys of `-o results.json`, of the store and
-of the HTTP API. Nothing here computes; nothing here knows a file format beyond JSON.
+of the HTTP API. Nothing here computes anything or knows a file format other than JSON.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ JsonValue = Any
 
 
 class Status(StrEnum):
-    """Four outcomes, kept apart everywhere. `failed` was judged and did not pass; `error` could not be judged."""
+    """The four outcomes, never mixed up: `failed` was judged and did not pass, `error` could not be judged."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -27,7 +27,7 @@ class Status(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """The state of a run. `aborted`: a budget or a fatal problem stopped it."""
+    """The state of a run; `aborted` means that a limit or a fatal problem stopped it."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -36,7 +36,7 @@ class RunStatus(StrEnum):
 
 
 class Role(StrEnum):
-    """On whose behalf a model is called; usage is reported by it."""
+    """The role in which a model is called; usage is reported by role."""
 
     GENERATION = "generation"
     JUDGE = "judge"
@@ -44,7 +44,7 @@ class Role(StrEnum):
 
 
 class Purpose(StrEnum):
-    """Purposes of a request to a model, in the order in which a plan shows them."""
+    """The purposes of model requests, in the order in which a plan shows them."""
 
     ANSWER = "answers"
     TOOL_ANSWER = "tool answers"
@@ -66,9 +66,9 @@ class Purpose(StrEnum):
 
 
 class Message(Struct, frozen=True):
-    """One chat message. `content` is text, or the list of parts that chat APIs take.
+    """One chat message; `content` is text, or the list of parts that chat APIs accept.
 
-    `further` are the other keys of the message, as chat APIs write them: name, tool_calls, tool_call_id, ...
+    `further` holds the other keys of the message, as in chat APIs: name, tool_calls, tool_call_id, ...
     """
 
     role: str
@@ -81,9 +81,9 @@ class Turn(Struct, frozen=True):
 
     Attributes:
         role: user, assistant, system, developer or tool.
-        content: what was said; empty where an assistant only calls tools.
-        tool_calls: the tools that an assistant calls, as the test or the API wrote them.
-        tool_call_id: which of them a tool answers.
+        content: the text; empty if an assistant only calls tools.
+        tool_calls: the assistant's tool calls, as written in the test or by the API.
+        tool_call_id: the id of the call that a tool turn answers.
     """
 
     role: str
@@ -97,10 +97,10 @@ class TraceStep(Struct, frozen=True):
 
     Attributes:
         type: tool, llm or step.
-        args: what it was called with; None where that is not known.
-        output: what came back.
-        error: why it failed; None when it did not.
-        ms: how long it took.
+        args: the arguments; None if unknown.
+        output: the result.
+        error: the error message; None if it did not fail.
+        ms: the duration in milliseconds.
     """
 
     type: str
@@ -112,7 +112,7 @@ class TraceStep(Struct, frozen=True):
 
 
 class ToolDefinition(Struct, frozen=True):
-    """A tool as a model is told of it; `parameters` is the JSON Schema of its arguments."""
+    """A tool as defined for a model; `parameters` is the JSON Schema of its arguments."""
 
     name: str
     description: str
@@ -120,7 +120,7 @@ class ToolDefinition(Struct, frozen=True):
 
 
 class SentMedia(Protocol):
-    """An image or a recording that a request holds, by its hash (`geval_cli.source.media.Media`)."""
+    """An image or recording in a request, identified by its hash (`geval_cli.source.media.Media`)."""
 
     @property
     def sha256(self) -> str: ...
@@ -135,32 +135,32 @@ class SentMedia(Protocol):
         """Return the bytes.
 
         Raises:
-            GevalError: they are not to be had any more.
+            GevalError: they are not available any more.
         """
         ...
 
 
 class ModelRequest(Struct, frozen=True):
-    """One question to a model, for as many choices as there are `sample_indexes`.
+    """One request to a model, for as many choices as there are `sample_indexes`.
 
     Attributes:
         messages: the conversation.
-        params: wire parameters of this request (temperature, max_tokens, ...); they win over the provider's config.
-            None leaves a parameter out, also one that the provider's config sets.
-        added: those of `params` that no one wrote: a server that refuses one is asked without it. Of a judge's request
-            all are such.
-        sample_indexes: which samples of this very request are wanted; part of each choice's cache identity.
-        repeat_index: which repeat of the run asks; part of the cache identity too.
-        want_logprobs: ask for token log-probabilities with as many alternatives as the server gives (at most 20).
-        response_schema: a JSON Schema that shapes the answer where the provider can; a wish, not a promise.
-        ratings: the answer should be one of these texts and nothing else; only providers that can hold their model to
-            it use them.
-        variables: the test's, for providers that hand them on to the user's own application; a model never sees them.
-        text: the whole prompt as one text, for providers that take one; None where the messages say it all.
-        origin: what programs that promptfoo's configs name see of where the request comes from, besides the variables.
-        purpose: what the answer is for, as whoever asks knows it. Neither the model nor the cache learns of it.
-        media: the images and recordings of which the messages have the hashes, which alone go into cache keys.
-        tools: what the model may call, beside the tools that the provider's config has in its API's own form.
+        params: wire parameters of this request (temperature, max_tokens, ...); they override the provider's config.
+            None leaves out a parameter, even one that the provider's config sets.
+        added: the names of those `params` that geval added by itself: if the server refuses one, the request is sent
+            without it. For a judge's request, that is all of them.
+        sample_indexes: which samples of this same request are wanted; part of each choice's cache key.
+        repeat_index: which repeat of the run sends it; part of the cache key too.
+        want_logprobs: request token logprobs, with as many alternatives as the server gives (at most 20).
+        response_schema: a JSON Schema for the answer, used where the provider supports it; a wish, not a promise.
+        ratings: the answer should be one of these texts and nothing else; only providers that can constrain their model
+            use them.
+        variables: the test's, for providers that pass them on to the user's own application; a model never sees them.
+        text: the whole prompt as one text, for providers that take one; None if the messages are everything.
+        origin: what programs in promptfoo's configs are told about the origin of the request, apart from the variables.
+        purpose: what the answer is for. Neither the model nor the cache key includes it.
+        media: the images and recordings whose hashes are in the messages; only the hashes go into cache keys.
+        tools: what the model may call, in addition to the tools in the provider's config in its API's own form.
     """
 
     messages: tuple[Message, ...]
@@ -181,27 +181,27 @@ class ModelRequest(Struct, frozen=True):
 
     @property
     def characters(self) -> int:
-        """The length of all messages together, of which tokens and cost are estimated; an image counts as a page."""
+        """Return the length of all messages, from which tokens and cost are estimated; an image counts as a page."""
         texts = sum(len(str(message.content)) for message in self.messages)
         return texts + sum(item.characters for item in self.media)
 
 
 CHARACTERS_PER_IMAGE = 4_000
-"""About a thousand tokens, as vendors count an image of medium size."""
+"""About a thousand tokens, which is what vendors count for a medium-sized image."""
 
 CHARACTERS_PER_SECOND = 128
-"""About 32 tokens, as Google counts a second of audio; OpenAI counts a third of it."""
+"""About 32 tokens, which is what Google counts for a second of audio; OpenAI counts a third of that."""
 
 
 class TokenAlternative(Struct, frozen=True):
-    """A token that could have been in a place, with its natural-log probability."""
+    """A token that could have been chosen at a position, with its natural-log probability."""
 
     text: str
     logprob: float
 
 
 class TokenLogprob(Struct, frozen=True):
-    """The token that was chosen in one place, and the alternatives that the server reported (chosen one included)."""
+    """The token chosen at a position, and the alternatives reported by the server (including the chosen one)."""
 
     text: str
     logprob: float
@@ -209,17 +209,17 @@ class TokenLogprob(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """One answer. `token_logprobs` is None when the server gave none.
+    """One answer.
 
-    `is_data`: a program or an HTTP API answered with data, and `text` is its JSON. `reported`: what a program gave
-    beside its `output`, as it wrote it: metadata, raw, guardrails, sessionId, ...
-
-    `tool_calls`: the tools that the model calls, in the form of the chat API whatever API it is; those with another
-    `type` than `function` and `custom` ran at the vendor. Where the model only calls tools, `text` is the JSON of the
-    calls, as the API wrote them.
-
-    `message`: the answer as the API wants it back when its calls are answered, thoughts and their signatures unchanged;
-    None for a request without `tools`.
+    Attributes:
+        token_logprobs: None if the server gave none.
+        is_data: whether a program or an HTTP API answered with data, of which `text` is the JSON.
+        reported: what a program returned with its `output`, as it wrote it: metadata, raw, guardrails, sessionId, ...
+        tool_calls: the tools that the model calls, in the chat API's form whatever the API; those with another `type`
+            than `function` and `custom` ran at the vendor. If the model only calls tools, `text` is the JSON of the
+            calls, as the API wrote them.
+        message: the answer as the API wants it back when its calls are answered, with thoughts and their signatures
+            unchanged; None for a request without `tools`.
     """
 
     text: str
@@ -232,12 +232,11 @@ class Choice(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """Tokens and cost of calls. `cost_usd` is None when a price is unknown, never 0 for that reason.
+    """The tokens and cost of calls; `cost_usd` is None if a price is unknown, never 0 for that reason.
 
-    `requests` counts answers that were bought or came from the cache, `cached_requests` those of them that the cache
-    gave, and `batched_requests` those that came with a provider's batch; tokens are of the requests that were really
-    sent. An answer that several calls of one run share counts once,
-    where it was paid for or read from the cache.
+    `requests` counts answers that were paid for or came from the cache. Of these, `cached_requests` came from the cache
+    and `batched_requests` with a provider's batch. Tokens are counted for requests actually sent. An answer that
+    several calls of one run share counts once, where it was paid for or read from the cache.
     """
 
     requests: int = 0
@@ -263,27 +262,27 @@ class ModelResponse(Struct, frozen=True):
     """The choices for one `ModelRequest`, in the order of its `sample_indexes`.
 
     Attributes:
-        choices: may be fewer than asked for when single samples were lost after retries; never empty.
-        latency_ms: from sending to the last byte, of the request that took longest; as stored, for a cached answer.
-            None where one came in a batch.
+        choices: may be fewer than requested if single samples were lost even after retries; never empty.
+        latency_ms: from sending to the last byte, of the slowest request; for a cached answer, as stored. None if one
+            came in a batch.
         cached: every choice came without a request of its own, from the cache or from another call.
-        shared: every choice was bought for, or read from the cache by, another call of the same run.
-        dropped: parameters that the server would not take and that were left out (for example "logprobs").
-        sample_indexes: which sample each choice is, in the same order; the gateway fills it in (a provider leaves it
-            empty: its choices are the first ones of the request's `sample_indexes`).
-        bought_usd: for a cached answer, what it cost when it was sent for; None when that is unknown.
-        model: as the answer names it, often more exactly than the request does.
-        fingerprint: what the vendor calls the state of its servers (`system_fingerprint`); None where it does not.
-        between: what was said before this answer in the same exchange: answers that called tools, and the results, each
+        shared: every choice was paid for, or read from the cache, by another call of the same run.
+        dropped: parameters that were left out because the server refused them (for example "logprobs").
+        sample_indexes: which sample each choice is, in the same order; set by the gateway (a provider leaves it empty:
+            its choices are the first ones of the request's `sample_indexes`).
+        bought_usd: for a cached answer, its cost when it was requested; None if unknown.
+        model: as named in the answer, often more precisely than in the request.
+        fingerprint: the vendor's name for the state of its servers (`system_fingerprint`); None if it gives none.
+        between: what was said before this answer in the same exchange: answers with tool calls, and the results, each
             as a turn and as the API wants it back.
-        retold: the part of `usage` that was told of before, to a case that was given up since other answers of it were
-            to come with a batch.
-        request_id: by which the vendor finds the request: of a header, else `response_id`.
-        response_id: what the API calls its answer.
-        cache_read_tokens, cache_write_tokens: which part of the input came from the vendor's prompt cache, or was put
-            there.
-        exhausted_s: how long the server has nothing left for its callers, by its own account; 0 when it has.
-        lost: how many choices came that are no answers, such as those that a filter took away.
+        retold: the part of `usage` that was already reported to a case that was then postponed, because its other
+            answers were to come with a batch.
+        request_id: the vendor's id of the request, from a header, else `response_id`.
+        response_id: the API's id of its answer.
+        cache_read_tokens, cache_write_tokens: how much of the input was read from, or written to, the vendor's prompt
+            cache.
+        exhausted_s: how long the server has no capacity left for its callers, by its own account; 0 if it has.
+        lost: the number of choices that were not answers, such as those removed by a filter.
     """
 
     choices: tuple[Choice, ...]
@@ -307,12 +306,12 @@ class ModelResponse(Struct, frozen=True):
 
     @property
     def cost_usd_generated(self) -> float | None:
-        """Return what the answer cost when it was generated, whoever paid for it; None when that is unknown."""
+        """Return the cost of the answer when it was generated, whoever paid for it; None if unknown."""
         return self.bought_usd if self.cached or self.bought_usd is not None else self.usage.cost_usd
 
     @property
     def is_from_cache(self) -> bool:
-        """Return whether the run has not bought it."""
+        """Return whether the answer was not paid for in this run."""
         return self.cached and not self.shared
 
     @property
@@ -325,11 +324,11 @@ class ModelResponse(Struct, frozen=True):
 
 
 INTERNAL_ERROR = "InternalError"
-"""The error type of a result that a bug in geval spoilt; such a run ends with exit code 4."""
+"""The error type of a result spoilt by a bug in geval; such a run ends with exit code 4."""
 
 
 class ErrorInfo(Struct, frozen=True):
-    """An error as a value: `type` is the exception's name, `raw` an excerpt of what came back instead of an answer.
+    """An error as a value; `type` is the exception's name, `raw` an excerpt of what was received instead of an answer.
 
     For a bug in geval, `raw` is the end of the traceback.
     """
@@ -341,12 +340,12 @@ class ErrorInfo(Struct, frozen=True):
 
     @property
     def is_bug(self) -> bool:
-        """Return whether geval itself broke, and not the model, the judge or the config."""
+        """Return whether geval itself has a bug, rather than the model, the judge or the config a problem."""
         return self.type == INTERNAL_ERROR
 
 
 class AssertionResult(Struct, frozen=True):
-    """The result of one assertion for one output. `score` is 0..1, or None when there was nothing to score."""
+    """The result of one assertion on one output; `score` is 0..1, or None if there was nothing to score."""
 
     type: str
     metric: str | None
@@ -365,7 +364,7 @@ class AssertionResult(Struct, frozen=True):
 
 
 class RenderedPrompt(Struct, frozen=True):
-    """The prompt of one case. `rendered` is the text, or for chat prompts the messages as JSON text."""
+    """The prompt of one case; `rendered` is the text or, for chat prompts, the messages as JSON text."""
 
     id: str
     label: str
@@ -373,14 +372,14 @@ class RenderedPrompt(Struct, frozen=True):
 
 
 class ProviderRef(Struct, frozen=True):
-    """Which provider answered."""
+    """The provider that answered."""
 
     id: str
     label: str
 
 
 class AskedTest(Struct, frozen=True):
-    """The texts of a test that a judge may compare an output with, once for all of its results.
+    """The texts of a test that a judge may compare an output with, stored once for all of its results.
 
     Attributes:
         index: `test_index` of its results.
@@ -400,12 +399,12 @@ class AskedTest(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the test brings nothing but its description, variables and turns."""
+        """Return whether the test has nothing but its description, variables and turns."""
         return not any(getattr(self, name) not in (None, ()) for name in self.__struct_fields__[1:])
 
     @property
     def texts(self) -> dict[str, str]:
-        """Return the texts by their names, a list of texts as one, each on lines of its own."""
+        """Return the texts by name; a list of texts is joined by line breaks."""
         found = {}
         for name in TEST_TEXTS:
             value = getattr(self, name)
@@ -418,29 +417,30 @@ TEST_TEXTS = (
     *("input", "expected_output", "context", "retrieval_context"),
     *("scenario", "expected_outcome", "role"),
 )
-"""The fields of a test that hold text, in the order in which they are shown: in configs, merged tests and results."""
+"""The text fields of a test, in the order in which they are shown, in configs, merged tests and results."""
 
 
 class CaseResult(Struct, frozen=True):
     """The outcome of one job: prompt x provider x test case x repeat.
 
     Attributes:
-        column: numbers the prompt x provider pairs.
-        latency_ms: of the model's answer when it was generated, also where the cache had it; None where it came with a
+        column: the index of the prompt x provider pair.
+        latency_ms: of the model's answer when it was generated, even if it came from the cache; None if it came with a
             batch.
-        cost_usd_generated: what the answer cost when it was generated, while `usage` has what this run paid; None when
-            it is unknown.
-        finish_reason: why the model ended its answer (`stop`, `length`, `content_filter`, ...); None when it did not
-            say, or was not asked.
-        tool_calls: the tools that the model calls in its answer, in the form of the chat API.
-        turns: of a conversation, with every answer in it; `output` is the last. Empty for a test without turns.
+        cost_usd_generated: the cost of the answer when it was generated, whereas `usage` has what this run paid; None
+            if unknown.
+        finish_reason: why the model ended its answer (`stop`, `length`, `content_filter`, ...); None if it did not say,
+            or was not called.
+        tool_calls: the tools that the model calls in its answer, in the chat API's form.
+        turns: of a conversation, including every answer; `output` is the last. Empty for a test without turns.
         trace: the steps of the agent that led to the output, as far as they are known.
-        reported: what a program gave beside its output (metadata, raw, guardrails, sessionId, ...); `metadata` is the
+        reported: what a program returned with its output (metadata, raw, guardrails, sessionId, ...); `metadata` is the
             test's own.
-        test_key: a hash of what the test says, equal in all runs that have it (`engine.plan`); None in results
-            of other programs.
-        ended_by: how a simulated user ended the conversation: goal, gave_up or limit; absent elsewhere.
-        test: what the test brings beside its variables; one object for all results of the test, and written once.
+        test_key: a hash of the test's content, equal in all runs that have the test (`engine.plan`); None in results of
+            other programs.
+        ended_by: how a simulated user ended the conversation: goal, gave_up or limit; absent without one.
+        test: what the test has in addition to its variables; one object shared by all results of the test, and written
+            once.
     """
 
     id: str
@@ -473,12 +473,12 @@ class CaseResult(Struct, frozen=True):
 
     @property
     def asked(self) -> AskedTest | None:
-        """Return `test`; None where it brings nothing beside its variables."""
+        """Return `test`, or None if it has nothing in addition to its variables."""
         return self.test or None
 
 
 class Column(Struct, frozen=True):
-    """One prompt x provider pair, a column of the table. `index` counts provider by provider, prompts within."""
+    """One prompt x provider pair, a column of the table; `index` counts provider by provider, prompts within."""
 
     index: int
     prompt_label: str
@@ -486,16 +486,16 @@ class Column(Struct, frozen=True):
 
 
 SHORT_COMMIT = 9
-"""So many characters of a commit's hash are shown."""
+"""How many characters of a commit's hash are shown."""
 
 
 class GitState(Struct, frozen=True):
     """The commit that a run was made from.
 
     Attributes:
-        commit: its hash; None before the first one.
+        commit: its hash; None before the first commit.
         branch: None on a detached HEAD.
-        dirty: whether tracked files differed from it; None when that is unknown.
+        dirty: whether tracked files differed from the commit; None if unknown.
     """
 
     commit: str | None = None
@@ -504,13 +504,14 @@ class GitState(Struct, frozen=True):
 
 
 class WorkerRecord(Struct, frozen=True):
-    """The work of one of the processes of a run.
+    """The work of one of a run's processes.
 
     Attributes:
-        name: within the run, such as `worker 1`.
+        name: its name within the run, such as `worker 1`.
         host: the machine.
-        cases: results that came from it.
-        requests: that it sent, repetitions among them; of a shard that was lost with it, none is counted.
+        cases: number of results from it.
+        requests: number of requests that it sent, including retries; those of a shard that was lost with it are not
+            counted.
         lost: how often the process ended before its work did.
     """
 
@@ -525,9 +526,9 @@ class RunBatch(Struct, frozen=True):
     """A batch of a run's requests at a provider. Times are ISO 8601 in UTC.
 
     Attributes:
-        remote_id: the provider's name of it; None before it has one.
+        remote_id: the provider's id of the batch; None before it has one.
         state: intent, uploaded or submitted while answers may come; completed, expired, cancelled or failed.
-        failed: how many of its requests were answered by an error.
+        failed: how many of its requests were answered with an error.
     """
 
     id: str
@@ -543,28 +544,28 @@ class RunBatch(Struct, frozen=True):
 
 
 NO_ERRORS_NOTE = "--max-errors N allows some"
-"""The note of the gate `errors <= 0`, which geval adds to gates of which none is about errors."""
+"""The note of the gate `errors <= 0`, which geval adds if none of the gates is about errors."""
 
 STOPPED = "the run stopped early: "
-"""Begins a warning that is true only until the run is resumed."""
+"""The beginning of a warning that holds only until the run is resumed."""
 
 
 class RunRecord(Struct, frozen=True):
-    """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in.
+    """One execution of one config. Times are ISO 8601 in UTC; `config` is a snapshot before env values are filled in.
 
     Attributes:
-        columns: of the table, in the order of their index.
+        columns: the columns of the table, in the order of their index.
         warnings: what the user should know about the run, each once.
         prompt_version: of the judges' prompts; results of different versions cannot be compared.
-        description: of the suite, as its config has it.
-        judges: who judged, by their titles.
-        tags: what the user said about the run, for finding it again.
-        git: the commit in which its config lies; None outside a repository.
-        judged_from: the run whose outputs were judged again; None for a run that asked for its own.
-        workers: the processes that did its cases; empty when that was the one that shows it.
-        title: the name that somebody gave the run afterwards; None without one.
-        batches: those whose answers it used or waits for, oldest first.
-        anchors: how its judges rated outputs of an earlier run once more before it began; None where none were to be.
+        description: the suite's description, from the config.
+        judges: the titles of the judges.
+        tags: labels that the user gave the run to find it again.
+        git: the commit in which its config is; None outside a repository.
+        judged_from: the run whose outputs were judged again; None for a run that generated its own.
+        workers: the processes that worked on its cases; empty if that was the one that shows it.
+        title: a name given to the run afterwards; None without one.
+        batches: the batches whose answers it used or waits for, oldest first.
+        anchors: how its judges re-rated outputs of an earlier run before it began; None if that was not configured.
     """
 
     id: str
@@ -591,9 +592,9 @@ class RunRecord(Struct, frozen=True):
 
 
 class MetricSummary(Struct, frozen=True):
-    """A metric over all cases: `mean` of the `n` scored ones (None when none was), `errored` beside it.
+    """A metric over all cases: `mean` of the `n` scored ones (None without any), and the number of `errored` ones.
 
-    `interval`: the lower and upper bound of the mean's 95 % interval; None of fewer than two scores.
+    `interval`: the bounds of the mean's 95 % confidence interval; None for fewer than two scores.
     """
 
     mean: float | None
@@ -603,17 +604,17 @@ class MetricSummary(Struct, frozen=True):
 
     @property
     def is_half(self) -> bool:
-        """Return whether the mean is a half, which that of comparisons of all columns with each other always is."""
+        """Return whether the mean is a half, which it always is when all columns are compared with each other."""
         return self.mean is not None and abs(self.mean - 0.5) < 1e-9  # noqa: PLR2004
 
 
 class GateResult(Struct, frozen=True):
-    """The result of a gate: `failed` it did not hold, `error` nothing could be counted for it.
+    """The result of a gate: `failed` if it did not hold, `error` if there was nothing to count for it.
 
     Attributes:
         gate: as written in the config or on the command line.
-        actual: what was compared with the gate's limit, in the limit's unit; shares are 0..1.
-        note: how sure that is, or why there is nothing.
+        actual: the value compared with the gate's limit, in the limit's unit; shares are 0..1.
+        note: how certain the value is, or why there is none.
     """
 
     gate: str
@@ -626,8 +627,9 @@ class FlakyTest(Struct, frozen=True):
     """A test that passed in some of its repeats and failed in others, in one column.
 
     Attributes:
-        judged: repeats with a verdict; `passed` of them passed.
-        mean: of the scores, with their sample standard `deviation`; None of no scores, and of fewer than two.
+        judged: the number of repeats with a verdict, of which `passed` passed.
+        mean: of the scores; None without scores.
+        deviation: their sample standard deviation; None for fewer than two scores.
     """
 
     test_index: int
@@ -640,9 +642,9 @@ class FlakyTest(Struct, frozen=True):
 
 
 class Stat(Struct, frozen=True):
-    """An estimate: `value` of `n` cases of `clusters` tests, with the bounds of its 95 % interval.
+    """An estimate: `value` from `n` cases of `clusters` tests, with the bounds of its 95 % confidence interval.
 
-    `value` is None of nothing, `interval` of fewer than two tests.
+    `value` is None without cases, `interval` for fewer than two tests.
     """
 
     value: float | None = None
@@ -652,27 +654,27 @@ class Stat(Struct, frozen=True):
 
 
 class MetricStat(Stat, frozen=True):
-    """The mean of a metric in one column; `errored` assertions of it could not be judged and are not in it."""
+    """The mean of a metric in one column; the `errored` assertions could not be judged and are not included."""
 
     errored: int = 0
 
 
 class Delta(Stat, frozen=True):
-    """The mean of paired differences: a column's value minus the baseline's, `n` pairs of `clusters` tests.
+    """The mean of paired differences: a column's value minus the baseline's, from `n` pairs of `clusters` tests.
 
     Attributes:
-        se: standard error of `value`; None of fewer than two tests.
-        p: two-sided p-value of "no difference"; None of fewer than two tests.
+        se: standard error of `value`; None for fewer than two tests.
+        p: two-sided p-value of "no difference"; None for fewer than two tests.
         p_adjusted: the same, corrected (Holm) for all differences that are shown.
-        mde: the smallest true difference that so many tests show with a chance of 80 %; it allows for the correction.
-            None where it would be above 1, and where fewer than four tests differ, whose spread tells nothing.
-        needed_tests: so many tests in all would decide with a chance of 80 %; it allows for the correction. Of two
-            columns, were the true difference `value`, of two runs, were it the one of `--detect`. None as for `mde`.
-        differing: tests with a difference that is not 0.
-        family: among how many differences the 5 % are divided for this one.
-        least_tests: fewer tests than these cannot decide among so many differences; None where there are as many.
-        margin: the largest difference that does not matter, from `margin` of the config; None without one.
-        margin_interval: the 90 % interval that is held against it.
+        mde: minimum detectable effect: the smallest true difference that this many tests show with 80 % power, allowing
+            for the correction. None if it would be above 1, or if fewer than four tests differ: too few for a spread.
+        needed_tests: the total number of tests that would decide with 80 % power, allowing for the correction: for two
+            columns if the true difference were `value`, for two runs if it were that of `--detect`. None as for `mde`.
+        differing: the number of tests with a difference other than 0.
+        family: the number of differences among which the 5 % error rate is divided for this one.
+        least_tests: fewer tests than this cannot decide among so many differences; None if there are as many.
+        margin: the largest difference that does not matter, from `margin` in the config; None without one.
+        margin_interval: the 90 % interval that is compared with the margin.
     """
 
     se: float | None = None
@@ -691,9 +693,9 @@ class Difference(Struct, frozen=True):
     """A paired difference and its verdict: `better`, `worse`, `undecided`, `equivalent` or `identical`.
 
     Attributes:
-        verdict: None of fewer than two tests.
-        same_as: the row (`pass_rate`, or a metric) that has the same figures in every test, and with which this one is
-            counted and shown as one.
+        verdict: None for fewer than two tests.
+        same_as: the row (`pass_rate`, or a metric) with the same figures in every test, which is counted and shown as
+            one with this row.
     """
 
     delta: Delta
@@ -702,7 +704,7 @@ class Difference(Struct, frozen=True):
 
 
 class ColumnComparison(Struct, frozen=True):
-    """A column compared with the one labelled `baseline`, test by test; None and no entry where no test is in both."""
+    """A column compared with the one labelled `baseline`, test by test; None or no entry if no test is in both."""
 
     baseline: str
     pass_rate: Difference | None = None
@@ -710,7 +712,7 @@ class ColumnComparison(Struct, frozen=True):
 
 
 class Latency(Struct, frozen=True):
-    """Milliseconds from the prompt to the whole answer; None where no answer was timed."""
+    """The milliseconds from the prompt to the complete answer; None if no answer was timed."""
 
     median: float | None = None
     p95: float | None = None
@@ -720,13 +722,13 @@ class ColumnSummary(Struct, frozen=True):
     """The figures of one prompt x provider pair.
 
     Attributes:
-        label: tells it from the other columns of the run.
-        pass_rate: of the cases that were judged; `errored` and `not_evaluated` are not in it.
-        pass_rate_at_least: what it would be if every error had been a failure; None where nothing was judged.
+        label: distinguishes it from the other columns of the run.
+        pass_rate: of the judged cases, without `errored` and `not_evaluated` ones.
+        pass_rate_at_least: the pass rate if every error had been a failure; None if nothing was judged.
         metrics: means; the repeats of a test are averaged first.
-        cost_usd: what this run paid for its answers, judges not counted; None when a price is unknown.
-        cost_usd_generated: what they cost when they were generated, those from the cache included.
-        latency_ms: of its answers when they were generated, those from the cache included.
+        cost_usd: what this run paid for its answers, without judges; None if a price is unknown.
+        cost_usd_generated: the cost of the answers when they were generated, including those from the cache.
+        latency_ms: of its answers when they were generated, including those from the cache.
         usage: by role, as in the summary of the run.
         pass_at_k: by k, the chance that at least one of k repeats passes; empty without repeats.
         pass_hat_k: by k, the chance that all of k repeats pass.
@@ -753,13 +755,15 @@ class ColumnSummary(Struct, frozen=True):
 
 
 class RankedColumn(Struct, frozen=True):
-    """A column in the ranking of a metric that outputs were compared by.
+    """A column in the ranking of a metric by which outputs were compared.
 
     Attributes:
         label: of the column, or `expected_output`.
-        rating: Bradley-Terry, on the scale of chess, with mean 1500; None where comparisons do not connect all columns.
-        low: bounds of its 95 % interval, with `high`; None of fewer than five tests, and where all went alike.
-        wins: pairs won in both orders; `losses` likewise. `ties` are all others.
+        rating: Bradley-Terry, on the scale used in chess, with mean 1500; None if the comparisons do not connect all
+            columns.
+        low, high: the bounds of its 95 % confidence interval; None for fewer than five tests, or if all had the same
+            outcome.
+        wins, losses: pairs won or lost in both orders; `ties` are all others.
     """
 
     label: str
@@ -772,15 +776,15 @@ class RankedColumn(Struct, frozen=True):
 
 
 class SequentialDecision(Struct, frozen=True):
-    """The finding about one gate, or about one column beside another, when a run stopped early.
+    """The finding about one gate, or about one column relative to another, when a run stopped early.
 
     Attributes:
         subject: the gate as written, or the label of the column.
-        outcome: holds or fails of a gate, better or worse of a column; undecided.
-        mean: over the tests that counted, in the unit of the gate's limit; None of none.
-        interval: what the mean may truly be, valid at every look at once with `EarlyStop.alpha` divided by the number
-            of decisions.
-        n: tests that counted.
+        outcome: for a gate holds or fails, for a column better or worse; or undecided.
+        mean: over the tests that counted, in the unit of the gate's limit; None without any.
+        interval: the range for the true mean, valid at all looks simultaneously with `EarlyStop.alpha` divided by the
+            number of decisions.
+        n: number of tests that counted.
     """
 
     subject: str
@@ -791,11 +795,12 @@ class SequentialDecision(Struct, frozen=True):
 
 
 class EarlyStop(Struct, frozen=True):
-    """A run that stopped since it was decided, after `after` of `tests` tests in the order in which they were drawn.
+    """The account of a run that stopped because it was decided, after `after` of `tests` tests in the order drawn.
 
     Attributes:
-        alpha: the chance that any of the decisions is wrong.
-        not_asked: cases that have no answer for that reason; `saved_requests` is about what they would have taken.
+        alpha: the probability that any of the decisions is wrong.
+        not_asked: the number of cases without an answer for that reason; `saved_requests` is an estimate of what they
+            would have taken.
     """
 
     after: int
@@ -807,19 +812,21 @@ class EarlyStop(Struct, frozen=True):
 
 
 class RunSummary(Struct, frozen=True):
-    """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged.
+    """The counts of a run. `pass_rate` = passed / (passed + failed), None if nothing was judged.
 
-    `pass_interval`: the lower and upper bound of the pass rate's 95 % interval; None of fewer than two tests.
-    `pass_rate_at_least`: the pass rate if every error had been a failure; None like the rate.
-    `gates`: conditions on the whole run; where there are any, they decide the exit code. `flaky`: the first of the
-    `flaky_count` tests that both passed and failed when they were repeated. `derived`: the derived metrics of the
-    config over all cases, None where one cannot be computed; `derived_by_column`: the same for the cases of each
-    column, in the order of the columns. `columns`: the figures of each column, in their order; empty while the run goes
-    on. `baseline`: the comparison with the run that was named for it, as `geval compare --json` has it; None without
-    one. `rankings`: for each metric of comparisons in pairs, the columns from the best on. `order_consistency`: the
-    share of its pairs of which the judge said the same in both orders, None where it was asked about none.
-    `early_stop`: how it was decided before all tests had run; None where all of them have. Intervals and p-values
-    elsewhere in the summary are for runs of a fixed size, and do not hold for one that stopped early.
+    Attributes:
+        pass_interval: the bounds of the pass rate's 95 % confidence interval; None for fewer than two tests.
+        pass_rate_at_least: the pass rate if every error had been a failure; None if the pass rate is.
+        gates: conditions on the whole run; if there are any, they determine the exit code.
+        flaky: the first of the `flaky_count` tests that both passed and failed when repeated.
+        derived: the derived metrics of the config over all cases; None for one that cannot be computed.
+        derived_by_column: the same for the cases of each column, in the order of the columns.
+        columns: the figures of each column, in their order; empty while the run is in progress.
+        baseline: the comparison with the run named as the baseline, as in `geval compare --json`; None without one.
+        rankings: for each metric of pairwise comparisons, the columns from best to worst.
+        order_consistency: the share of its pairs with the same verdict in both orders; None if the judge compared none.
+        early_stop: how the run was decided before all tests had run; None if all of them have. Intervals and p-values
+            elsewhere in the summary assume a run of fixed size, and do not hold for one that stopped early.
     """
 
     total: int = 0
@@ -846,7 +853,7 @@ class RunSummary(Struct, frozen=True):
 
 def to_json(value: Any) -> JsonValue:
     """Return the JSON form of any record: field names become keys, tuples lists, enums their text."""
-    if type(value) in _PLAIN:  # asked once more below, where it saves most of the calls
+    if type(value) in _PLAIN:  # checked again below, which saves most of the calls
         return value
     if isinstance(value, StrEnum):
         return value.value
@@ -870,33 +877,33 @@ T = TypeVar("T")
 
 
 def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
-    """Return a `CaseResult` from what `to_json` made of it, in this geval or in another one.
+    """Return a `CaseResult` from the output of `to_json`, in this version of geval or another.
 
-    Keys and roles that this geval does not know are passed over.
+    Unknown keys and roles are ignored.
 
     Raises:
-        ValueError: a key is missing that this geval needs, or what is there is of the wrong kind.
+        ValueError: a required key is missing, or a value has the wrong type.
     """
     return _record(data, CaseResult)
 
 
 def asked_test_from_json(data: Mapping[str, JsonValue]) -> AskedTest:
-    """Return an `AskedTest` from what `to_json` made of it; as `case_result_from_json`."""
+    """Return an `AskedTest` from the output of `to_json`, as `case_result_from_json` does."""
     return _record(data, AskedTest)
 
 
 def run_record_from_json(data: Mapping[str, JsonValue]) -> RunRecord:
-    """Return a `RunRecord` from what `to_json` made of it; as `case_result_from_json`."""
+    """Return a `RunRecord` from the output of `to_json`, as `case_result_from_json` does."""
     return _record(data, RunRecord)
 
 
 def run_summary_from_json(data: Mapping[str, JsonValue]) -> RunSummary:
-    """Return a `RunSummary` from what `to_json` made of it; as `case_result_from_json`."""
+    """Return a `RunSummary` from the output of `to_json`, as `case_result_from_json` does."""
     return _record(data, RunSummary)
 
 
 def usage_by_role_from_json(data: Mapping[str, JsonValue]) -> dict[Role, Usage]:
-    """Usage by role from what `to_json` made of it; roles that this geval does not know are passed over."""
+    """Return usage by role from the output of `to_json`; unknown roles are ignored."""
     known = {name: item for name, item in data.items() if name in _ROLES}
     return msgspec.convert(known, dict[Role, Usage])
 

@@ -1,4 +1,4 @@
-"""Which geval this is, and how more of it is installed."""
+"""The version of geval, and how to install its extras."""
 
 import sys
 
@@ -6,9 +6,9 @@ __version__ = "0.2.0"
 
 
 def install_hint(extra: str) -> str:
-    """Say how an extra is installed where this geval came from: from a clone, or from a git address.
+    """Return how to install an extra, depending on whether geval was installed from a clone or a git address.
 
-    No package index carries geval, and a name that an index does not know yet may be claimed there by anybody.
+    geval is not on any package index, where anyone could claim a name that is still free.
     """
     address = _git_address()
     if address is None:
@@ -17,8 +17,8 @@ def install_hint(extra: str) -> str:
 
 
 def _git_address() -> str | None:
-    """Return the address from which this geval was installed (PEP 610); None for a clone, or where nothing says."""
-    import json  # noqa: PLC0415 - for those who need a hint
+    """Return the address from which geval was installed (PEP 610); None for a clone, or if unknown."""
+    import json  # noqa: PLC0415 - needed only for hints
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
     from urllib.parse import urlsplit, urlunsplit  # noqa: PLC0415
 
@@ -28,12 +28,12 @@ def _git_address() -> str | None:
         url = urlsplit(record["url"])
     except (PackageNotFoundError, OSError, LookupError, TypeError, ValueError):
         return None
-    # What stands before the host is a user's name or token.
+    # Before the host there may be a user name or token.
     return f"{kind}+{urlunsplit(url._replace(netloc=url.netloc.rpartition('@')[2]))}"
 
 
 def _installing(wanted: str) -> str:
-    """Return the command that puts `wanted` into the environment in which this geval runs."""
+    """Return the command that installs `wanted` into the environment in which geval runs."""
     around = sys.prefix.replace("\\", "/").split("/")
     if "pipx" in around:
         return f"pipx install --force {wanted}"
