@@ -23,14 +23,14 @@ BoundT = TypeVar("BoundT", float, float | None)
 
 
 class Statistic(StrEnum):
-    """The figure of a metric, or of the whole run, that is compared.
+    """The figure of a metric, or of the whole run, that a gate compares.
 
     `pass_rate` = passed / (passed + failed); `passed` counts errors as not passed: passed / (passed + failed + errors);
-    `errors` is a count, or with a limit in per cent a share of all cases. `cost` is in US dollars, `latency` in
-    milliseconds. `delta` is the mean difference of scores from the baseline's, over pairs of tests; `pass_rate.delta`
-    that of the share that passed. `borderline` is the share of outputs that a calibrated judge is not sure of.
-    `true_mean` and `true_pass_rate` are what people would say of all outputs, estimated from labels of some, and
-    `true_delta` is what they would say of the difference from the baseline.
+    `errors` is a count or, with a limit in per cent, a share of all cases. `cost` is in US dollars, `latency` in
+    milliseconds. `delta` is the mean difference of scores from the baseline, over pairs of tests; `pass_rate.delta` is
+    that of the share that passed. `borderline` is the share of outputs that a calibrated judge is unsure about.
+    `true_mean` and `true_pass_rate` are what humans would say about all outputs, estimated from labels of some, and
+    `true_delta` is what they would say about the difference from the baseline.
     """
 
     MEAN = "mean"
@@ -54,7 +54,7 @@ class Statistic(StrEnum):
 DELTAS = frozenset({Statistic.DELTA, Statistic.PASS_RATE_DELTA, Statistic.TRUE_DELTA})
 """The statistics that need a baseline."""
 TRUE_FIGURES = frozenset({Statistic.TRUE_MEAN, Statistic.TRUE_PASS_RATE, Statistic.TRUE_DELTA})
-"""The statistics that need human labels, and are of a metric."""
+"""The statistics that need a metric and human labels."""
 _QUOTES = " '\"`"
 _PERCENT = 0.01
 _OF_METRICS = {
@@ -78,18 +78,18 @@ _SHARES = frozenset(
     {Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED, Statistic.BORDERLINE, *DELTAS, *TRUE_FIGURES}
 )
 _COUNTS = frozenset({Statistic.ERRORS, Statistic.FAILURES})
-"""What is counted, and compared as a share with a limit in per cent."""
+"""The statistics that are counts, and are compared as shares if the limit is in per cent."""
 GATE = compile_later(
     r"\s*(?P<subject>[^<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
     r"(?P<limit>[-+]?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?"
     r"(?:\s+(?P<against>vs\s+baseline)(?:\s+(?P<proven>proven))?)?\s*\Z"
 )
-"""The one way in which conditions are written: in `gates`, and in `--require` of the commands about human labels."""
+"""The one form in which conditions are written: in `gates`, and in `--require` of the commands about human labels."""
 EQUIVALENCE = compile_later(
     r"\s*(?P<subject>[^<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s+equivalent\s+within\s+"
     r"(?P<limit>\+?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?\s+vs\s+baseline\s*\Z"
 )
-"""A gate that holds where the difference from the baseline is shown to be at most the limit, in either direction."""
+"""A gate that holds if the difference from the baseline is shown to be at most the limit, in either direction."""
 _CALLED = compile_later(r"(?P<figure>\w+)\((?P<metric>[^()]+)\)\Z")
 _DELTA_FORM = (
     "write it like `fluency.delta >= -0.02 vs baseline`, with ` proven` at the end if it must be proven"
@@ -122,7 +122,7 @@ class Condition:
         return left < right
 
     def worst_and_best(self, low: BoundT, high: BoundT) -> tuple[BoundT, BoundT]:
-        """Return the end of an interval at which it holds least, and the other one."""
+        """Return the worst end of an interval for this condition, then the best one."""
         return (low, high) if self.comparison in {">=", ">"} else (high, low)
 
 
@@ -131,15 +131,16 @@ class Gate(Condition):
     """One condition on a run.
 
     Attributes:
-        text: as written.
-        metric: whose scores count; None for the whole cases.
+        text: the condition as written.
+        metric: the metric whose scores count; None for the whole cases.
         tags: only cases whose metadata has all of these values count.
-        limit: what is compared with; a share for a limit in per cent.
-        is_share: the limit was written in per cent.
-        is_proven: it holds only where that is shown; else it is broken only where that is shown. Of deltas only.
-        is_equivalence: it holds only where a delta is shown to lie within `limit` of 0, on both sides.
-        family: how many gates share the 5 % chance that one of them breaks although nothing got worse: all on deltas
-            that break where a drop is shown.
+        limit: the number to compare with; a share if the limit is in per cent.
+        is_share: whether the limit was written in per cent.
+        is_proven: whether the gate holds only if the condition is shown to be true; otherwise it breaks only if the
+            condition is shown to be false. Only for deltas.
+        is_equivalence: whether the gate holds only if a delta is shown to be within `limit` of 0, on both sides.
+        family: how many gates share the 5 % chance that one of them breaks although nothing got worse: all gates on
+            deltas that break if a drop is shown.
     """
 
     text: str
@@ -156,21 +157,21 @@ class Gate(Condition):
 
     @property
     def needs_baseline(self) -> bool:
-        """Return whether it is about a difference from the baseline."""
+        """Return whether the gate is about a difference from the baseline."""
         return self.statistic in DELTAS
 
     @property
     def needs_labels(self) -> bool:
-        """Return whether it is about what people would say of all outputs."""
+        """Return whether the gate is about what humans would say about all outputs."""
         return self.statistic in TRUE_FIGURES
 
     def said(self, difference: float) -> str:
-        """Return a difference in the form that the limit is written in: `-0.048`, or `-4.8 pts`."""
+        """Return a difference in the form of the limit: `-0.048`, or `-4.8 pts`."""
         return f"{100 * difference:+.1f} pts" if self.is_share else f"{difference:+.3f}"
 
     @property
     def breaks_on_a_shown_drop(self) -> bool:
-        """Return whether it holds until the opposite is shown, so that chance breaks it in some runs."""
+        """Return whether the gate holds until the opposite is shown, so that chance breaks it in some runs."""
         return self.statistic in DELTAS and not (self.is_proven or self.is_equivalence)
 
 
@@ -190,7 +191,7 @@ class GatesSpec(Spec):
 
 
 def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[Gate, ...]:
-    """Return the gates of a config, with a problem for each that cannot be read."""
+    """Return the gates of a config, and report each one that cannot be read."""
     correction = "bonferroni"
     if isinstance(value, dict):
         spec = read_spec(GatesSpec, value, place, "gates", reading)
@@ -225,19 +226,19 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
 
 
 def corrected(gates: Sequence[Gate]) -> tuple[Gate, ...]:
-    """Return gates that share the chance of a false alarm, so that it does not grow with their number."""
+    """Return the gates such that they share the chance of a false alarm, which then does not grow with their number."""
     family = len({gate.text for gate in gates if gate.breaks_on_a_shown_drop})
     return tuple(replace(gate, family=family) if gate.breaks_on_a_shown_drop else gate for gate in gates)
 
 
 def _is_calibrated(reading: LoadContext) -> bool:
-    """Return whether the config names a calibration file; one that is broken is reported elsewhere."""
+    """Return whether the config names a calibration file, even a broken one, which is reported elsewhere."""
     found = reading.calibrations
     return found is not None and (not found.is_empty or found.is_broken)
 
 
 def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
-    """Parse `text` as a gate, or return the problem of it."""
+    """Parse `text` as a gate, or return the problem with it."""
     equivalence = EQUIVALENCE.match(text)
     match = equivalence or GATE.match(text)
     if match is None:
@@ -267,7 +268,7 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         return Problem(f"unknown figure `{subject}`", place.value(), hint)
     metric, statistic = named
     limit = float(match["limit"]) / (100 if percent else 1)
-    # The message and the hint for a gate whose figure and `vs baseline` do not go together.
+    # The message and the hint if the figure and `vs baseline` do not match.
     is_against = bool(match["against"])
     if statistic in DELTAS:
         misfit = (
@@ -335,7 +336,7 @@ def _equivalence(
 
 
 def _statistic(subject: str) -> tuple[str | None, Statistic] | None:
-    """Return the metric, if one is named, and its figure."""
+    """Return the metric, if one is named, and its statistic; None if there is no such figure."""
     if subject in _OF_RUNS:
         return None, _OF_RUNS[subject]
     metric, dot, name = subject.rpartition(".")
@@ -353,7 +354,7 @@ def _tags(text: str | None) -> tuple[tuple[str, str], ...] | None:
 
 
 def read_margins(value: JsonValue, place: SourcePath, reading: LoadContext) -> Margins:
-    """Return the `margin` of a config, with a problem where it cannot be read."""
+    """Return the `margin` of a config; no margins, with a problem, if it cannot be read."""
     try:
         return Margins.read(value)
     except ValueError as error:

@@ -19,7 +19,7 @@ from geval_cli.specs.base import (
 
 
 class SimulatedUserSpec(Spec):
-    """A user whom a model plays: `simulate` of `turns`. What a test leaves out comes from `defaultTest`."""
+    """A user played by a model: `simulate` of `turns`. What a test leaves out comes from `defaultTest`."""
 
     goal: str | None = Field(
         None, description="What the user wants, in a sentence; a template of the test's variables."
