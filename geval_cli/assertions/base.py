@@ -172,7 +172,7 @@ class Calibrations:
         return ()
 
     def notes(self) -> Iterator[str]:
-        """Yield a sentence for each metric that was rated in another way than when it was calibrated."""
+        """Yield a sentence for each metric whose rating setup differs from that at calibration."""
         return iter(())
 
 

@@ -645,7 +645,7 @@ class ToolSet(Struct, frozen=True):
         definitions: the definitions sent to the model.
         functions: the Python file of each tool that is a function.
         simulator: the model that answers in place of the other tools.
-        world: what the simulator is told, a template.
+        world: the description of the world that the simulator gets; a template.
         named_functions: whether the config names functions, even if they may not be read.
     """
 
