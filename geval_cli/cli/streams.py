@@ -13,10 +13,10 @@ _NAMES = ("stdout", "stderr")
 def survive_odd_streams() -> None:
     """Keep a closed or broken output stream from ending a command.
 
-    Model output may be any Unicode: what a stream cannot encode is escaped. If the reader of a pipe goes away (`geval
-    run CONFIG | head`), the command continues to its end and further output is discarded. If the file behind stdout
-    cannot be written to, it continues too, and `lost_output` returns the error. Output to a stream that was closed from
-    the start (`geval run CONFIG >&-`) is discarded.
+    Model output may be any Unicode: what a stream cannot encode is escaped. If the reader of a pipe goes away
+    (`geval run CONFIG | head`), the command continues to its end and further output is discarded. If the file behind
+    stdout cannot be written to, it continues too, and `lost_output` returns the error. Output to a stream that was
+    closed from the start (`geval run CONFIG >&-`) is discarded.
     """
     _open_what_is_closed()
     for name in _NAMES:

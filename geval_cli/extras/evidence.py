@@ -1,4 +1,4 @@
-"""All the evidence of a run behind its answer, for `--verbose` and `geval show`: cases in full, results, figures."""
+"""All the evidence behind a run's answer, for `--verbose` and `geval show`: cases in full, results, figures."""
 
 import sys
 from collections import Counter
@@ -79,11 +79,11 @@ _LABEL_WIDTH = len("output  ")
 _NAMED_MAX = 12
 _IN_FULL, _CASE_LINES_MAX = 1, 10
 _FEW = 4
-"""Up to so many answers to a test, those that passed are shown with their output."""
+"""With this many answers to a test or fewer, those that passed are shown with their output."""
 
 
 class Limit(NamedTuple):
-    """How much of one text is shown."""
+    """How much of a text is shown."""
 
     line_count: int
     character_count: int
@@ -93,9 +93,9 @@ class DetailLevel(Struct, frozen=True):
     """How much of a case is shown.
 
     Attributes:
-        step_width: of a line of the trace; 0 leaves out the trace, and the pairs that were compared.
-        is_verbose: passed assertions are explained, too.
-        is_whole: what went in, and every detail of the verdicts.
+        step_width: the width of a line of the trace; 0 leaves out the trace, and the pairs that were compared.
+        is_verbose: whether passed assertions are explained too.
+        is_whole: whether the inputs and every detail of the verdicts are shown.
     """
 
     output: Limit = Limit(6, 1_200)
@@ -114,7 +114,7 @@ UNCUT = DetailLevel(_ALL, _ALL, _ALL, sys.maxsize, 2_000, is_verbose=True, is_wh
 
 
 class ShownCase(Struct):
-    """A case to show, and the later ones that broke in exactly the same way."""
+    """A case to show, and the number of later ones that broke in exactly the same way."""
 
     result: CaseResult
     same_count: int = 0
@@ -127,7 +127,7 @@ class ShownCase(Struct):
 
 
 class CasePrinter:
-    """Prints cases one after another, remembering which evaluation steps the reader has seen already."""
+    """Prints cases one after another, and remembers which evaluation steps have already been printed."""
 
     def __init__(self, report: RunReport, console: Console, shown: DetailLevel) -> None:
         self._console = console
@@ -158,7 +158,7 @@ class CasePrinter:
         )
 
     def print_answers(self, results: Sequence[CaseResult]) -> None:
-        """Print the answers to one test, the failures first: of many, one in full and the others as lines."""
+        """Print the answers to one test, failures first: of many, one in full and the others as lines."""
         self._console.print()
         self._print_test_texts(results[0])
         ordered = sorted(results, key=_badness_of_case)
@@ -184,7 +184,7 @@ class CasePrinter:
     def _print_column(
         self, result: CaseResult, results: Sequence[CaseResult], facts: str, width: int | None = None
     ) -> None:
-        """Print the head of one of a test's `results`: its column and repeat, where there are several."""
+        """Print the heading of one of a test's `results`: its column and repeat, if there are several."""
         title = self._titles.get(result.column, "")
         parts = [title if width is None else fitted_title(title, width, self._signs)] if title else []
         if any(one.repeat_index for one in results if one.column == result.column):
@@ -193,7 +193,7 @@ class CasePrinter:
         self._print_head(result, body.append(f"{'  ' if parts else ''}{facts}", style="not bold"))
 
     def _print_others(self, results: Sequence[CaseResult]) -> None:
-        """Print those without a problem as one paragraph: their columns and scores."""
+        """Print the results without a problem as one paragraph: their columns and scores."""
         for status in (Status.PASSED, Status.NOT_EVALUATED):
             found: dict[str, list[float]] = {}
             for result in (one for one in results if one.status is status):
@@ -207,7 +207,7 @@ class CasePrinter:
                 print_hanging(head, Text(self._dot.join(told)), self._console, indent=1)
 
     def _print_test_texts(self, result: CaseResult) -> None:
-        """Print what the test brings: its variables and what it expects, and the prompt where there is nothing else."""
+        """Print the texts of the test: its variables and expectations, and the prompt if there is nothing else."""
         texts = {name: value_text(value) for name, value in result.vars.items()} | CaseView(result).test_texts
         if not texts and not result.turns:
             texts = {"prompt": result.prompt.rendered}
@@ -222,9 +222,9 @@ class CasePrinter:
         print_hanging(head, body, self._console, indent=1)
 
     def _print_case(self, result: CaseResult, number: str = "", same: str = "") -> None:
-        """Print everything about a case but its head.
+        """Print everything about a case except its heading.
 
-        `number` names it where there are others; `same` says which of them broke in the same way.
+        `number` names it if there are others; `same` says which of them broke in the same way.
         """
         view, shown = CaseView(result), self._shown
         if result.error is not None:
@@ -250,7 +250,7 @@ class CasePrinter:
         self._print_passed(passed)
 
     def _print_inputs(self, view: CaseView) -> None:
-        """Print what went in, and what is known about the call."""
+        """Print the inputs of a case, and what is known about the call."""
         result = view.result
         if result.prompt.rendered:
             self._print_block("prompt", sanitized_lines(result.prompt.rendered), indent=3)
@@ -264,7 +264,7 @@ class CasePrinter:
         self._print_block("by", [self._dot.join([model, *view.facts])], indent=3)
 
     def _print_trace(self, steps: Sequence[TraceStep]) -> None:
-        """Print the first steps of a trace: a line each, or only their names where no more is known of them."""
+        """Print the first steps of a trace, a line each, or only their names if nothing more is known about them."""
         if not steps:
             return
         shown = steps[:_NAMED_MAX]
@@ -313,9 +313,9 @@ class CasePrinter:
     def _print_verdict(
         self, part: JudgeVerdict, paid: Sequence[str], title: str, name: str, *, indent: int
     ) -> None:
-        """Print who judged, with rating, spread, cost and time on one line; then the steps.
+        """Print the judge with rating, spread, cost and time on one line, then the steps.
 
-        `title` is what one of several verdicts is called; `name` says where its steps are once they were printed.
+        `title` is the name of one of several verdicts; `name` says where its steps are, once they have been printed.
         """
         self._print_items([] if title else part.items, indent=indent)
         facts = dict(part.facts)
@@ -351,7 +351,7 @@ class CasePrinter:
             print_hanging(head, Text(step), self._console, indent=indent)
 
     def _print_passed(self, views: Sequence[AssertionView]) -> None:
-        """Print the assertions without a problem as one line."""
+        """Print the assertions without a problem on one line."""
         for status in (Status.PASSED, Status.NOT_EVALUATED):
             names = []
             for item, scored in ((view.assertion, view.scored) for view in views):
@@ -402,7 +402,7 @@ class CasePrinter:
 def print_test(
     results: Sequence[CaseResult], report: RunReport, console: Console, *, is_verbose: bool
 ) -> None:
-    """Print one test in all its columns: what became of it in a sentence, what went in, then the failures first."""
+    """Print one test in all its columns: the outcome in a sentence, what went in, then the answers, failures first."""
     console.print()
     print_hanging(Text(), Text(case_sentence(results), style="bold"), console, indent=1)
     if is_verbose:
@@ -429,7 +429,7 @@ def _step_text(step: TraceStep) -> str:
 
 
 def _range(scores: Sequence[float]) -> str:
-    """`0.66 to 0.92`: the least and the highest of some scores."""
+    """Return the lowest and the highest of some scores, `0.66 to 0.92`."""
     return " to ".join(dict.fromkeys(map(format_score, (min(scores), max(scores))))) if scores else ""
 
 
@@ -458,10 +458,10 @@ class FailureGroup(Struct):
 
     Attributes:
         name: the metric or type of the assertion, or a reason.
-        judged: results of this assertion with a verdict, of all cases; `failed` of them failed.
-        errored: those that could not be judged, or cases that could not be answered.
-        cases: those that are put under this group: a case stands under the first that it belongs to.
-        is_reason: whether it is named by a reason, which those that passed do not have.
+        judged: the number of results of this assertion with a verdict, over all cases; `failed` of them failed.
+        errored: the number that could not be judged, or of cases that got no answer.
+        cases: the number of cases listed under this group: a case is listed under the first group that it belongs to.
+        is_reason: whether it is named by a reason, which passed results do not have.
     """
 
     name: str
@@ -483,12 +483,12 @@ class FailureGroup(Struct):
 
     @property
     def statuses(self) -> frozenset[Status]:
-        """Return what became of its results, as far as these are problems."""
+        """The kinds of problems among its results."""
         counts = {Status.FAILED: self.failed, Status.ERROR: self.errored}
         return frozenset(status for status, count in counts.items() if count)
 
     def heading(self) -> str:
-        """`41 of 60 failed, 2 could not be judged, mean 0.41`."""
+        """Return the counts of the group, `41 of 60 failed, 2 could not be judged, mean 0.41`."""
         if self.is_reason:
             return plural(self.failed + self.errored, "case")
         parts = [f"{self.failed:,} of {self.judged:,} failed"] if self.judged else []
@@ -505,8 +505,8 @@ class FailureGroup(Struct):
 class Failures(Struct):
     """The cases to show, picked while the results of a run go by: failures and errors by group, at most 20.
 
-    With `verbose` every case, at most 500, in the order of the tests. Cases that could not run or be judged for the
-    same reason (a refused key, say) are shown once and counted.
+    With `verbose`, every case in test order, at most 500. Cases that could not run or be judged for the same reason (a
+    refused key, for example) are shown once and counted.
     """
 
     verbose: bool = False
@@ -518,7 +518,7 @@ class Failures(Struct):
     _by_error: dict[tuple[str, ...], ShownCase] = field(default_factory=dict)
 
     def add(self, result: CaseResult) -> None:
-        """Take in the next result."""
+        """Add the next result."""
         own = self._count(result)
         if not (self.verbose or result.status in self.wanted):
             return
@@ -537,11 +537,11 @@ class Failures(Struct):
                 self._by_error[key] = entries[-1]
 
     def _room(self) -> int:
-        """Return how many cases are kept of a group: of many groups, only the first few of each can be shown."""
+        """Return how many cases of a group are kept: with many groups, only the first few of each can be shown."""
         return VERBOSE_CASES_MAX if self.verbose else max(1, CASES_MAX + 1 - len(self._groups))
 
     def groups(self) -> list[tuple[FailureGroup, list[ShownCase]]]:
-        """Return the groups, the largest first, each with the entries to show: the first of each, at most 20 in all."""
+        """Return the groups, largest first, each with the entries to show: the first of each, at most 20 in all."""
         kept = [group for group in self._groups.values() if self.wanted & group.statuses]
         found = sorted(kept, key=lambda group: (-group.cases, -group.failed, -group.errored))
         shown: list[list[ShownCase]] = [[] for _ in found]
@@ -553,11 +553,11 @@ class Failures(Struct):
 
     @property
     def all_entries(self) -> list[ShownCase]:
-        """Return the entries in the order of the tests, with `verbose`."""
+        """The entries in test order, with `verbose`."""
         return self._all
 
     def _count(self, result: CaseResult) -> FailureGroup | None:
-        """Count the result in its groups; return the group that it is shown in, None for one that needs no group."""
+        """Count the result in its groups; return the group that it is listed in, None if it needs none."""
         own: FailureGroup | None = None
         for name, status, score, decides in _grouped_by(result, self.by):
             group = self._groups.get(name)
@@ -575,9 +575,9 @@ class Failures(Struct):
 
 
 def _grouped_by(result: CaseResult, by: GroupBy) -> Iterator[tuple[str, Status, float | None, bool]]:
-    """Yield the group of each thing that was judged of a result, its status, its score and whether it decides the case.
+    """Yield for each judgement of a result its group, its status, its score and whether it decides the case.
 
-    An assertion of weight 0 and a judge's error beside a failure decide nothing.
+    An assertion of weight 0, or a judge's error beside a failure, decides nothing.
     """
     is_problem = result.status in PROBLEMS
     has_decided = result.error is not None
@@ -595,18 +595,18 @@ def _grouped_by(result: CaseResult, by: GroupBy) -> Iterator[tuple[str, Status, 
             if item.error is not None:
                 why = item.error.message
             else:
-                # Why an assertion failed; of a jury, the reason without its last line, the scores of the
-                # judges.
+                # Why an assertion failed; for a jury, the reason without its last line, which has the judges' scores.
                 reason = item.reason or ""
                 why = reason.rpartition("\n")[0] if "judges" in item.detail else reason
             name = f"{item.metric or item.type}: {normalised(why or 'no reason given')}"
             yield name, item.status, item.score, decides
     if is_problem and not has_decided:
-        yield WHOLE, result.status, result.score, True  # its own threshold decides, or what is compared
+        # The test's own threshold decided, or a comparison of outputs.
+        yield WHOLE, result.status, result.score, True
 
 
 def print_failures(failures: Failures, report: RunReport, console: Console) -> None:
-    """Print what `failures` took in, and say what was left out."""
+    """Print the cases that `failures` collected, and say how many were left out."""
     if not failures.total:
         return
     _print_rule("all results" if failures.verbose else _title(failures.wanted), console)
@@ -631,7 +631,7 @@ def print_failures(failures: Failures, report: RunReport, console: Console) -> N
 def print_cases(
     results: Iterable[CaseResult], failures: Failures, report: RunReport, console: Console
 ) -> None:
-    """Print what `failures` counted, then every one of `results` as it is, with nothing cut."""
+    """Print the groups that `failures` counted, then each of `results` uncut."""
     groups = [group for group, _ in failures.groups()]
     if groups:
         _print_rule(_title(failures.wanted), console)
@@ -659,13 +659,13 @@ def _print_group(group: FailureGroup, console: Console) -> None:
 
 
 def _error_key(result: CaseResult) -> tuple[str, ...] | None:
-    """Return the key of cases that broke for the same reason; None for one that is like no other."""
+    """Return a key that is equal for cases that broke for the same reason; None for a case to be shown by itself."""
     if result.error is not None:
         return None if result.assertions else _spelled(result.provider.id, result.error)
     if result.status is not Status.ERROR or any(item.status is Status.FAILED for item in result.assertions):
         return None
     errors = [item.error for item in result.assertions if item.error is not None]
-    # A judge that cannot be asked is one matter, whatever it would have judged; one that answers oddly is not.
+    # A judge that cannot be reached is one problem, whatever it would have judged; strange replies are separate ones.
     if not errors or not all(error.type in _OUT_OF_REACH for error in errors):
         return None
     return tuple(word for error in errors for word in _spelled("judge", error))
@@ -676,14 +676,14 @@ def _spelled(who: str, error: ErrorInfo) -> tuple[str, ...]:
 
 
 _LINES_MAX = 100
-"""In the block layout, more results than this leave out the ones that passed."""
+"""In the block layout, if there are more results than this, those that passed are left out."""
 
 
 _BLOCK_VERDICT_MAX = 28
 
 
 def print_table(rows: TableRows, report: RunReport, console: Console) -> None:
-    """Print the matrix of the results that `rows` took in."""
+    """Print the matrix of the results in `rows`."""
     rows.end()
     if not rows.total:
         return
@@ -743,7 +743,7 @@ def _print_notes(selection: TableRows, report: RunReport, console: Console) -> N
 
 
 def print_evidence(report: RunReport, rows: TableRows, failures: Failures, console: Console) -> None:
-    """Print what `rows` and `failures` took in of a run, its baseline and its figures."""
+    """Print the results and failures that were collected, and the baseline and the figures of a run."""
     if failures.verbose:
         print_table(rows, report, console)
     print_failures(failures, report, console)
@@ -774,7 +774,7 @@ _ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge", Role.USER: "user"}
 
 
 def usage_texts(usage: Mapping[Role, Usage]) -> Iterator[tuple[str, str]]:
-    """Yield what was sent for each role: `judge`, and `14 answers (6 cached), 40.1k tokens in, 900 out, $0.21`."""
+    """Yield the usage of each role: `judge`, and `14 answers (6 cached), 40.1k tokens in, 900 out, $0.21`."""
     for role, amount in usage.items():
         answers = plural(amount.requests, "answer")
         if 0 < amount.cached_requests == amount.requests:
@@ -794,7 +794,7 @@ _FLAKY_SHOWN = 10
 
 
 def print_gates(report: RunReport, console: Console) -> None:
-    """Each gate with what it was compared with; nothing for a run without gates."""
+    """Print each gate with its actual value; nothing for a run without gates."""
     if not report.summary.gates:
         return
     signs = signs_of(console)
@@ -812,7 +812,7 @@ def print_gates(report: RunReport, console: Console) -> None:
 
 
 def print_flaky(report: RunReport, console: Console) -> None:
-    """The tests that both passed and failed when they were repeated; nothing when there are none."""
+    """Print the tests that passed in some repeats and failed in others; nothing if there are none."""
     summary = report.summary
     if not summary.flaky_count:
         return
@@ -837,7 +837,7 @@ _WIDTH_FOR_MDE, _WIDTH_FOR_INTERVALS, _WIDTH_FOR_DIFFERENCES = 100, 70, 50
 
 
 def means_of(columns: Sequence[ColumnSummary]) -> list[tuple[str, MetricStat]]:
-    """Return every metric of every column, named with the number of the column."""
+    """Return every metric of every column, prefixed with the number of the column."""
     return [
         (f"[{number}] {name}", stat)
         for number, column in enumerate(columns, start=1)
@@ -846,7 +846,7 @@ def means_of(columns: Sequence[ColumnSummary]) -> list[tuple[str, MetricStat]]:
 
 
 def print_means(rows: Sequence[tuple[str, MetricStat]], console: Console) -> None:
-    """Print a mean a line, with its interval; nothing without any."""
+    """Print one mean per line, with its interval; nothing if there are none."""
     if not rows:
         return
     shown: list[Cells] = []
@@ -862,7 +862,7 @@ def print_means(rows: Sequence[tuple[str, MetricStat]], console: Console) -> Non
 
 
 def print_differences(columns: Sequence[ColumnSummary], console: Console) -> None:
-    """Print how far each column differs from the baseline, of the tests that both have judged."""
+    """Print how far each column differs from the baseline, over the tests judged in both."""
     rows = [
         (number, item)
         for number, column in enumerate(columns, start=1)
@@ -895,7 +895,7 @@ def print_differences(columns: Sequence[ColumnSummary], console: Console) -> Non
 
 
 def case_sentence(results: Sequence[CaseResult]) -> str:
-    """`test 7, refund after 30 days, failed in 2 of 4 columns: correct 0.40 < 0.70`."""
+    """Return the outcome of a test in a sentence: `test 7, refund after 30 days, failed in 2 of 4 columns: ...`."""
     first = results[0]
     repeats = {result.repeat_index for result in results}
     number = str(first.test_index + 1) if len(repeats) > 1 else case_number(first).removeprefix("#")
@@ -930,18 +930,18 @@ def case_sentence(results: Sequence[CaseResult]) -> str:
 
 
 def _of_all(count: int, of: str) -> str:
-    """`2 of 4 columns`, `all 4 columns` or `both columns`."""
+    """Return `2 of 4 columns`, `all 4 columns` or `both columns`."""
     whole, _, noun = of.partition(" ")
     if f"{count:,}" != whole:
         return f"{count:,} of {of}"
-    return f"both {noun}" if count == 2 else f"all {of}"  # noqa: PLR2004 - the number that the word means
+    return f"both {noun}" if count == 2 else f"all {of}"  # noqa: PLR2004 - the number that "both" means
 
 
 _WHY_NAMED = 3
 
 
 def _failures_text(results: Sequence[CaseResult]) -> str:
-    """Return what failed, what failed most often first, each where it is furthest below its threshold."""
+    """Return what failed, most frequent first, each with the score furthest below its threshold."""
     worst: dict[str, tuple[int, AssertionResult]] = {}
     for result in results:
         for item in failed_assertions(result) if result.status is Status.FAILED else ():
@@ -959,7 +959,7 @@ def _failures_text(results: Sequence[CaseResult]) -> str:
 
 
 def _what_is_hidden(selection: TableRows) -> str:
-    """Return which of the rows are shown."""
+    """Return which of the rows are shown, in words."""
     of_all = f"of {plural(selection.total, 'row')}"
     if not selection.problems:
         return f"none {of_all} has a failure or an error, so none is shown"

@@ -1,4 +1,4 @@
-"""Pages of stored runs and results, for views that show a few of many.
+"""Read stored runs and results page by page, for views that show a few of many.
 
 A case result is stored as the JSON text of `records.to_json`, written and read in one step. Results can be selected by
 status, score, words and metadata.
@@ -44,9 +44,9 @@ _FOLD_TO_ASCII = (
     "\xdf\u0130\u0149\u017f\u01f0\u1e96\u1e97\u1e98\u1e99\u1e9a\u1e9e\u212a"
     "\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06"
 )
-"""All characters that have an ASCII letter in them once they are folded."""
+"""All characters that contain an ASCII letter once they are case-folded."""
 FACETS_MAX, FACET_VALUES_MAX = 6, 30
-"""More names are not offered, nor names with more values: they are rather numbers than kinds of tests."""
+"""The maximum of facets, and of values of one: a name with more values is more like a number than a kind of test."""
 
 
 class Repeats(StrEnum):
@@ -58,23 +58,23 @@ class Repeats(StrEnum):
 
 
 class ResultFilter(Struct, frozen=True):
-    """A choice among results; None and an empty text choose all.
+    """A selection of results; None and an empty text select all.
 
     Attributes:
-        status: of the case; with a `metric`, the worst one of its assertions of that metric.
-        metric: only results that have it; sorting by score then goes by its score.
-        text: words, or phrases in double quotes, that all stand somewhere in the description, the variables, the
-            prompt, the output, a reason or an error; upper and lower case are equal.
-        metadata: names with the value that the result has for each.
+        status: of the case; with a `metric`, the worst status of its assertions of that metric.
+        metric: only results that have it; sorting by score then uses its score.
+        text: words, or phrases in double quotes, all of which occur in the description, the variables, the prompt, the
+            output, a reason or an error; case is ignored.
+        metadata: names with the value that the result must have for each.
         differs: only tests whose columns do not all have the same status.
         column: only results of this column.
-        low: only results with a score from here on: of the `metric` if there is one, else of the case.
-        high: only results with a score below this; 1 takes in a score of 1, where the scale of scores ends.
+        low: only results with a score of at least this: of the `metric` if there is one, else of the case.
+        high: only results with a score below this; 1 includes a score of 1, the end of the scale.
         test: only results of this test.
         repeats: only results of tests whose repeats in that column have these verdicts.
-        label_low: only results whose mean label of the `metric` is from here on.
-        label_high: only those whose mean label is below this.
-        ids: only the results with these ids; those that have such labels.
+        label_low: only results whose mean label of the `metric` is at least this.
+        label_high: only results whose mean label is below this.
+        ids: only results with these ids, which are those with such labels.
     """
 
     status: Status | None = None
@@ -98,7 +98,7 @@ class ResultFilter(Struct, frozen=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words and phrases of `text`, ready to be found in folded texts."""
+        """The words and phrases of `text`, case-folded for searching in folded texts."""
         return tuple((phrase or word).casefold() for phrase, word in _WORD.findall(self.text))
 
 
@@ -118,7 +118,7 @@ class _SearchedPrompt(Struct, frozen=True):
 
 
 class SearchedAssertion(Struct, frozen=True):
-    """The parts of an assertion's result that a choice depends on."""
+    """The parts of an assertion's result that a filter needs."""
 
     metric: str | None
     reason: str | None = None
@@ -127,7 +127,7 @@ class SearchedAssertion(Struct, frozen=True):
 
 
 class SearchedResult(Struct, frozen=True):
-    """The parts of a result that a choice depends on, read many times faster than all of it."""
+    """The parts of a result that a filter needs, which are read many times faster than all of it."""
 
     prompt: _SearchedPrompt
     description: str | None = None
@@ -140,7 +140,7 @@ class SearchedResult(Struct, frozen=True):
 
 
 def searched_texts(result: CaseResult | SearchedResult) -> Iterator[str]:
-    """Yield the texts of a result in which a search looks for words."""
+    """Yield the texts of a result that are searched for words."""
     yield result.description or ""
     yield result.prompt.rendered
     yield from _texts_in(result.output)
@@ -159,7 +159,7 @@ def _said_in(assertions: Sequence[AssertionResult] | Sequence[SearchedAssertion]
 
 
 def metadata_texts(value: JsonValue) -> tuple[str, ...]:
-    """Return the text of a metadata value by which it is chosen; of a list, those of its members."""
+    """Return the text by which a metadata value is selected; for a list, those of its members."""
     if isinstance(value, list | tuple):
         return tuple(text for item in value for text in metadata_texts(item))
     if isinstance(value, Mapping) or value is None:
@@ -168,7 +168,7 @@ def metadata_texts(value: JsonValue) -> tuple[str, ...]:
 
 
 def facets_of(metadata: Iterable[Mapping[str, JsonValue]]) -> tuple[Facet, ...]:
-    """Return the names and values that metadata can be chosen by: those with a few values that several tests share."""
+    """Return the metadata names and values to filter by: those with a few values that several tests share."""
     counts: dict[str, Counter[str]] = {}
     for values in metadata:
         for name, value in values.items():
@@ -181,7 +181,7 @@ def facets_of(metadata: Iterable[Mapping[str, JsonValue]]) -> tuple[Facet, ...]:
 
 
 def _texts_in(value: JsonValue) -> Iterator[str]:
-    """Yield the strings and numbers within a value, not the names of its members."""
+    """Yield the strings and numbers within a value, but not the keys of mappings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -195,11 +195,11 @@ def _texts_in(value: JsonValue) -> Iterator[str]:
 
 
 def plain_parts(wanted: ResultFilter) -> tuple[tuple[str, ...], str]:
-    """Return what the stored text of every wanted result has, in either case, and what else may stand for it.
+    """Return the parts that the stored text of every wanted result contains, and characters that may stand for them.
 
-    A database finds the parts many times faster than a program: they are ASCII, or of scripts without upper case. A
-    text that lacks one of them may still have it once it is folded if it has one of the characters that are returned
-    second: ß stands for ss.
+    A database finds these parts many times faster than a program; they are ASCII, or of scripts without upper case. A
+    text without one of them may still contain it once it is case-folded, if it has one of the characters that are
+    returned second: ß stands for ss.
     """
     runs = (groupby(word, key=_is_plain) for word in wanted.words)
     found = ("".join(run) for groups in runs for is_plain, run in groups if is_plain)
@@ -233,7 +233,7 @@ PartT = TypeVar("PartT")
 
 
 class SortOrder(StrEnum):
-    """The order of rows: by test; by status, failures first; by score, the lowest first."""
+    """The order of rows: by test; by status, failures first; by score, lowest first."""
 
     TEST = "test"
     STATUS = "status"
@@ -241,7 +241,7 @@ class SortOrder(StrEnum):
 
 
 class ResultRow(Struct, frozen=True):
-    """All results of one test: its repeats by column. `matching` are the repeats and columns that passed the filter."""
+    """All results of one test: its repeats by column. `matching` are the (repeat, column) that passed the filter."""
 
     test_index: int
     cells: Mapping[int, tuple[CaseResult, ...]]
@@ -249,11 +249,11 @@ class ResultRow(Struct, frozen=True):
 
 
 RowPlace = tuple[int, str]
-"""The test, and as JSON text the repeats and columns that passed the filter."""
+"""The test index, and the (repeat, column) pairs that passed the filter as JSON text."""
 
 
 class ResultPage(Struct, frozen=True):
-    """Some rows of `total` that passed the filter."""
+    """A page of rows, out of `total` that passed the filter."""
 
     rows: tuple[ResultRow, ...]
     total: int
@@ -263,8 +263,8 @@ class StoredVerdict(Struct, frozen=True, gc=False):
     """The status and scores of one result, without its texts.
 
     Attributes:
-        vars: JSON text.
-        words: JSON text of the list of what others than the assistant said in the turns of a conversation.
+        vars: the variables as JSON text.
+        words: the contents of a conversation's turns that are not the assistant's, as a JSON list.
         test_key: as in `CaseResult`.
     """
 
@@ -290,7 +290,7 @@ class ScoredAssertion(Struct, frozen=True):
 
 
 class ScoredResult(Struct, frozen=True):
-    """The scores of one result, without its texts: many times quicker to read than all of it."""
+    """The scores of one result without its texts, which are read many times faster than all of it."""
 
     test_index: int
     repeat_index: int
@@ -314,12 +314,12 @@ _METADATA_DECODER = msgspec.json.Decoder(_Metadata)
 
 
 class RunChoice(Struct, frozen=True):
-    """A choice among runs; what is None or empty chooses all.
+    """A selection of runs; None and empty fields select all.
 
     Attributes:
         config: the path of the config as it was typed.
         config_file: the config's absolute path.
-        tags: all of these names and values.
+        tags: names and values that a run must all have.
     """
 
     config: str | None = None
@@ -328,15 +328,15 @@ class RunChoice(Struct, frozen=True):
 
     @classmethod
     def of_config(cls, config: str | None, tags: tuple[tuple[str, str], ...] = ()) -> "RunChoice":
-        """Return the choice of a config's runs; an absolute path finds them however their config was typed."""
+        """Return the selection of a config's runs; an absolute path finds them however their config was typed."""
         is_absolute = config is not None and Path(config).is_absolute()
         return cls(config, config if is_absolute else None, tags)
 
 
 class RunOutline(Struct, frozen=True):
-    """A run without its config. `counts` lacks the metrics and the usage of a run that has not ended.
+    """A run without its config. `counts` lacks metrics and usage if the run has not ended.
 
-    `config_file` is the absolute path of its config, None where the run began without one.
+    `config_file` is the absolute path of its config, None if the run began without one.
     """
 
     run: RunRecord
@@ -348,9 +348,9 @@ class RunPoint(Struct, frozen=True):
     """One run with a summary in the history of its config.
 
     Attributes:
-        is_partial: it did not run to its end.
+        is_partial: whether it did not run to its end.
         pass_interval: the 95 % interval of the pass rate.
-        metrics: over all its cases, but for comparisons of all columns with each other, whose mean is always a half.
+        metrics: over all its cases, except comparisons of all columns with each other, whose mean is always a half.
         config_file: as in `RunOutline`.
     """
 
@@ -367,12 +367,12 @@ class RunPoint(Struct, frozen=True):
 
     @property
     def config(self) -> str:
-        """Return the path of the config, the same from every folder, or as it was typed where that is unknown."""
+        """The absolute path of the config, the same from every folder; the path as it was typed if that is unknown."""
         return self.config_file or self.config_path
 
     @property
     def pass_rate(self) -> float | None:
-        """Return the share of passed results among those that were judged; None without any."""
+        """The share of passed results among the judged ones; None if there are none."""
         judged = self.passed + self.failed
         return self.passed / judged if judged else None
 
@@ -388,7 +388,7 @@ _SELECT_HISTORY = f"""
            json_extract(summary, '$.metrics'), json_extract(summary, '$.rankings'), config_file
     FROM {_RUNS} WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
 """
-# Runs of one config by its absolute path; by what was typed where one of the two runs lacks that.
+# Runs of one config are found by its absolute path, or by the path as typed if one of the two runs lacks that.
 _SELECT_PREVIOUS = f"""
     WITH known AS (SELECT sequence, id, config_path, config_file, summary FROM {_RUNS}
                    WHERE id NOT IN (SELECT value FROM json_each(:without)))
@@ -442,7 +442,7 @@ _SELECT_PLACES = """
     SELECT test_index, json_group_array(json_array(repeat_index, column_index)) FROM results
     WHERE {} GROUP BY test_index ORDER BY {}
 """
-# The results of a test have the same metadata: one of them is read.
+# All results of a test have the same metadata, so only one of them is read.
 _SELECT_METADATA = """
     SELECT result FROM results WHERE rowid IN (SELECT min(rowid) FROM results WHERE run_id = ? GROUP BY test_index)
 """
@@ -464,7 +464,7 @@ _HAS_REPEATS = """
         GROUP BY test_index, column_index HAVING count(*) > 1
             AND CASE WHEN min(status) = max(status) THEN min(status) ELSE 'mixed' END = :repeats)
 """
-# What is a round score but for dust counts as that score, as in the histograms that lead here.
+# A score that is round except for rounding errors counts as round, as in the histograms that link here.
 _HAS_SCORE_FROM = "{score} >= :low - 1e-10"
 _HAS_SCORE_BELOW = "({score} < :high - 1e-10 OR :high = 1 AND {score} <= 1 + 1e-10)"
 _CASE_SCORE = "json_extract(result, '$.score')"
@@ -478,17 +478,17 @@ _ORDERS = {
 
 
 class RunPages(Struct, frozen=True):
-    """A reader of parts of a store. Every method raises StoreError when the database cannot be read.
+    """A reader of parts of a store. Every method raises StoreError if the database cannot be read.
 
     Attributes:
-        without: ids of runs that lists leave out.
+        without: ids of runs that are left out of lists.
     """
 
     runs: RunStore
     without: Sequence[str] = ()
 
     def outlines(self, chosen: RunChoice, *, offset: int, limit: int) -> tuple[list[RunOutline], int]:
-        """Return the runs that are chosen, newest first, and their number."""
+        """Return a page of the chosen runs, newest first, and the number of all of them."""
         with self._reading() as connection:
             condition, values = _run_query(chosen, self.without)
             which = f"FROM {_RUNS} WHERE {condition}"
@@ -498,30 +498,30 @@ class RunPages(Struct, frozen=True):
             return [self._outline(connection, *row) for row in rows], total
 
     def history(self, limit: int) -> list[RunPoint]:
-        """Return the outcomes of the last `limit` finished runs, newest first."""
+        """Return the outcomes of the last `limit` runs with a summary, newest first."""
         with self._reading() as connection:
             return [_point(row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
 
     def previous(self, run_id: str, *, finished: bool = False) -> str | None:
-        """Return the id of the last run of the same config that began before this one; with `finished`, and ended."""
+        """Return the id of the last run of the same config before this one; with `finished`, of the last that ended."""
         with self._reading() as connection:
             values = {"run": run_id, "finished": finished, "without": json.dumps(list(self.without))}
             row = connection.execute(_SELECT_PREVIOUS, values).fetchone()
             return None if row is None else str(row[0])
 
     def counts(self, run_id: str) -> RunSummary:
-        """Return the counts of a run as far as it has come, without metrics and usage."""
+        """Return the counts of a run so far, without metrics and usage."""
         with self._reading() as connection:
             return _counts(connection, run_id)
 
     def rows(
         self, run_id: str, wanted: ResultFilter, *, sort: SortOrder, offset: int, limit: int
     ) -> ResultPage:
-        """Return rows of a run's results that have a result as `wanted`, sorted."""
+        """Return a sorted page of the rows of a run that have a result as `wanted`."""
         if sort is not SortOrder.TEST:
             places = self.places(run_id, wanted, sort)
             return ResultPage(tuple(self.rows_at(run_id, places[offset : offset + limit])), len(places))
-        # One result that fits shows that its test does; all of them are looked at where the row is shown.
+        # One fitting result is enough for its test to match; all results are checked only for the rows that are shown.
         with self._choosing(run_id, wanted) as (connection, conditions, values):
             found = connection.execute(_SELECT_TESTS.format(conditions), values).fetchall()
             shown = json.dumps([test for (test,) in found[offset : offset + limit]])
@@ -531,7 +531,7 @@ class RunPages(Struct, frozen=True):
         return ResultPage(tuple(self.rows_at(run_id, places)), len(found))
 
     def places(self, run_id: str, wanted: ResultFilter, sort: SortOrder) -> list[RowPlace]:
-        """Return where the rows are that have a result as `wanted`, sorted."""
+        """Return the sorted places of the rows that have a result as `wanted`."""
         order = _ORDERS[sort].format(score=_score(wanted))
         with self._choosing(run_id, wanted) as (connection, conditions, values):
             return connection.execute(_SELECT_PLACES.format(conditions, order), values).fetchall()
@@ -540,10 +540,10 @@ class RunPages(Struct, frozen=True):
     def _choosing(
         self, run_id: str, wanted: ResultFilter
     ) -> Iterator[tuple[sqlite3.Connection, str, dict[str, str | float | None]]]:
-        """A connection, the SQL condition of the wanted results, and its values."""
+        """Yield a connection, the SQL condition of the wanted results, and its values."""
         words = wanted.words
         (parts, signs) = plain_parts(wanted)
-        # Most texts that lack a word are told by this alone; quotes and backslashes are written differently in JSON.
+        # This alone rules out most texts that lack a word; quotes and backslashes are written differently in JSON.
         rough = () if parts else tuple(word for word in words if not {"\\", '"'} & set(word))
         with self._reading() as connection:
             reader = ResultReader(connection, run_id)
@@ -594,7 +594,7 @@ class RunPages(Struct, frozen=True):
     ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
         """Return the test and repeat before and after `place` that have a result in a column; None at the ends.
 
-        With `is_failed`, those of the next results that failed or could not be judged.
+        With `is_failed`, only results that failed or could not be judged count.
         """
         with self._reading() as connection:
             further = _IS_PROBLEM if is_failed else ""
@@ -607,21 +607,21 @@ class RunPages(Struct, frozen=True):
             return before, after
 
     def facets(self, run_id: str) -> tuple[Facet, ...]:
-        """Return the metadata that the results of a run can be chosen by."""
+        """Return the metadata that the results of a run can be filtered by."""
         with self._reading() as connection:
             rows = connection.execute(_SELECT_METADATA, (run_id,))
             reader = ResultReader(connection, run_id)
             return facets_of(_read_part(_METADATA_DECODER, reader, text).metadata for (text,) in rows)
 
     def metric_counts(self, run_id: str, metric: str) -> dict[tuple[int, Status], int]:
-        """Return how many results have which status on a metric, by column and status."""
+        """Return how many results have each status on a metric, by column and status."""
         with self._reading() as connection:
             _offer_verdicts(connection, metric)
             found = connection.execute(_COUNT_VERDICTS, (run_id,))
             return {(column, Status(said)): count for column, said, count in found}
 
     def results(self, run_id: str, *, offset: int, limit: int) -> tuple[list[CaseResult], int]:
-        """Return some results of a run by test, repeat and column, and how many there are."""
+        """Return a page of a run's results, ordered by test, repeat and column, and the number of all of them."""
         with self._reading() as connection:
             total = sum(count for _, count in connection.execute(_COUNT_RESULTS, (run_id,)))
             texts = connection.execute(_SELECT_RESULTS, (run_id, limit, offset))
@@ -629,18 +629,18 @@ class RunPages(Struct, frozen=True):
             return [reader.read(text) for (text,) in texts], total
 
     def problems(self, run_id: str, limit: int) -> list[CaseResult]:
-        """Return the results that failed or ended in an error, those stored last first."""
+        """Return results that failed or ended in an error, those stored last first."""
         with self._reading() as connection:
             reader = ResultReader(connection, run_id)
             return [reader.read(text) for (text,) in connection.execute(_SELECT_PROBLEMS, (run_id, limit))]
 
     def verdicts(self, run_id: str) -> list[StoredVerdict]:
-        """Return every verdict of a run by test, repeat and column."""
+        """Return every verdict of a run, ordered by test, repeat and column."""
         with self._reading() as connection:
             return [_verdict(row) for row in connection.execute(_SELECT_VERDICTS, (run_id,))]
 
     def scored(self, run_id: str) -> Iterator[ScoredResult | CaseResult]:
-        """Yield the scores of every result of a run by test, repeat and column; none is kept."""
+        """Yield the scores of every result of a run by test, repeat and column, without keeping any in memory."""
         with self._reading() as connection:
             reader = ResultReader(connection, run_id)
             for (text,) in connection.execute(_SELECT_RESULTS, (run_id, -1, 0)):
@@ -666,10 +666,10 @@ class RunPages(Struct, frozen=True):
 
 
 def _read_part(decoder: msgspec.json.Decoder[PartT], reader: ResultReader, text: str) -> PartT | CaseResult:
-    """Return what the decoder takes of a stored result, else all of it."""
+    """Return the part of a stored result that the decoder reads, or the whole result if it cannot."""
     try:
         return decoder.decode(text)
-    except msgspec.DecodeError:  # written by another version, or half a character in it
+    except msgspec.DecodeError:  # written by another version, or with a lone surrogate
         return reader.read(text)
 
 
@@ -692,9 +692,9 @@ def _run_query(chosen: RunChoice, without: Sequence[str]) -> tuple[str, dict[str
 
 
 def _offer_verdicts(connection: sqlite3.Connection, metric: str | None) -> None:
-    """Let statements ask for the status and the score of a metric among the verdicts of a result."""
+    """Register SQL functions for the status and the score of a metric among the verdicts of a result."""
 
-    @lru_cache(1)  # both are asked of the same result
+    @lru_cache(1)  # both functions are called with the same result
     def verdict(text: str) -> tuple[Status | None, float | None]:
         return _VERDICTS_DECODER.decode(text).get(metric or "", (None, None))
 
@@ -707,7 +707,7 @@ def _score(wanted: ResultFilter) -> str:
 
 
 def _conditions(wanted: ResultFilter) -> list[str]:
-    """Return the SQL conditions of the chosen results, the quickest first."""
+    """Return the SQL conditions of the wanted results, the fastest first."""
     score = _score(wanted)
     has_metric = wanted.metric is not None
     conditions = {
@@ -809,7 +809,7 @@ def _lenient_text(value: bytes) -> str:
 
 
 class ShownCriterion(Struct, frozen=True):
-    """The words that told a judge where to look; empty where the run does not say."""
+    """The criteria and steps that a judge followed; empty if the run does not say."""
 
     text: str = ""
     steps: tuple[str, ...] = ()
@@ -819,8 +819,8 @@ class MetricCriteria:
     """Collects the criteria of each metric from the results of a run.
 
     Attributes:
-        criteria: by metric, of the first assertion that says any.
-        judged: metrics that a model judged.
+        criteria: by metric, from the first assertion that states any.
+        judged: the metrics that a model judged.
     """
 
     def __init__(self) -> None:
@@ -828,13 +828,13 @@ class MetricCriteria:
         self.judged: set[str] = set()
 
     def add(self, result: CaseResult) -> None:
-        """Learn what the assertions of one result say."""
+        """Collect what the assertions of one result say."""
         for assertion, _ in with_members(result.assertions):
             if assertion.metric is not None:
                 self._learn(assertion.metric, assertion)
 
     def chosen(self, known: set[str]) -> set[str]:
-        """Return the metrics of `known` that a model judged; all of them where it judged none."""
+        """Return the metrics of `known` that a model judged; all of them if it judged none."""
         return known & self.judged or known
 
     def _learn(self, metric: str, assertion: AssertionResult) -> None:

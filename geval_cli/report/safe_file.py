@@ -279,9 +279,8 @@ class SafeFile:
             self._file = os.fdopen(descriptor, "w", encoding="utf-8", newline="\n")
             if place.descriptor is not None:
                 buffer: Any = self._file.buffer
-                with suppress(
-                    OSError
-                ):  # if files cannot be locked, only their age tells what was left behind
+                # If files cannot be locked, only their age tells what was left behind.
+                with suppress(OSError):
                     try_lock(buffer)
                     _remove_left_over(place)
             self._folder = stack.pop_all()

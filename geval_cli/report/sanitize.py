@@ -58,9 +58,8 @@ def code_span(text: str) -> str:
 
 def html_text(text: str) -> str:
     """Return `text` escaped for HTML and SVG, in elements and in attributes; line breaks are kept."""
-    plain = (
-        text.isascii() and text.isprintable()
-    )  # drawings consist of thousands of short names, so this path is fast
+    # Drawings consist of thousands of short names, so plain ones take a fast path.
+    plain = text.isascii() and text.isprintable()
     return html.escape(text if plain else "\n".join(sanitized_lines(text)))
 
 

@@ -234,9 +234,9 @@ def print_report(
 ) -> None:
     """Print what `geval run` and `geval show` show of a run: the answer, preceded by all its evidence if `verbose`.
 
-    `written` are the results files of this run; `by` is how its failures are grouped; `name` is its name for `geval
-    show`, "" for the latest run; `home` and `cache_folder` are the values of --home and --cache-dir; `repeated` is the
-    other options that resume it, None if they are unknown; `before` is the config's previous run.
+    `written` are the results files of this run; `by` is how its failures are grouped; `name` is its name for
+    `geval show`, "" for the latest run; `home` and `cache_folder` are the values of --home and --cache-dir;
+    `repeated` is the other options that resume it, None if they are unknown; `before` is the config's previous run.
     """
     rows, failed = TableRows(), FailedTests()
     is_detailed = verbose or by is not GroupBy.ASSERTION

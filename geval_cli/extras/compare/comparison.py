@@ -1,7 +1,7 @@
-"""Two runs compared: which of their cases belong together, how far figures moved, and what is shown of that.
+"""Compare two runs: which of their cases belong together, how far figures moved, and what to show of that.
 
-Everything that holds two runs against each other reads from here: the terminal, the page, the gates on a baseline, and
-the list of runs. Of the earlier run only scores and verdicts are held; the later one is read case by case.
+Everything that compares two runs reads from here: the terminal, the page, the gates on a baseline, and the list of
+runs. Of the earlier run only scores and verdicts are held in memory; the later one is read case by case.
 """
 
 import math
@@ -71,7 +71,7 @@ from geval_cli.store.runs import RunStore
 from geval_cli.suite.gates import Gate, Statistic
 
 DETECTED = 0.05
-"""The difference for which the number of tests is given, unless another one is asked for."""
+"""The difference for which the number of tests is computed, unless another one is requested."""
 _TITLE_WIDTH, _REASON_WIDTH, _NAME_WIDTH, _NAMES_SHOWN = 120, 200, 60, 5
 NOT_ASKED = "stop-when"
 """The type of the single assertion of a case that was skipped."""
@@ -80,13 +80,13 @@ _EXPECTED = "expected_output"
 _CRITERION = ("dimension", "criteria", "evaluation_steps", "score_range")
 _JUDGED = frozenset({Status.PASSED, Status.FAILED})
 _Place = tuple[int, int, int]
-"""The test, the repeat and the column of a case."""
+"""The test index, repeat index and column index of a case."""
 EarlierT = TypeVar("EarlierT")
 LaterT = TypeVar("LaterT", CaseResult, StoredVerdict)
 
 
 class ScoredCase(Protocol):
-    """The place, the status and the scores of a case, wherever they were read."""
+    """The place, status and scores of a case, wherever they were read from."""
 
     @property
     def test_index(self) -> int: ...
@@ -113,7 +113,7 @@ class RowKind(StrEnum):
 
 
 class Measure(Struct, frozen=True):
-    """A value that cases have: whether they passed, their score, or that of a metric."""
+    """A value of cases: whether they passed, their score, or the score of a metric."""
 
     kind: RowKind
     name: str
@@ -124,7 +124,7 @@ SCORE = Measure(RowKind.SCORE, "score")
 
 
 class Judgement(Struct, frozen=True, gc=False):
-    """By whom and by what a metric of one case was judged. Empty texts: the results do not say."""
+    """Which judge rated a metric of one case, and by which criterion. Empty texts: the results do not say."""
 
     judge: str
     prompt_version: str
@@ -133,7 +133,7 @@ class Judgement(Struct, frozen=True, gc=False):
     rating_key: str
 
     def differences(self, later: "Judgement") -> list[str]:
-        """Return the parts of `later` that were judged in another way, in words."""
+        """Return in words what differs in the way `later` was judged."""
         parts = {
             "judge": self.judge != later.judge,
             "prompt version": self.prompt_version != later.prompt_version,
@@ -141,7 +141,7 @@ class Judgement(Struct, frozen=True, gc=False):
         }
         found = [part for part, differs in parts.items() if differs]
         if self.criterion_key and later.criterion_key:
-            # The keys know all that decides a rating, and nothing else: they overrule what looks different.
+            # The keys cover all that decides a rating, and nothing else, so they overrule apparent differences.
             return (found or ["judge's settings"]) if self.criterion_key != later.criterion_key else []
         return found
 
@@ -152,10 +152,10 @@ class ComparedCase(Struct, frozen=True, gc=False):
     Attributes:
         statuses: of its assertions, each set followed by its members.
         judgements: by metric, of the first assertion of each that a model judged.
-        measured: by metric, and of all assertions under None, a hash of what was measured (`measured_things`); nothing
-            where that is not known.
-        setup: what it was asked of and held against.
-        verdict: as it is stored, where its rivals in the run had a say in it; None where `status` is that.
+        measured: by metric, and under None for all assertions, a hash of what was measured (`measured_things`); no
+            entry where that is unknown.
+        setup: the prompt and provider that produced the output, and the types and thresholds of the assertions.
+        verdict: the stored verdict, if other columns of the run influenced it; None if it is `status`.
     """
 
     test_index: int
@@ -173,12 +173,12 @@ class ComparedCase(Struct, frozen=True, gc=False):
 
     @property
     def as_stored(self) -> "ComparedCase":
-        """Return the case with the verdict that its page shows."""
+        """The case with the verdict that its page shows."""
         return self if self.verdict is None else replace(self, status=self.verdict)
 
 
 class CaseSetup(Struct, frozen=True, gc=False):
-    """How a case came about, apart from its test: what a change of the config changes."""
+    """How a case came about, apart from its test: what a change of the config may change."""
 
     prompt: int
     provider: str
@@ -191,7 +191,7 @@ def _is_skipped(case: ComparedCase) -> bool:
 
 
 class Change(StrEnum):
-    """A change of a case's verdict, in the order in which people want to see it."""
+    """A change of a case's verdict, in the order in which people want to see them."""
 
     NEWLY_FAILED = "newly failed"
     NEWLY_ERROR = "new error"
@@ -224,19 +224,19 @@ class Pair(Struct, frozen=True, gc=False):
 
     @property
     def score_delta(self) -> float | None:
-        """The later score minus the earlier one; None when one of them is missing."""
+        """The later score minus the earlier one; None if one of them is missing."""
         if self.before.score is None or self.after.score is None:
             return None
         return self.after.score - self.before.score
 
 
 class CasePairs(Struct, frozen=True):
-    """Which cases two runs share, sorted by what changed, the largest changes of score first.
+    """The cases that two runs share, sorted by what changed, the largest changes of score first.
 
     Attributes:
-        columns_by: how prompt x provider found its partner: "label", or "place" when one of them did not by label.
-        only_before: cases of the earlier run that have no partner.
-        only_after: cases of the later run that have no partner.
+        columns_by: how columns (prompt x provider) were matched: "label", or "place" if one did not match by label.
+        only_before: the number of cases of the earlier run without a partner.
+        only_after: the number of cases of the later run without a partner.
     """
 
     pairs: tuple[Pair, ...]
@@ -251,13 +251,13 @@ class CasePairs(Struct, frozen=True):
 
 
 class CountedCases:
-    """The metrics and counts of a run, as far as its cases came.
+    """The metrics and counts of a run, over the cases seen so far.
 
     Attributes:
         metrics: the names of all scores.
-        errored: how many cases could not be judged, of how many `cases`.
+        errored: how many of the `cases` could not be judged.
         repeats: how often each test was run.
-        relative: what compares the outputs of one run with each other, and so is left out.
+        relative: the metrics that compare outputs of one run with each other, and are therefore left out.
     """
 
     def __init__(self) -> None:
@@ -266,7 +266,7 @@ class CountedCases:
         self.cases = self.errored = self.repeats = 0
 
     def counted(self, result: CaseResult) -> CaseResult:
-        """Take in the next case, and return it without what its rivals in the run decide."""
+        """Count the next case, and return it without the verdicts that depend on other columns."""
         found = without_rivals(result)
         if found is not result:
             self.relative.update(item.metric or item.type for item in result.assertions if is_by_rivals(item))
@@ -278,21 +278,21 @@ class CountedCases:
 
 
 def is_by_rivals(item: AssertionResult) -> bool:
-    """Return whether a verdict depends on the outputs of other columns, and so changes when a rival does."""
+    """Return whether a verdict depends on the outputs of other columns, and so changes when one of them does."""
     kind = item.type.removeprefix("not-")
     return kind in _BY_RIVALS and item.detail.get("against") != _EXPECTED
 
 
 def without_rivals(result: CaseResult) -> CaseResult:
-    """Return a case without verdicts that depend on other columns; its status and score are those of all else."""
+    """Return a case without verdicts that depend on other columns; its status and score follow from the rest."""
     if not any(item.type.removeprefix("not-") in _BY_RIVALS for item in result.assertions):
         return result
     own = tuple(item for item in result.assertions if not is_by_rivals(item))
     if len(own) == len(result.assertions):
         return result
     verdict = verdict_of(own, None)
-    # A threshold of the test decides the case, whatever the assertions say one by one: by it a case has passed although
-    # one of them failed, or failed although all of them passed.
+    # A threshold of the test decides the case, whatever single assertions say: a case may have passed although one of
+    # them failed, or failed although all of them passed.
     status = verdict.status
     if result.status is Status.PASSED and status is Status.FAILED:
         status = Status.PASSED
@@ -311,11 +311,11 @@ def without_rivals(result: CaseResult) -> CaseResult:
 
 
 class EarlierRun(CountedCases):
-    """The earlier run, of which only what is compared is held.
+    """The earlier run, of which only what is compared is held in memory.
 
     Attributes:
-        report: where it was read.
-        tests: its tests by their index.
+        report: the report that it was read from.
+        tests: its tests by index.
     """
 
     def __init__(self, report: RunReport) -> None:
@@ -330,7 +330,7 @@ class EarlierRun(CountedCases):
             self._cases[place_of(result)] = compared_case(result, shared)
 
     def pairing(self, match: ColumnMatch) -> "Pairing[ComparedCase]":
-        """Return what finds its cases for those of a later run."""
+        """Return a `Pairing` that finds its cases for those of a later run."""
         return Pairing(self._cases, self.tests, match)
 
 
@@ -339,11 +339,11 @@ class Pairing(Generic[EarlierT]):
 
     Args:
         earlier: the cases of the earlier run by their place.
-        tests: the names of its tests by their index.
+        tests: the names of its tests by index.
         match: the columns of both runs.
 
     Attributes:
-        tests: the tests of both runs in pairs, as far as they came.
+        tests: the tests of both runs in pairs, as far as they have been seen.
     """
 
     def __init__(
@@ -354,8 +354,8 @@ class Pairing(Generic[EarlierT]):
         self._columns = match.partners()
 
     def of(self, later: Iterable[LaterT]) -> Iterator[tuple[EarlierT | None, LaterT]]:
-        """Yield each case, test by test as they come, with that of an equal test in the same repeat and column."""
-        # A case without a key may say less of its test than the next one does, so such cases wait for the whole test.
+        """Yield each later case, test by test as it comes, with the earlier one of an equal test, repeat and column."""
+        # A case without a key may tell less about its test than the next one, so such cases wait for the whole test.
         waiting: list[LaterT] = []
         name: TestName | None = None
         for case in later:
@@ -373,7 +373,7 @@ class Pairing(Generic[EarlierT]):
     def _found(
         self, cases: Sequence[LaterT], name: TestName | None
     ) -> Iterator[tuple[EarlierT | None, LaterT]]:
-        """Yield the cases of one test with their partners; `name` is what they say of it that was not known."""
+        """Yield the cases of one test with their partners; `name` is what is newly known about the test."""
         if name is not None:
             self.tests.add(cases[0].test_index, name)
         for case in cases:
@@ -383,14 +383,14 @@ class Pairing(Generic[EarlierT]):
 
 
 def _note_name(case: CaseResult | StoredVerdict, names: dict[int, TestName]) -> None:
-    """Keep what a case says of its test among the `names` by index, if that is more than what is known of it."""
+    """Store in `names`, by index, what a case tells about its test, if that is more than what is known."""
     name = name_by(case, names.get(case.test_index))
     if name is not None:
         names[case.test_index] = name
 
 
 def paired_cases(before: Sequence[LaterT], after: Sequence[LaterT], match: ColumnMatch) -> CasePairs:
-    """Return the cases of two runs in pairs; those of each run must come test by test."""
+    """Return the cases of two runs in pairs; the cases of each run must be ordered by test."""
     tests: dict[int, TestName] = {}
     for item in before:
         _note_name(item, tests)
@@ -400,7 +400,7 @@ def paired_cases(before: Sequence[LaterT], after: Sequence[LaterT], match: Colum
 
 
 def _case_pairs(pairs: list[Pair], match: ColumnMatch, before: int, after: int) -> CasePairs:
-    """Return pairs in their order; `before` and `after` are the numbers of cases of both runs."""
+    """Return the pairs in order; `before` and `after` are the numbers of cases of the runs."""
     pairs.sort(
         key=lambda pair: (
             CHANGE_ORDER.index(pair.change),
@@ -419,7 +419,7 @@ def place_of(case: ScoredCase) -> _Place:
 
 
 def values_of(measure: Measure, before: ScoredCase, after: ScoredCase) -> tuple[float, float] | None:
-    """Return both values of a pair; None unless both were judged."""
+    """Return both values of a pair, or None unless both cases were judged."""
     match measure.kind:
         case RowKind.PASS_RATE:
             if before.status not in _JUDGED or after.status not in _JUDGED:
@@ -435,7 +435,7 @@ def values_of(measure: Measure, before: ScoredCase, after: ScoredCase) -> tuple[
 def is_same_rating(
     measure: Measure, before: ComparedCase, after: ComparedCase, changed: Collection[str]
 ) -> bool:
-    """Return whether both values measure equal texts by equal means, as far as results and configs say.
+    """Return whether both values measure equal texts in the same way, as far as the results tell.
 
     `changed` are the assertions with another value, by metric or type: code may give the same reason as before.
     """
@@ -447,7 +447,7 @@ def is_same_rating(
 
 
 def _judgements_of(assertions: Iterable[AssertionResult]) -> dict[str, Judgement]:
-    """Return by whom and by what each metric of a case was judged."""
+    """Return the judgement of each metric of a case that a model judged."""
     found: dict[str, Judgement] = {}
     for item in assertions:
         if item.metric is None or not ("judge" in item.detail or "criterion_key" in item.detail):
@@ -486,7 +486,7 @@ def _text(value: object) -> str:
 
 
 def compared_case(result: CaseResult, shared: dict[object, object] | None = None) -> ComparedCase:
-    """Return the part of a case that is compared, without what rivals decided; what many have in common is `shared`."""
+    """Return the part of a case to compare, without what other columns decided; `shared` deduplicates equal parts."""
     verdict = result.status
     result = without_rivals(result)
     assertions = [item for item, _ in with_members(result.assertions)]
@@ -521,15 +521,15 @@ def compared_case(result: CaseResult, shared: dict[object, object] | None = None
 
 
 class ComparisonOptions(Struct, frozen=True):
-    """The way in which two runs are compared.
+    """How two runs are compared.
 
     Attributes:
         detect: the difference for which the number of tests is computed, above 0.
         adjust: a name of `ADJUSTMENTS`.
         columns: pairs of columns, each as `OLD=NEW`.
-        cluster: a name in the tests' metadata: tests of equal values are one cluster; None: each test is one.
+        cluster: a key of the tests' metadata: tests with equal values form one cluster; None: each test is one.
         margins: the largest differences that do not matter; None: those of the later run's config.
-        given_margins: those that take their place, as `--margin` has them.
+        given_margins: margins that override these, in the syntax of `--margin`.
     """
 
     detect: float = DETECTED
@@ -541,7 +541,10 @@ class ComparisonOptions(Struct, frozen=True):
 
 
 class ComparedRun(Struct, frozen=True):
-    """One side; `errored` of its `cases` could not be judged. `name` is what it was called by, `title` its name."""
+    """One of the two runs; `errored` of its `cases` could not be judged.
+
+    `name` is how the user referred to it, `title` is its own name.
+    """
 
     id: str
     name: str
@@ -554,14 +557,14 @@ class ComparedRun(Struct, frozen=True):
 
 
 class RowDelta(Delta, frozen=True):
-    """The mean difference of a row, later minus earlier; `sd` and `dz` are those of `PairedTest`."""
+    """The mean difference of a row, later minus earlier; `sd` and `dz` are as in `PairedTest`."""
 
     sd: float | None = None
     dz: float | None = None
 
 
 class Flip(Struct, frozen=True):
-    """A case that passed in one run and failed in the other; `assertion` is the first one that decided otherwise."""
+    """A case that passed in one run and failed in the other; `assertion` is the first whose verdict flipped with it."""
 
     test: str
     number: str
@@ -574,8 +577,8 @@ class Flip(Struct, frozen=True):
 class ComparedRow(Struct, frozen=True):
     """A metric, the score or the pass rate in one pair of columns; `a` and `b` are the means.
 
-    `same` are further ones with the same figures in every test: they are one row, and counted once. `flipped`, `fixed`
-    and `broken` are of the pass rate only; `mcnemar_mid_p` where every test is one pair.
+    `same` are further measures with the same figures in every test: they share one row, and count once. `flipped`,
+    `fixed` and `broken` are set for the pass rate only; `mcnemar_mid_p` only if every test is one pair.
     """
 
     metric: str
@@ -597,7 +600,7 @@ _NOTHING_COMPARED = "nothing was judged in both runs, so there is nothing to com
 
 
 class ComparedColumns(Struct, frozen=True):
-    """Two columns that were compared, and how they found each other."""
+    """Two columns that were compared, and how they were matched."""
 
     a: str
     b: str
@@ -607,12 +610,12 @@ class ComparedColumns(Struct, frozen=True):
 class RunComparison(Struct, frozen=True):
     """Run `a` compared with the later run `b`; the fields are the keys of its JSON document.
 
-    `headline` says in a sentence what the rows say, `verdict` in a word (`mixed`: some are better and some worse), and
-    `changes` what is different in the configs.
-    `paired`, `only_a` and `only_b` count tests. `overall` is the pass rate of all columns together, where there are
+    `headline` sums up the rows in a sentence, `verdict` in a word (`mixed`: some are better and some worse), and
+    `changes` is what differs in the configs.
+    `paired`, `only_a` and `only_b` count tests. `overall` is the pass rate of all columns together, if there are
     several: one figure about the run as a whole, so its p is not adjusted for the rows.
-    `warnings` say why marks may not be comparable, `notes` the rest. `drift` says whether it was the judge or the
-    outputs that moved, where both runs had the same anchors judged: its `finding`, the `text`, and each metric's shift.
+    `warnings` say why figures may not be comparable, `notes` the rest. `drift` says whether the judge or the outputs
+    moved, if both runs had the same anchors judged: its `finding`, the `text`, and each metric's shift.
     """
 
     schema_version: int
@@ -636,14 +639,14 @@ class RunComparison(Struct, frozen=True):
 
 
 class NamedRun(Struct, frozen=True):
-    """A run, and the name by which it was asked for."""
+    """A run, and the name by which it was requested."""
 
     name: str
     report: RunReport
 
 
 class _Row(Struct):
-    """The sums of one row while pairs come."""
+    """The running sums of one row."""
 
     sample: PairedSample = field(default_factory=PairedSample)
     flipped: list[Flip] = field(default_factory=list)
@@ -652,10 +655,10 @@ class _Row(Struct):
 def compare(
     a: NamedRun, b: NamedRun, options: ComparisonOptions, earlier: EarlierRun | None = None
 ) -> RunComparison:
-    """Return the comparison of `a` with the later run `b`; `earlier` is `a` where it was read before.
+    """Return the comparison of `a` with the later run `b`; `earlier` is `a` if it was read before.
 
     Raises:
-        UsageError: the two have too few tests in common, or the options name what there is not.
+        UsageError: the two have too few tests in common, or the options name something that does not exist.
         StoreError: results cannot be read.
     """
     earlier = earlier or EarlierRun(a.report)
@@ -667,7 +670,7 @@ def compare_with_cases(a: NamedRun, b: NamedRun) -> tuple[RunComparison, CasePai
     """Return the comparison of `a` with the later run `b`, and their cases in pairs; each run is read once.
 
     Raises:
-        UsageError: as `compare` does.
+        UsageError: as in `compare`.
         StoreError: results cannot be read.
     """
     match = match_columns(a.report.columns, b.report.columns)
@@ -707,7 +710,7 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
     rows = _rows(comparing, match, options, margins)
     overall = _overall(comparing, match, options, margins)
     verdict, said = headline(rows, paired, overall, has_groups=options.cluster is not None)
-    # Whether the judge or the outputs moved; None unless both runs had anchors judged.
+    # Whether the judge or the outputs moved; None unless both runs had their anchors judged.
     drift: dict[str, JsonValue] | None = None
     if a.report.run.anchors is not None and b.report.run.anchors is not None:
         differs = any(row.verdict.is_clear for row in rows)
@@ -756,7 +759,7 @@ _STEADY = frozenset({"no drift", "the outputs moved"})
 
 
 class _Comparing(CountedCases):
-    """The sums of a comparison while the cases of the later run come; with `pairs`, those are kept there."""
+    """The running sums of a comparison while the later run is read; `pairs`, if given, collects the case pairs."""
 
     def __init__(
         self, earlier: EarlierRun, match: ColumnMatch, cluster: str | None, pairs: list[Pair] | None = None
@@ -783,7 +786,7 @@ class _Comparing(CountedCases):
         self._measures: dict[str, Measure] = {}
 
     def take(self, results: Iterable[CaseResult]) -> None:
-        """Take in the cases of the later run."""
+        """Add the cases of the later run."""
         for before, result in self._pairing.of(results):
             found = self.counted(result)
             if before is not None:
@@ -819,7 +822,7 @@ class _Comparing(CountedCases):
             self._note_setup(before, after)
 
     def _measure(self, name: str) -> Measure:
-        """Return the measure of a metric; there are few, and many cases."""
+        """Return the measure of a metric; cached, since there are few metrics and many cases."""
         found = self._measures.get(name)
         if found is None:
             found = self._measures[name] = Measure(RowKind.METRIC, name)
@@ -833,7 +836,7 @@ class _Comparing(CountedCases):
         return found
 
     def _note_setup(self, before: ComparedCase, after: ComparedCase) -> None:
-        """Take in by what else than the answer of the model two cases differ."""
+        """Note what differs between two cases besides the answer of the model."""
         for name, new in after.judgements.items():
             old = before.judgements.get(name)
             for part in [] if old is None else old.differences(new):
@@ -872,9 +875,9 @@ def _side(named: NamedRun, tests: int, counted: CountedCases) -> ComparedRun:
 
 
 def turned_assertion(before: Sequence[Status], after: CaseResult) -> tuple[int, AssertionResult] | None:
-    """Return the first assertion that decided otherwise than before, and its place; None when none can be told.
+    """Return the first assertion whose verdict flipped, and its place; None if that cannot be determined.
 
-    `before` are the earlier statuses, each set followed by its members, which is how places are counted.
+    `before` are the earlier statuses, each set followed by its members, which is also how places are counted.
     """
     later = [item for item, _ in with_members(after.assertions)]
     if len(later) != len(before):
@@ -884,12 +887,12 @@ def turned_assertion(before: Sequence[Status], after: CaseResult) -> tuple[int, 
         for place, (old, item) in enumerate(zip(before, later, strict=True))
         if item.status is after.status and old is not item.status
     ]
-    # The member of a set that turned says more than the set.
+    # A member of a set that flipped says more than the set.
     return next((found for found in changed if not found[1].assertions), None) or next(iter(changed), None)
 
 
 def turned_reason(before: CaseResult, after: CaseResult) -> tuple[str, str] | None:
-    """Return the assertion that turned the verdict, and the reason that it gave when it did not pass."""
+    """Return the assertion that flipped the verdict, and the reason that it gave when it did not pass."""
     earlier = [item for item, _ in with_members(before.assertions)]
     turned = turned_assertion([item.status for item in earlier], after)
     if turned is None:
@@ -945,7 +948,7 @@ def _row(decision: RowDecision[_RowKey], label: str, comparing: _Comparing, dete
     broken = sum(item.became is Status.FAILED for item in row.flipped)
     fixed = len(row.flipped) - broken
     mid_p = mcnemar_mid_p(broken, fixed) if test.flips is not None else None
-    # What broke comes first: that is what people look for.
+    # Broken tests come first, because people look for them.
     flipped = sorted(row.flipped, key=lambda item: item.became is not Status.FAILED)
     return replace(plain, flipped=tuple(flipped), fixed=fixed, broken=broken, mcnemar_mid_p=mid_p)
 
@@ -953,7 +956,7 @@ def _row(decision: RowDecision[_RowKey], label: str, comparing: _Comparing, dete
 def _overall(
     comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions, margins: Margins
 ) -> ComparedRow | None:
-    """Return the pass rate of all columns together; None where there is only one, or nothing was judged."""
+    """Return the pass rate of all columns together; None if there is only one, or nothing was judged."""
     test = comparing.overall.test() if len(match.pairs) > 1 else None
     if test is None:
         return None
@@ -971,11 +974,11 @@ def headline(
     *,
     has_groups: bool = False,
 ) -> tuple[str, str]:
-    """Return what rows say together, in a word and in a sentence that names the worst and the best of them.
+    """Return what the rows say together, as a word and as a sentence that names the worst and the best row.
 
-    `overall` is the pass rate of all columns together, which may show what no column shows alone. `names` are what the
-    sentence calls the two runs; `quoted` writes a name of the config where it would be markup. With `has_groups`,
-    clusters are no tests.
+    `overall` is the pass rate of all columns together, which may show what no single column shows. `names` are what the
+    sentence calls the two runs; `quoted` escapes a name from the config where it would be markup. With `has_groups`,
+    clusters are not tests.
     """
     a, b = names
     this = b[:1].upper() + b[1:]
@@ -989,7 +992,7 @@ def headline(
     best = next((row for row in reversed(by_change) if row.verdict is DifferenceVerdict.BETTER), None)
     together = overall if overall is not None and overall.verdict.is_clear else None
     overall_change = "" if together is None else RowWords(together).moved(quoted, several=False)
-    # Errors, and tests that were not evaluated, are paired but in no figure.
+    # Errors and tests that were not evaluated are paired, but not part of any figure.
     judged = min(row.delta.n if has_groups else row.delta.clusters for row in rows)
     tests = plural(min(paired, judged), "test")
 
@@ -1057,7 +1060,7 @@ def headline(
 
 
 def _though_clear_alone(shown: Sequence[ComparedRow], rows: Sequence[ComparedRow]) -> str:
-    """Return why figures whose own intervals leave out 0 are undecided; "" where none does."""
+    """Return why figures are undecided although their own intervals exclude 0; "" if there are none."""
     clear = [
         row.delta
         for row in shown
@@ -1071,12 +1074,12 @@ def _though_clear_alone(shown: Sequence[ComparedRow], rows: Sequence[ComparedRow
 
 
 def is_rate(row: ComparedRow) -> bool:
-    """Return whether the figures of a row are shares of cases, and its change percentage points."""
+    """Return whether the figures of a row are shares of cases, so that its change is in percentage points."""
     return row.kind is RowKind.PASS_RATE
 
 
 class RowWords(Struct, frozen=True):
-    """A row in words and figures, as terminal, Markdown, page and drawings show it.
+    """A row in words and figures, as the terminal, Markdown, pages and drawings show it.
 
     Attributes:
         detect: the difference for which a number of tests is given; 0 for none.
@@ -1087,12 +1090,12 @@ class RowWords(Struct, frozen=True):
 
     @property
     def difference(self) -> DeltaWords:
-        """Its change, apart from what it is a change of."""
+        """The change in words, independent of what it is a change of."""
         return DeltaWords(self.row.delta, is_rate(self.row))
 
     @property
     def name(self) -> str:
-        """The figure: `pass rate = score = right` where their figures are the same."""
+        """The name of the figure: `pass rate = score = right` if their figures are the same."""
         first = {RowKind.PASS_RATE: "pass rate", RowKind.SCORE: "score"}.get(self.row.kind, self.row.metric)
         names = [first, *self.row.same]
         shown = [one_line(name, _NAME_WIDTH) for name in names[:_NAMES_SHOWN]]
@@ -1101,7 +1104,7 @@ class RowWords(Struct, frozen=True):
 
     @property
     def before(self) -> str:
-        """`81 %` of a pass rate, `0.81` of scores."""
+        """The earlier figure: `81 %` for a pass rate, `0.81` for scores."""
         return self._level(self.row.a)
 
     @property
@@ -1116,7 +1119,7 @@ class RowWords(Struct, frozen=True):
 
     @property
     def interval(self) -> str:
-        """`[-0.02, +0.16]`; "" without an interval."""
+        """The 95 % interval of the change, `[-0.02, +0.16]`; "" without one."""
         bounds = self.difference.bounds
         return f"[{', '.join(bounds)}]" if bounds else ""
 
@@ -1127,12 +1130,12 @@ class RowWords(Struct, frozen=True):
 
     @property
     def tests(self) -> int:
-        """The number of tests that it is of."""
+        """The number of tests that the row covers."""
         return self.row.delta.clusters
 
     @property
     def power(self) -> str:
-        """The differences that so many tests would show; "" of figures that are the same in every test."""
+        """The differences that this many tests would detect; "" for figures that are the same in every test."""
         is_same = self.row.verdict is DifferenceVerdict.IDENTICAL
         return "" if is_same else self.difference.power(self.detect)
 
@@ -1195,25 +1198,25 @@ def _changes(
     words = ("removed", runs[1]), ("added", runs[0])
     for side, (word, other) in zip(sides, words, strict=True):
         count = side.tests - paired
-        # One that is not complete has not come to them; one that was judged again has no output of them.
+        # An incomplete run may not have got to these tests; one that was judged again has no outputs for them.
         if count and other.status is RunStatus.COMPLETED and other.judged_from is None:
             yield f"{plural(count, 'test')} {word}"
 
 
 def _other_settings(runs: tuple[RunRecord, RunRecord], replaced: set[str]) -> list[str]:
-    """Return the providers that both configs have, and give other settings."""
+    """Return the providers that both configs have, but with different settings."""
     old, new = (_providers_of(run.config) for run in runs)
     return sorted(name for name in old.keys() & new.keys() if name not in replaced and old[name] != new[name])
 
 
 _TOLD = frozenset({"threshold", "metric", "provider", "assert", *_CRITERION})
-"""Keys of an assertion whose changes the results tell."""
+"""Keys of an assertion whose changes can be seen in the results."""
 _VALUE = "value"
 _SAID = ("description", "vars", "input", "images", "audio", "turns")
 
 
 def _other_keys(runs: tuple[RunRecord, RunRecord]) -> dict[str, set[str]]:
-    """Return the assertions that both configs have, and give other values or settings, by what differs."""
+    """Return the assertions that both configs have, but with different values or settings, by what differs."""
     old, new = (_assertions_of(run.config) for run in runs)
     found: dict[str, set[str]] = {}
     for test in old.keys() & new.keys():
@@ -1229,7 +1232,7 @@ def _other_keys(runs: tuple[RunRecord, RunRecord]) -> dict[str, set[str]]:
 
 
 def _assertions_of(config: JsonValue) -> dict[str, list[dict[str, JsonValue]]]:
-    """Return the assertions that a config has for all tests, and those of each test by what it says."""
+    """Return the assertions that a config has for all tests, and those of each test by its content."""
     config = config if isinstance(config, dict) else {}
     found: dict[str, list[dict[str, JsonValue]]] = {}
     for name, tests in (("all", [config.get("defaultTest")]), ("own", config.get("tests"))):
@@ -1342,13 +1345,13 @@ def comparison_from_json(data: JsonValue) -> RunComparison:
     """Return a comparison from its JSON form.
 
     Raises:
-        ValueError: it is none that this geval can read.
+        ValueError: this version of geval cannot read it.
     """
     return msgspec.convert(data, RunComparison)
 
 
 _FLIPS_KEPT = 100
-"""A summary is read whenever runs are listed; `geval compare` tells of all flipped tests."""
+"""A summary is read whenever runs are listed, so it has only the first flips; `geval compare` shows all of them."""
 
 
 class Baseline(Struct, frozen=True):
@@ -1359,7 +1362,7 @@ class Baseline(Struct, frozen=True):
 
 
 def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baseline | None:
-    """Return the run that a prepared run, whose id is `run_id`, is to be compared with; None without one.
+    """Return the run to compare a prepared run (with the id `run_id`) with; None if there is none.
 
     Raises:
         UsageError: there is no such run or file, it is the run itself, or its tests are not those of the suite.
@@ -1382,7 +1385,7 @@ def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baselin
     tests = TestPairs(earlier.tests)
     for test in suite.tests:
         tests.add(test.index, name_of_test(test))
-    # Programs may make variables, and results without keys know only what was made: the comparison itself finds out.
+    # Programs may make variables, and results without keys have only the made ones: the comparison itself checks them.
     is_known = not suite.rules.tells_programs or all(name.key for name in earlier.tests.values())
     if is_known and tests.later:
         counts = len(tests.earlier), len(tests.later), len(tests.partners)
@@ -1404,7 +1407,7 @@ def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baselin
 def compared_with(
     baseline: Baseline, run: RunRecord, results: Callable[[], Iterator[CaseResult]], margins: Margins
 ) -> dict[str, JsonValue]:
-    """Return the JSON form of the comparison; where there is nothing to compare, its `error`."""
+    """Return the JSON form of the comparison; if there is nothing to compare, one with an `error`."""
     earlier = NamedRun(baseline.name, baseline.earlier.report)
     later = NamedRun(THIS_RUN, RunReport(run, RunSummary(), results))
     try:
@@ -1416,7 +1419,7 @@ def compared_with(
 
 
 class _Difference(Struct):
-    """The pairs that one gate is about."""
+    """The pairs that one gate covers."""
 
     gate: Gate
     sample: PairedSample = field(default_factory=PairedSample)
@@ -1454,7 +1457,7 @@ def judge_differences(
 
 
 def judge_difference(gate: Gate, test: PairedTest | None) -> GateResult:
-    """Return whether a gate holds: unless something must be shown, it is broken only where a drop is shown."""
+    """Return whether a gate holds: unless it requires proof, it is broken only if a drop is shown."""
     if test is None:
         return GateResult(gate.text, Status.ERROR, None, "no case was judged in both runs")
     level = SIGNIFICANCE / gate.family
@@ -1492,9 +1495,9 @@ def _certainty(gate: Gate, test: PairedTest, bounds: tuple[float, float] | None)
 
 
 def _need(gate: Gate, test: PairedTest, level: float) -> str:
-    """Return how many more tests are likely to decide, if differences stay what they are."""
+    """Return how many more tests would probably decide, if differences stay as they are."""
     limit = math.copysign(gate.limit, test.delta) if gate.is_equivalence else gate.limit
-    # A gate looks in one direction, for which a two-sided level twice as large is the same.
+    # A gate looks in one direction, which is equivalent to a two-sided test at twice the level.
     needed = test.needed_tests(test.delta - limit, 2 * level)
     if needed is None:
         return ""
@@ -1505,7 +1508,7 @@ _TINY = 1e-300
 
 
 def mcnemar_mid_p(broken: int, fixed: int) -> float:
-    """Return the two-sided mid-p value that tests break as often as they get fixed; 1 where none does.
+    """Return the two-sided mid-p value that tests break as often as they get fixed; 1 if none does either.
 
     It is nearer to its nominal level than the exact p-value.
 
@@ -1517,7 +1520,7 @@ def mcnemar_mid_p(broken: int, fixed: int) -> float:
 
 
 def _half_binomial_tail(successes: int, n: int) -> tuple[float, float]:
-    """Return P(X <= successes) and P(X = successes) of n throws of a fair coin."""
+    """Return P(X <= successes) and P(X = successes) for n tosses of a fair coin."""
     log = math.lgamma(n + 1) - math.lgamma(successes + 1) - math.lgamma(n - successes + 1) - n * math.log(2)
     last = term = total = math.exp(log)
     for k in range(successes, 0, -1):

@@ -1,7 +1,7 @@
-"""Which tests and columns of two runs belong together. Pure; every comparison of runs goes by it.
+"""Match the tests and columns of two runs. Pure functions that every comparison of runs uses.
 
-Tests belong together when their content is equal, wherever they stand; columns when their labels are, and those that
-are left over when as many are left in both runs.
+Tests match if their content is equal, wherever they are in the suite; columns if their labels are, and the remaining
+ones by position if both runs have equally many left.
 """
 
 from collections import Counter, defaultdict, deque
@@ -22,16 +22,16 @@ from geval_cli.records import CaseResult, Column, JsonValue
 from geval_cli.source.media import without_media_data
 
 LEAST_SHARE = 0.5
-"""Of suites that share less than this of the smaller one's tests, nothing is said: they are taken for unrelated."""
+"""Suites that share less than this of the smaller one's tests are taken for unrelated, and not compared."""
 
 
 class TestName(Struct, frozen=True):
     """The content of a test, as far as it is known.
 
     Attributes:
-        key: of all that it says (`engine.plan`); None where a result does not have it.
-        rough: the key of what any result has: description, variables, and the words of others than the assistant.
-        words: how many turns these words are from; an error may have cut a conversation short.
+        key: the key of its whole content (`engine.plan`); None if a result does not have it.
+        rough: the key of what every result has: description, variables, and the turns that are not the assistant's.
+        words: how many turns `rough` covers; an error may have cut a conversation short.
     """
 
     __test__ = False
@@ -42,7 +42,7 @@ class TestName(Struct, frozen=True):
 
 
 def name_of_test(test: MergedTest) -> TestName:
-    """Return the name of a test that is going to run."""
+    """Return the name of a test that is about to run."""
     return _name(key_of(test), test.description, without_media_data(test.vars), words_of(test.turns))
 
 
@@ -53,9 +53,9 @@ def name_of_result(result: CaseResult | StoredVerdict) -> TestName:
 
 
 def name_by(result: CaseResult | StoredVerdict, known: TestName | None) -> TestName | None:
-    """Return the name of a test by a further result; None where that tells no more than what is `known` of it.
+    """Return the name of a test by a further result; None if that tells no more than what is `known`.
 
-    Another column may have come further in a conversation, or be from a newer geval that resumed the run.
+    Another column may have got further in a conversation, or be from a newer geval that resumed the run.
     """
     if known is None:
         return name_of_result(result)
@@ -78,7 +78,7 @@ def _name(
 
 
 def _decoded(variables: Mapping[str, JsonValue] | str) -> JsonValue:
-    """Return variables as they are, also those of which a store has the JSON text; a text that is none stays it."""
+    """Return variables, decoded if they are JSON text from a store; other text is returned unchanged."""
     if not isinstance(variables, str):
         return variables
     try:
@@ -88,13 +88,13 @@ def _decoded(variables: Mapping[str, JsonValue] | str) -> JsonValue:
 
 
 class AmbiguousTests(Struct, frozen=True):
-    """The tests of two runs that could be paired otherwise than they were.
+    """The tests of two runs that could also have been paired in another way.
 
     Attributes:
-        miscounted: tests that say the same, and not as many in both runs.
-        unknown: tests that the results of a run do not tell apart, and not as many in both runs.
-        by_order: such tests, as many in both runs.
-        without_keys: the runs that have such results: "A", "B" or "A and B"; empty where there are none.
+        miscounted: tests with the same content, of which the runs have different numbers.
+        unknown: tests that the results of a run do not tell apart, of which the runs have different numbers.
+        by_order: such tests of which both runs have equally many.
+        without_keys: the runs that have such results: "A", "B" or "A and B"; empty if there are none.
     """
 
     miscounted: int = 0
@@ -104,15 +104,15 @@ class AmbiguousTests(Struct, frozen=True):
 
 
 class TestPairs:
-    """Finds the tests of a later run in an earlier one; of equal ones the first is paired with the first, and so on.
+    """Finds the tests of a later run in an earlier one; of equal tests, the first is paired with the first, and so on.
 
-    Tests are equal when their keys are. Where one of the two has no key, what any result has must do.
+    Tests are equal if their keys are. If one of the two has no key, the content that every result has is compared.
 
     Args:
-        earlier: the tests of the earlier run by their index, in the order of the run.
+        earlier: the tests of the earlier run by index, in the order of the run.
 
     Attributes:
-        later: those of the later run, as far as they came.
+        later: the tests of the later run, as far as they have been seen.
         partners: for each later test that has a partner, the index of the earlier one.
     """
 
@@ -132,7 +132,7 @@ class TestPairs:
                 self._by_rough[name.rough, True].append(index)
 
     def add(self, index: int, name: TestName) -> None:
-        """Take in a test of the later run, or more of what it says where it has no partner yet."""
+        """Add a test of the later run, or more of its content if it has no partner yet."""
         self.later[index] = name
         if index in self.partners:
             return
@@ -151,7 +151,7 @@ class TestPairs:
         return None
 
     def alike(self) -> AmbiguousTests:
-        """Return how many of the tests so far could be paired otherwise."""
+        """Return how many of the tests so far could have been paired in another way."""
         mine, theirs = _counts_of_keys(self.later), _counts_of_keys(self.earlier)
         miscounted = _most_of_uneven((mine[key], theirs[key]) for key in mine.keys() & theirs.keys())
         # How many tests of both runs were candidates for each other without a key on one of the sides.
@@ -186,7 +186,7 @@ def _counts_of_keys(names: Mapping[int, TestName]) -> Counter[str]:
 
 
 def _counts_by_rough(names: Mapping[int, TestName], settled: Container[int]) -> dict[str, tuple[int, int]]:
-    """Return the numbers of tests without and with a key by the rough one, but for those that are settled."""
+    """Return the numbers of tests without and with a key, by rough key, leaving out those that are settled."""
     found: dict[str, tuple[int, int]] = {}
     for index, name in names.items():
         if index not in settled:
@@ -200,7 +200,7 @@ def _most_of_uneven(pairs: Iterable[tuple[int, int]]) -> int:
 
 
 class MatchedBy(StrEnum):
-    """The reason why two columns belong together."""
+    """How two columns were matched."""
 
     LABEL = "label"
     PLACE = "place"
@@ -210,7 +210,8 @@ class MatchedBy(StrEnum):
 class ColumnPair(Struct, frozen=True):
     """A column of the earlier run, and the one of the later run that it is compared with.
 
-    `number` is that of the later one, `[2] `, where other pairs have the same labels; in front, where no cut loses it.
+    `number` is that of the later column, `[2] `, if other pairs have the same labels; it comes first so that it is not
+    cut.
     """
 
     before: Column
@@ -220,7 +221,7 @@ class ColumnPair(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Return the label that both have, or `old -> new`."""
+        """The label that both columns have, or `old -> new`."""
         old, new = column_name(self.before), column_name(self.after)
         return self.number + (new if old == new else f"{old} -> {new}")
 
@@ -233,14 +234,14 @@ class ColumnMatch(Struct, frozen=True):
     only_after: tuple[Column, ...]
 
     def partners(self) -> dict[int, int]:
-        """Return for each later column's index that of the earlier one."""
+        """Return the index of the earlier column by the index of the later one."""
         return {pair.after.index: pair.before.index for pair in self.pairs}
 
 
 def match_columns(
     before: Sequence[Column], after: Sequence[Column], chosen: Sequence[str] = ()
 ) -> ColumnMatch:
-    """Return the columns in pairs: those `chosen` as `OLD=NEW`, equal labels, and by place where numbers agree.
+    """Return the columns in pairs: those `chosen` as `OLD=NEW`, equal labels, then by position if as many are left.
 
     Raises:
         UsageError: a choice names no column, or more than one, or a column a second time.
@@ -256,7 +257,7 @@ def match_columns(
         pairs.append(ColumnPair(partner, item, MatchedBy.LABEL))
         old.remove(partner)
         new.remove(item)
-    # The namesake of a column that was chosen has lost its partner, but it was not renamed.
+    # A column with the labels of a chosen one has lost its partner to the choice, but it was not renamed.
     by_choice = [pair for pair in pairs if pair.by is MatchedBy.CHOICE]
     chosen_before = {_labels(pair.before) for pair in by_choice}
     chosen_after = {_labels(pair.after) for pair in by_choice}
@@ -280,7 +281,7 @@ def _labels(column: Column) -> tuple[str, str]:
 
 
 def _chosen(text: str, before: Sequence[Column], after: Sequence[Column]) -> tuple[Column, Column]:
-    # Labels may hold `=`, so every one is tried.
+    # Labels may contain `=`, so every position is tried.
     places = [place for place, letter in enumerate(text) if letter == "="]
     found = [
         (old[0], new[0])
@@ -302,7 +303,7 @@ def _chosen(text: str, before: Sequence[Column], after: Sequence[Column]) -> tup
 
 
 def _ambiguity(name: str, columns: Sequence[Column], side: str) -> str:
-    """Return why a name is not that of one column; "" where it is."""
+    """Return why a name does not identify one column; "" if it does."""
     count = len(_named(name, columns))
     if count == 1:
         return ""
@@ -312,7 +313,7 @@ def _ambiguity(name: str, columns: Sequence[Column], side: str) -> str:
 
 
 def _named(name: str, columns: Sequence[Column]) -> list[Column]:
-    """Return the columns called so: by number, in full, by provider or by prompt; the first way that finds one."""
+    """Return the columns with this name, or else with this provider, prompt or number: the first kind that matches."""
     name = name.strip()
     ways = (
         [item for item in columns if name in names_of_both(item)],
@@ -324,7 +325,7 @@ def _named(name: str, columns: Sequence[Column]) -> list[Column]:
 
 
 def require_kinship(earlier: int, later: int, paired: int, names: tuple[str, str]) -> None:
-    """Check that the tests of two runs are by and large the same; the numbers are of their tests and of the pairs.
+    """Check that the tests of two runs are mostly the same; `paired` is the number of their pairs.
 
     Raises:
         UsageError: less than `LEAST_SHARE` of the smaller suite's tests are in the other one.

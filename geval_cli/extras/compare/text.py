@@ -1,4 +1,4 @@
-"""A comparison of two runs in words: on the terminal and as Markdown."""
+"""The comparison of two runs as text: on the terminal and as Markdown."""
 
 from collections.abc import Sequence
 
@@ -33,9 +33,9 @@ from geval_cli.statistics.paired import DifferenceVerdict
 _FLIPS_SHOWN, _FLIPS_BESIDE = 20, 10
 _ROWS_SHOWN = 60
 _WIDE = 120
-"""Narrower terminals have the detectable differences below the table, so that its lines stay whole."""
+"""Narrower terminals show the detectable differences below the table, so that its lines stay whole."""
 _NARROW = 76
-"""Below, a row is a sentence: a table would lose its names and numbers."""
+"""On a narrower terminal a row is a sentence, because a table would lose its names and numbers."""
 _NAME_WIDTH, _NAME_MIN = 60, 16
 _GAP = 3
 _DECIDED = frozenset({DifferenceVerdict.BETTER, DifferenceVerdict.WORSE, DifferenceVerdict.EQUIVALENT})
@@ -50,10 +50,11 @@ def print_comparison(
     is_verbose: bool = True,
     more: str = "",
 ) -> None:
-    """Print what changed in a sentence, what one must know about the two runs, and the figures.
+    """Print what changed in a sentence, what to know about the two runs, and the figures.
 
-    With `is_verbose` a table for each pair of columns with what it could have shown, and the tests that flipped; else
-    the pass rates, what is decided beside them and the first flipped tests, on a screen that ends with `more`.
+    With `is_verbose`, there is a table for each pair of columns with what the tests could detect, and the flipped
+    tests; otherwise the pass rates, other clear differences and the first flipped tests, on a screen that ends with
+    `more`.
     """
     arrow = "→" if is_unicode(console) else "->"
     signs = signs_of(console)
@@ -99,7 +100,7 @@ _ROWS_IN_SHORT, _POWERS_IN_SHORT, _FLIPS_IN_SHORT = 10, 3, 6
 
 
 def _print_in_short(found: RunComparison, console: Console, arrow: str, more: str) -> None:
-    """Print the pass rates and what else is decided, what the tests could have shown, and the first flipped tests."""
+    """Print the pass rates, other clear differences, what the tests could detect, and the first flipped tests."""
     signs = signs_of(console)
     several = len(found.columns) > 1
     rates = [row for row in found.rows if is_rate(row)] if several else list(found.rows)
@@ -140,7 +141,7 @@ def _print_in_short(found: RunComparison, console: Console, arrow: str, more: st
 def _print_short_rows(
     title: str, rows: Sequence[ComparedRow], found: RunComparison, console: Console, heading: str
 ) -> None:
-    """Print rows of several columns under the name of their figure, or of one column by their own names."""
+    """Print rows of several columns under the name of their figure, or rows of one column by their own names."""
     signs = signs_of(console)
     has_p = console.width >= _WIDE
     several = bool(title)
@@ -169,9 +170,9 @@ def _print_short_rows(
 
 
 def _print_power(undecided: Sequence[ComparedRow], found: RunComparison, console: Console) -> bool:
-    """Print what the tests could have shown of undecided figures: a line for each, or one for all columns.
+    """Print what the tests could detect for undecided figures: a line for each, or one for all columns.
 
-    Returns whether there is anything.
+    Returns whether anything was printed.
     """
     where = " in every column" if len(found.columns) > 1 else ""
     if where:
@@ -250,18 +251,18 @@ def overall_text(row: ComparedRow, arrow: str) -> str:
 
 
 def flip_count(row: ComparedRow) -> int:
-    """Return how many tests flipped; a summary lists only the first of many."""
+    """Return how many tests flipped, of which a summary may list only the first."""
     return (row.broken or 0) + (row.fixed or 0)
 
 
 def flips_text(row: ComparedRow) -> str:
-    """Return how many tests broke and were fixed, with the p-value of that where it has one."""
+    """Return how many tests broke and were fixed, with the McNemar p-value if there is one."""
     counts = f"{row.broken or 0:,} broken, {row.fixed or 0:,} fixed"
     return counts if row.mcnemar_mid_p is None else f"{counts} (McNemar mid-p {format_p(row.mcnemar_mid_p)})"
 
 
 def run_name(run: ComparedRun) -> str:
-    """Return the name of a side: its id or file, its title, the config, and when it began."""
+    """Return the name of a side: its id or file, its title, its config and its start time."""
     name = run.id if run.id and run.name in {"", run.id} else f"{run.name} ({run.id})" if run.id else run.name
     parts = [
         name,
@@ -281,14 +282,14 @@ def _paired(found: RunComparison) -> str:
 
 
 def changes_text(found: RunComparison) -> str:
-    """Return what is different in the configs of two runs: `Changed from A to B: the text of the prompt`."""
+    """Return what differs in the configs of two runs: `Changed from A to B: the text of the prompt`."""
     if not found.changes:
         return "No known change in prompts, models, judges, criteria, thresholds or tests"
     return f"Changed from A to B: {'; '.join(found.changes)}"
 
 
 def comparison_markdown(found: RunComparison, *, heading: str = "# geval: comparison") -> str:
-    """Return the comparison as Markdown, in which nothing from a model or config is markup."""
+    """Return the comparison as Markdown, with all text from models and configs escaped."""
     lines = [heading, "", f"**{code_span(found.headline)}**", "", code_span(changes_text(found)), ""]
     lines += [f"A: {code_span(run_name(found.a))}  ", f"B: {code_span(run_name(found.b))}", ""]
     lines += [f"{_paired(found)}. p: {_ADJUSTED[found.adjust]}.", ""]
@@ -351,7 +352,7 @@ _BASELINE_ROWS = 4
 
 
 def print_baseline(comparison: JsonValue, console: Console) -> None:
-    """Print the whole comparison in a run's summary."""
+    """Print the whole comparison that a run's summary contains."""
     found = baseline_of(comparison)
     if isinstance(found, str):
         console.print()
@@ -363,7 +364,7 @@ def print_baseline(comparison: JsonValue, console: Console) -> None:
 def print_baseline_in_short(comparison: JsonValue, console: Console, run: str) -> None:
     """Print how a run differs from its baseline: a sentence, the few figures that moved, and the command for the rest.
 
-    `run` is what `geval compare` calls the run, with options for it; "" where it is not stored.
+    `run` is the run's name for `geval compare`, with options for it; "" if it is not stored.
     """
     found = baseline_of(comparison)
     if isinstance(found, str):
@@ -396,7 +397,7 @@ def print_baseline_in_short(comparison: JsonValue, console: Console, run: str) -
 
 
 def baseline_markdown(comparison: JsonValue) -> str:
-    """Return the comparison in a run's summary as a section of its page."""
+    """Return the comparison that a run's summary contains as a section of its page."""
     found = baseline_of(comparison)
     if isinstance(found, str):
         return f"- warning: {code_span(found)}\n"
@@ -404,7 +405,7 @@ def baseline_markdown(comparison: JsonValue) -> str:
 
 
 def baseline_of(comparison: JsonValue) -> RunComparison | str:
-    """Return the comparison in a run's summary, or why there is none."""
+    """Return the comparison that a run's summary contains, or why there is none."""
     try:
         return comparison_from_json(comparison)
     except ValueError:
