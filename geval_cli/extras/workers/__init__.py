@@ -1,1 +1,1 @@
-"""A run in several processes, or on several machines: `--workers` and `--ray`."""
+"""Run in several processes or on several machines: `--workers` and `--ray`."""

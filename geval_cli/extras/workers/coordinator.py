@@ -1,6 +1,6 @@
-"""A run whose cases are done by several processes: hand out shards and permits, take results, and do lost shards again.
+"""Coordinate a run that several processes share: assign shards and permits, collect results, reassign lost shards.
 
-Only this process writes to the store; it emits the events of all workers as if they were its own.
+Only this process writes to the store; it emits the events of all workers as its own.
 """
 
 import asyncio
@@ -62,10 +62,10 @@ _QUICKENS = 1.25
 
 
 def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
-    """Check that a run can be done by several processes, which find each other's answers in `cache`.
+    """Check that several processes can share a run; they find each other's answers in `cache`.
 
     Raises:
-        UsageError: it cannot, and why.
+        UsageError: they cannot; the message says why.
     """
     request = prepared.request
     if request.workers is not None and request.ray is not None:
@@ -96,7 +96,7 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
 
 
 def asked_workers(request: RunRequest) -> int:
-    """Return how many workers a request asks for: those of a cluster, one for each processor, or a number.
+    """Return the number of workers requested: those of a cluster, one per processor, or a number.
 
     Raises:
         UsageError: there is no such cluster.
@@ -107,7 +107,7 @@ def asked_workers(request: RunRequest) -> int:
 
 
 def capped_workers(prepared: PreparedRun, count: int) -> int:
-    """Return the number of workers: as asked for, but never more than a cap on requests at once allows."""
+    """Return the number of workers: as requested, but no more than the limit on concurrent requests allows."""
     pool = ProviderPool.of(prepared.suite)
     caps = [pool.get(spec).limits.max_concurrency for spec in prepared.asked]
     return max(1, min([count, request_limit(prepared), *(cap for cap in caps if cap is not None)]))
@@ -128,7 +128,7 @@ def planned_workers(prepared: PreparedRun) -> WorkersPlan:
 
 
 class _DistributedRun(Struct):
-    """The state of a run that workers do."""
+    """The state of a run shared by workers."""
 
     prepared: PreparedRun
     events: EventStream
@@ -147,13 +147,13 @@ class _DistributedRun(Struct):
 
     @property
     def permits(self) -> Permits:
-        """The parts of the budget that workers hold."""
+        """The parts of the budget assigned to workers."""
         if self._permits is None:
             self._permits = Permits(self.budget)
         return self._permits
 
     async def work(self, worker: int, executor: ShardExecutor) -> None:
-        """Have one worker do shards until there are none, or the run stops."""
+        """Have one worker run shards until none are left or the run stops."""
         while (shard := await self._next_shard()) is not None:
             try:
                 await self._do(shard, worker, executor)
@@ -163,7 +163,7 @@ class _DistributedRun(Struct):
                     self.news.notify_all()
 
     async def _next_shard(self) -> Shard | None:
-        """Return the next shard; None when there will be none. One that is under way may come back."""
+        """Return the next shard, waiting for shards under way, which may come back; None when all are done."""
         async with self.news:
             while not self.shards and self.under_way and not self.stop.is_requested:
                 await self.news.wait()
@@ -212,7 +212,7 @@ class _DistributedRun(Struct):
             self.shards.appendleft(shard)
 
     async def _next_permit(self) -> Permit | None:
-        """Return what may be spent on the next shard, once others gave it back; None when the run stops."""
+        """Return the permit for the next shard, if needed after others return theirs; None when the run stops."""
         try:
             async with self.news:
                 while (permit := self.permits.take()) is None and not self.stop.is_requested:
@@ -223,7 +223,7 @@ class _DistributedRun(Struct):
         return permit
 
     def _lost(self, shard: Shard, worker: int) -> None:
-        """Have the rest of a shard done again whose worker is gone; or make errors of it, if that was in vain."""
+        """Requeue the rest of a shard whose worker was lost; after too many losses, turn its cases into errors."""
         record = self.records[worker]
         self.records[worker] = replace(record, lost=record.lost + 1)
         shard.losses += 1
@@ -247,7 +247,7 @@ class _DistributedRun(Struct):
                     self.events.emit(CaseFinished(result))
 
     async def _enter(self, worker: int, batch: EventBatch) -> None:
-        """Emit what a worker tells as events of the run; a result that is known already is passed over."""
+        """Emit a worker's events as events of the run; results that are already known are skipped."""
         if batch.answers:  # kept before anything uses them
             await self.cache.put_many(batch.answers)
         numbers = len(self.records)
@@ -273,13 +273,13 @@ class _DistributedRun(Struct):
         await self.events.wait_for_room()
 
     def _notice(self, text: str) -> None:
-        """Tell the user something once, whichever worker finds it out."""
+        """Show a notice once, however many workers report it."""
         if text not in self.noticed:
             self.noticed.add(text)
             self.events.emit(Noticed(text))
 
     def stop_paying(self, error: BudgetError) -> None:
-        """Stop the run, as it may spend no more."""
+        """Stop the run because its budget is used up."""
         if self.stop.reason is not StopReason.BUDGET:
             self.events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
         self.stop.request(StopReason.BUDGET)
@@ -293,10 +293,10 @@ async def run_in_workers(
     resumed: ResumedRun | None,
     policy: CallPolicy,
 ) -> tuple[WorkerRecord, ...]:
-    """Do the cases of a run in several processes, and return what each has done.
+    """Run the cases in several processes, and return a record of each worker's share.
 
     Raises:
-        ConfigError: the tests can no longer be read as they were checked.
+        ConfigError: the tests changed since they were checked and can no longer be read.
     """
     try:
         if resumed is not None:
@@ -373,11 +373,10 @@ def _shards_of(prepared: PreparedRun, workers: int) -> list[Shard]:
 async def _ask_for_steps(
     run: _DistributedRun, cache: ResponseCache, policy: CallPolicy, began_s: float
 ) -> LockedSteps | None:
-    """Ask for the evaluation steps that several tests need, so that all workers judge by the same ones.
+    """Generate the evaluation steps that several tests need, so that all workers judge by the same steps.
 
-    Those of judges that share their id with another one, of other parameters, are not returned: workers find them in
-    the cache. A judge that does not answer is passed over: the cases that need it will say so. None when the run stops
-    meanwhile.
+    Steps of judges that share an id but differ in parameters are not returned: workers find them in the cache. A judge
+    that does not answer is skipped; the cases that need it report the error. None if the run stops meanwhile.
     """
     prepared = run.prepared
     needs = await asyncio.to_thread(
@@ -421,7 +420,7 @@ async def _ask_for_steps(
 
 
 async def _steps_of(needed: NeededSteps, session: Session) -> tuple[str, ...]:
-    """Return the steps for a criterion; none when the judge did not answer."""
+    """Return the steps for a criterion; empty if the judge did not answer."""
     try:
         calls = JudgeCalls(session.model_for(needed.judge), session.memory)
         return await write_steps(needed.criteria, needed.params, calls)

@@ -1,9 +1,9 @@
-"""Run shards in other processes: on this machine, kept by loky.
+"""Run shards in other processes on this machine, managed by loky.
 
-Starting processes, noticing that one died and starting another is loky's work. Each worker is a pool of one process: a
-pool of several would end all of them when one is killed. On Linux they are copies of one process that has imported what
-all of them need, as imports cost as much as hundreds of tests. What a worker has found out comes over a connection of
-its own while it works, since a pool gives results back only at the end of a task.
+loky starts processes, notices when one dies and replaces it. Each worker is a pool of one process, because a larger
+pool ends all its processes when one is killed. On Linux they are forked from a process that has imported what all of
+them need: imports cost as much as hundreds of tests. Each worker reports events over its own connection while it works,
+because a pool returns results only at the end of a task.
 """
 
 import asyncio
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 Listener = Callable[[EventBatch], Awaitable[None]]
-"""Takes what a worker tells."""
+"""Receives the events of a worker."""
 
 _MESSAGES_WAITING = 8  # of a worker; then it waits for the coordinator, whose memory stays flat
 _LAST_WORDS_S = 5.0  # after a worker is gone, and for what a worker has sent whose coordinator is gone
 _LISTENING_S = 2.0  # for workers to end that are to hurry; one may be stopped, or compute without end
 _PAUSE_S = 0.1  # before a worker that could not be started is tried again; what it is copied from may still be ending
 _HEAVY = ("aiohttp", "uvloop")
-"""Libraries that workers need if the coordinator does."""
+"""Libraries that workers need if the coordinator has loaded them."""
 
 HURRY = b"hurry"
-"""The word to workers that grants no grace."""
+"""The message that tells workers to stop without waiting for requests under way."""
 _END = b"end"
 
 
 class WorkerLostError(Exception):
-    """A worker ended before its shard did."""
+    """A worker ended before its shard was done."""
 
 
 class WorkerNotStartedError(WorkerLostError):
@@ -61,34 +61,34 @@ class WorkerNotStartedError(WorkerLostError):
 
 
 class ShardExecutor(Protocol):
-    """Does shards somewhere else."""
+    """Runs shards outside this process."""
 
     def host(self, worker: int) -> str:
-        """Return the machine of a worker, by its number."""
+        """Return the host name of a worker, given its number."""
 
     async def run(self, worker: int, order: ShardOrder, listen: Listener) -> ShardEnd:
-        """Have a worker do a shard; `listen` takes what it tells meanwhile. Returns how it ended.
+        """Have a worker run a shard, passing its events to `listen`, and return how it ended.
 
         Raises:
-            WorkerLostError: the worker ended before.
-            RuntimeError: something went wrong that is no loss: a bug, or a cache that cannot be read.
+            WorkerLostError: the worker ended before the shard was done.
+            RuntimeError: another failure: a bug, or an unreadable cache.
         """
 
     def stop(self, reason: StopReason) -> None:
-        """Have all workers start no further job."""
+        """Tell all workers to start no more jobs."""
 
     def hurry(self) -> None:
-        """Have all workers grant no grace to what is under way."""
+        """Tell all workers to stop without waiting for requests under way."""
 
     async def aclose(self) -> None:
         """End all workers. Safe to call twice."""
 
 
 def check_loky() -> None:
-    """Check that processes can be kept here.
+    """Check that worker processes can be run here.
 
     Raises:
-        UsageError: what keeps them is not installed, or processes cannot talk to each other.
+        UsageError: loky is not installed, or processes cannot communicate.
     """
     from multiprocessing.connection import Listener  # noqa: PLC0415 - few runs have workers
 
@@ -106,7 +106,7 @@ def check_loky() -> None:
 
 
 class LocalWorkers:
-    """Workers on this machine, each in a process of its own. Belongs to one event loop."""
+    """Workers on this machine, one process each. Belongs to one event loop."""
 
     def __init__(self, setup: WorkerSetup) -> None:
         from multiprocessing.connection import Listener  # noqa: PLC0415 - few runs have workers
@@ -129,7 +129,7 @@ class LocalWorkers:
         return platform.node()
 
     async def run(self, worker: int, order: ShardOrder, listen: Listener) -> ShardEnd:
-        """Have a worker do a shard; as `ShardExecutor.run`."""
+        """Have a worker run a shard; see `ShardExecutor.run`."""
         known = self._workers.get(worker)
         if known is None or known.is_gone:
             known = self._workers[worker] = await self._new_worker(worker)
@@ -147,12 +147,12 @@ class LocalWorkers:
             raise WorkerNotStartedError from error
 
     def stop(self, reason: StopReason) -> None:
-        """Have all workers start no further job."""
+        """Tell all workers to start no more jobs."""
         for worker in self._workers.values():
             worker.tell(reason.value.encode())
 
     def hurry(self) -> None:
-        """Have all workers grant no grace to what is under way; one that does not listen is ended soon."""
+        """Tell all workers to stop without waiting for requests under way; unresponsive ones are killed soon."""
         for worker in self._workers.values():
             worker.tell(HURRY)
         self._loop.call_later(_LISTENING_S, self._kill)
@@ -190,7 +190,7 @@ class LocalWorkers:
 
 
 class _LocalWorker:
-    """One process: its pool, and the connection over which it tells what happens."""
+    """One worker: its process pool, and the connection for its events."""
 
     def __init__(self, address: Any, key: bytes, number: int, setup: WorkerSetup) -> None:
         from loky import ProcessPoolExecutor  # noqa: PLC0415 - few runs have workers
@@ -211,14 +211,14 @@ class _LocalWorker:
         self.is_gone = False
 
     def connect(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
-        """Take the connection of the process, and say what it was to be told before."""
+        """Accept the connection of the process, and send the messages queued for it."""
         self._connection = connection
         threading.Thread(target=self._listen, args=(connection, loop), daemon=True).start()
         for message in self._sent:
             self.tell(message)
 
     def tell(self, message: bytes) -> None:
-        """Tell the process to stop, or to hurry."""
+        """Tell the process to stop or to hurry."""
         if self._connection is None:
             self._sent.append(message)
             return
@@ -226,7 +226,7 @@ class _LocalWorker:
             self._connection.send_bytes(message)
 
     async def run(self, order: ShardOrder, listen: Listener) -> ShardEnd:
-        """Have the process do a shard."""
+        """Have the process run a shard."""
         try:
             with _without_ctrl_c(), _without_main():
                 task = asyncio.wrap_future(self._pool.submit(do_shard, order))
@@ -247,7 +247,7 @@ class _LocalWorker:
         raise WorkerLostError
 
     async def _next_batch(self, task: "asyncio.Future[None]") -> EventBatch | None:
-        """Return what the process tells next; None when it is gone."""
+        """Return the next batch of events from the process; None when it has ended."""
         told = asyncio.ensure_future(self._batches.get())
         try:
             ends: set[asyncio.Future[Any]] = {told, task}
@@ -265,7 +265,7 @@ class _LocalWorker:
             told.cancel()
 
     def kill(self) -> None:
-        """End the process: it does so itself when nobody listens any more, and loky ends one that does not notice."""
+        """End the process: it exits by itself when its connection closes; loky kills one that does not notice."""
         self.is_gone = True
         self.tell(_END)
         if self._connection is not None:
@@ -279,9 +279,9 @@ class _LocalWorker:
         self._pool.shutdown(wait=False, kill_workers=True)
 
     def _listen(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
-        """Pass on what the process tells, until it is gone. In a thread of its own.
+        """Forward the process's messages until it has ended. Runs in its own thread.
 
-        What cannot be read counts as its end, too: nobody must wait for the rest.
+        An unreadable message counts as the end as well, so that nothing waits for the rest.
         """
         # TypeError is what reading says when `kill` closes the connection meanwhile.
         with contextlib.suppress(EOFError, OSError, TypeError, ValueError):
@@ -298,20 +298,20 @@ class _LocalWorker:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Leave out that loky could not end a process: psutil trips over some that are ending. Ours end by themselves."""
+    """Hide loky's failures to end a process: psutil trips over exiting ones, and ours exit by themselves."""
     trace = record.exc_info[2] if record.exc_info else None
     return all(frame.f_code.co_name != "kill_process_tree" for frame, _ in traceback.walk_tb(trace))
 
 
 def _forget_failure(task: "asyncio.Future[None]") -> None:
-    """Look at how a task ended that no one waits for any more, so that asyncio says nothing about it."""
+    """Retrieve the exception of an abandoned task, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Keep Ctrl-C from processes that are started in the block: the one that shows the run tells them to stop."""
+    """Shield processes started in the block from Ctrl-C: the coordinator tells them to stop."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -330,7 +330,7 @@ def _without_ctrl_c() -> Iterator[None]:
 
 
 def _process_context() -> Any:
-    """Return how processes are started: as copies of one that has imported what they need; None for loky's own way."""
+    """Return the start method for processes: forked from one with the imports; None for loky's default."""
     if sys.platform != "linux":
         return None
     from multiprocessing import get_context  # noqa: PLC0415 - as above
@@ -343,7 +343,7 @@ def _process_context() -> Any:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Keep processes that are started in the block from running the program's main script again."""
+    """Prevent processes started in the block from running the program's main script again."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -353,7 +353,7 @@ def _without_main() -> Iterator[None]:
 
 
 class _Process:
-    """The state that a worker process keeps from one shard to the next. There is one in a process."""
+    """The state that a worker process keeps between shards; one per process."""
 
     current: "_Process | None" = None
 
@@ -369,7 +369,7 @@ class _Process:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def do(self, order: ShardOrder) -> None:
-        """Do a shard."""
+        """Run a shard."""
         self._is_idle.clear()
         try:
             self._loop.run_until_complete(self._do(order))
@@ -377,7 +377,7 @@ class _Process:
             self._is_idle.set()
 
     async def _do(self, order: ShardOrder) -> None:
-        """Do a shard; what it was told while the suite was being opened holds, too."""
+        """Run a shard; messages received while the suite was being opened also apply."""
         if self._runner is None:
             opening = open_runner(self._setup, order.permit, EventBatcher(self._send))
             try:
@@ -395,10 +395,10 @@ class _Process:
             self._connection.send_bytes(message)
 
     def _listen(self) -> None:
-        """Wait for words, until the one to end. In a thread of its own.
+        """Receive messages until the connection ends. Runs in its own thread.
 
-        When the coordinator was killed, nothing more is sent; but what was sent is paid for, and a resumed run finds
-        its answer in the cache.
+        If the coordinator is killed, nothing more is sent; requests already sent are paid for, and a resumed run finds
+        their answers in the cache.
         """
         try:
             while (message := self._connection.recv_bytes()) != _END:
@@ -420,7 +420,7 @@ class _Process:
 def start_local_worker(
     address: Any, key: bytes, number: int, environ: Mapping[str, str], umask: int, setup: WorkerSetup
 ) -> None:
-    """Begin a worker process, in the environment and with the umask of the coordinator, and connect to that."""
+    """Start a worker process with the coordinator's environment and umask, and connect to the coordinator."""
     from multiprocessing import AuthenticationError  # noqa: PLC0415 - as above
     from multiprocessing.connection import Client  # noqa: PLC0415 - as above
 
@@ -441,7 +441,7 @@ def start_local_worker(
 
 
 def do_shard(order: ShardOrder) -> None:
-    """Do a shard in this process."""
+    """Run a shard in this process."""
     if _Process.current is None:
         raise RuntimeError("no worker was started in this process")
     try:

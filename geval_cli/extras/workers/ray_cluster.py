@@ -1,11 +1,11 @@
 """Run shards on several machines, as tasks of a Ray cluster.
 
-Ray places the tasks, ships the config and notices that a worker or a machine is gone. Workers on the machine that shows
-the run write answers into its cache themselves. Each other machine keeps them on its own disk before anything uses
-them, and sends them there within 50 ms; what a killed run has not sent, the next one fetches. An actor beside the cache
-gives what it knows already, and tells the workers to stop.
+Ray places the tasks, ships the config, and notices when a worker or machine is lost. Workers on the machine that shows
+the run write answers directly into its cache. Every other machine first stores answers on its own disk, then sends them
+to that cache within 50 ms; answers that a killed run did not send are fetched by the next run. An actor next to the
+cache serves the answers it has, and tells workers to stop.
 
-A machine has a cache of its own, with answers of its disk and those of the machine that shows the run.
+Each machine has a cache of its own, with the answers on its disk and those of the machine that shows the run.
 """
 
 import asyncio
@@ -45,17 +45,17 @@ from geval_cli.version import __version__, install_hint
 _PREFIX_DIGITS = 16  # of a key: eight bytes, which among a billion keys are rarely those of another one
 
 AnswerRow = tuple[bytes, float, str | bytes, str | None]
-"""An answer as a row of the cache: key, seconds since 1970, the encoded answer, the only run that uses it."""
+"""An answer as a cache row: key, seconds since 1970, the encoded answer, the only run that may use it (or None)."""
 
 Fetch = Callable[[Sequence[str]], Awaitable[Sequence[AnswerRow]]]
-"""Asks the other machine for the answers of keys."""
+"""Fetches the answers for keys from the other machine."""
 
 _KEYS = "SELECT key FROM choices WHERE created_at >= ? ORDER BY key"
 _ROWS = "SELECT key, created_at, answer, only_run FROM choices WHERE key IN ({})"
 
 
 class KnownKeys:
-    """The keys of another cache, eight bytes each: no false negatives, and hardly ever a false positive."""
+    """The keys of another cache, eight bytes each: no false negatives, and almost no false positives."""
 
     def __init__(self, packed: bytes = b"") -> None:
         self._prefixes = array("Q")
@@ -69,7 +69,7 @@ class KnownKeys:
 
 
 async def packed_keys(cache: ResponseCache, since_s: float) -> bytes:
-    """Return the keys of answers that are as young as that, as `KnownKeys` takes them.
+    """Return the keys of answers stored after `since_s`, in the format of `KnownKeys`.
 
     Raises:
         StoreError: the cache cannot be read.
@@ -79,7 +79,7 @@ async def packed_keys(cache: ResponseCache, since_s: float) -> bytes:
 
 
 async def rows_of(cache: ResponseCache, keys: Sequence[str]) -> list[AnswerRow]:
-    """Return the answers of keys as rows.
+    """Return the answers for keys as rows.
 
     Raises:
         StoreError: the cache cannot be read.
@@ -103,7 +103,7 @@ async def all_keys(cache: ResponseCache) -> list[str]:
 
 
 async def keep_rows(cache: ResponseCache, rows: Sequence[AnswerRow]) -> None:
-    """Keep answers of another cache as they are there.
+    """Store answers of another cache, unchanged.
 
     Raises:
         StoreError: the cache cannot be written.
@@ -112,14 +112,14 @@ async def keep_rows(cache: ResponseCache, rows: Sequence[AnswerRow]) -> None:
 
 
 class NodeCache(ResponseCache):
-    """A cache on the disk of one machine, which fetches what the cache of the run knows and passes on what is new."""
+    """A cache on the disk of one machine; it fetches answers from the run's cache and forwards new ones to it."""
 
     known = KnownKeys()
     fetch: Fetch | None = None
     share: Callable[[Mapping[str, StoredChoice]], None] | None = None
 
     async def put_many(self, choices: Mapping[str, StoredChoice], *, run_id: str | None = None) -> None:
-        """Keep `choices` here, and then pass them on."""
+        """Store `choices` here, then forward them."""
         await super().put_many(choices, run_id=run_id)
         if self.share is not None:
             self.share(choices)
@@ -153,14 +153,14 @@ _AFFAIRS = 1_000  # calls of the hub that may wait at once: each worker waits fo
 
 
 class NodeSetup(Struct, frozen=True):
-    """The facts of a run for the workers of a cluster.
+    """The facts about a run that the workers of a cluster need.
 
     Attributes:
         run: as for any worker; its `environ` is empty, since keys stay on each machine.
-        version: of geval; all must have the same one.
-        folder: the folder to work in, where all processes are on one machine; None where Ray ships the config's.
-        home: the machine that shows the run, as Ray names it: its workers write into the cache of the run itself.
-        prefix: of the names of folders in which other machines keep answers for that cache.
+        version: geval's version; all machines must have the same one.
+        folder: the working folder if all processes are on one machine; None if Ray ships the config's folder.
+        home: Ray's name of the machine that shows the run; workers there write directly into the run's cache.
+        prefix: the prefix of folders in which other machines store answers for that cache.
     """
 
     run: WorkerSetup
@@ -171,10 +171,10 @@ class NodeSetup(Struct, frozen=True):
 
 
 def check_cluster(address: str) -> None:
-    """Check that a cluster can be asked for, without asking it.
+    """Check the request for a cluster, without connecting to it.
 
     Raises:
-        UsageError: Ray is not installed, or nothing listens at the address; Ray itself would try for many minutes.
+        UsageError: Ray is not installed, or nothing listens at the address; Ray itself would retry for many minutes.
     """
     if "://" in address:
         hint = "run geval on a machine of the cluster with the address that `ray start` prints, or auto"
@@ -191,14 +191,14 @@ def check_cluster(address: str) -> None:
 
 
 def join_cluster(address: str, config: Path) -> int:
-    """Connect to a cluster, or start one on this machine, and return how many processors it has.
+    """Connect to a cluster, or start one on this machine, and return its number of processors.
 
     Args:
         address: `local`, `auto` for the cluster that this machine is part of, or its address.
-        config: the config, whose folder is sent to the machines of the cluster.
+        config: the config; its folder is sent to the machines of the cluster.
 
     Raises:
-        UsageError: there is no such cluster, or it does not let us in.
+        UsageError: there is no such cluster, or it refuses the connection.
     """
     # It would send figures about its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -228,7 +228,7 @@ def join_cluster(address: str, config: Path) -> int:
 
 
 class RayWorkers:
-    """Workers on the machines of a cluster. Belongs to one event loop; `join_cluster` comes first."""
+    """Workers on the machines of a cluster. Belongs to one event loop; call `join_cluster` first."""
 
     def __init__(self, setup: WorkerSetup, address: str) -> None:
         import ray  # noqa: PLC0415 - as above
@@ -254,7 +254,7 @@ class RayWorkers:
         self._is_closed = False
 
     async def take_over(self) -> None:
-        """Fetch the answers that runs which were killed have left on other machines."""
+        """Fetch the answers that killed runs left on other machines."""
         import ray  # noqa: PLC0415 - as above
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - as above
 
@@ -278,11 +278,11 @@ class RayWorkers:
                 )  # a lost machine has none
 
     def host(self, worker: int) -> str:
-        """Return the machine that did the last shard of a worker."""
+        """Return the machine that ran a worker's last shard."""
         return self._hosts.get(worker, "")
 
     async def run(self, worker: int, order: ShardOrder, listen: Listener) -> ShardEnd:
-        """Have a task do a shard; as `ShardExecutor.run`."""
+        """Have a task run a shard; see `ShardExecutor.run`."""
         from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415 - as above
 
         try:
@@ -302,11 +302,11 @@ class RayWorkers:
         raise WorkerLostError
 
     def stop(self, reason: StopReason) -> None:
-        """Have all workers start no further job."""
+        """Tell all workers to start no more jobs."""
         self._hub.tell.remote(reason.value)
 
     def hurry(self) -> None:
-        """Have all workers grant no grace to what is under way."""
+        """Tell all workers to stop without waiting for requests under way."""
         self._hub.tell.remote(HURRY.decode())
 
     async def aclose(self) -> None:
@@ -323,9 +323,9 @@ class RayWorkers:
 
 
 class Hub:
-    """An actor beside the cache of the run: gives its answers to other machines, and passes on the word to stop.
+    """An actor next to the run's cache: serves its answers to other machines, and relays messages such as stop.
 
-    It also sees when the process that shows the run is killed: sooner than Ray, which ends all workers seconds later.
+    It also notices when the process that shows the run is killed, seconds before Ray ends all workers.
     """
 
     def __init__(self, folder: str, since_s: float) -> None:
@@ -336,26 +336,26 @@ class Hub:
         self._has_news = asyncio.Event()
 
     async def keys(self) -> bytes:
-        """Return the keys of all answers that may be used."""
+        """Return the keys of all usable answers."""
         return await packed_keys(self._cache, self._since_s)
 
     async def rows(self, keys: Sequence[str]) -> list[AnswerRow]:
-        """Return the answers of keys."""
+        """Return the answers for keys."""
         return await rows_of(self._cache, keys)
 
     async def keep(self, rows: Sequence[AnswerRow]) -> None:
-        """Keep answers that another machine has."""
+        """Store answers from another machine."""
         await keep_rows(self._cache, rows)
 
     async def watch(self, port: int) -> None:
-        """Wait until the process that shows the run is gone, and tell all workers."""
+        """Wait until the process that shows the run has ended, then tell all workers."""
         with contextlib.suppress(OSError):
             reader, _ = await asyncio.open_connection("127.0.0.1", port)
             await reader.read()
         await self.tell(_GONE)
 
     async def word(self, number: int) -> str:
-        """Wait until there are more than `number` words for the workers, and return the next one."""
+        """Wait until more than `number` messages were sent to the workers, and return the next one."""
         while len(self._words) <= number:
             self._has_news.clear()
             await self._has_news.wait()
@@ -367,11 +367,11 @@ class Hub:
         self._has_news.set()
 
     async def come(self, worker: str) -> None:
-        """Note that a worker has something on the disk of its machine."""
+        """Record that a worker has files on its machine's disk."""
         self._here.add(worker)
 
     async def go(self, worker: str) -> None:
-        """Note that a worker has removed that."""
+        """Record that a worker has removed its files."""
         self._here.discard(worker)
         self._has_news.set()
 
@@ -384,7 +384,7 @@ class Hub:
 
 
 class _NodeProcess:
-    """The state that a process of the cluster keeps from one shard to the next. There is one in a process."""
+    """The state that a cluster process keeps between shards; one per process."""
 
     current: "_NodeProcess | None" = None
 
@@ -403,7 +403,7 @@ class _NodeProcess:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def do(self, order: ShardOrder) -> Iterator[bytes]:
-        """Do a shard, and yield what happens as messages."""
+        """Run a shard, and yield its events as messages."""
         doing = asyncio.run_coroutine_threadsafe(self._do(order), self._loop)
         doing.add_done_callback(lambda _: self._messages.put(None))
         while (message := self._messages.get()) is not None:
@@ -465,7 +465,7 @@ class _NodeProcess:
 
 
 def do_shard_on_node(setup: NodeSetup, hub: Any, order: ShardOrder) -> Iterator[str | bytes]:
-    """Do a shard in this process of a cluster; yields the name of the machine, and then batches as messages."""
+    """Run a shard in this cluster process; yields the machine's name first, then batches of events as messages."""
     yield platform.node()
     if setup.version != __version__:
         message = f"{platform.node()} has geval {__version__}, but this run uses geval {setup.version}"
@@ -487,7 +487,7 @@ def do_shard_on_node(setup: NodeSetup, hub: Any, order: ShardOrder) -> Iterator[
 
 
 def hand_over(setup: NodeSetup, hub: Any) -> None:
-    """Send the answers that killed runs left on this machine to the cache that they were meant for."""
+    """Send the answers that killed runs left on this machine to the cache they were meant for."""
     for folder in abandoned_folders(f"{_FOLDER_PREFIX}*"):
         if folder.name.startswith(setup.prefix):
             asyncio.run(_send_missing(folder, hub))

@@ -1,4 +1,4 @@
-"""Shards of a run: ranges of tests that workers do side by side, what each may spend, and the words between them.
+"""Shards of a run: ranges of tests for parallel workers, their permits, and the messages between processes.
 
 Everything here is plain data and arithmetic; `coordinator` sends it, `worker` does the work.
 """
@@ -18,13 +18,13 @@ from geval_cli.records import CaseResult
 from geval_cli.store.cache import StoredChoice
 
 SHARD_TESTS = 500
-"""Tests of a shard at most."""
+"""The most tests in a shard."""
 
 LOT_RESULTS = 50
-"""Results that are sent together at most."""
+"""The most results sent in one batch."""
 
 MOST_LOSSES = 3
-"""How often a shard is done again whose worker was lost; then its cases are errors."""
+"""How often a shard is retried after its worker was lost; then its cases are errors."""
 
 _SHARDS_PER_WORKER = 4  # at least, so that one slow shard at the end does not leave the others idle
 _PERMIT_SHARE = 0.02
@@ -32,7 +32,7 @@ _FEWEST_REQUESTS = 10  # of a permit near the end: fewer would be more shards th
 
 
 class Shard(Struct):
-    """The tests from number `start` up to, but without, `stop`. `losses` counts the workers lost while they did it."""
+    """The tests numbered `start` to `stop`, excluding `stop`. `losses` counts the workers lost while running it."""
 
     start: int
     stop: int
@@ -40,12 +40,12 @@ class Shard(Struct):
 
 
 def shard_size(tests: int, workers: int) -> int:
-    """Return how many tests a shard has: so many that every worker gets several, and no more than `SHARD_TESTS`."""
+    """Return the number of tests per shard: small enough that every worker gets several, at most `SHARD_TESTS`."""
     return max(1, min(SHARD_TESTS, math.ceil(tests / (workers * _SHARDS_PER_WORKER))))
 
 
 def cut(indexes: Iterable[int], size: int) -> list[Shard]:
-    """Return shards of `size` tests each, by the rising numbers of all tests."""
+    """Split test numbers, in ascending order, into shards of `size` tests."""
     shards: list[Shard] = []
     for position, index in enumerate(indexes):
         if position % size == 0:
@@ -55,17 +55,17 @@ def cut(indexes: Iterable[int], size: int) -> list[Shard]:
 
 
 class Permit(Struct, frozen=True):
-    """The most that a worker may spend on a shard; None for no bound."""
+    """The most that a worker may spend on a shard; None for no limit."""
 
     max_cost_usd: float | None = None
     max_requests: int | None = None
 
 
 class Permits:
-    """Hands out parts of a run's budget, so that workers together never exceed it.
+    """Divides a run's budget among workers, so that together they never exceed it.
 
-    A part is at most 2 % of what nobody holds, but enough to be worth a shard; near the end one worker holds the rest
-    while the others wait. So they do where money is bounded and no answer has told what one costs.
+    A permit is at most 2 % of the unassigned budget, but enough to be worth a shard; near the end one worker gets the
+    rest while the others wait. They also wait, under a cost limit, until a first answer shows what one costs.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -73,10 +73,10 @@ class Permits:
         self._held: deque[Permit] = deque()
 
     def take(self) -> Permit | None:
-        """Return a permit; None when what is left is held by others, who will give back what they do not use.
+        """Return a permit; None while the rest is assigned to others, who will return what they do not use.
 
         Raises:
-            BudgetError: nothing is left, and nobody holds anything.
+            BudgetError: nothing is left or assigned.
         """
         if not self._held:
             self._budget.check()
@@ -91,13 +91,13 @@ class Permits:
         return permit
 
     def give_back(self, permit: Permit, *, requests: int, cost_usd: float) -> None:
-        """Count what was spent of a permit, and return the rest of it."""
+        """Record what was spent of a permit, and return the rest to the budget."""
         self._held.remove(permit)
         self._budget.requests += requests
         self._budget.pay(cost_usd)
 
     def lose(self, permit: Permit) -> None:
-        """Count all of a permit as spent: nobody knows how much of it was."""
+        """Record a whole permit as spent, because the true amount is unknown."""
         self.give_back(permit, requests=permit.max_requests or 0, cost_usd=permit.max_cost_usd or 0.0)
 
     def _requests(self) -> int | None:
@@ -127,14 +127,14 @@ class Permits:
 
 
 class ShardOrder(Struct, frozen=True):
-    """A piece of work for a worker.
+    """A shard for a worker.
 
     Attributes:
-        start, stop: the numbers of its tests, `stop` not among them.
-        done: the marks of the cases that are done already, as `DoneCases` has them.
+        start, stop: the numbers of its tests, excluding `stop`.
+        done: the cases that are already done, encoded as in `DoneCases`.
         permit: what it may spend.
-        pace: the share of the usual number of requests at once that servers take now, above 0 up to 1.
-        is_repeated: whether a worker that is lost has begun it.
+        pace: the share of the usual number of concurrent requests that servers currently accept, above 0 up to 1.
+        is_repeated: whether another worker started it and was lost.
     """
 
     start: int
@@ -151,9 +151,9 @@ class ShardEnd(Struct, frozen=True):
     Attributes:
         requests, cost_usd: what it spent of its permit.
         is_out_of_permit: whether it stopped because the permit was used up.
-        is_overloaded: whether a server said that it is asked too often.
-        unpriced: the provider that gave an answer whose cost is unknown, where there is a bound on money.
-        mistakes: why the tests can no longer be read; empty when they can.
+        is_overloaded: whether a server reported too many requests.
+        unpriced: a provider whose answer had an unknown cost under a cost limit.
+        mistakes: why the tests can no longer be read; empty if they can.
     """
 
     requests: int = 0
@@ -165,9 +165,9 @@ class ShardEnd(Struct, frozen=True):
 
 
 class EventBatch(Struct):
-    """Everything that happened in a worker since its last batch. The last one of a shard has an `end`.
+    """The events of a worker since its last batch. The last batch of a shard has an `end`.
 
-    `answers` are new ones, by key, of a worker whose cache is not that of the run.
+    `answers` are new answers by key, from a worker that does not write into the run's cache.
     """
 
     results: list[CaseResult] = field(default_factory=list)
@@ -180,7 +180,7 @@ class EventBatch(Struct):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is nothing to tell."""
+        """Return whether there is nothing to send."""
         return not (
             self.results
             or self.calls
@@ -193,15 +193,15 @@ class EventBatch(Struct):
 
 
 def batch_to_json(batch: EventBatch) -> bytes:
-    """Return a batch as a message."""
+    """Encode a batch as a message."""
     return encode_json(batch)
 
 
 def batch_from_json(message: bytes) -> EventBatch:
-    """Return the batch of a message.
+    """Decode the batch in a message.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the message is not a batch.
     """
     try:
         return _LOT.decode(message)

@@ -1,4 +1,4 @@
-"""The process of which workers are copies imports this, and with it all that they need."""
+"""Imported by the process that workers are forked from, to load everything they need."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Do the shards of a run in a process of its own, by the same engine and gateway as any run, and report in batches."""
+"""Run the shards of a run in a separate process, with the usual engine and gateway, and report events in batches."""
 
 import asyncio
 import dataclasses
@@ -37,7 +37,7 @@ from geval_cli.store.cache import ResponseCache, StoredChoice
 from geval_cli.suite.suite import TestSource
 
 LOT_EVERY_S = 0.05
-"""So much of what a worker knows is lost with it at most; its answers are in the cache all the same."""
+"""The interval between batches: a lost worker takes at most this much with it; its answers are in the cache anyway."""
 
 
 class CachePlace(Struct, frozen=True):
@@ -49,19 +49,19 @@ class CachePlace(Struct, frozen=True):
 
 
 class WorkerSetup(Struct, frozen=True):
-    """The facts of a run that its workers need.
+    """The facts about a run that its workers need.
 
     Attributes:
-        request: for the run; its `environ` is a plain dict.
-        is_in_rows: what checking all tests has found.
-        covered: the fingerprint of the run; the worker's must be the same.
+        request: the options of the run; its `environ` is a plain dict.
+        is_in_rows: what checking all tests found.
+        covered: the fingerprint of the run; the worker's must match.
         run_id: the run.
-        began_s: when it began, in seconds since 1970 by the cache's clock.
-        is_resumed: whether an earlier process began it.
-        reads_since_s: answers kept before this time are asked for again; 0 reads all that have not expired.
-        cache: where answers are kept.
-        workers: how many there are, who share all caps.
-        steps: evaluation steps that were asked for before, of judges whose answers no cache keeps.
+        began_s: when it started, in seconds since 1970 by the cache's clock.
+        is_resumed: whether an earlier process started it.
+        reads_since_s: answers stored before this time are requested again; 0 accepts all that have not expired.
+        cache: where answers are stored.
+        workers: the number of workers, which share all limits.
+        steps: evaluation steps generated beforehand, for judges whose answers are not cached.
     """
 
     request: RunRequest
@@ -77,7 +77,7 @@ class WorkerSetup(Struct, frozen=True):
 
 
 class ShardRunner:
-    """Does one shard after another. Belongs to one event loop; `open_runner` makes it."""
+    """Runs shards one after another. Belongs to one event loop; created by `open_runner`."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ShardRunner:
         self._reason: StopReason | None = None
 
     async def run(self, order: ShardOrder) -> None:
-        """Do what an order says, and report in batches; the last one tells how it ended."""
+        """Run the shard of an order, and report in batches; the last one says how it ended."""
         self._stop = StopSignal(wire=self._jobs.session.gateway.wire, patience_s=self._patience_s)
         if self._reason is not None:
             self._stop.request(self._reason)
@@ -143,12 +143,12 @@ class ShardRunner:
         )
 
     def stop(self, reason: StopReason) -> None:
-        """Start no further job, of this shard or a later one."""
+        """Start no more jobs of this shard or later ones."""
         self._reason = reason
         self._stop.request(reason)
 
     def hurry(self) -> None:
-        """Wait for nothing that is under way."""
+        """Stop without waiting for requests under way."""
         self._stop.hurry()
 
 
@@ -156,16 +156,16 @@ class ShardRunner:
 async def open_runner(
     setup: WorkerSetup, first: Permit, batches: "EventBatcher", cache: ResponseCache | None = None
 ) -> AsyncIterator[ShardRunner]:
-    """Open the suite, the cache and the models of a run for its shards, until the end of the block.
+    """Open the suite, the cache and the models of a run for its shards, for the length of the block.
 
     Args:
         setup: the run.
-        first: what may be spent on the first shard: where money is bounded, it is so for all of them.
-        batches: gather what happens.
-        cache: where answers are kept, which stays open; None for the place that `setup` names.
+        first: the permit of the first shard; if it limits the cost, so do those of all shards.
+        batches: collects the events.
+        cache: an open cache, which stays open; None to open the one that `setup` names.
 
     Raises:
-        ConfigError: the config changed while the run went on.
+        ConfigError: the config changed during the run.
         StoreError: the cache cannot be used.
     """
     collect_garbage_rarely()
@@ -191,7 +191,7 @@ async def open_runner(
 
 
 def mistakes_of(error: ConfigError) -> tuple[str, ...]:
-    """Return the problems of an error as `ShardEnd` has them: each with its place, if it has one."""
+    """Return the problems of an error in the form of `ShardEnd`: each with its place, if it has one."""
     return tuple(
         problem.message if problem.location is None else f"{problem.message} ({problem.location})"
         for problem in error.problems
@@ -207,7 +207,7 @@ def _open_cache(place: CachePlace, stack: AsyncExitStack) -> ResponseCache:
 
 
 def allow(budget: Budget, permit: Permit) -> None:
-    """Let as much more be spent of `budget` as the permit says."""
+    """Raise the limits of `budget` by the permit."""
     requests, cost_usd = permit.max_requests, permit.max_cost_usd
     budget.begun_at = budget.requests
     budget.max_requests = None if requests is None else budget.requests + requests
@@ -215,7 +215,7 @@ def allow(budget: Budget, permit: Permit) -> None:
 
 
 class _TestReader:
-    """Reads ranges of tests. Ranges mostly rise, so one pass over the source serves many of them."""
+    """Reads ranges of tests. Ranges mostly ascend, so one pass over the source serves many of them."""
 
     def __init__(self, source: TestSource) -> None:
         self._source = source
@@ -224,7 +224,7 @@ class _TestReader:
         self._position = -1  # every test before this number has been passed
 
     def between(self, start: int, stop: int) -> list[MergedTest]:
-        """Return the tests with numbers from `start` up to, but without, `stop`.
+        """Return the tests numbered `start` to `stop`, excluding `stop`.
 
         Raises:
             ConfigError: they can no longer be read.
@@ -242,7 +242,7 @@ class _TestReader:
 
 
 class EventBatcher:
-    """Gathers what happens into batches. The results of one row are never in two of them."""
+    """Collects events into batches. The results of one row are always in the same batch."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
@@ -264,7 +264,7 @@ class EventBatcher:
             batch.notices.append(event.message)
 
     def share(self, answers: Mapping[str, StoredChoice]) -> None:
-        """Add answers for the cache of the run."""
+        """Add answers for the run's cache."""
         self._batch.answers.update(answers)
 
     async def wait_for_room(self) -> None:
@@ -273,7 +273,7 @@ class EventBatcher:
             self._flush()
 
     async def send_regularly(self) -> None:
-        """Send what there is again and again, until cancelled."""
+        """Send collected events at regular intervals, until cancelled."""
         while True:
             await asyncio.sleep(LOT_EVERY_S)
             self._flush()
