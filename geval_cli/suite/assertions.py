@@ -1,6 +1,6 @@
-"""One assertion as a config writes it, in any of the forms that there are, and the value that it compares with.
+"""Reads an assertion in any of the forms that a config may have, and the value that it compares with.
 
-Providers are read in every form that a config may write them: a name, `{id, label, config}`, or a list.
+It also reads providers in all of their forms: a name, `{id, label, config}`, or a list.
 """
 
 import json
@@ -50,7 +50,7 @@ from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fie
 
 _FEWEST_JUDGES = 2
 JURY = "jury"
-"""The id of several judges, which names no model."""
+"""The id of a jury, which does not name a model."""
 
 
 def read_providers(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[ProviderSpec, ...]:
@@ -65,7 +65,7 @@ def read_providers(value: JsonValue, place: SourcePath, reading: LoadContext) ->
 
 
 def read_judges(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
-    """Return who judges: one provider, or of a list the jury of all of them. promptfoo has no juries."""
+    """Return the judge: a single provider, or a jury when a list is given (promptfoo has no juries)."""
     if not isinstance(value, list) or reading.rules.judges_by_kind:
         return read_provider(value, place, reading)
     if len(value) < _FEWEST_JUDGES:
@@ -88,7 +88,7 @@ def read_judges(value: JsonValue, place: SourcePath, reading: LoadContext) -> Pr
 
 
 def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
-    """Return one provider; its label is its id, without keys, unless given."""
+    """Return one provider; its label is its id without keys, unless one is given."""
     if reading.rules.judges_by_kind:
         judge: ProviderSpec | None = extra("judges by kind").read_judge(value, place, reading)
         return judge
@@ -136,7 +136,7 @@ def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> 
 
 
 def _report_unfilled(value: JsonValue, place: SourcePath, reading: LoadContext) -> None:
-    """Report expressions of env values that are no template here, and would be sent as they are written."""
+    """Report expressions for env values that are not templates here, and would be sent as they are written."""
     if isinstance(value, dict):
         for key, entry in value.items():
             _report_unfilled(entry, place.child(key), reading)
@@ -149,7 +149,7 @@ def _report_unfilled(value: JsonValue, place: SourcePath, reading: LoadContext) 
 
 
 def _is_split(value: dict[str, JsonValue]) -> bool:
-    """Return whether it is the id of a provider with a space after its colon: `openai: gpt-4.1`."""
+    """Return whether a mapping is a provider's id with a space after its colon: `openai: gpt-4.1`."""
     if len(value) != 1:
         return False
     [(name, model)] = value.items()
@@ -157,7 +157,7 @@ def _is_split(value: dict[str, JsonValue]) -> bool:
 
 
 def _is_keyed(value: dict[str, JsonValue]) -> bool:
-    """Return whether it is a mapping of an id to its settings: `openai:gpt-4.1: {config: ...}`."""
+    """Return whether a mapping is from an id to its settings: `openai:gpt-4.1: {config: ...}`."""
     if len(value) != 1:
         return False
     [(name, settings)] = value.items()
@@ -169,7 +169,7 @@ _PROGRAMS = frozenset({".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".rb
 
 
 def read_value(model: type[Assertion], fields: Fields, reading: LoadContext) -> None:
-    """Write out `value` in `fields`; what turns out wrong is reported and taken out."""
+    """Read `value` in `fields` by the rules of the assertion type; an invalid one is reported and dropped."""
     form = model.value_form
     if form is None or fields.values.get("value") is None:
         return
@@ -191,7 +191,7 @@ def read_value(model: type[Assertion], fields: Fields, reading: LoadContext) -> 
 
 
 def read_json_schema(name: str, fields: Fields, reading: LoadContext) -> None:
-    """Put a schema in the place of the file or the YAML text that it is written in, in any field of a config."""
+    """Replace the file or the YAML text of a schema by the schema itself, in any field of a config."""
     value = fields.values.get(name)
     if not isinstance(value, str):
         return
@@ -206,7 +206,7 @@ def read_json_schema(name: str, fields: Fields, reading: LoadContext) -> None:
 
 
 def _written_as_yaml(text: str) -> JsonValue:
-    """Parse a YAML text as a mapping; return the text itself when it is something else, for the check of schemas."""
+    """Parse a YAML text as a schema; return the text itself if it is anything else, for the check of schemas."""
     if _is_json(text):
         return text
     try:
@@ -234,7 +234,7 @@ def _document(reference: str, place: SourcePath, reading: LoadContext) -> JsonVa
 
 def _read_text(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     if is_file_reference(value):
-        # The content of the file: data for JSON and YAML, else text without the space around it.
+        # The content of the file: data for JSON and YAML, otherwise its text without surrounding whitespace.
         suffix = PurePosixPath(value).suffix.lower().partition(":")[0]
         if suffix in _PROGRAMS:
             hint = "write the expected value, or check it in a `python` or `javascript` assertion"
@@ -288,7 +288,7 @@ _FORMS = (
 def read_rubric(
     value: JsonValue, place: SourcePath, reading: LoadContext
 ) -> tuple[RubricBandSpec, ...] | None:
-    """Return the bands in the order of the file; None with a problem for each band that is wrong."""
+    """Return the bands in the order of the file; None, with a problem for each wrong band."""
     known = reading.errors
     if isinstance(value, dict):
         bands = [_band_of_key(key, entry, place.child(key), reading) for key, entry in value.items()]
@@ -346,7 +346,7 @@ def _rated_band(
     places: tuple[SourcePath, SourcePath, SourcePath],
     reading: LoadContext,
 ) -> RubricBandSpec | None:
-    """Return a band of one rating; `places` are those of the band, of the rating and of the text."""
+    """Return a band for a single rating; `places` are those of the band, the rating and the text."""
     if _is_number(rating):
         return _band((rating, rating), text, places[0], places[2], reading)
     message = f"the rating of a band must be a number, found {describe_value(rating)}"
@@ -388,7 +388,7 @@ def read_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -
     parts: list[Assertion] = []
     for assertion in found:
         if isinstance(assertion, GEvalFields):
-            # One for each of its `dimensions`, with a metric and a verdict of its own
+            # One assertion per dimension, with its own metric and verdict
             parts.extend(assertion.parts)
         elif assertion is not None:
             parts.append(assertion)
@@ -396,7 +396,7 @@ def read_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -
 
 
 def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) -> Assertion | None:
-    """One assertion, as the spec class that its type has in `ASSERTION_TYPES`; None with a problem for each mistake."""
+    """Return an assertion as the spec class of its type in `ASSERTION_TYPES`; None, with a problem for each mistake."""
     if not isinstance(value, dict):
         hint = f"write `type: {value}`" if isinstance(value, str) and _is_known(value) else ""
         reading.report(f"an assertion must be a mapping, found {describe_value(value)}", place.value(), hint)
@@ -416,7 +416,7 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
         _refuse_jury(fields, f"{base} takes", reading)
     for name in ("dimensions", "checklist"):
         if name in fields.written and name not in fields.values:
-            return None  # what is wrong with them is said
+            return None  # their mistakes are already reported
     if "dimension" in fields.values and "dimensions" in fields.values:
         hint = "leave `dimension` out and list it in `dimensions`"
         reading.report("`dimension` and `dimensions` cannot be combined", fields.place.key("dimension"), hint)
@@ -440,7 +440,7 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
 
 
 def read_test_options(value: JsonValue, place: SourcePath, reading: LoadContext) -> TestOptionsSpec | None:
-    """`options` of a test, with their short forms written out."""
+    """Return the `options` of a test, with their short forms expanded."""
     fields = read_fields(TestOptionsSpec, value, place, "the options of a test", reading)
     if fields is None:
         return None
@@ -450,7 +450,7 @@ def read_test_options(value: JsonValue, place: SourcePath, reading: LoadContext)
 
 
 def _read_parts(model: type[Assertion], fields: Fields, reading: LoadContext) -> bool:
-    """Read what is still a mapping as the part that it is; return whether all of them are right."""
+    """Read each value that is still a mapping as the spec of its field; return whether all of them are valid."""
     written = [name for name, entry in fields.values.items() if isinstance(entry, dict)]
     parts = {name: part for name in written if (part := spec_in(model.model_fields[name])) is not None}
     for name, part in parts.items():
@@ -460,7 +460,7 @@ def _read_parts(model: type[Assertion], fields: Fields, reading: LoadContext) ->
 
 
 def _read_members(fields: Fields, reading: LoadContext) -> None:
-    """The assertions of a set, in the place of what is written."""
+    """Replace the written assertions of a set by their specs."""
     written = fields.values.get("assertions")
     if written is None:
         return
@@ -522,7 +522,7 @@ def _read_type(value: Mapping[str, JsonValue], place: SourcePath, reading: LoadC
 
 
 def nearest_type(kind: str) -> str | None:
-    """Return the assertion type that was most likely meant, inverted where the word is: `!contains`, `not_contains`."""
+    """Return the assertion type that was most likely meant, negated if the word is: `!contains`, `not_contains`."""
     positive = re.sub(r"^(?:not[\s_-]*|!\s*)", "", kind, flags=re.IGNORECASE)
     near = did_you_mean(positive, (*ASSERTION_TYPES, *plugin_names(ASSERTIONS)))
     return near if near is None or positive == kind else f"{_NEGATION}{near}"
@@ -540,7 +540,7 @@ def _write_out(fields: Fields, reading: LoadContext) -> None:
 
 
 def _read_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
-    """Return a text or several, each of which may be a file; other kinds pass, for the spec to refuse."""
+    """Return one or more texts, each of which may be a file; other types are left for the spec to refuse."""
     if not isinstance(value, tuple):
         return reading.text(value, place.value, is_for_models=True)
     texts = [
@@ -553,7 +553,7 @@ def _read_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> Js
 def _read_dimensions(
     value: JsonValue, place: SourcePath, reading: LoadContext
 ) -> tuple[RatedDimensionSpec, ...] | None:
-    """Return several dimensions, each a name or a mapping; None with a problem for each that is wrong."""
+    """Return several dimensions, each a name or a mapping; None, with a problem for each wrong one."""
     if not isinstance(value, list | tuple):
         message = f"`dimensions` must be a list of dimensions, found {describe_value(value)}"
         reading.report(message, place.value(), "for a single one use `dimension`")
@@ -581,7 +581,7 @@ def _read_dimensions(
 def _read_checklist(
     value: JsonValue, place: SourcePath, reading: LoadContext
 ) -> tuple[ChecklistItemSpec, ...] | None:
-    """Return the items, each a text or a mapping; None with a problem for each that is wrong."""
+    """Return the items, each a text or a mapping; None, with a problem for each wrong one."""
     if not isinstance(value, list | tuple):
         message = f"`checklist` must be a list of items, found {describe_value(value)}"
         hint = "for example `checklist: [Names the price, {item: Says when it arrives, required: true}]`"
@@ -607,7 +607,7 @@ def _read_checklist(
 def _read_examples(
     value: JsonValue, place: SourcePath, reading: LoadContext
 ) -> tuple[RatedExampleSpec, ...] | None:
-    """Return rated examples, from a list or a file; None with a problem for each that is wrong."""
+    """Return rated examples, from a list or a file; None, with a problem for each wrong one."""
     if is_file_reference(value):
         items = _example_rows(value, place, reading)
         if items is None:
@@ -627,7 +627,7 @@ def _read_examples(
 def _example_rows(
     reference: str, place: SourcePath, reading: LoadContext
 ) -> list[tuple[JsonValue, SourcePath]] | None:
-    """Return the entries of a file of examples, each with its place; None with a problem."""
+    """Return the entries of a file of examples, each with its place; None, with a problem, if it cannot be read."""
     suffix = PurePosixPath(reference).suffix.lower()
     try:
         if suffix in _DOCUMENTS:
@@ -638,7 +638,7 @@ def _example_rows(
             reading.report(message, place.value())
         elif suffix == ".jsonl":
             path = reading.files.resolve(reference, place.value())
-            # Not by splitlines: a string in JSON may have U+2028 in it.
+            # Not splitlines: a JSON string may contain U+2028.
             texts = reading.files.text_at(path, place.value()).split("\n")
             lines = [
                 read_json(line, str(path), first_line=number)
@@ -658,7 +658,7 @@ def _read_jury(value: JsonValue, place: SourcePath, reading: LoadContext) -> Jso
 
 
 def _refuse_jury(fields: Fields, what: str, reading: LoadContext) -> None:
-    """Report several judges where one is asked."""
+    """Report several judges where only one is allowed."""
     if isinstance(fields.values.get("provider"), JurySpec):
         message = f"{what} one judge, but `provider` is a list"
         reading.report(
@@ -685,7 +685,7 @@ def _read_rubric_prompt(value: JsonValue, place: SourcePath, reading: LoadContex
 
 
 def _read_samples(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
-    """Return `{upto: 20}` as its spec; other kinds pass, for the spec to refuse."""
+    """Return `{upto: 20}` as its spec; other types are left for the spec to refuse."""
     return read_spec(EarlyStopSpec, value, place, "`samples`", reading) if isinstance(value, dict) else value
 
 

@@ -1,4 +1,4 @@
-"""From a config file to a `Suite`: read, fill in env values, check every part, and report all problems at once."""
+"""From a config file to a suite: reads it, fills in env values, checks every part, and reports all problems at once."""
 
 import dataclasses
 import re
@@ -53,7 +53,7 @@ _PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs", ".ts", ".mts", ".ct
 _PROMPTFOO_NAME = "promptfooconfig"
 _PROMPTFOO_SCHEMA = re.compile(r"#.*\$schema\s*[=:]\s*\S*promptfoo\S*config-schema\.json")
 _TAGS = "tags"
-"""Decides no result, so a run whose tags were changed can be resumed."""
+"""This key decides no result, so a run can be resumed after its tags were changed."""
 
 LITERAL_KEYS = frozenset({"env", "$schema"})
 T = TypeVar("T")
@@ -61,9 +61,9 @@ _NO_VARIABLES: Mapping[str, JsonValue] = {}
 
 
 class BuiltSuite(Struct, frozen=True):
-    """A suite that a program made, as a config would have it, and the functions that its providers name by their ids.
+    """A suite made by a program, in the form of a config, and the functions that its providers name by their ids.
 
-    `parts` go into its digest beside the content: hashes of the functions' code.
+    `parts` are hashes of the functions' code, which are part of its digest beside the content.
     """
 
     document: Document
@@ -83,20 +83,20 @@ def read_with_rules(
         hint = "write the config as YAML or JSON; the program can write tests to a .jsonl file"
         raise ConfigError([Problem(f"geval does not run configs that are programs: `{path}`", None, hint)])
     document = read_document(path, access)
-    # Comments are no part of the document, and an editor's schema comment says whose rules it follows.
+    # Comments are not part of the document, but an editor's schema comment tells which rules it follows.
     with open_regular(path, access) as stream:
         first_line = stream.readline().decode("utf-8-sig", "replace")
     return document, rules_of(path, document, first_line, asked)
 
 
 def rules_of(path: Path, document: Document, first_line: str, asked: Dialect | None = None) -> DialectRules:
-    """Return whose rules `path` follows: as asked for, as its `dialect` says, by its schema comment, by its name.
+    """Return the rules that `path` follows: as requested, by its `dialect`, by its schema comment, by its name.
 
     Args:
         path: the config file.
         document: its content.
-        first_line: of its text; an editor's schema comment stands there.
-        asked: on the command line.
+        first_line: the first line of its text, where an editor's schema comment may be.
+        asked: the dialect requested on the command line.
     """
     if asked is not None:
         return RULES[asked]
@@ -130,19 +130,19 @@ def open_suite(
     Args:
         path: the config file.
         env: where its environment values are looked up.
-        env_file: a file with more of them; None for `.env` beside it.
-        variables: win over every test's own.
-        dialect: whose rules it follows; None: as the file itself says.
-        joined: further configs that are one suite with it.
+        env_file: a file with more of them; None for `.env` beside the config.
+        variables: take precedence over every test's own.
+        dialect: the rules that it follows; None: as the file itself says.
+        joined: further configs that form one suite with it.
         needs_keys: whether keys that it takes from the environment must be there.
-        text: read in place of what the file holds, in geval's own dialect unless another is named.
-        built: what a program made, in place of a file.
-        scripts: runs programs; without it, what one would make is a problem.
-        fetch: makes what gets test data from elsewhere; without it, such data are a problem.
-        access: what may be read and run for the config, now and as long as its tests are read.
+        text: read in place of the file's content, in geval's own dialect unless another is named.
+        built: a suite made by a program, read in place of a file.
+        scripts: runs programs; without it, whatever a program would make is a problem.
+        fetch: makes the fetcher of test data from elsewhere; without it, such data is a problem.
+        access: what the config may read and run, now and as long as its tests are read.
 
     Raises:
-        ConfigError: nothing can be read at all: no such file, broken syntax, no mapping, a broken env file.
+        ConfigError: nothing can be read at all: no such file, broken syntax, not a mapping, a broken env file.
     """
     if built is not None:
         return _open_built(path, built, env, env_file, variables, scripts)
@@ -184,7 +184,7 @@ def _open_built(
     variables: Mapping[str, JsonValue],
     scripts: Callable[[], ScriptCaller] | None,
 ) -> OpenedSuite:
-    """Return the suite that a program made. Of env files only one that is named is read: the program has its own."""
+    """Return the suite that a program made. An env file is read only if it is named: the program has its own."""
     values = (
         env if env_file is None else gather_env(env, base_dir=path.parent, env_file=env_file, access=TRUSTED)
     )
@@ -199,10 +199,10 @@ def _open_built(
 def read_suite(
     path: Path, document: Document, reading: LoadContext, variables: Mapping[str, JsonValue] = _NO_VARIABLES
 ) -> OpenedSuite:
-    """Return the suite that the content of `path` describes, with files and env values as `reading` gives them.
+    """Return the suite that the content of `path` describes, with files and env values from `reading`.
 
     Raises:
-        ConfigError: the content is no mapping.
+        ConfigError: the content is not a mapping.
     """
     raw = _top_mapping(document)
     if not document.may_use_env:
@@ -215,18 +215,18 @@ def read_suite(
             for key, value in raw.items()
         }
     fields = read_fields(SuiteSpec, filled, document.place, "the config", reading)
-    if fields is None:  # a mapping, as was checked
+    if fields is None:  # it is a mapping, as checked above
         raise ConfigError(reading.problems)
 
     def part(name: str, read: Callable[[JsonValue, SourcePath, LoadContext], T], absent: T) -> T:
-        """Return what a key holds, read by its own reader."""
+        """Return the value of a key, read by its own reader."""
         return read(fields.values[name], fields.child(name), reading) if name in fields.values else absent
 
     calibrations = UNCALIBRATED
     if "calibration" in fields.values:
         calibrations = part("calibration", extra("calibration").read_calibrations, UNCALIBRATED)
     reading = replace(reading, calibrations=calibrations)
-    if isinstance(filled.get("calibration"), str):  # so that the digest is of what is in the file, too
+    if isinstance(filled.get("calibration"), str):  # so that the digest covers the content of the file, too
         filled = {**filled, "calibration": as_reference(filled["calibration"])}
     default: TestSpec | None = None
     if "default_test" in fields.values:
@@ -242,14 +242,14 @@ def read_suite(
         )
     place = fields.child("profiles")
     tests = SuiteTests(_rows(fields, reading), reading, default, dict(variables), profiles, place)
-    # The digest needs the rows, too; their problems are found, and reported, by the check.
+    # The digest needs the rows, too; their problems are found and reported by the check.
     unreported = reading.with_problems([])
     rows = chain(prompt_references(filled.get("prompts"), unreported), tests.source.marked(unreported))
     deciding = {key: value for key, value in filled.items() if key != _TAGS}
     masked = mask_config(raw)
     unfilled = {key: value for key, value in masked.items() if filled.get(key) == raw[key]}
     parts = suite_parts(deciding, rows, reading.files, variables, unfilled)
-    # The keys that need no reader of their own, if they are right.
+    # The keys that need no reader of their own, if they are valid.
     names = ("description", "dialect", "schema_uri", "baseline", "labels", "anchors", _TAGS)
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
     _check_env(fields, reading)
@@ -305,7 +305,7 @@ def _top_mapping(document: Document) -> dict[str, JsonValue]:
 
 
 def _literal_env(raw: Mapping[str, JsonValue]) -> dict[str, str]:
-    """`env:` of the config, as far as it is well-formed; what is not is reported with the other keys."""
+    """Return the config's `env:` as far as it is well-formed; the rest is reported with the other keys."""
     values = raw.get("env")
     if not isinstance(values, dict):
         return {}
@@ -324,7 +324,7 @@ def _named_file(rest: SuiteSpec | None, key: str, fields: Fields, folder: Path) 
 
 
 def _check_env(fields: Fields, reading: LoadContext) -> None:
-    """Report what is no text in `env`, without showing it: these are keys."""
+    """Report values in `env` that are not text, without showing them: they are keys."""
     values = fields.values.get("env", {})
     place = fields.child("env")
     if not isinstance(values, dict):

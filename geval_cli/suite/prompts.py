@@ -1,4 +1,4 @@
-"""Prompts in every form that a config may write them: text, file, chat messages, `{id, label, raw}`, `{system}`."""
+"""Reads prompts in every form that a config may have: text, file, chat messages, `{id, label, raw}`, `{system}`."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ from geval_cli.suite.test_files import named_files, relative_name
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
 NO_PROMPT = PromptSpec(id="none", label="", raw="")
-"""Stands for the prompt of a suite that has none, where outputs are judged as they are."""
+"""Stands for the prompt of a suite without prompts, where outputs are judged as they are."""
 
 _BODIES = ("raw", "messages", "system")
 _MAY_BE_EMPTY = ("evaluation_criteria", "expected_schema")
@@ -28,7 +28,7 @@ _LIKE_A_CHAT = compile_later(r"""\s*(?:[\[{][\s\S]{0,2000}?["']role["']\s*:|-\s+
 
 
 def read_prompts(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[PromptSpec, ...]:
-    """Return the prompts in the order of the file; each has an id that no other has, and a label."""
+    """Return the prompts in the order of the file; each has a unique id and a label."""
     items = value if isinstance(value, list) else [value]
     places = [place.child(index) for index in range(len(items))] if isinstance(value, list) else [place]
     if not items:
@@ -39,14 +39,14 @@ def read_prompts(value: JsonValue, place: SourcePath, reading: LoadContext) -> t
 
 
 def prompt_references(value: JsonValue, reading: LoadContext) -> Iterator[str]:
-    """Yield `file://` texts of all files that prompts name by wildcards and folders; they identify a run, too."""
+    """Yield a `file://` reference for each file that prompts name by wildcard or folder; these too identify a run."""
     for item in value if isinstance(value, list) else [value]:
         for file in _several_files(item, SourcePath.nowhere(), reading) or ():
             yield f"{FILE_PREFIX}{relative_name(file, reading)}"
 
 
 def names_several_prompts(item: JsonValue, base_dir: Path) -> bool:
-    """Return whether an entry of `prompts` names files by a wildcard, or a folder of them."""
+    """Return whether an entry of `prompts` names files by a wildcard or by their folder."""
     body = item.get("raw") if isinstance(item, dict) else item
     if not is_file_reference(body) or "{{" in body:
         return False
@@ -59,7 +59,7 @@ def names_several_prompts(item: JsonValue, base_dir: Path) -> bool:
 
 
 def _several_files(item: JsonValue, place: SourcePath, reading: LoadContext) -> list[Path] | None:
-    """Return the files of an entry that names several; None when it does not, or with a problem."""
+    """Return the files of an entry that names several, empty if that fails with a problem; None for other entries."""
     if not names_several_prompts(item, reading.files.base_dir):
         return None
     body = item["raw"] if isinstance(item, dict) else item
@@ -73,7 +73,7 @@ def _several_files(item: JsonValue, place: SourcePath, reading: LoadContext) -> 
 def _of_files(
     entries: list[tuple[JsonValue, SourcePath]], reading: LoadContext
 ) -> Iterator[tuple[JsonValue, SourcePath]]:
-    """Yield the entries, those that name several files as one for each; such a prompt is called as its file is."""
+    """Yield the entries, one per file where an entry names several; such a prompt is named after its file."""
     several = [_several_files(item, place, reading) for item, place in entries]
     stems = Counter(file.stem for files in several for file in files or ())
     for (item, place), files in zip(entries, several, strict=True):
@@ -129,7 +129,7 @@ def _has_one_body(fields: Fields, reading: LoadContext) -> bool:
 
 
 def _build(fields: Fields, short_form: SourcePath | None, reading: LoadContext) -> PromptSpec | None:
-    """Return the prompt with its files loaded. `short_form` is where the body is when no key names it."""
+    """Return the prompt with its files loaded. `short_form` is the place of the body if no key names it."""
     values = fields.values
     chat = _chat_in(values.get("raw"), short_form or fields.child("raw"), reading)
     if chat is not None:
@@ -155,9 +155,9 @@ def _build(fields: Fields, short_form: SourcePath | None, reading: LoadContext) 
 def _chat_in(
     written: JsonValue, place: SourcePath, reading: LoadContext
 ) -> tuple[JsonValue, SourcePath] | None:
-    """Return the chat messages in a prompt's text or in the file that it names, and where they are.
+    """Return the chat messages in a prompt's text, or in the file that it names, and their place.
 
-    None for any other prompt; with a warning where it looks like a chat, since it is sent as one text.
+    None for any other prompt; with a warning if it looks like a chat, since it is sent as one text.
     """
     if not isinstance(written, str):
         return (written, place) if isinstance(written, list) else None
@@ -175,7 +175,7 @@ def _chat_in(
         if value is None and text.lstrip()[:1] in {"[", "{"}:
             value = json.loads(text)
     except (ConfigError, ValueError, RecursionError):
-        pass  # a file that cannot be read is reported where its text is read; a text need not be JSON
+        pass  # a file that cannot be read is reported when its text is read; a text need not be JSON
     if _is_chat(value):
         return value, at
     is_near = value is None or (isinstance(value, list) and any(_is_chat([item]) for item in value))
@@ -189,7 +189,7 @@ def _chat_in(
 
 
 def _is_chat(value: JsonValue) -> bool:
-    """Return whether a value is a list of messages. One that lacks its `content` is a mistake in a chat."""
+    """Return whether a value is a list of chat messages. Some may lack `content`, which is a mistake in a chat."""
     return (
         isinstance(value, list)
         and bool(value)

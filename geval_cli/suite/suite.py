@@ -25,10 +25,10 @@ class TestSource(Protocol):
     """Tests that can be iterated again and again without being held all at once."""
 
     def __iter__(self) -> Iterator[MergedTest]:
-        """Return every test in the file's order.
+        """Yield every test in the order of the file.
 
         Raises:
-            ConfigError: on the first pass, with every problem of every test, after the last test was yielded.
+            ConfigError: on the first pass, after the last test was yielded, with every problem of every test.
         """
         ...
 
@@ -37,14 +37,14 @@ TestSource.__test__ = False  # type: ignore[attr-defined] # in the body it would
 
 
 class BaselineName(msgspec.Struct, frozen=True):
-    """The `baseline` of a config: the label of a column, else a run or a results file; `place` is where it stands."""
+    """The `baseline` of a config: a column's label, else a run or a results file; `place` is where it is."""
 
     name: str
     place: SourcePath
 
 
 class ConfiguredFile(msgspec.Struct, frozen=True):
-    """A file that a config names, such as its `labels`; `place` is where it names it."""
+    """A file that a config names, such as its `labels`; `place` is where the config names it."""
 
     path: Path
     place: SourcePath
@@ -56,18 +56,18 @@ class LoadedSuite:
 
     Attributes:
         path: the config file; `base_dir` is its folder, to which `file://` is relative.
-        prompts: never empty; without `prompts` there is one with the id "none" and an empty text.
-        providers: may be empty: then every test must bring its `output`.
-        tests: iterable again and again; each pass yields equal tests.
-        parts: all that decides the results, each part as a hash: keys of the config, files, vars from the command line.
-        snapshot: the config as data, before env values are put in; what the run record keeps.
+        prompts: never empty; without `prompts`, there is one with the id "none" and an empty text.
+        providers: may be empty; then every test must have its own `output`.
+        tests: can be iterated again and again; each pass yields equal tests.
+        parts: hashes of all that decides the results: keys of the config, files, vars from the command line.
+        snapshot: the config as data, before env values are filled in, as kept in the run record.
         warnings: problems that do not stop a run; `test_warnings` are those of its tests, known once they were read.
-        rules: of its dialect.
-        access: what may be read, run and reached for it.
-        tags: of its runs.
-        baseline: what results are compared with: a column, else an earlier run; None stands for the first column.
-        margins: the largest differences that do not matter; `margin_place` is where they stand.
-        calibrations: what scores of its metrics mean by human labels.
+        rules: the rules of its dialect.
+        access: what the config may read, run and reach.
+        tags: the tags of its runs.
+        baseline: what results are compared with: a column, else an earlier run; None for the first column.
+        margins: the largest differences that do not matter; `margin_place` is their place in the config.
+        calibrations: what the scores of its metrics mean in terms of human labels.
         labels: human labels of some outputs, for gates on true figures.
         anchors: outputs that its judges rate again before each run.
     """
@@ -99,14 +99,14 @@ class LoadedSuite:
 
     @property
     def digest(self) -> str:
-        """A hash of everything that decides the results: the config, the files it names."""
+        """Return a hash of everything that decides the results: the config and the files that it names."""
         return digest_of(self.parts)
 
     def resolved(self, spec: ProviderSpec) -> ProviderSpec:
-        """Return the configured provider whose label `spec` is, else `spec` itself.
+        """Return the configured provider whose label is the id of `spec`, else `spec` itself.
 
-        An id alone does not find a configured provider: a judge must not inherit what was set for the model under test.
-        A configured one is itself, whatever another is called.
+        The id of a configured provider does not match: a judge must not inherit the settings of the model under test.
+        A configured provider always stands for itself, whatever label another one has.
         """
         if self.access.vouches_for(spec) or any(spec is item for item in self.providers):
             return spec
@@ -115,15 +115,15 @@ class LoadedSuite:
 
 
 def tag_texts(tags: Mapping[str, JsonValue]) -> dict[str, str]:
-    """Return tags as texts: numbers and truth values as they are written in YAML."""
+    """Return tags as texts: numbers and booleans as they are written in YAML."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in tags.items()}
 
 
 class OpenedSuite(msgspec.Struct, frozen=True):
-    """A suite as far as it could be read, and the errors found on the way; warnings are in the suite.
+    """A suite as far as it could be read, and the errors found so far; warnings are in the suite.
 
-    The problems of the tests are not among them: the first pass over `suite.tests` raises those. With `problems`, the
-    suite lacks the parts that are wrong; it is good for finding further problems, not for a run.
+    The problems of the tests are not included: the first pass over `suite.tests` raises them. With `problems`, the
+    suite lacks the parts that are wrong; it can be checked for further problems, but not run.
     """
 
     suite: LoadedSuite

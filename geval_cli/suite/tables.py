@@ -1,6 +1,6 @@
-"""Read CSV files row by row, with the place of each cell, and make tests of the rows.
+"""Reads CSV files row by row, with the place of each cell, and makes tests of the rows.
 
-Columns are variables, but for those that are called as a key of a test is.
+Columns are variables, except for those named like a key of a test.
 """
 
 import csv
@@ -43,11 +43,11 @@ class TableRow(Struct, frozen=True):
     """One row of a table.
 
     Attributes:
-        cells: texts in a CSV file; what a sheet holds else, None for an empty cell.
-        line: the line of the file in which it begins, from 1; in a sheet its number.
+        cells: texts in a CSV file; in a sheet, the values of the cells, None for an empty one.
+        line: the line of the file in which the row begins, from 1; in a sheet, the number of the row.
         last_line: the line in which it ends.
-        text: the row as it is in a CSV file.
-        delimiter: what is between its cells there.
+        text: the row as written in a CSV file.
+        delimiter: the delimiter between its cells there.
         sheet: the name of its sheet; "" in a CSV file.
     """
 
@@ -63,7 +63,7 @@ class TableRow(Struct, frozen=True):
         return not any(str(cell).strip() for cell in self.cells if cell is not None)
 
     def location(self, path: Path, column: int = 0, key_path: str = "") -> Location:
-        """Return where a cell is, the columns counted from 0; behind the last one, where the row ends."""
+        """Return where a cell is, with columns counted from 0; beyond the last one, where the row ends."""
         if self.sheet:
             name = f"{self.sheet}!{column_letters(column)}{self.line}"
             return Location(str(path), self.line, column + 1, length=0, key_path=name)
@@ -86,7 +86,7 @@ class TableRow(Struct, frozen=True):
 
 @lru_cache(1)
 def _places_in(text: str, delimiter: str) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return where each cell of a row begins and ends, and where its lines end; of one row all are often looked for."""
+    """Return where each cell of a row begins and ends, and where its lines end; cached for look-ups in one row."""
     cell = _cell_pattern(delimiter)
     spans: list[tuple[int, int]] = []
     end = -1
@@ -100,17 +100,17 @@ def _places_in(text: str, delimiter: str) -> tuple[list[tuple[int, int]], list[i
 
 @lru_cache(4)
 def _cell_pattern(delimiter: str) -> "re.Pattern[str]":
-    """Return what matches a cell up to the delimiter: `quoted` is what its quotes hold, `rest` what is behind them."""
+    """Return the pattern of a cell up to the delimiter: `quoted` is the text in its quotes, `rest` what follows."""
     return re.compile(
         rf'(?:"(?P<quoted>[^"]*+(?:""[^"]*+)*+)(?P<closed>"?))?+(?P<rest>[^{re.escape(delimiter)}]*+)'
     )
 
 
 def _relaxed(cells: list[str], text: str, delimiter: str) -> list[str]:
-    """Return the cells of a row as promptfoo reads them: what has text behind its closing quote keeps its quotes.
+    """Return the cells of a row as promptfoo reads them: a cell with text after its closing quote keeps its quotes.
 
     Raises:
-        csv.Error: a quote is never closed, which Python's reader takes for the end of the cell only if it is strict.
+        csv.Error: a quote is never closed, which Python's reader reports only in strict mode.
     """
     spans, _ = _places_in(text, delimiter)
     found = [_cell_pattern(delimiter).match(text, start) for start, _ in spans]
@@ -125,7 +125,7 @@ def _relaxed(cells: list[str], text: str, delimiter: str) -> list[str]:
 
 
 class CellPositions(Mapping[KeyPath, Location]):
-    """The places of one row: of the whole row, and of each cell by the name of its column."""
+    """The places in one row: of the whole row, and of each cell by the name of its column."""
 
     def __init__(self, row: TableRow, path: Path, columns: Mapping[str, int], prefix: str) -> None:
         self._row, self._path, self._columns, self._prefix = row, path, columns, prefix
@@ -167,19 +167,19 @@ def csv_rows(
     delimiter: str | None = ",",
     is_strict: bool = False,
 ) -> Iterator[TableRow]:
-    """Yield the rows of a CSV file one by one, the header among them; spaces belong to the texts.
+    """Yield the rows of a CSV file one by one, including the header; spaces are kept as part of the text.
 
     Args:
-        path: of the file, UTF-8 with or without a byte order mark.
-        access: what may be read for the config.
+        path: the file, UTF-8 with or without a byte order mark.
+        access: what the config may read.
         asked_at: where the config names the file.
-        delimiter: what is between cells; None: as the first line has it, a comma, a semicolon or a tab.
-        is_strict: whether text behind a closing quote is an error.
+        delimiter: the delimiter between cells; None: comma, semicolon or tab, whichever the first line uses.
+        is_strict: whether text after a closing quote is an error.
 
     Raises:
-        ConfigError: the file cannot be read, is no UTF-8 text, or its quotes are wrong.
+        ConfigError: the file cannot be read, is not UTF-8 text, or its quotes are wrong.
     """
-    # Python's own bound is 128 kB a cell: documents in variables are longer.
+    # Python's default limit is 128 kB per cell, but documents in variables are longer.
     csv.field_size_limit(MAX_TEXT_BYTES)
     begin = 1
     try:
@@ -219,7 +219,7 @@ def csv_rows(
 
 
 def _noted(lines: Iterator[str], taken: list[str]) -> Iterator[str]:
-    """Yield the lines, and keep those of the row that is being read: its places are found in them."""
+    """Yield the lines, and collect those of the current row in `taken`, to look up places in them."""
     size = 0
     for line in lines:
         size = len(line) if not taken else size + len(line)
@@ -238,7 +238,7 @@ def too_wide(columns: int, where: Location | None) -> Problem:
 
 
 def guess_delimiter(header: str) -> str:
-    """Return the delimiter that stands most often in a header outside of quotes; a comma when none does."""
+    """Return the delimiter that occurs most often in a header, outside of quotes; a comma if there is none."""
     bare = _QUOTED.sub("", header)
     return max(_DELIMITERS, key=bare.count)
 
@@ -253,14 +253,14 @@ def uneven_problem(row: TableRow, width: int, path: Path) -> Problem:
 
 
 _VARIABLES_OF_OLD = frozenset({"scenario", "expected_outcome", "expectedOutcome", "role"})
-"""Keys of a test that columns of tables name variables by; judges of conversations read them there, too."""
+"""Keys of a test that are variables if they name a column of a table; judges of conversations read them there, too."""
 _KEYS = frozenset(spellings(TestSpec)) - _VARIABLES_OF_OLD
 _BELOW = frozenset({"vars", "metadata", "options"})
-"""Keys of a test whose own keys have a column each: `metadata.area`."""
+"""Keys of a test whose own keys each have a column: `metadata.area`."""
 _ASSERTIONS = ("assert", "assertions")
 _TWO_PARTS = compile_later(r"\s*([A-Za-z]+)(\s*[.:]\s*|[\s_-]+)(\S.*?)\s*")
 _WORDS = frozenset({"content", "desc", "expected", "meta", "option", "var"})
-"""Names that people give to variables, though each is nearly a key of a test."""
+"""Names that people give to variables, although each resembles a key of a test."""
 _MAPPINGS = frozenset({"metadata", "options", "vars"})
 _LISTS = frozenset({"turns", "trace"})
 _FOREIGN = {
@@ -274,12 +274,12 @@ _FOREIGN = {
     "__prefix": "write it into the prompt",
     "__suffix": "write it into the prompt",
 }
-"""Columns of promptfoo's, by how they begin, and what to do about them here."""
+"""Columns of promptfoo, by the beginning of their names, and what to do about them here."""
 _SHEET_ERRORS = frozenset({"#N/A", "#DIV/0!", "#REF!", "#VALUE!", "#NAME?", "#NUM!", "#NULL!"})
 
 
 class ColumnNames(Struct, frozen=True):
-    """Names that a config gives to columns, by those in the files; None leaves one out. `place` is of the mapping."""
+    """The config's names for columns, by their names in the files; None drops a column. `place` is of the mapping."""
 
     names: Mapping[str, str | None]
     place: SourcePath
@@ -289,7 +289,7 @@ AS_WRITTEN = ColumnNames({}, SourcePath.nowhere())
 
 
 class FlatColumns:
-    """The meaning of the columns of one file. What is wrong with a column is reported once, not in every row."""
+    """The meaning of the columns of one file. A problem with a column is reported once, not in every row."""
 
     def __init__(self, reading: LoadContext, names: ColumnNames) -> None:
         self._reading = reading
@@ -298,9 +298,9 @@ class FlatColumns:
         self._doubled: set[str] = set()
 
     def path_of(self, name: str, place: SourcePath) -> KeyPath | None:
-        """Return where in a test a column's value belongs; None with a problem when the name is wrong.
+        """Return where in a test a column's value belongs; None if it is dropped or, with a problem, badly named.
 
-        `("assert", TYPE)` stands for one more assertion of this type.
+        `("assert", TYPE)` stands for an additional assertion of this type.
         """
         if name not in self._paths:
             ours = self._names.names.get(name, name)
@@ -312,7 +312,7 @@ class FlatColumns:
         return self._names.names
 
     def report_missing(self, file: Path) -> None:
-        """Report columns that the config renames and the file does not have, once all rows have been read."""
+        """Report columns that the config renames but the file does not have. Call it once all columns are known."""
         for name in self._names.names.keys() - self._paths.keys():
             hint = hint_among(name, self._paths, "it has")
             message = f"`{file.name}` has no column `{name}`"
@@ -321,7 +321,7 @@ class FlatColumns:
     def test_of(
         self, row: Mapping[str, JsonValue], place: SourcePath
     ) -> tuple[dict[str, JsonValue], SourcePath]:
-        """Return the test that a row describes, and its place: each of its keys is where the row has its column."""
+        """Return the test that a row describes, and its place, in which each key is where its column is in the row."""
         test: dict[str, JsonValue] = {}
         origins: dict[KeyPath, KeyPath] = {(): place.path}
         checks: list[tuple[str, str, JsonValue]] = []
@@ -344,7 +344,7 @@ class FlatColumns:
                 )
                 continue
             below = test.get(key)
-            # A new mapping: the row's own belongs to the file, which is read again.
+            # A new mapping: the one in the row belongs to the file, which is read again.
             test[key] = {**(below if isinstance(below, dict) else {}), str(path[1]): value}
         _add_checks(test, checks, place, origins)
         old = place.positions
@@ -381,7 +381,7 @@ class FlatColumns:
 
 
 def _meant_path(name: str) -> str | None:
-    """Return the column of two parts that a name was most likely meant to be: `Assert.equals`, `metadata: area`."""
+    """Return the two-part name that a column was most likely meant to have: `Assert.equals`, `metadata: area`."""
     found = _TWO_PARTS.fullmatch(name)
     if found is None:
         return None
@@ -405,9 +405,9 @@ def _add_checks(
     place: SourcePath,
     origins: dict[KeyPath, KeyPath],
 ) -> None:
-    """Add the assertions of `assert.TYPE` behind those of `assert`; an empty column is none.
+    """Add the assertions of `assert.TYPE` columns after those of `assert`; an empty cell adds none.
 
-    A cell is the threshold of a type that has no `value`, such as `latency`.
+    For a type without `value`, such as `latency`, the cell is the threshold.
     """
     if not checks:
         return
@@ -428,7 +428,7 @@ def _add_checks(
 
 
 class _MovedPositions(Mapping[KeyPath, Location]):
-    """The positions of a test whose parts are elsewhere in the file: `origins` says where, by the path in the test."""
+    """The positions of a test whose parts are elsewhere in the file: `origins` maps paths in the test to these."""
 
     def __init__(self, origins: Mapping[KeyPath, KeyPath], positions: Mapping[KeyPath, Location]) -> None:
         self._origins, self._positions = origins, positions
@@ -448,12 +448,12 @@ class _MovedPositions(Mapping[KeyPath, Location]):
 
 
 def is_flat(row: JsonValue, names: ColumnNames) -> bool:
-    """Return whether a row of a file has variables beside the keys of a test, instead of below `vars`."""
+    """Return whether a row of a file has variables next to the keys of a test, instead of under `vars`."""
     return isinstance(row, dict) and "vars" not in row and (bool(names.names) or not row.keys() <= _KEYS)
 
 
 class TableReader:
-    """Makes tests of the rows of one table; the first row that is not empty is its header."""
+    """A reader that makes tests of the rows of one table; the first row that is not empty is its header."""
 
     def __init__(self, path: Path, header: TableRow, names: ColumnNames, reading: LoadContext) -> None:
         self._path, self._reading = path, reading
@@ -467,13 +467,13 @@ class TableReader:
         self._flat.report_missing(path)
 
     def test_of(self, row: TableRow, index: int) -> tuple[JsonValue, SourcePath] | None:
-        """Return the test of a row, the `index`-th from 0; None with a problem when it does not fit the header."""
+        """Return the test of a row, the `index`-th from 0; None, with a problem, if it does not fit the header."""
         if len(row.cells) != self._width:
             self._reading.problems.append(uneven_problem(row, self._width, self._path))
             return None
         for column in self._unnamed:
             cell = cell_text(row.cells[column]).strip()
-            if cell and not (column == 0 and cell.isdecimal()):  # as pandas numbers rows
+            if cell and not (column == 0 and cell.isdecimal()):  # a row number written by pandas
                 message = "this cell is left out, because its column has no name"
                 at, self._unnamed = row.location(self._path, column), []
                 hint = "name the column in the first row, or clear it"
@@ -487,7 +487,7 @@ class TableReader:
         return self._flat.test_of(cells, place)
 
     def _read_header(self, header: TableRow) -> dict[str, int]:
-        """Return the columns that have a name; two of one name are a problem."""
+        """Return the columns that have a name; two columns with the same name are a problem."""
         names: dict[str, int] = {}
         for column, cell in enumerate(header.cells):
             name = cell_text(cell).strip()
@@ -503,7 +503,7 @@ class TableReader:
         return names
 
     def _value(self, name: str, text: str, place: SourcePath) -> JsonValue:
-        """Return a cell as the test has it: an empty one says nothing, but an empty variable is an empty text."""
+        """Return the value of a cell in the test: an empty cell is no value, but for a variable an empty text."""
         path = self._flat.path_of(name, place)
         if text in _SHEET_ERRORS:
             message = f"this cell contains the formula error {text}"
@@ -528,7 +528,7 @@ class TableReader:
             return _scalar(text)
         if key in {"provider", "evaluation_schema", "evaluationSchema"} and text.lstrip().startswith("{"):
             return self._data(text, name, place)
-        # The list of texts that a cell of `context` is in JSON, else the text.
+        # A cell of `context` may be a list of texts in JSON; anything else is a text.
         if "context" not in key.lower():
             return text
         found = _scalar(text) if text.lstrip().startswith("[") else text
@@ -550,7 +550,7 @@ class TableReader:
 
 
 def cell_text(cell: object) -> str:
-    """Return what a cell holds as text: numbers without a needless `.0`, dates as 2026-11-22, durations as 30:05:00."""
+    """Return a cell as text: numbers without a needless `.0`, dates as 2026-11-22, durations as 30:05:00."""
     if isinstance(cell, datetime):
         return cell.date().isoformat() if cell.time() == time() else cell.isoformat(timespec="seconds")
     if isinstance(cell, date | time):
@@ -564,7 +564,7 @@ def cell_text(cell: object) -> str:
 
 
 def _scalar(text: str) -> JsonValue:
-    """Return the number, truth value, list or mapping that a text is in JSON, else the text."""
+    """Return the number, boolean, list or mapping that a text is in JSON, else the text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

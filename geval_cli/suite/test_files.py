@@ -1,6 +1,6 @@
-"""Where tests come from: lists, files of every kind, wildcards, addresses, Python functions, and lists of these.
+"""The sources of tests: lists, files of every kind, wildcards, addresses, Python functions, and lists of these.
 
-Rows are read one by one, and again in each pass: no source holds more of them than take little memory.
+Rows are read one by one, and again in each pass; a source holds them in memory only if they take little.
 """
 
 import json
@@ -57,24 +57,24 @@ _SHEETS = frozenset({".xlsx", ".xlsm"})
 _KNOWN = "known: .csv, .tsv, .xlsx, .parquet, .jsonl, .ndjson, .json, .yaml, .yml, .py"
 _ADDRESSES = ("https://", "http://", "s3://", "huggingface://")
 _FETCHED = _LINES | _DOCUMENTS | _CSV | _SHEETS | {PARQUET_SUFFIX}
-"""Programs from elsewhere are never run."""
+"""The types of files that may be fetched: programs are never run if they come from elsewhere."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DEFAULT_FUNCTION = "generate_tests"
 _MAKE_FILE = "have the program write its tests to a .jsonl file and use that"
 MOST_KEPT = 5000
 KEPT_BYTES = 1 << 18
-"""A file of at most so many bytes is held; in memory its tests take several times as much."""
+"""A file of at most this many bytes is held in memory, where its tests take several times as much."""
 
 
 class RowSource(Protocol):
-    """Tests as they are in a file, one after the other, each with its place."""
+    """The rows of a file as it has them, one test after the other, each with its place."""
 
     def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
-        """Return all rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""
+        """Yield all rows, with env values filled in. A row that cannot be read is reported to `reading` instead."""
         ...
 
     def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
-        """The rows that name files or env values, filled in: what the text of the tests does not say by itself."""
+        """Yield the rows that name files or env values, filled in: what the tests' own text does not show."""
         ...
 
     @property
@@ -84,12 +84,12 @@ class RowSource(Protocol):
 
 
 def read_rows(value: JsonValue, place: SourcePath, reading: LoadContext) -> RowSource:
-    """Return the tests that `tests:` names; what is wrong becomes a problem.
+    """Return the tests that `tests:` names, and report mistakes.
 
     Args:
         value: a list of tests and of `file://` texts, or one such text; env values are filled in.
-        place: of it.
-        reading: takes the problems.
+        place: its place.
+        reading: collects the problems.
     """
     if is_file_reference(value) or is_address(value):
         return _joined(_sources(value, place.value(), reading))
@@ -155,7 +155,7 @@ def _renamed_sources(item: JsonValue, place: SourcePath, reading: LoadContext) -
 def _sources(
     reference: str, asked_at: Location | None, reading: LoadContext, names: ColumnNames = AS_WRITTEN
 ) -> list[RowSource]:
-    """Return what holds the tests of each file that a `file://` text names, sorted by their names."""
+    """Return a source for each file that a `file://` text names, sorted by name."""
     if is_address(reference):
         return _fetched_sources(reference, asked_at, names, reading)
     found: list[RowSource] = []
@@ -181,14 +181,14 @@ def _sources(
 
 
 def is_address(value: object) -> TypeGuard[str]:
-    """Return whether a config value names test data by an address, and not by a file."""
+    """Return whether a config value names test data by an address rather than by a file."""
     return isinstance(value, str) and value.lower().startswith(_ADDRESSES)
 
 
 def _fetched_sources(
     reference: str, asked_at: Location | None, names: ColumnNames, reading: LoadContext
 ) -> list[RowSource]:
-    """Return what holds the tests of data from elsewhere, none with a problem when it cannot be had."""
+    """Return the source of tests from elsewhere; none, with a problem, if they cannot be fetched."""
     scheme, _, rest = reference.partition("://")  # HTTPS:// is the same
     reference = f"{scheme.lower()}://{rest}"
     problem = _address_problem(reference, asked_at, reading)
@@ -235,7 +235,7 @@ def _address_problem(reference: str, asked_at: Location | None, reading: LoadCon
 
 
 def named_files(reference: str, asked_at: Location | None, reading: LoadContext) -> list[NamedFile]:
-    """Return the files that a `file://` text names, at least one, sorted by name; of a folder the visible ones.
+    """Return the files that a `file://` text names, at least one, sorted by name; for a folder, the visible ones.
 
     Raises:
         ConfigError: there is none, or it may not be read.
@@ -244,7 +244,7 @@ def named_files(reference: str, asked_at: Location | None, reading: LoadContext)
     access = reading.files.access
     folder = reading.files.base_dir
     found = find_files(reference, folder, access, asked_at)
-    if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is no folder, and no error
+    if os.path.isdir(path):  # noqa: PTH112 - it is False, and no error, for a name that is too long
         found = [file for file in found if not file.path.name.startswith(".")]
         if not found:
             raise ConfigError(
@@ -259,7 +259,7 @@ def named_files(reference: str, asked_at: Location | None, reading: LoadContext)
 
 
 def relative_name(path: Path, reading: LoadContext) -> str:
-    """Return how a config names a file: relative to its folder, where that can be."""
+    """Return the name of a file as a config writes it: relative to the config's folder, if possible."""
     folder = reading.files.base_dir
     return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
 
@@ -267,7 +267,7 @@ def relative_name(path: Path, reading: LoadContext) -> str:
 def _file_rows(
     file: NamedFile, asked_at: Location | None, names: ColumnNames, reading: LoadContext
 ) -> RowSource | None:
-    """Return the tests of one file; None with a problem when it is of a wrong kind.
+    """Return the tests of one file; None, with a problem, if it is not a tests file.
 
     Raises:
         ConfigError: it cannot be read.
@@ -300,7 +300,7 @@ def _file_rows(
         reading.report(f"`{path.name}` is not a tests file", asked_at, _KNOWN)
         return None
     try:
-        with open_regular(path, reading.files.access):  # so that it is missed before anything else is done
+        with open_regular(path, reading.files.access):  # report a missing file before anything else is done
             pass
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error
@@ -329,7 +329,7 @@ def _generated_rows(file: NamedFile, asked_at: Location | None, reading: LoadCon
 
 @dataclass(frozen=True, slots=True)
 class InMemoryRows:
-    """Rows of a list that is in memory anyway. Env values are already in them. Inline ones are in the config itself."""
+    """Rows of a list that is in memory anyway, with env values filled in. Inline rows are in the config itself."""
 
     items: tuple[JsonValue, ...] = field(repr=False)
     places: tuple[SourcePath, ...] = field(repr=False)
@@ -352,14 +352,14 @@ class InMemoryRows:
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines, and of a line that is too long only so much that this can be seen."""
+    """Yield the lines; of a line that is too long, only as much as it takes to notice."""
     return iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
 
 
 class JsonLinesRows(Struct, frozen=True):
     """Rows of a JSON Lines file, of which only one line is in memory at a time. Empty lines are skipped.
 
-    `asked_at` is where the config names the file, and `what` what its rows are.
+    `asked_at` is where the config names the file, and `what` says what its rows are.
     """
 
     path: Path
@@ -456,10 +456,10 @@ class JoinedRows(Struct, frozen=True):
 
 
 class MarkedRows(Struct, frozen=True):
-    """Rows of a source that `mark` is a part of, too, in what identifies a run.
+    """Rows of a source, with a `mark` that helps to identify a run.
 
     It is the name of a file that the config names by a wildcard, by its folder or with a part of it, or the hash of
-    what was fetched. A file that the config names as it is needs none.
+    what was fetched. A file that the config names directly needs none.
     """
 
     source: RowSource
@@ -477,7 +477,7 @@ class MarkedRows(Struct, frozen=True):
 
 
 class FlatRows(Struct, frozen=True):
-    """Rows of the file `path` in which variables may be beside the keys of a test."""
+    """Rows of the file `path` in which variables may be next to the keys of a test."""
 
     source: RowSource
     path: Path
@@ -503,7 +503,7 @@ class FlatRows(Struct, frozen=True):
 class FileRows(Struct, frozen=True):
     """Rows of a CSV file or of a sheet, read one by one. `asked_at` is where the config names the file.
 
-    Cells are texts, and no env values are filled into them: tables come from elsewhere more often than configs.
+    Cells are texts without env values filled in: tables come from elsewhere more often than configs.
     """
 
     file: NamedFile
@@ -548,11 +548,11 @@ class FileRows(Struct, frozen=True):
 
 
 class GeneratedRows(Struct, frozen=True):
-    """Rows that a Python function made. They are in a file of geval's own, so that every pass reads the same ones.
+    """Rows that a Python function made. They are kept in a file of geval's own, so that every pass reads the same ones.
 
     Attributes:
-        path: that file, of JSON Lines.
-        name: of the function, for messages.
+        path: that file, in JSON Lines.
+        name: the name of the function, for messages.
         asked_at: where the config names it.
     """
 
@@ -595,7 +595,7 @@ def _is_small(path: Path) -> bool:
 
 
 def _decode(text: str) -> JsonValue:
-    """One line as `json.loads` reads it; ValueError for anything that `read_json` refuses or has to look at closely."""
+    """Decode one line like `json.loads`; raise ValueError for all that `read_json` refuses or has to examine."""
     if text.count("[") + text.count("{") > MAX_DEPTH:
         raise ValueError("possibly nested too deep")
     return _DECODER.decode(text)

@@ -1,4 +1,4 @@
-"""The tests of a suite: reading one with its turns and its trace, merging it with `defaultTest`, going through all."""
+"""The tests of a suite: reading one with its turns and its trace, merging it with `defaultTest`, iterating over all."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _ENDS = ("end with a user or tool turn for the model to answer, or with an assis
 
 
 def read_turns(fields: Fields, reading: LoadContext) -> None:
-    """Put the turns of a test in the place of what is written, or drop them with a problem for each mistake."""
+    """Replace the written turns of a test by their specs, or drop them with a problem for each mistake."""
     if "turns" not in fields.values:
         return
     value = fields.values["turns"]
@@ -56,13 +56,13 @@ def read_turns(fields: Fields, reading: LoadContext) -> None:
 
 
 def drop_turns(fields: Fields) -> None:
-    """Take out turns that are already reported as wrong; no prompt misses the words that they would have given it."""
+    """Drop turns that are already reported as wrong, and give prompts an empty `input`, so that they do not miss it."""
     fields.drop("turns")
     fields.values.setdefault("input", "")
 
 
 def read_trace(fields: Fields, reading: LoadContext) -> None:
-    """Put the steps of a trace in the place of what is written, or drop them with a problem for each mistake."""
+    """Replace the written steps of a trace by their specs, or drop them with a problem for each mistake."""
     if "trace" not in fields.values:
         return
     value = fields.values.pop("trace")
@@ -73,7 +73,7 @@ def read_trace(fields: Fields, reading: LoadContext) -> None:
         return
     steps = []
     for index, item in enumerate(value):
-        # An empty error is no error.
+        # An empty error means no error.
         if isinstance(item, dict):
             known = {
                 key: part
@@ -98,7 +98,7 @@ def trace_of_spec(written: Sequence[TraceStepSpec] | None) -> tuple[TraceStep, .
 
 
 def turns_of(written: Sequence[TurnSpec] | SimulationSpec | None) -> tuple[Turn, ...]:
-    """Return turns as records."""
+    """Return turns as records; none for a simulated user."""
     if isinstance(written, SimulationSpec):
         return ()
     return tuple(
@@ -110,14 +110,14 @@ def turns_of(written: Sequence[TurnSpec] | SimulationSpec | None) -> tuple[Turn,
 
 
 def are_played(written: Sequence[TurnSpec] | SimulationSpec | None) -> bool:
-    """Return whether the turns are what the user is going to say."""
+    """Return whether the turns are what the user will say."""
     if isinstance(written, SimulationSpec):
         return True
     return bool(written) and all(item.user is not None for item in written or ())
 
 
 def output_of(last: Turn) -> str:
-    """Return the output that an assistant's last turn is: its words, else the tools that it calls, as JSON."""
+    """Return the output in an assistant's last turn: its text, else its tool calls as JSON."""
     if last.content or not last.tool_calls:
         return last.content
     return json.dumps([dict(call) for call in last.tool_calls], ensure_ascii=False, default=str)
@@ -173,7 +173,7 @@ def _check_turn(turn: TurnSpec, number: int, place: SourcePath, reading: LoadCon
 
 
 def _check_whole(turns: Sequence[TurnSpec], fields: Fields, place: SourcePath, reading: LoadContext) -> None:
-    """Check what the turns of a test say together."""
+    """Check the turns of a test as a whole."""
     played = [turn.user is not None for turn in turns]
     if any(played) and not all(played):
         at = place.child(played.index(not played[0])).value()
@@ -191,7 +191,7 @@ def _check_whole(turns: Sequence[TurnSpec], fields: Fields, place: SourcePath, r
 
 
 def check_output_of_test(test: TestSpec, default: TestSpec | None, reading: LoadContext) -> None:
-    """Report the output of a test whose turns, those of `defaultTest`, leave nothing for it to answer."""
+    """Report the `output` of a test whose turns, inherited from `defaultTest`, rule out an output."""
     is_own = "output" in test.model_fields_set and "turns" not in test.model_fields_set
     if is_own and default is not None and default.turns:
         _check_output(default.turns, " of defaultTest", test.place, reading)
@@ -210,23 +210,23 @@ def _check_output(
 
 
 _PICKED = (*TEST_TEXTS, "description", "threshold", "evaluation_schema", "evaluation_parsing", "tools")
-"""Fields that a test takes whole from its defaultTest when it does not have them itself."""
-# Without validation, so that the validators of what a config does not have are never built.
+"""Fields that a test takes as a whole from defaultTest if it does not have them itself."""
+# Without validation, so that the validators of parts that a config does not have are never built.
 _NO_OPTIONS = TestOptionsSpec.model_construct()
 NO_DEFAULT = TestSpec.model_construct(options=_NO_OPTIONS)
 
 
 def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadContext) -> TestSpec | None:
-    """Return one test, its files loaded, with a problem for each mistake in it.
+    """Return one test with its files loaded, and report each mistake in it.
 
-    A test with mistakes comes without the parts that are wrong, so that the rest of it can be checked too; None when
-    nothing sensible is left. Whoever collects the problems sees to it that such a test is never run.
+    A test with mistakes is returned without the wrong parts, so that the rest of it can be checked too; None if nothing
+    sensible is left. The caller that collects the problems must make sure that such a test never runs.
 
     Args:
-        value: as it is in the file, env values filled in.
-        place: where.
-        what: how messages call it: "a test" or "defaultTest".
-        reading: takes the problems.
+        value: the test as in the file, with env values filled in.
+        place: its place.
+        what: its name in messages: "a test" or "defaultTest".
+        reading: collects the problems.
     """
     if is_file_reference(value):
         message = "a single test cannot be a file"
@@ -259,16 +259,19 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
         _read_answerer(fields, what, reading)
     spec = build_spec(TestSpec, fields, reading)
     if "vars" in fields.written and not isinstance(fields.values.get("vars"), dict):
-        return None  # every variable would be missed where there is only one mistake
+        return (
+            None  # otherwise every variable would be reported as missing, although there is only one mistake
+        )
     return spec
 
 
 def merge_test(
     index: int, test: TestSpec, default: TestSpec | None, overrides: Mapping[str, JsonValue]
 ) -> MergedTest:
-    """Return the test case of the test, then of `defaultTest`; `overrides` are vars that win over both.
+    """Return the test case made of the test and `defaultTest`; `overrides` are vars that take precedence over both.
 
-    Assertions of the default come first; vars and metadata are merged key by key.
+    The test's own values come before those of the default; but assertions of the default come first, and vars and
+    metadata are merged key by key.
     """
     below = default or NO_DEFAULT
     own = test.model_fields_set
@@ -326,9 +329,9 @@ def _schema_place(test: TestSpec, below: TestSpec) -> SourcePath:
 
 
 def _load_texts(fields: Fields, reading: LoadContext) -> None:
-    """Put the texts of files in the place of their names: in the test's own fields, and in the values of `vars`.
+    """Replace the names of files by their texts, in the test's own fields and in the values of `vars`.
 
-    Images and audio are put there as their markers.
+    Images and audio are replaced by their markers.
     """
     for name, kind in MEDIA_FIELDS.items():
         if isinstance(fields.values.get(name), str):
@@ -364,7 +367,7 @@ def _names_content(value: JsonValue) -> bool:
 
 
 def _content(value: JsonValue, location: Location | None, reading: LoadContext) -> JsonValue:
-    """Return a text of a test: of the file that it names, the marker of the image or audio that it names, or itself."""
+    """Return a value of a test: the text of the file or the marker of the media that it names, or the value itself."""
     if reading.rules.marks_images and (names_media(value) or is_marker(value)):
         return reading.media(value, location)
     return reading.text(value, lambda: location)
@@ -413,14 +416,14 @@ PROFILE = "profile"
 _SHOWN = 80
 
 MAX_PROBLEMS = 1000
-"""How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
+"""How many problems one pass collects before it gives up: more are of no use, and memory stays flat."""
 
 Profiles = tuple[str | Mapping[str, JsonValue], ...]
-"""Users whom a model can play, each by a text or by traits."""
+"""Users that a model can play, each given by a text or by traits."""
 
 
 def profiled(test: MergedTest, profiles: Profiles | None) -> Iterator[MergedTest]:
-    """Yield a test with a simulated user once for each profile, which it shows as the variable `profile`."""
+    """Yield a test with a simulated user once for each profile, which becomes the variable `profile`."""
     assert test.user is not None
     is_multiplied = test.user.profile is None and bool(profiles)
     for number, profile in enumerate(profiles if is_multiplied and profiles else (test.user.profile,)):
@@ -446,10 +449,10 @@ def profiled(test: MergedTest, profiles: Profiles | None) -> Iterator[MergedTest
 class SuiteTests(msgspec.Struct, frozen=True):
     """The tests of a suite; each pass yields equal tests.
 
-    So many as take little memory are kept from the first whole pass on; of more, each pass reads the rows anew.
-    `default` is None when there is no defaultTest, or when it has problems of its own. A test whose user is simulated
-    is one test for each of the `profiles`, unless it has its own. `warnings` are those of the passes so far; they stop
-    no pass.
+    If they take little memory, they are kept after the first complete pass; otherwise, each pass reads the rows again.
+    `default` is None if there is no defaultTest, or if it has problems of its own. A test with a simulated user becomes
+    one test for each of the `profiles`, unless it has its own. `warnings` are those of the passes so far; they stop no
+    pass.
     """
 
     source: RowSource
@@ -479,7 +482,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
             self._kept.extend(first)
 
     def specs(self) -> Iterator[tuple[int, TestSpec]]:
-        """Yield every test as it is written, with its number; raises as iterating over the test cases does."""
+        """Yield every test as written, with its number; raises like iterating over the test cases."""
         reading = self.reading.with_problems([])
         for index, (value, place) in enumerate(self.source.rows(reading)):
             spec = read_test(value, place, "a test", reading)

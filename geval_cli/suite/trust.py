@@ -1,4 +1,4 @@
-"""Refuse untrusted configs that run code, read the environment, write files or call web hooks."""
+"""Refuses untrusted configs that run code, read the environment, write files or call webhooks."""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ _TRANSFORMS = {"transform": "transform", "context_transform": "contextTransform"
 
 
 class CodePart(Struct, frozen=True):
-    """A part of a config that is code: what messages call it, and where it is."""
+    """A part of a config that is code: its name in messages, and its location."""
 
     what: str
     location: Location | None
 
 
 def code_of_suite(suite: LoadedSuite) -> Iterator[CodePart]:
-    """Yield the code that belongs to no test. Provider programs are found by the package `providers`."""
+    """Yield the code outside of tests. Provider programs are found by the package `providers`."""
     for item in suite.filters:
         yield CodePart(f"nunjucksFilters.{item.name}", item.location)
     for prompt in suite.prompts:
@@ -37,7 +37,7 @@ def code_of_suite(suite: LoadedSuite) -> Iterator[CodePart]:
 
 
 def code_of_test(test: MergedTest) -> Iterator[CodePart]:
-    """Yield the code that one test would run, its assertions' too."""
+    """Yield the code that one test would run, including that of its assertions."""
     if test.transform is not None:
         yield CodePart("transform", test.transform[1])
     if test.transform_vars is not None:
@@ -59,7 +59,7 @@ def code_of_test(test: MergedTest) -> Iterator[CodePart]:
 
 
 def suite_trust_problems(suite: LoadedSuite) -> Iterator[Problem]:
-    """Yield the problems under --untrusted of the parts of a suite that belong to no test."""
+    """Yield the problems under --untrusted of the parts of a suite outside of its tests."""
     for part in code_of_suite(suite):
         yield _refused(part)
     options = suite.options
@@ -69,9 +69,9 @@ def suite_trust_problems(suite: LoadedSuite) -> Iterator[Problem]:
 
 
 class WatchedTests:
-    """An untrusted tests. What they may not do is found as they are read first; later they must be the same.
+    """The tests of an untrusted suite. The first pass finds what is refused; later passes must yield the same tests.
 
-    Tests are read again and again while a run goes on, and the files that they come from may be changed meanwhile.
+    Tests are read again and again during a run, and the files that they come from may change in the meantime.
     """
 
     __test__ = False
@@ -84,7 +84,7 @@ class WatchedTests:
 
     @property
     def refused(self) -> tuple[Problem, ...]:
-        """Return the problems under --untrusted of the tests that were read so far, each once."""
+        """Return the problems under --untrusted of the tests read so far, each once."""
         return tuple(self._refused.values())
 
     def __iter__(self) -> Iterator[MergedTest]:
@@ -98,7 +98,7 @@ class WatchedTests:
         self._is_complete = True
 
     def _check(self, number: int, test: MergedTest) -> None:
-        # A hash of all that a test says, wherever it is.
+        # A hash of everything in a test except its place.
         try:
             text = msgspec.json.encode(test, enc_hook=_plain)
         except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold and UTF-8 cannot
@@ -129,7 +129,7 @@ def _plain(value: object) -> object:
 
 
 def document_trust_problems(document: Document) -> Iterator[Problem]:
-    """Yield the problems of a config under --untrusted, as it is written."""
+    """Yield the problems under --untrusted of a config as it is written."""
     if isinstance(document.value, dict) and document.value.get("env"):
         message = "`env` sets environment values, which --untrusted does not allow"
         yield Problem(message, document.place.key("env"), TRUST_HINT)

@@ -1,4 +1,4 @@
-"""From the keys of a mapping to a spec: unknown, doubled, missing and mistyped keys become problems in plain words."""
+"""From the keys of a mapping to a spec: unknown, duplicate, missing and mistyped keys are reported in plain words."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ from geval_cli.suite.schema import SimulatedUserSpec, SimulationSpec, SuiteSpec,
 
 
 class ScriptCaller(Protocol):
-    """Calls a function of a user's file while a config is read. Equal calls are made once."""
+    """A caller of functions in a user's file while a config is read. Equal calls are made once."""
 
     def __call__(
         self, path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None
@@ -43,20 +43,20 @@ class ScriptCaller(Protocol):
         """Call the function and return its result.
 
         Args:
-            path: of the Python file.
+            path: the Python file.
             function: its name.
-            arguments: of which the function gets as many as it takes.
+            arguments: the function gets as many of them as it takes.
             asked_at: where the config names the file.
 
         Raises:
-            ConfigError: one problem, placed at `asked_at`: the function failed, or took too long.
+            ConfigError: with one problem, placed at `asked_at`: the function failed, or took too long.
         """
         ...
 
     def provider_name(
         self, path: Path, export: str, options: Mapping[str, JsonValue], asked_at: Location | None
     ) -> JsonValue:
-        """Return what the `id()` of a provider in JavaScript gives; None for a function.
+        """Return the result of a JavaScript provider's `id()`; None for a function.
 
         Raises:
             ConfigError: as above.
@@ -66,23 +66,24 @@ class ScriptCaller(Protocol):
     def rows(self, path: Path, function: str, asked_at: Location | None) -> Path:
         """Have a Python function make the rows of tests, and return a JSON Lines file of them.
 
-        The function returns or yields mappings, which are never held together. The file lives as long as the caller.
+        The function returns or yields mappings, which are never all held in memory. The file lives as long as this
+        object.
 
         Raises:
-            ConfigError: as above, also when a row is no JSON.
+            ConfigError: as above, and also if a row is not JSON.
         """
         ...
 
 
 class FetchedSource(Struct, frozen=True):
-    """A copy of test data from elsewhere: where it is, and the SHA-256 of its content in hexadecimal."""
+    """A local copy of test data from elsewhere: its path, and the SHA-256 of its content in hexadecimal."""
 
     path: Path
     sha256: str
 
 
 class SourceFetcher(Protocol):
-    """Fetches test data that a config names by an address. Equal addresses are fetched once."""
+    """A fetcher of test data that a config names by an address. Equal addresses are fetched once."""
 
     def __call__(
         self, reference: str, environ: Mapping[str, str], asked_at: Location | None
@@ -91,11 +92,11 @@ class SourceFetcher(Protocol):
 
         Args:
             reference: an address: https://, s3:// or huggingface://datasets/.
-            environ: of the config, with the token for private data sets.
-            asked_at: where the config names it.
+            environ: the config's environment, with the token for private data sets.
+            asked_at: where the config names the address.
 
         Raises:
-            ConfigError: one problem, placed at `asked_at`: it cannot be fetched.
+            ConfigError: with one problem, placed at `asked_at`: it cannot be fetched.
         """
         ...
 
@@ -107,7 +108,7 @@ _OF_PROVIDERS = frozenset(
 )
 
 _MEANT = {"expected": "expected_output"}
-"""Keys that begin several others, and which of these people mean."""
+"""Keys with which several others begin, and the one that people mean."""
 
 _CALLED_HERE = {
     **dict.fromkeys(("models", "targets", "target"), "call it `providers`"),
@@ -121,7 +122,7 @@ _CALLED_HERE = {
         "write assertions with `defaultTest: {assert: [...]}`",
     ),
 }
-"""Keys of a config by the names that other tools have for them."""
+"""Keys of a config under the names that other tools have for them, with hints."""
 
 _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "put model settings under `config`"}
 
@@ -132,9 +133,9 @@ _MOST_ALIKE = 10
 class LoadContext(Struct, frozen=True):
     """The state shared by the readers of a config's parts: the problems so far, its files, its environment values.
 
-    Without `scripts`, what a program would make is refused, and without `fetch` data from elsewhere. Without
-    `calibrations`, the dialect knows none. `functions` are those that a suite made by a program names as its providers;
-    with `is_built` the tests are such a program's data, in which `file://` is text like any other.
+    Without `scripts`, whatever a program would make is refused; without `fetch`, so is data from elsewhere. Without
+    `calibrations`, the dialect has none. `functions` are those that a suite made by a program names as its providers;
+    with `is_built`, the tests are such a program's data, in which `file://` is ordinary text.
     `held` has the images and recordings of the tests.
     """
 
@@ -151,7 +152,7 @@ class LoadContext(Struct, frozen=True):
 
     @property
     def errors(self) -> int:
-        """Return how many errors there are so far: a warning makes no part of a config invalid."""
+        """Return the number of errors so far; a warning does not make any part of a config invalid."""
         return sum(problem.severity is Severity.ERROR for problem in self.problems)
 
     def report(
@@ -163,7 +164,7 @@ class LoadContext(Struct, frozen=True):
         self.problems.append(Problem(message, location, hint, severity=Severity.WARNING))
 
     def put_warnings_aside(self, kept: dict[tuple[str, int], Problem]) -> None:
-        """Move the warnings so far to `kept`, by message and number, at most ten alike: each row may have the same."""
+        """Move the warnings so far to `kept`, by message and number; at most ten alike, as each row may have it."""
         for problem in [item for item in self.problems if item.severity is Severity.WARNING]:
             self.problems.remove(problem)
             found = self.env.hide(problem)
@@ -177,9 +178,9 @@ class LoadContext(Struct, frozen=True):
     def text(
         self, value: JsonValue, find_location: Callable[[], Location | None], *, is_for_models: bool = False
     ) -> JsonValue:
-        """`value`, or the text of the file that it names; None with a problem when that cannot be read.
+        """Return `value`, or the text of the file that it names; None, with a problem, if that cannot be read.
 
-        What is for models, prompts and criteria, is never the bare path of a file that is there.
+        If the text `is_for_models`, as prompts and criteria are, the bare path of an existing file is reported.
         """
         if not is_file_reference(value):
             if (
@@ -201,7 +202,7 @@ class LoadContext(Struct, frozen=True):
             return None
 
     def media(self, value: str, location: Location | None) -> str | None:
-        """Return the marker of the image or recording that `value` names; None with a problem if it cannot be had."""
+        """Return the marker of the image or recording that `value` names; None, with a problem, if that fails."""
         try:
             return self.held.find(value, self.files, location).marker
         except ConfigError as error:
@@ -210,7 +211,7 @@ class LoadContext(Struct, frozen=True):
 
 
 class Fields(Struct, frozen=True):
-    """A mapping whose keys were checked: values by field name, and the spelling that the file uses for each."""
+    """A mapping whose keys were checked: values by field name, and the spelling of each field in the file."""
 
     what: str
     place: SourcePath
@@ -221,13 +222,13 @@ class Fields(Struct, frozen=True):
         return self.place.child(self.written.get(name, name))
 
     def drop(self, name: str) -> None:
-        """Take out a value that is already reported as wrong."""
+        """Drop a value that is already reported as wrong."""
         self.values.pop(name, None)
 
 
 @cache
 def preferred_spellings(model: type[Spec]) -> tuple[str, ...]:
-    """One spelling a field, for lists of allowed keys: `type`, then what only this kind has, then the common ones."""
+    """Return one spelling per field, for lists of allowed keys: `type`, then the spec's own, then inherited ones."""
     first: dict[str, str] = {}
     for spelling, name in spellings(model).items():
         first.setdefault(name, spelling)
@@ -239,14 +240,14 @@ def read_fields(
     model: type[Spec], value: JsonValue, place: SourcePath, what: str, reading: LoadContext,
     *, nullable: tuple[str, ...] = (),
 ) -> Fields | None:  # fmt: skip
-    """Return the checked keys of a mapping, or None (with a problem) when the value is something else.
+    """Return the checked keys of a mapping; None, with a problem, if the value is not a mapping.
 
     Args:
-        model: whose fields the keys are.
-        value: as it is in the file.
-        place: where.
-        what: names the part in messages, with its article ("a test").
-        reading: takes the problems.
+        model: the spec whose fields the keys are.
+        value: the value as in the file.
+        place: its place.
+        what: the name of the part in messages, with its article ("a test").
+        reading: collects the problems.
         nullable: fields for which null is a value and not a mistake.
     """
     if not isinstance(value, dict):
@@ -290,7 +291,7 @@ def read_fields(
                 values[name] = tuple(entry) if name in tuples and isinstance(entry, list) else entry
             else:
                 reading.report(f"`{key}` has no value", place.value(key), "give it one, or leave the key out")
-    # A key that is only misspelt is not missing as well, and its value may hold further mistakes.
+    # A misspelt key is not missing as well, and its value may contain further mistakes.
     for name, entry in guessed.items():
         if name not in written:
             values[name] = tuple(entry) if name in tuples and isinstance(entry, list) else entry
@@ -298,12 +299,11 @@ def read_fields(
 
 
 def build_spec(model: type[SpecT], fields: Fields, reading: LoadContext) -> SpecT | None:
-    """Return the spec, or None with a problem for each value that is missing or wrong."""
+    """Return the spec; None, with a problem for each missing or wrong value."""
     try:
         return model.model_validate({**fields.values, "place": fields.place}, strict=True)
     except ValidationError as error:
-        # The distinct paths that pydantic complains about; of a union's complaints the ones that reach
-        # deepest.
+        # The distinct paths in pydantic's errors; if one leads on from another, as in unions, only the longer.
         paths = [
             _strip_union_tags(detail["loc"], fields.values) for detail in error.errors(include_url=False)
         ]
@@ -322,13 +322,13 @@ def build_spec(model: type[SpecT], fields: Fields, reading: LoadContext) -> Spec
 def read_spec(
     model: type[SpecT], value: JsonValue, place: SourcePath, what: str, reading: LoadContext
 ) -> SpecT | None:
-    """`read_fields` and `build_spec` in one, for parts without short forms."""
+    """Do `read_fields` and `build_spec` in one, for parts without short forms."""
     fields = read_fields(model, value, place, what, reading)
     return None if fields is None else build_spec(model, fields, reading)
 
 
 def _home_of(key: str, model: type[Spec]) -> str:
-    """Return where a key of another level belongs, or ""."""
+    """Return where a key of another level belongs; empty if unknown."""
     if issubclass(model, SuiteSpec):
         if key in spellings(TestSpec):
             return "`tests` or `defaultTest`"
@@ -347,7 +347,7 @@ def _home_of(key: str, model: type[Spec]) -> str:
 
 
 def _strip_union_tags(loc: tuple[str | int, ...], values: JsonValue) -> tuple[str | int, ...]:
-    """`loc` without the parts that name a branch of a union instead of something in the value."""
+    """Return `loc` without the parts that name a branch of a union instead of something in the value."""
     name, *rest = loc
     path: list[str | int] = [name]
     value = values.get(name)
@@ -362,7 +362,7 @@ def _strip_union_tags(loc: tuple[str | int, ...], values: JsonValue) -> tuple[st
 def _explain(model: type[Spec], fields: Fields, path: tuple[str | int, ...]) -> Problem | None:
     name = str(path[0])
     if name not in fields.values:
-        name = spellings(model).get(name, name)  # what is missing is called by its best spelling
+        name = spellings(model).get(name, name)  # a missing key is called by its preferred spelling
         if name in fields.written:
             return None
         key = next(spelling for spelling, field_name in spellings(model).items() if field_name == name)
