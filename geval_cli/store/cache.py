@@ -1,4 +1,4 @@
-"""The response cache: model answers, found again by a hash of the request; a Bloom filter spares most lookups."""
+"""The response cache: model answers by a hash of the request; a Bloom filter saves most look-ups in the database."""
 
 import contextlib
 import math
@@ -30,7 +30,7 @@ from geval_cli.store.database import (
 )
 from geval_cli.store.locks import Claims
 
-_BITS = 1 << 23  # a mebibyte; pages that are never written to take none
+_BITS = 1 << 23  # a mebibyte; pages that are never written to take up no memory
 _MASK = _BITS - 1
 _DIGITS = 32
 _FOUR_NUMBERS = struct.Struct("<4I")
@@ -47,7 +47,7 @@ _DELETE_BATCHED_OF_RUN = "DELETE FROM batch_requests WHERE run_id = ?"
 _DELETE_BATCHES_OF_RUN = "DELETE FROM batches WHERE run_id = ?"
 _PRUNE = "DELETE FROM choices WHERE created_at < ?"
 _PRUNE_BATCHED = "DELETE FROM batch_requests WHERE created_at < ? AND (reply IS NOT NULL OR batch_id IS NULL)"
-# A text is later than any number, so a row that holds one would never expire.
+# SQLite sorts text after any number, so a row with a text as its time would never expire.
 _YOUNG_ROWS = "FROM choices WHERE key IN ({}) AND created_at >= ? AND typeof(created_at) = 'real'"
 _SELECT = f"SELECT key, answer {_YOUNG_ROWS}"
 _SELECT_KEYS_SINCE = "SELECT key FROM choices WHERE created_at >= ?"
@@ -60,14 +60,14 @@ _STATS = """
 
 
 CacheRow = tuple[Any, ...]
-"""A key in hexadecimal digits, then the columns asked for."""
+"""A key in hexadecimal digits, then the selected columns."""
 
 _MOST_ANSWER_BYTES = 128 * 1024 * 1024
-"""No provider's answer is nearly as long."""
+"""No provider's answer comes near this length."""
 
 
 class KeyFilter:
-    """A Bloom filter of keys (hexadecimal digits of a hash): no false negatives, and rarely a false positive.
+    """A Bloom filter of keys (hexadecimal digits of a hash): no false negatives, and few false positives.
 
     With 100,000 keys in it, one other key in 100,000 is a false positive; with two million, one in seven.
     """
@@ -97,8 +97,8 @@ class StoredChoice(Struct, frozen=True):
     """One answer as the cache returns it.
 
     Attributes:
-        usage: its share of the usage of the request that bought it.
-        latency_ms: the time that this request took; None where it was part of a batch.
+        usage: its share of the usage of the request that paid for it.
+        latency_ms: the time that this request took; None if it was part of a batch.
     """
 
     choice: Choice
@@ -110,7 +110,7 @@ class StoredChoice(Struct, frozen=True):
 
 
 class _Kept(Struct, frozen=True):
-    """One answer as its row in the database holds it."""
+    """One answer in the form of its row in the database."""
 
     text: str
     finish_reason: str | None
@@ -127,7 +127,7 @@ class _Kept(Struct, frozen=True):
 
 
 class CacheStats(Struct, frozen=True):
-    """The number, size and age of the entries. `expired` ones are not read any more; times are seconds since 1970."""
+    """The number, size and age of the entries. `expired` ones are not read; times are seconds since 1970."""
 
     path: Path
     entries: int
@@ -143,9 +143,9 @@ class ResponseCache:
 
     Attributes:
         warnings: what the user should know about opening it (a damaged file that was moved aside).
-        ttl_s: how long an answer is good for, in seconds; None for ever.
-        is_read_only: whether it only gives answers; it then takes none.
-        is_temporary: whether it ends with this process, in place of one that cannot be used.
+        ttl_s: how long an answer is valid, in seconds; None for ever.
+        is_read_only: whether it only gives answers and stores none.
+        is_temporary: whether it ends with this process, in place of a cache that cannot be used.
     """
 
     is_temporary = False
@@ -163,7 +163,7 @@ class ResponseCache:
         self._clock = now
         self._latest = 0.0
         self._own = KeyFilter()
-        self._own_since = now()  # what was kept later was kept through here, as far as it matters
+        self._own_since = now()  # what was stored later was stored through this object, as far as it matters
         self._database = database
         self._reader = DatabaseThread(database, writes=False)
         self._writer = None if database.is_read_only else DatabaseThread(database)
@@ -173,7 +173,7 @@ class ResponseCache:
     def open(
         cls, folder: Path, *, ttl_s: float | None = DEFAULT_TTL_S, now: Callable[[], float] = time.time
     ) -> Self:
-        """Return the cache in `folder`, made if it is not there. `now` is seconds since 1970.
+        """Return the cache in `folder`, created if it is missing. `now` returns seconds since 1970.
 
         Raises:
             StoreError: the folder or the file cannot be used; the hint says what to do.
@@ -185,7 +185,7 @@ class ResponseCache:
     def open_read_only(cls, folder: Path, *, is_frozen: bool = False) -> "Iterator[ResponseCache]":
         """Open the cache in `folder` for reading, until the end of the block; its answers do not expire.
 
-        With `is_frozen` nobody else writes to it, and nothing is made in its folder: a checkout stays as it is.
+        With `is_frozen`, no other process writes to it, and nothing is created in its folder: a checkout stays clean.
 
         Raises:
             StoreError: there is none, or it cannot be read.
@@ -216,14 +216,14 @@ class ResponseCache:
 
     @property
     def claims(self) -> Claims | None:
-        """Return what says which answers are being asked for; None where no other process can use the cache."""
+        """Return the claims on answers that are being requested; None if no other process can use the cache."""
         if self._claims is None and not self.is_read_only and self.folder is not None:
             self._claims = Claims(self.folder)
         return self._claims
 
     @property
     def batches(self) -> Any:
-        """Return the `BatchStore` of the batches at providers whose answers are for this cache.
+        """Return the `BatchStore` of the batches at providers whose answers go into this cache.
 
         Raises:
             StoreError: it was opened for reading only.
@@ -231,17 +231,17 @@ class ResponseCache:
         return extra("stored batches").BatchStore(self._database, self._reader, self._writing(), self.now)
 
     def now(self) -> float:
-        """Return the seconds since 1970; unlike the system's clock, this time is never set back."""
+        """Return the seconds since 1970; unlike the system's clock, this time never goes back."""
         self._latest = max(self._latest, self._clock())
         return self._latest
 
     def begin_at(self, time_s: float) -> None:
-        """Have `now` not fall behind `time_s`: what is kept from here on counts as kept since then."""
+        """Keep `now` from being before `time_s`: whatever is stored from here on counts as stored since then."""
         self._latest = max(self._latest, time_s)
-        self._own_since = math.inf  # other processes kept some of it, whatever the clock says
+        self._own_since = math.inf  # other processes stored some of the answers, whatever the clock says
 
     async def begin_with_others(self, time_s: float) -> None:
-        """As `begin_at`; but what other processes keep from now on may be missing, which spares most look-ups.
+        """Do the same as `begin_at`, but allow answers that other processes store later to be missed, to save look-ups.
 
         Raises:
             StoreError: the cache cannot be read.
@@ -255,10 +255,10 @@ class ResponseCache:
         self._own_since = time_s
 
     async def get_many(self, keys: Sequence[str], *, since: float | None = None) -> dict[str, StoredChoice]:
-        """Return those of `keys` that are there and neither expired nor older than `since` (seconds since 1970).
+        """Return those of `keys` that are stored and neither expired nor older than `since` (seconds since 1970).
 
-        What other processes kept since this one opened the cache may be missing when `since` is as late as that.
-        Looking is not using: `used_by` gives answers to a run.
+        Answers that other processes stored after this one opened the cache may be missing if `since` is as late as
+        that. A look-up does not count as use by a run: that takes `used_by`.
 
         Raises:
             StoreError: the cache cannot be read.
@@ -269,7 +269,7 @@ class ResponseCache:
 
     async def _find(self, statement: str, keys: Sequence[str], since: float | None) -> list[CacheRow]:
         if since is not None and since >= self._own_since:
-            # Only what was kept through here can be as young, and asking the database is most of what a look-up costs.
+            # Only answers stored through this object can be as young, and a query is most of the cost of a look-up.
             keys = [key for key in keys if self._own.may_hold(key)]
             if not keys:
                 return []
@@ -277,11 +277,11 @@ class ResponseCache:
         return await self._reader.run(lambda connection: _select(connection, statement, keys, oldest))
 
     async def put_many(self, choices: Mapping[str, StoredChoice], *, run_id: str | None = None) -> None:
-        """Keep `choices`, in the place of older ones. They are committed when this returns, after milliseconds.
+        """Store `choices`, replacing older ones. They are committed when this returns, after milliseconds.
 
         Args:
             choices: the answers, by key.
-            run_id: the run that bought them; None when it was none.
+            run_id: the run that paid for them; None if there was none.
 
         Raises:
             StoreError: the cache cannot be written.
@@ -293,7 +293,7 @@ class ResponseCache:
         await self._writing().run(lambda connection: insert_rows(connection, rows))
 
     async def remove_many(self, keys: Sequence[str]) -> None:
-        """Forget `keys`, as far as they are there.
+        """Remove `keys`, as far as they are stored.
 
         Raises:
             StoreError: the cache cannot be written.
@@ -304,7 +304,7 @@ class ResponseCache:
         )
 
     def used_by(self, run_id: str | None) -> "CacheOfRun":
-        """Return the cache as a run uses it; None for what asks on no run's behalf."""
+        """Return the cache as a run uses it; `run_id` is None for requests outside a run."""
         return CacheOfRun(self, run_id)
 
     async def stats(self) -> CacheStats:
@@ -328,7 +328,7 @@ class ResponseCache:
         )
 
     async def clear(self) -> int:
-        """Remove every answer and give the space back. Returns how many there were.
+        """Remove every answer and give the space back. Returns the number of answers removed.
 
         Raises:
             StoreError: the cache cannot be written.
@@ -338,9 +338,9 @@ class ResponseCache:
         )
 
     async def prune(self, *, older_than_s: float | None = None) -> int:
-        """Remove answers that are older than so many seconds, or else the expired ones, and give the space back.
+        """Remove answers older than this many seconds, or by default the expired ones, and give the space back.
 
-        Returns how many there were.
+        Returns the number of answers removed.
 
         Raises:
             StoreError: the cache cannot be written.
@@ -349,11 +349,11 @@ class ResponseCache:
         return await self._remove((_PRUNE, _PRUNE_BATCHED), (before,))
 
     async def remove_runs(self, run_ids: Iterable[str], *, shrinks: bool) -> int:
-        """Remove the answers that one of these runs bought and nobody else has used. Returns how many there were.
+        """Remove the answers that one of these runs paid for and no other has used. Returns the number removed.
 
         Args:
             run_ids: the runs.
-            shrinks: whether the space is given back to the disk, for which all others have to wait.
+            shrinks: whether the space is given back to the disk, for which all other processes have to wait.
 
         Raises:
             StoreError: the cache cannot be written.
@@ -372,12 +372,12 @@ class ResponseCache:
         return removed
 
     def close(self) -> None:
-        """Commit what was put and release the file. Safe to call twice."""
+        """Commit what was stored and release the file. Safe to call twice."""
         if self._claims is not None:
             self._claims.close()
         self._reader.close()
         if self._writer is not None:
-            # The last one to close a database in all processes takes its log into the file.
+            # The last process to close a database merges its log into the file.
             self._writer.close()
 
     def _expiry(self) -> float:
@@ -401,20 +401,20 @@ class ResponseCache:
 
 
 class CacheOfRun:
-    """The cache as one run uses it: it says which answers the run bought, and which it has from others."""
+    """The cache as one run uses it: it records which answers the run paid for, and which it has from others."""
 
     def __init__(self, cache: ResponseCache, run_id: str | None) -> None:
         self._cache = cache
         self._run_id = run_id
 
     async def get_many(self, keys: Sequence[str], *, since: float | None = None) -> dict[str, StoredChoice]:
-        """Return what `ResponseCache.get_many` does; from here on, those that another run bought have several users.
+        """Return the same as `ResponseCache.get_many`; answers that another run paid for are marked as shared.
 
         Raises:
             StoreError: the cache cannot be read.
         """
         cache = self._cache
-        if cache.is_read_only:  # it may be older than the column that says who bought an answer
+        if cache.is_read_only:  # it may be older than the column that says which run paid for an answer
             return await cache.get_many(keys, since=since)
         found: dict[str, StoredChoice] = {}
         foreign: list[tuple[bytes]] = []
@@ -425,16 +425,16 @@ class CacheOfRun:
                 if only_run is not None and only_run != self._run_id:
                     foreign.append((bytes.fromhex(key),))
         if foreign:
-            # Nobody waits for the mark: a cache that can be read goes on answering when it cannot be written.
+            # The mark is not waited for: a cache that can be read keeps answering even if it cannot be written.
             cache._writing().submit(lambda connection: connection.executemany(_MARK_SHARED, foreign))
         return found
 
     async def put_many(self, choices: Mapping[str, StoredChoice]) -> None:
-        """Keep `choices` as bought by this run; see `ResponseCache.put_many`."""
+        """Store `choices` as paid for by this run; see `ResponseCache.put_many`."""
         await self._cache.put_many(choices, run_id=self._run_id)
 
     async def remove_many(self, keys: Sequence[str]) -> None:
-        """Forget `keys`; see `ResponseCache.remove_many`."""
+        """Remove `keys`; see `ResponseCache.remove_many`."""
         await self._cache.remove_many(keys)
 
 
@@ -487,7 +487,7 @@ def _encode(stored: StoredChoice) -> str | bytes:
 
 
 def _decoded(answer: object) -> StoredChoice | None:
-    """Return an answer as it was kept; None for what geval never wrote: it counts as not there."""
+    """Return an answer as it was stored; None for anything that geval never wrote, which counts as missing."""
     try:
         return _decode(answer) if isinstance(answer, str | bytes) else None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error):

@@ -1,9 +1,9 @@
-"""Open SQLite files that several processes share: WAL, migrations, one writer, repair of damage, errors in words.
+"""SQLite files that several processes share: WAL, migrations, one writer, repair of damage, errors in plain words.
 
-Durability: WAL with synchronous=NORMAL. What is committed survives any end of the process, kill -9 included; a power
-cut or a crash of the operating system may take the last commits, never the file's integrity. The schema of each
-database is numbered steps; one that was released never changes. A thread owns the connection that writes: it gathers
-the work handed to it for a moment and commits it together.
+Durability: WAL with synchronous=NORMAL. Committed data survives any end of the process, including kill -9; a power
+cut or a crash of the operating system may take the last commits, but never the file's integrity. The schema of each
+database is a list of numbered steps; a released step never changes. A thread owns the connection that writes: it
+gathers work for a moment and commits it together.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ class Schema(Struct, frozen=True):
     """One kind of database.
 
     Attributes:
-        name: what it holds, in words for messages.
-        application_id: the number in the file's header by which our file is told from any other SQLite file.
-        migrations: SQL statements step by step; the first brings an empty file to version 1.
+        name: its name in messages.
+        application_id: the number in the file's header that tells our file from any other SQLite file.
+        migrations: SQL statements step by step; the first step brings an empty file to version 1.
     """
 
     name: str
@@ -54,7 +54,7 @@ RUNS = Schema(
     application_id=0x47455652,  # "GEVR"
     migrations=(
         (
-            # `sequence` orders runs by when they began even if the clock was set back in between.
+            # `sequence` orders runs by their beginning even if the clock was set back in between.
             """
             CREATE TABLE runs (
                 sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -67,7 +67,7 @@ RUNS = Schema(
                 summary TEXT
             )
             """,
-            # `verdicts` are those of its metrics, which views count and choose by without reading the results.
+            # `verdicts` are those of its metrics, which views count and filter by without reading the results.
             """
             CREATE TABLE results (
                 run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
@@ -81,7 +81,7 @@ RUNS = Schema(
                 UNIQUE (run_id, test_index, repeat_index, column_index)
             )
             """,
-            # What only resuming and judging again need.
+            # Needed only for resuming and for judging again.
             """
             CREATE TABLE origins (
                 run_id TEXT PRIMARY KEY REFERENCES runs (id) ON DELETE CASCADE,
@@ -91,7 +91,7 @@ RUNS = Schema(
                 spent TEXT
             )
             """,
-            # No reference to the run: what people said is their work, and stays when the run is removed.
+            # No reference to the run: labels are people's work, and stay when the run is removed.
             """
             CREATE TABLE labels (
                 run_id TEXT NOT NULL,
@@ -103,7 +103,7 @@ RUNS = Schema(
                 PRIMARY KEY (run_id, case_id, metric, annotator)
             )
             """,
-            # What a test brings beside its variables, once for all of its results: it may be a long document.
+            # What a test has besides its variables, once for all of its results: it may be a long document.
             """
             CREATE TABLE tests (
                 run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
@@ -114,7 +114,7 @@ RUNS = Schema(
             """,
         ),
         (
-            # Calls of tools, each stored before it is made; `answer` is NULL until it is known what came of it.
+            # Calls of tools, each stored before it is made; `answer` is NULL until its outcome is known.
             """
             CREATE TABLE tool_calls (
                 run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
@@ -135,8 +135,8 @@ CACHE = Schema(
     application_id=0x47455643,  # "GEVC"
     migrations=(
         (
-            # `answer` is JSON text, or the same deflated, as a blob, when it is long. `only_run` is the run that paid
-            # for it while no other has used it; NULL: several have, or no run did.
+            # `answer` is JSON text or, if long, the same deflated as a blob. `only_run` is the run that paid
+            # for it while no other run has used it; NULL: several have, or no run paid for it.
             """
             CREATE TABLE choices (
                 key BLOB PRIMARY KEY NOT NULL,
@@ -146,7 +146,7 @@ CACHE = Schema(
             )
             """,
             "CREATE INDEX choices_by_age ON choices (created_at)",
-            # Batches of requests at a provider. They belong to the answers: several runs may wait for one.
+            # Batches of requests at a provider. They are stored with the answers: several runs may wait for one.
             """
             CREATE TABLE batches (
                 id TEXT PRIMARY KEY NOT NULL,
@@ -166,8 +166,8 @@ CACHE = Schema(
                 ended_at REAL
             )
             """,
-            # `body` is what is asked, `size` bytes, until it is answered; `reply` is the answer, until a run has read
-            # it. Both are JSON text, or the same deflated, as a blob. Without a batch it waits for the next one.
+            # `body` is the request, `size` bytes, until it is answered; `reply` is the answer, until a run has read it.
+            # Both are JSON text, or the same deflated, as a blob. Without a batch, a request waits for the next one.
             """
             CREATE TABLE batch_requests (
                 key BLOB PRIMARY KEY NOT NULL,
@@ -188,7 +188,11 @@ CACHE = Schema(
 
 
 def applied_migrations(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
-    """Return the number of migrations that the file has seen; raise if it is no database of this schema."""
+    """Return how many migrations the file has seen.
+
+    Raises:
+        StoreError: it is not a database of this schema, or it was written by a version of geval that is too old or new.
+    """
     if not table_names(connection):
         return 0
     if connection.execute("PRAGMA application_id").fetchone()[0] != schema.application_id:
@@ -236,10 +240,10 @@ def apply_migration(connection: sqlite3.Connection, schema: Schema, number: int)
 BUSY_TIMEOUT_S = 15.0
 
 ROOM_BYTES = 256 * 1024
-"""So much must fit into a file and its log before a run begins that costs money: the results of some dozen cases."""
+"""This much must fit into a file and its log before a run begins that costs money: the results of some dozen cases."""
 
 SHRUNK_MAX_BYTES = 512 * 1024 * 1024
-"""A larger file takes longer to shrink than a run that begins meanwhile waits."""
+"""A larger file takes longer to shrink than a run that starts meanwhile would wait."""
 
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -276,7 +280,7 @@ _ADVICE = {
 class OpenMode(StrEnum):
     """A way to open a file; the value is the query of its SQLite URI.
 
-    `FROZEN`: nobody writes, so nothing is locked. `MEMORY`: there is no file, and its name finds it in this process.
+    `FROZEN`: no process writes, so nothing is locked. `MEMORY`: there is no file; in this process, its name finds it.
     """
 
     WRITE = ""
@@ -286,7 +290,7 @@ class OpenMode(StrEnum):
 
 
 class Database(Struct, frozen=True):
-    """A file whose schema is up to date, unless it is only read. `warnings` tell of repairs."""
+    """A database file with an up-to-date schema, unless it is only read. `warnings` report repairs."""
 
     path: Path
     schema: Schema
@@ -299,7 +303,7 @@ class Database(Struct, frozen=True):
         return self.access in {OpenMode.READ, OpenMode.FROZEN}
 
     def connect(self) -> sqlite3.Connection:
-        """Return a new connection in autocommit mode; it may be handed to another thread, but used by one at a time.
+        """Return a new connection in autocommit mode; any thread may use it, but only one at a time.
 
         Raises:
             StoreError: the file cannot be opened.
@@ -319,7 +323,7 @@ class Database(Struct, frozen=True):
         try:
             _use_wal(connection)
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA temp_store = MEMORY")  # an untrusted run may write nowhere else
+            connection.execute("PRAGMA temp_store = MEMORY")  # an untrusted run may not write elsewhere
             connection.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error:
             connection.close()
@@ -327,9 +331,9 @@ class Database(Struct, frozen=True):
         return connection
 
     def make_room(self) -> None:
-        """Write `ROOM_BYTES` for good and free them again, so that what is stored next has its room.
+        """Write `ROOM_BYTES` to the disk and free them again, so that the next results have room in the file.
 
-        A small write says nothing: on a full disk it may find a place within the file, and the next one none.
+        A small write proves nothing: on a full disk, it may find space within the file, and the next one none.
 
         Raises:
             StoreError: there is no room, or the file cannot be written.
@@ -347,16 +351,16 @@ class Database(Struct, frozen=True):
 
     @staticmethod
     def is_to_blame(error: Exception) -> bool:
-        """Return whether `error` comes from the file or the disk, not from what was asked of it."""
+        """Return whether `error` comes from the file or the disk, rather than from the work."""
         return _primary_code(error) in _ADVICE
 
     def error(self, error: Exception) -> StoreError:
-        """Return the StoreError that tells the user of this file about `error`."""
+        """Return the StoreError that explains `error` to the user of this file."""
         return store_error(error, path=self.path, name=self.schema.name)
 
 
 def open_database(path: Path, schema: Schema) -> Database:
-    """Make `path` ready: created if missing, migrated if old, moved aside (never deleted) if damaged.
+    """Prepare `path`: create it if missing, migrate it if old, move it aside (never delete it) if damaged.
 
     Raises:
         StoreError: it cannot be read or written, belongs to another program, or comes from a newer geval.
@@ -387,10 +391,10 @@ def memory_database(schema: Schema) -> Iterator[Database]:
 
 @contextlib.contextmanager
 def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) -> Iterator[Database]:
-    """Open the database at `path` for reading, until the end of the block, also on a read-only disk.
+    """Open the database at `path` for reading, until the end of the block, even on a read-only disk.
 
-    What a killed process left in the log beside the file is read too. With `is_frozen` nobody else writes to it, and
-    nothing at all is made in its folder, unless there is such a log.
+    The log that a killed process left beside the file is read too. With `is_frozen`, no other process writes to it, and
+    nothing is created in its folder, unless there is such a log.
 
     Raises:
         StoreError: it cannot be read, belongs to another program, or comes from a newer geval.
@@ -403,7 +407,7 @@ def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) ->
             if (is_frozen and not has_log) or not _is_readable(database):
                 database = Database(path, schema, access=OpenMode.FROZEN)
                 if has_log:
-                    # Copy the database and its log to a temporary folder: to read a log, SQLite needs to make
+                    # Copy the database and its log to a temporary folder: to read a log, SQLite needs to create
                     # files beside it.
                     folder = stack.enter_context(temporary_folder())
                     for source in (path, log):
@@ -423,9 +427,9 @@ def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) ->
 
 
 def _is_readable(database: Database) -> bool:
-    """Return whether the database can be read beside processes that write to it.
+    """Return whether the database can be read while other processes write to it.
 
-    SQLite needs to make files beside it for that, which a read-only folder does not allow.
+    For that, SQLite needs to create files beside it, which a read-only folder does not allow.
     """
     try:
         with contextlib.closing(database.connect_plainly()) as connection:
@@ -438,12 +442,12 @@ def _is_readable(database: Database) -> bool:
 
 
 def is_unwritable(error: StoreError) -> bool:
-    """Return whether the file could perhaps be read, but not written."""
+    """Return whether the file cannot be written, but may be readable."""
     return error.__cause__ is not None and _primary_code(error.__cause__) in _UNWRITABLE
 
 
 def is_full(error: StoreError) -> bool:
-    """Return whether the disk has no room for the file, or the user may take no more of it."""
+    """Return whether the disk has no room for the file, or the user's quota is used up."""
     cause = error.__cause__
     if isinstance(cause, OSError):
         return cause.errno in _FULL_DISK
@@ -451,7 +455,7 @@ def is_full(error: StoreError) -> bool:
 
 
 def store_error(error: Exception, *, path: Path, name: str) -> StoreError:
-    """Return a StoreError that says in words what went wrong with the database at `path`, and what to do."""
+    """Return a StoreError that says in plain words what is wrong with the database at `path`, and what to do."""
     what, hint = _ADVICE.get(_primary_code(error), (str(error), "choose another folder with --home"))
     return StoreError(f"the {name} {path} cannot be used: {what}", path=str(path), hint=hint)
 
@@ -459,7 +463,7 @@ def store_error(error: Exception, *, path: Path, name: str) -> StoreError:
 def _connect_in_memory(path: Path) -> sqlite3.Connection:
     connection = _open(path, OpenMode.MEMORY)
     connection.execute("PRAGMA foreign_keys = ON")
-    # Connections that share one memory lock whole tables against one another, and do not wait for them.
+    # Connections that share a database in memory lock whole tables against each other, and do not wait for them.
     connection.execute("PRAGMA read_uncommitted = ON")
     return connection
 
@@ -470,7 +474,7 @@ def _open(path: Path, access: OpenMode = OpenMode.WRITE) -> sqlite3.Connection:
         address, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=bool(access)
     )
     try:
-        # Have SQLite trust nothing that stands in the file itself: someone else may have written it.
+        # Make SQLite trust nothing in the file itself: someone else may have written it.
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         if sys.version_info >= (3, 12):
@@ -482,7 +486,7 @@ def _open(path: Path, access: OpenMode = OpenMode.WRITE) -> sqlite3.Connection:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL, and wait for other processes that are switching too, which SQLite itself does not."""
+    """Switch to WAL, and wait for other processes that are switching too, which SQLite itself does not do."""
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
@@ -496,16 +500,16 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def _prepare(path: Path, schema: Schema) -> None:
-    make_private_file(path)  # what SQLite makes beside it gets its mode
+    make_private_file(path)  # files that SQLite creates beside it get its mode
     for ending in _COMPANIONS:
         close_to_others(Path(f"{path}{ending}"))
     with contextlib.closing(_open(path)) as connection:
-        # Before anything is changed, WAL included: the file may not be ours.
+        # Check before anything is changed, WAL included: the file may not be ours.
         if applied_migrations(connection, path, schema) == len(schema.migrations):
             return
         _use_wal(connection)
         with transaction(connection):
-            # Asked again under the write lock: another process may have migrated since.
+            # Check again under the write lock: another process may have migrated it.
             for number in range(applied_migrations(connection, path, schema), len(schema.migrations)):
                 apply_migration(connection, schema, number + 1)
 
@@ -525,7 +529,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _replace_damaged(path: Path, schema: Schema) -> tuple[str, ...]:
-    """Move the damaged file aside and make a new one; of several processes that find the damage, one does."""
+    """Move the damaged file aside and create a new one; if several processes find the damage, one of them does."""
     make_private_file(Path(f"{path}.repair"))
     lock = _open(Path(f"{path}.repair"))
     with contextlib.closing(lock):
@@ -561,12 +565,12 @@ def _move_aside(path: Path) -> Path:
 
 
 def _primary_code(error: BaseException) -> int:
-    """Return SQLite's result code without its extended part; 0 for errors that do not come from SQLite."""
+    """Return SQLite's result code without its extended part; 0 for errors that are not from SQLite."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def shrink(connection: sqlite3.Connection) -> None:
-    """Give free pages back to the disk; if another process is busy with it or it is full, they are used again later."""
+    """Give free pages back to the disk; if another process is busy with it or it is full, they are reused later."""
     with contextlib.suppress(sqlite3.OperationalError):
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -576,9 +580,9 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 GATHER_S = 0.004
-"""How long a batch is gathered: long enough that many waiters share a commit, short beside any model call."""
+"""How long a batch is gathered: long enough for many callers to share a commit, short beside any model call."""
 
-# What running prepared SQL can raise: SQLite's own errors, a number too large, text that is not Unicode.
+# What prepared SQL can raise: SQLite's own errors, a number too large, text that is not Unicode.
 _FAILURES = (sqlite3.Error, ValueError, ArithmeticError)
 
 
@@ -599,11 +603,11 @@ class _Job(Struct):
 
 
 class DatabaseThread:
-    """A thread that does work on a connection of its own, in the order given, off the event loop.
+    """A thread that runs jobs on a connection of its own, in the order given, off the event loop.
 
-    With `writes`, work is gathered for `gather_s` seconds into one transaction, and everybody who waits is
-    released by its commit. A job that fails takes no other with it: the batch is rolled back and done again
-    one by one. Who waits gets a StoreError for what the database refuses, and any other error as it was raised.
+    With `writes`, jobs are gathered for `gather_s` seconds into one transaction, and its commit releases all callers. A
+    job that fails does not fail the others: the batch is rolled back and its jobs are run one by one. The caller gets a
+    StoreError for errors of the database, and any other error as it was raised.
     """
 
     def __init__(self, database: Database, *, writes: bool = True, gather_s: float = GATHER_S) -> None:
@@ -626,7 +630,7 @@ class DatabaseThread:
         return waiter
 
     async def run(self, work: Work[T]) -> T:
-        """Return the result of `work`, once it is committed. If the caller is cancelled, it is done all the same.
+        """Return the result of `work`, once it is committed. It is done even if the caller is cancelled.
 
         Raises:
             StoreError: the database could not be read or written.
@@ -637,7 +641,7 @@ class DatabaseThread:
         return await waiter
 
     def close(self) -> None:
-        """Finish what was handed over, then release the file. Safe to call twice."""
+        """Finish all queued work, then release the file. Safe to call twice."""
         if not self._is_closed:
             self._is_closed = True
             self._bell.put(False)
@@ -648,14 +652,14 @@ class DatabaseThread:
             path = str(self._database.path)
             raise StoreError(f"the {self._database.schema.name} {path} is already closed", path=path)
         self._jobs.append(job)
-        # What another loop gathers is not waited for: that loop may have ended before its time is up.
+        # A batch that another event loop gathers is not waited for: that loop may end before its time is up.
         if self._is_awake and (self._gathering is None or self._gathering is job.loop):
             return
         self._is_awake = True
         if job.loop is None or self._gather_s == 0:
             self._bell.put(True)
         else:
-            # Waking a thread costs as much as a small job, so it sleeps while the loop that waits gathers.
+            # Waking a thread costs as much as a small job, so it sleeps while the caller's event loop gathers.
             self._gathering = job.loop
             job.loop.call_later(self._gather_s, self._bell.put, False)
 
@@ -666,7 +670,7 @@ class DatabaseThread:
             if is_to_gather and self._gather_s > 0 and not self._is_closed:
                 time.sleep(self._gather_s)
             is_last = self._is_closed
-            # Before the jobs are taken: whoever adds one from here on rings again.
+            # Reset before the jobs are taken: a job that is added from here on rings again.
             self._gathering, self._is_awake = None, False
             batch = [self._jobs.popleft() for _ in range(len(self._jobs))]
             self._run_batch(batch)
@@ -678,7 +682,7 @@ class DatabaseThread:
                 else:
                     by_loop.setdefault(job.loop, []).append(job)
             for loop, jobs in by_loop.items():
-                # A loop that was closed meanwhile: nobody waits there any more.
+                # If the event loop was closed meanwhile, there are no callers left.
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(_settle, jobs)
         self._connection.close()
@@ -692,9 +696,9 @@ class DatabaseThread:
             with transaction(self._connection):
                 for job in batch:
                     job.result = job.work(self._connection)
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for each of these jobs
+        except Exception as error:  # noqa: BLE001 - whatever it is, a caller waits for each of these jobs
             for job in batch:
-                # With a locked or full disk each would fail alike, each after its own wait.
+                # If the disk is locked or full, each would fail alike, after a wait of its own.
                 if self._database.is_to_blame(error):
                     self._fail(job, error)
                 else:
@@ -704,7 +708,7 @@ class DatabaseThread:
         try:
             with transaction(self._connection) if self._writes else contextlib.nullcontext():
                 job.result = job.work(self._connection)
-        except Exception as error:  # noqa: BLE001 - a thread that dies would leave all others waiting for ever
+        except Exception as error:  # noqa: BLE001 - if the thread died, all callers would wait for ever
             self._fail(job, error)
 
     def _fail(self, job: _Job, error: Exception) -> None:

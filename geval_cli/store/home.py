@@ -1,7 +1,7 @@
-"""The folders of geval's state: the home folder, found and made, and temporary ones that their processes hold.
+"""The folders of geval's state: the home folder, found and created, and temporary ones that their processes hold.
 
-Whoever uses a temporary folder locks a file in it, which the system unlocks when that process ends, kill -9 included;
-what a killed one left is removed by the next that needs one.
+A process that uses a temporary folder locks a file in it, which the system unlocks when the process ends, even by
+kill -9; what a killed process left is removed by the next one that needs a temporary folder.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def try_lock(file: BinaryIO) -> bool:
-        """Return whether this open file now holds the lock."""
+        """Try to lock an open file; return whether it worked."""
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -30,7 +30,7 @@ if sys.platform == "win32":
         return True
 
     def try_lock_byte(descriptor: int, place: int) -> bool:
-        """Return whether this process now holds the lock of one byte, which need not be in the file."""
+        """Try to lock one byte for this process, which need not be in the file; return whether it worked."""
         os.lseek(descriptor, place, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
@@ -39,7 +39,7 @@ if sys.platform == "win32":
         return True
 
     def share_byte(descriptor: int, place: int) -> None:
-        """Nothing: there are no shared locks here."""
+        """Do nothing: there are no shared locks here."""
 
     def unlock_byte(descriptor: int, place: int) -> None:
         """Unlock a byte."""
@@ -49,7 +49,7 @@ else:
     import fcntl
 
     def try_lock(file: BinaryIO) -> bool:
-        """Return whether this open file now holds the lock. Raises OSError where the file system knows no locks."""
+        """Try to lock an open file; return whether it worked. Raises OSError if the file system has no locks."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -57,10 +57,10 @@ else:
         return True
 
     def try_lock_byte(descriptor: int, place: int) -> bool:
-        """Return whether this process now holds the lock of one byte, which need not be in the file.
+        """Try to lock one byte for this process, which need not be in the file; return whether it worked.
 
         Raises:
-            OSError: the file system knows no locks.
+            OSError: the file system has no locks.
         """
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
@@ -69,10 +69,10 @@ else:
         return True
 
     def share_byte(descriptor: int, place: int) -> None:
-        """Hold the lock of a byte together with other processes that share it, waiting for one that has it alone.
+        """Share the lock of a byte with other processes; waits for a process that holds it exclusively.
 
         Raises:
-            OSError: the file system knows no locks.
+            OSError: the file system has no locks.
         """
         fcntl.lockf(descriptor, fcntl.LOCK_SH, 1, place)
 
@@ -88,7 +88,7 @@ _LOCKS: dict[Path, BinaryIO] = {}
 
 
 def make_temporary_folder(prefix: str = "geval-") -> Path:
-    """Return a new temporary folder that this process holds; those that no process holds any more are removed."""
+    """Return a new temporary folder that this process holds; first, folders that no process holds are removed."""
     remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     hold_folder(folder)
@@ -97,7 +97,7 @@ def make_temporary_folder(prefix: str = "geval-") -> Path:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make a temporary folder as `make_temporary_folder` does, and remove it at the end of the block."""
+    """Make a temporary folder like `make_temporary_folder`, and remove it at the end of the block."""
     folder = make_temporary_folder()
     try:
         yield folder
@@ -106,27 +106,27 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def hold_folder(folder: Path) -> None:
-    """Keep a folder from being removed as long as this process lives; several processes may hold one."""
+    """Keep a folder from being removed while this process lives; several processes may hold the same folder."""
     if folder in _LOCKS:
         return
     unlocked = folder / f".{os.getpid()}"
-    # Without a mark it is nobody's to remove.
+    # If this fails, the folder has no mark, and no process will remove it.
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         file = stack.enter_context(unlocked.open("ab"))
         try_lock(file)
-        unlocked.replace(folder / f"{_HELD}{os.getpid()}")  # nobody sees it before it is locked
+        unlocked.replace(folder / f"{_HELD}{os.getpid()}")  # the mark is visible only once it is locked
         _LOCKS[folder] = file
         stack.pop_all()
 
 
 def remove_abandoned() -> None:
-    """Remove the temporary folders of this user that processes held which have all ended."""
+    """Remove this user's temporary folders whose processes have all ended."""
     for folder in abandoned_folders():
         remove_folder(folder)
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder, as far as it can be; what holds it comes last, so that the next process tries again."""
+    """Remove a folder, as far as possible; its marks are removed last, so that the next process tries again."""
     with contextlib.suppress(OSError):
         if file := _LOCKS.pop(folder, None):
             file.close()
@@ -141,17 +141,17 @@ def remove_folder(folder: Path) -> None:
 
 
 def abandoned_folders(*kinds: str) -> Iterator[Path]:
-    """Yield the temporary folders of this user that no process holds any more, of `kinds` or all of geval's."""
+    """Yield this user's temporary folders that no process holds, of the given `kinds` or all of geval's."""
     for kind in kinds or _KINDS:
         for folder in Path(tempfile.gettempdir()).glob(kind):
-            with contextlib.suppress(OSError):  # someone else's, or removed meanwhile
+            with contextlib.suppress(OSError):  # another user's, or removed meanwhile
                 marks = list(folder.glob(f"{_HELD}*")) if _is_own(folder) else []
                 if marks and all(map(_is_unlocked, marks)):
                     yield folder
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether geval may have made a folder: a clone at /tmp/geval-pull-7 could hold marks, too."""
+    """Return whether geval may have made a folder: a clone at /tmp/geval-pull-7 could contain marks, too."""
     status = folder.lstat()
     is_mine = not hasattr(os, "getuid") or (
         status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == _MADE_WITH
@@ -173,10 +173,10 @@ _IGNORED = "*\n"
 
 
 def current_folder() -> Path:
-    """Return the folder that the process works in.
+    """Return the current working folder.
 
     Raises:
-        UsageError: it was removed, or may not be entered any more.
+        UsageError: it was removed, or may not be entered.
     """
     try:
         return Path.cwd()
@@ -190,8 +190,8 @@ def current_folder() -> Path:
 def home_folder(explicit: Path | None, *, env: Mapping[str, str], cwd: Path) -> Path:
     """Return the home folder: `explicit` (`--home`), else GEVAL_HOME, else the nearest `.geval`. Nothing is created.
 
-    The nearest `.geval` is looked for in `cwd` and upwards, as far as the folder that has `.git`; outside a repository
-    only in `cwd`. Without any, it is the one that `cwd` would have.
+    The nearest `.geval` is searched for in `cwd` and upwards, up to the folder that has `.git`; outside a repository
+    only in `cwd`. If there is none, it is the one that `cwd` would have.
     """
     named = named_home(explicit, env)
     if named is not None:
@@ -205,29 +205,29 @@ def home_folder(explicit: Path | None, *, env: Mapping[str, str], cwd: Path) -> 
 
 
 def named_home(explicit: Path | None, env: Mapping[str, str]) -> Path | None:
-    """Return the home folder that the user named, by `--home` or by GEVAL_HOME; None without one."""
+    """Return the home folder that the user named, by `--home` or by GEVAL_HOME; None if there is none."""
     return explicit or (Path(env[HOME_VARIABLE]) if env.get(HOME_VARIABLE) else None)
 
 
 def repository_of(folder: Path) -> Path | None:
     """Return the nearest of `folder` and the folders above it that has `.git`, a folder or a file; None without one."""
-    # Unlike `Path.exists`, this finds links that lead nowhere, and may be asked of folders that may not be entered.
+    # Unlike `Path.exists`, this finds broken links, and works in folders that may not be entered.
     return next((place for place in (folder, *folder.parents) if os.path.lexists(place / ".git")), None)
 
 
 def checkout_of(folder: Path) -> Path:
-    """Return the outermost repository around `folder`, the folder itself without one.
+    """Return the outermost repository around `folder`, or the folder itself if there is none.
 
-    A submodule has a `.git` of its own, and whoever wrote it may have written what is around it.
+    A submodule has a `.git` of its own, and its author may also have written what is around it.
     """
     return next((place for place in reversed(folder.parents) if os.path.lexists(place / ".git")), folder)
 
 
 def _is_own_folder(home: Path) -> bool:
-    """Return whether `home` is a folder of this user's.
+    """Return whether `home` is a folder that belongs to this user.
 
-    State above the current folder is used only then: in a folder that everybody may write to, someone else's `.geval`
-    would collect prompts and answers. A link counts as its owner's, too.
+    Only such state is used from above the current folder: in a folder that everyone may write to, another user's
+    `.geval` would collect prompts and answers. If it is a link, the link must belong to the user as well.
     """
     try:
         followed, link = home.stat(), home.lstat()
@@ -238,7 +238,7 @@ def _is_own_folder(home: Path) -> bool:
 
 
 def make_shared_folder(folder: Path) -> None:
-    """Create `folder` if it is not there, to be committed if its owner likes.
+    """Create `folder` if it is missing, without a .gitignore, so that its owner may commit it.
 
     Raises:
         StoreError: it cannot be created, or something else has its name.
@@ -254,10 +254,10 @@ def make_shared_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create `folder` if it is not there, with a .gitignore so that no state is committed by accident.
+    """Create `folder` if it is missing, with a .gitignore so that no state is committed by accident.
 
-    Only its owner may look into it: prompts and answers are private. A folder that was there before is left as it is,
-    unless it has that file: a cache that a team commits has no .gitignore on purpose.
+    Only its owner may look into it: prompts and answers are private. An existing folder is left unchanged, unless it
+    has that file: a cache that a team commits has no .gitignore on purpose.
 
     Raises:
         StoreError: it cannot be created, or something else has its name.
@@ -273,7 +273,7 @@ def make_folder(folder: Path) -> None:
         try:
             path.write_text(_IGNORED, encoding="utf-8")
         except OSError:
-            # On a full disk; a folder that stays without it would be taken for one that was there before
+            # The disk is full; without this file, the folder would later be taken for one that already existed
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
                 folder.rmdir()
@@ -287,9 +287,9 @@ def make_folder(folder: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """Create `path` empty for its owner alone; take from others what they may do with one that is there.
+    """Create `path` as an empty file for its owner alone; if it exists, take away the permissions of others.
 
-    What stands in the way is told by whoever opens it then.
+    Errors are left to the code that opens the file next.
     """
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_FILE))
@@ -300,9 +300,9 @@ def make_private_file(path: Path) -> None:
 
 
 def close_to_others(path: Path) -> None:
-    """Take from everybody but the owner what they may do with a file or folder of the user's own, where possible.
+    """Take all permissions on the user's own file or folder away from others, where possible.
 
-    In a folder with the setgid bit it is left as it is: that is how people share one with a group.
+    In a folder with the setgid bit, it is left unchanged: that is how people share one with a group.
     """
     if not hasattr(os, "geteuid"):
         return

@@ -1,11 +1,11 @@
-"""Locks between processes that share a home folder: of runs under way, and of the answers that one of them asks for.
+"""Locks between processes that share a home folder: of runs in progress, and of answers that one of them requests.
 
 A run locks a file of its own, which the system unlocks when the process dies.
 
-A claim on an answer is a locked byte of an empty file beside the cache: of all processes that share it, one at a time
-asks. The system unlocks it when its process ends, kill -9 included, so that no claim is ever left over; and it takes
-two system calls, no write and no wait. The last process that uses the file removes it: each user shares the lock of one
-more byte, and only the last can have that for itself.
+A claim on an answer is a locked byte of an empty file beside the cache: of all processes that share it, only one at a
+time requests the answer. The system unlocks the byte when its process ends, even by kill -9, so no claim is ever left
+over; and a claim takes two system calls, without a write or a wait. The last process that uses the file removes it:
+each user shares the lock of one more byte, and only the last one can lock that byte exclusively.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from geval_cli.store.home import share_byte, try_lock, try_lock_byte, unlock_byt
 
 CLAIMS_FILE = "cache.claims"
 
-_PLACE_DIGITS = 15  # of a key: below 2**60, as the offset of a byte has to be
+_PLACE_DIGITS = 15  # digits of a key: below 2**60, as the offset of a byte has to be
 _USERS_PLACE = 1 << 60
 _OWNER_FILE = 0o600
 
 
 class _OpenFile(Struct):
-    """The file as this process has it open, once: the system drops all its locks when any descriptor is closed."""
+    """The file as this process has it open, once: closing any descriptor of it makes the system drop all its locks."""
 
     descriptor: int
     users: int = 0
@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 class Claims:
     """The claims of a cache's users, in this process and in others.
 
-    Where the file cannot be made or the file system knows no locks, every claim is granted.
+    If the file cannot be created or the file system has no locks, every claim is granted.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +60,7 @@ class Claims:
             self._file.users += 1
 
     def take(self, key: str) -> bool:
-        """Claim the answer of `key` until `give_back`; False when someone else has claimed it."""
+        """Claim the answer of `key` until `give_back`; False if it is already claimed."""
         if self._file is None:
             return True
         place = int(key[:_PLACE_DIGITS], 16)
@@ -86,7 +86,7 @@ class Claims:
                 unlock_byte(self._file.descriptor, place)
 
     def close(self) -> None:
-        """Close the file when nobody in this process uses it any more. Safe to call twice."""
+        """Close the file if this process has no other users of it. Safe to call twice."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -101,7 +101,7 @@ class Claims:
 
 
 def _opened(path: Path) -> int:
-    """Return a descriptor of the file, as one of its users."""
+    """Return a descriptor of the file, registered as one of its users."""
     while True:
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), _OWNER_FILE)
@@ -115,19 +115,19 @@ def _opened(path: Path) -> int:
                 return descriptor
         except FileNotFoundError:
             pass
-        os.close(descriptor)  # its last user has removed it meanwhile
+        os.close(descriptor)  # the file's last user has removed it meanwhile
 
 
 LOCKS_FOLDER = "running"
 
-_ATTEMPTS = 50  # whoever asks whether a run is going on holds its lock for a moment
+_ATTEMPTS = 50  # a process that checks whether a run is in progress holds its lock for a moment
 _PAUSE_S = 0.01
 
 
 class RunLocks:
-    """The locks of the runs in one home folder. A lock is never waited for: its holder works for hours.
+    """The locks of the runs in one home folder. They are never waited for: a holder works for hours.
 
-    Without a folder no other process knows the runs, and nothing is made.
+    Without a folder, no other process knows the runs, and nothing is created.
     """
 
     def __init__(self, home: Path | None) -> None:
@@ -135,10 +135,10 @@ class RunLocks:
         self._held: dict[str, BinaryIO | None] = {}
 
     def acquire(self, run_id: str) -> bool:
-        """Lock a run until `release`; return False if anybody, this process included, has locked it already.
+        """Lock a run until `release`; return False if a process, this one included, has already locked it.
 
         Raises:
-            StoreError: the lock's file cannot be made.
+            StoreError: the lock's file cannot be created.
         """
         if run_id in self._held:
             return False
@@ -149,7 +149,7 @@ class RunLocks:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             for _ in range(_ATTEMPTS):
-                # Unbuffered: what a full disk does not take must not come up again when the file is closed.
+                # Unbuffered: what a full disk refuses must not be written again when the file is closed.
                 file = path.open("a+b", buffering=0)
                 if self._is_mine(file, path):
                     self._held[run_id] = file
@@ -175,7 +175,7 @@ class RunLocks:
         return run_id in self._held
 
     def is_going_on(self, run_id: str) -> bool:
-        """Return whether a process works on the run; if the file system cannot tell, True is the safe answer."""
+        """Return whether a process works on the run; if the file system cannot tell, True, to be safe."""
         if self._folder is None or run_id in self._held:
             return run_id in self._held
         try:
@@ -187,14 +187,14 @@ class RunLocks:
             return True
 
     def is_any_going_on(self) -> bool:
-        """Return whether a process works on any run; if the file system cannot tell, True is the safe answer."""
+        """Return whether a process works on any run; if the file system cannot tell, True, to be safe."""
         try:
             return bool(self._held) or any(map(self.is_going_on, self._names()))
         except OSError:
             return True
 
     def going_on(self) -> list[str]:
-        """Return the locked names, of runs and of whatever else processes share; none if the folder cannot be read."""
+        """Return the locked names, of runs and all else that processes share; our own if the folder is unreadable."""
         try:
             return [name for name in {*self._held, *self._names()} if self.is_going_on(name)]
         except OSError:
@@ -215,7 +215,7 @@ class RunLocks:
             return "another process"
 
     def release(self, run_id: str) -> None:
-        """Release the lock of a run, if it is held here."""
+        """Release the lock of a run, if this process holds it."""
         file = self._held.pop(run_id, None)
         if file is not None and self._folder is not None:
             with contextlib.suppress(OSError):
@@ -223,13 +223,13 @@ class RunLocks:
             file.close()
 
     def release_all(self) -> None:
-        """Release every lock that is held here."""
+        """Release every lock that this process holds."""
         for run_id in list(self._held):
             self.release(run_id)
 
     @staticmethod
     def _is_mine(file: BinaryIO, path: Path) -> bool:
-        """Lock `file`, and return whether others see that lock: its last holder may have removed the file."""
+        """Lock `file`, and return whether others see that lock: its previous holder may have removed the file."""
         if not try_lock(file):
             return False
         try:
@@ -239,7 +239,7 @@ class RunLocks:
 
 
 class SharedRuns:
-    """Runs that one process of a session makes and the others read: who has the lock of a name makes it.
+    """Runs that one process of a session makes and the others read: the holder of a name's lock makes its run.
 
     Args:
         home: the state folder.
@@ -252,7 +252,7 @@ class SharedRuns:
         self._locks = RunLocks(home)
 
     def acquire(self, name: str) -> bool:
-        """Lock a name, as `RunLocks.acquire` does."""
+        """Lock a name like `RunLocks.acquire`."""
         return self._locks.acquire(f"{self._session}-{name}")
 
     def release(self, name: str) -> None:
@@ -260,7 +260,7 @@ class SharedRuns:
         self._locks.release(f"{self._session}-{name}")
 
     def find(self, name: str) -> str | None:
-        """Return the id of the run of a name; None when nobody has made it yet."""
+        """Return the id of the run of a name; None if it has not been made yet."""
         try:
             return self._note(name).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -270,10 +270,10 @@ class SharedRuns:
         """Tell the other processes the id of the run of a name."""
         unfinished = self._note(name).with_suffix(".new")
         unfinished.write_text(run_id, encoding="utf-8")
-        unfinished.replace(self._note(name))  # whoever waits sees all of it or nothing
+        unfinished.replace(self._note(name))  # a waiting process sees all of it or nothing
 
     def forget(self) -> None:
-        """Remove what the session left here."""
+        """Remove the files of the session."""
         for path in self._folder.glob(f"{self._session}-*"):
             with contextlib.suppress(OSError):
                 path.unlink()

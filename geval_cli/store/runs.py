@@ -1,8 +1,8 @@
 """The run store: every run with a snapshot of its config, and every case result, stored as soon as it is known.
 
-Results that a failing store does not take are not lost.
+If the store fails, results that it does not take are not lost.
 
-Labels of outputs, and calls of tools that may do something in the world, are stored with their runs.
+Labels of outputs, and calls of tools that may have effects in the world, are stored with their runs.
 """
 
 import asyncio
@@ -84,12 +84,12 @@ _DELETE = "DELETE FROM labels WHERE run_id = ?"
 
 
 class StoredLabel(Struct, frozen=True):
-    """One person's word about one metric of one output.
+    """One annotator's label of one metric of one output.
 
     Attributes:
-        case_id: of the result; `output_sha256` says which text was read.
-        annotator: who; "" for nobody in particular.
-        row: the label as a line of a file of labels has it.
+        case_id: the id of the result; `output_sha256` says which text was read.
+        annotator: the name of the annotator; "" if unknown.
+        row: the label as a line of a file of labels.
     """
 
     case_id: str
@@ -102,18 +102,18 @@ class StoredLabel(Struct, frozen=True):
 class RunLabels(Struct, frozen=True):
     """The labels of all runs of one home folder, in the database of the runs. Safe for several processes at once.
 
-    They outlive the run that they were made for: only `remove` takes them away.
+    They outlive the run that they were made for: only `remove` deletes them.
 
     Attributes:
-        database: of the runs.
-        explain: what an error means for the user of the database.
+        database: the database of the runs.
+        explain: returns the error for the user of the database.
     """
 
     database: Database
     explain: Callable[[Exception], StoreError]
 
     def put(self, run_id: str, labels: Iterable[StoredLabel]) -> None:
-        """Store labels, all or none, in the place of those by the same people. Returns when they are committed.
+        """Store labels, all or none, replacing those by the same annotators. Returns when they are committed.
 
         Raises:
             StoreError: they cannot be written.
@@ -130,7 +130,7 @@ class RunLabels(Struct, frozen=True):
         return [_label(row) for row in self._select(_SELECT_LABELS, run_id)]
 
     def find(self, run_id: str, case_id: str, metric: str, annotator: str) -> StoredLabel | None:
-        """Return one person's label of one metric of one output; None when there is none."""
+        """Return one annotator's label of one metric of one output; None if there is none."""
         found = self._select(_SELECT_ONE, run_id, case_id, metric, annotator)
         return _label(found[0]) if found else None
 
@@ -139,7 +139,7 @@ class RunLabels(Struct, frozen=True):
         return sum(row[0] for row in self._select(_COUNT, run_id))
 
     def runs(self, beginning: str) -> list[str]:
-        """Return the ids of runs that have labels and begin so, also of runs that were removed."""
+        """Return the ids with this beginning of the runs that have labels, including runs that were removed."""
         return [row[0] for row in self._select(_RUNS, beginning, beginning)]
 
     def remove(self, run_id: str) -> int:
@@ -181,7 +181,7 @@ _HAS_RESULT = "SELECT 1 FROM results WHERE run_id = ? AND case_id = ?"
 
 
 class StoredCall(Struct, frozen=True):
-    """A call that was begun. `answer` is None where none came; `is_told` is whether the case's error says so."""
+    """A call that was started. `answer` is None if none came; `is_told` is whether the case's error says so."""
 
     name: str
     arguments: JsonValue
@@ -197,7 +197,7 @@ class ToolCallLog:
         self._run_id = run_id
 
     async def of_case(self, case_id: str) -> list[StoredCall]:
-        """Return the calls of a case that were begun so far.
+        """Return the calls of a case that were started so far.
 
         Raises:
             StoreError: they cannot be read.
@@ -218,7 +218,7 @@ class ToolCallLog:
         return await self._writer.run(select)
 
     async def has_result(self, case_id: str) -> bool:
-        """Return whether the run has a result of a case, be it an error.
+        """Return whether the run has a result of a case, even an error.
 
         Raises:
             StoreError: that cannot be read.
@@ -229,7 +229,7 @@ class ToolCallLog:
         )
 
     async def begin(self, case_id: str, number: int, name: str, arguments: JsonValue) -> None:
-        """Store that a call is about to be made. It is committed when this returns.
+        """Store that a call is about to be made. This is committed when the method returns.
 
         Raises:
             StoreError: it cannot be stored, so the call must not be made.
@@ -238,7 +238,7 @@ class ToolCallLog:
         await self._writer.run(lambda connection: connection.execute(_INSERT, row) and None)
 
     async def finish(self, case_id: str, number: int, answer: Mapping[str, JsonValue] | None) -> None:
-        """Store what a call was answered; None where the case's error is about to say that no answer came.
+        """Store the answer to a call; None if the case's error is about to say that no answer came.
 
         Raises:
             StoreError: it cannot be stored.
@@ -254,7 +254,7 @@ _LATEST = compile_later(r"latest(?:~(\d{1,9}))?")
 _PREFIXED_MAX = 4
 _NEAREST, _IDS_COMPARED, _ID_MAX = 2, 1000, 100
 
-# What is no JSON, or not the JSON that this version writes.
+# Errors for text that is not JSON, or not the JSON that this version writes.
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 _INSERT_RUN = """
@@ -303,22 +303,22 @@ _SELECT_OF_CONFIG = """
 
 
 def config_file(path: Path) -> str:
-    """Return the name by which the runs of a config are found from every folder: its absolute path, without `..`."""
+    """Return the name under which a config's runs are found from every folder: its absolute path, without `..`."""
     return os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps `..`, and Path.resolve follows links
 
 
 def new_run_id() -> str:
-    """Return an id for a run that begins now: runs are sorted by it, and two that begin together differ."""
+    """Return an id for a run that begins now: runs sort by their ids, and two that begin together differ."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def time_now() -> str:
-    """Return the time as records of runs have it."""
+    """Return the current time as in records of runs."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def new_run(config_path: str, config: JsonValue, columns: tuple[Column, ...], **known: Any) -> RunRecord:
-    """Return the record of a run that begins now; `known` are further fields of it."""
+    """Return the record of a run that begins now; `known` are further fields of the record."""
     run = RunRecord(
         id=new_run_id(),
         status=RunStatus.RUNNING,
@@ -346,9 +346,9 @@ class RunOrigin(Struct, frozen=True):
 
     Attributes:
         config_file: the config's absolute path.
-        planned: the number of cases that the run is to have.
+        planned: the number of cases that the run will have.
         covered: the fingerprint: hashes of all that decides results, part by part.
-        spent: the usage of its calls as last noted, also of cases that have no result; None if never noted.
+        spent: the usage of its calls as last noted, including cases that have no result; None if never noted.
     """
 
     config_file: str
@@ -368,24 +368,24 @@ _DAMAGED_NAMED = 20
 def record_text(record: msgspec.Struct) -> str:
     """Return the JSON form of a record as compact text.
 
-    The same as encoding `to_json(record)`, without making its tree first: many times as fast.
+    The result is the same as for encoding `to_json(record)`, but many times as fast, as no tree is built first.
 
     Raises:
-        TypeError: there is something in it that has no JSON form.
+        TypeError: something in it has no JSON form.
     """
     return encode_json(record).decode()
 
 
 def read_case_result(text: str | bytes) -> CaseResult:
-    """Return the result that `record_text` wrote, in this geval or in another one.
+    """Return the result that `record_text` wrote, in this version of geval or in another one.
 
     Raises:
-        ValueError: it is no result that this version of geval can read.
+        ValueError: it is not a result that this version of geval can read.
     """
     try:
         return _CASE_DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeError):
-        return case_result_from_json(decode_json(text))  # which passes over what it does not know
+        return case_result_from_json(decode_json(text))  # which ignores what it does not know
 
 
 _CASE_DECODER = msgspec.json.Decoder(CaseResult)
@@ -395,7 +395,7 @@ def read_asked_test(text: str | bytes) -> AskedTest:
     """Return the test that `record_text` wrote.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a test.
     """
     try:
         return _TEST_DECODER.decode(text)
@@ -408,7 +408,7 @@ _SELECT_TEST = "SELECT test FROM tests WHERE run_id = ? AND test_index = ?"
 
 
 class ResultReader:
-    """Reads the stored results of one run, with their tests; the results of one test share it."""
+    """A reader of one run's stored results, with their tests; the results of one test share it."""
 
     def __init__(self, connection: sqlite3.Connection, run_id: str) -> None:
         self._connection = connection
@@ -416,7 +416,7 @@ class ResultReader:
         self._test: tuple[int, AskedTest | UnsetType] = (-1, UNSET)
 
     def read(self, text: str) -> CaseResult:
-        """Return the result that `text` holds."""
+        """Return the result in `text`, with its test."""
         result = read_case_result(text)
         if self._test[0] != result.test_index:
             found = self._connection.execute(_SELECT_TEST, (self._run_id, result.test_index)).fetchone()
@@ -427,7 +427,7 @@ class ResultReader:
 class RunStore:
     """The runs of one home folder. Safe for several processes at once; one instance belongs to one process.
 
-    A run that is stored as `running` although no process works on it any more is read as `interrupted`.
+    A run that is stored as `running` is read as `interrupted` if no process works on it.
 
     Attributes:
         warnings: what the user should know about opening it (a damaged file that was moved aside).
@@ -441,12 +441,12 @@ class RunStore:
         self._locks = RunLocks(home)
         self._writer = None if database.is_read_only else DatabaseThread(database)
         self._last: Future[None] | None = None
-        # Those that are stored, or were handed over, the last ones
+        # The latest tests that are stored, or are about to be
         self._tests: dict[tuple[str, int], None] = {}
 
     @classmethod
     def open(cls, home: Path) -> "RunStore":
-        """Return the store in `home`, made if it is not there.
+        """Return the store in `home`, created if it is missing.
 
         Raises:
             StoreError: the folder or the file cannot be used; the hint says what to do.
@@ -478,7 +478,7 @@ class RunStore:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the file was deleted while it was open: nobody could read what is written now."""
+        """Return whether the file was deleted while it was open: whatever is written to it is lost."""
         return self._database.access is not OpenMode.MEMORY and not self._database.path.exists()
 
     @property
@@ -496,9 +496,9 @@ class RunStore:
             self._database.make_room()
 
     def begin(self, run: RunRecord, origin: RunOrigin | None = None) -> None:
-        """Store `run` as it begins (again, when it is resumed). Returns when it is committed.
+        """Store `run` when it begins, or again when it is resumed. Returns when it is committed.
 
-        Until `finish` or `close`, other processes see that it is going on. The `origin` is kept from the first time.
+        Until `finish` or `close`, other processes see that it is in progress. The first `origin` of a run is kept.
 
         Raises:
             StoreError: it cannot be written.
@@ -515,7 +515,7 @@ class RunStore:
             written.result()
 
     def claim(self, run_id: str) -> bool:
-        """Lock a stored run for this process; return False when another one works on it.
+        """Lock a stored run for this process; return False if another one works on it.
 
         Raises:
             StoreError: the folder cannot be written to.
@@ -527,13 +527,13 @@ class RunStore:
         self._locks.release(run_id)
 
     def holder(self, run_id: str) -> str | None:
-        """Return who works on a run, in words; None when nobody does."""
+        """Return which process works on a run, in words; None if there is none."""
         return self._locks.holder(run_id) if self._locks.is_going_on(run_id) else None
 
     def add(self, run_id: str, result: CaseResult) -> "Future[None]":
-        """Store `result`, in the place of an older one of its case.
+        """Store `result`, replacing an older one of its case.
 
-        Returns at once; the future is settled when it is committed, after milliseconds, or with a StoreError.
+        Returns at once; the future is settled when the result is committed, after milliseconds, or with a StoreError.
         """
         asked, place = result.asked, (run_id, result.test_index)
         texts = encode_json(metric_verdicts(result)).decode(), record_text(replace(result, test=UNSET))
@@ -548,7 +548,7 @@ class RunStore:
         return written
 
     def tool_calls(self, run_id: str) -> ToolCallLog:
-        """Return what keeps the calls of tools in a run.
+        """Return the log of tool calls in a run.
 
         Raises:
             StoreError: the store cannot be written.
@@ -556,7 +556,7 @@ class RunStore:
         return ToolCallLog(self._writing(), run_id)
 
     def finish(self, run: RunRecord, summary: RunSummary) -> None:
-        """Store how `run` ended. Returns when it is committed.
+        """Store the end of `run`. Returns when it is committed.
 
         Raises:
             StoreError: it cannot be written.
@@ -565,7 +565,7 @@ class RunStore:
         self._locks.release(run.id)
 
     def remove(self, run_id: str) -> bool:
-        """Remove a run with all of its results. Returns when it is committed; False when it was gone already.
+        """Remove a run with all of its results. Returns when that is committed; False if the run did not exist.
 
         Cached answers are not touched: `ResponseCache.remove_runs` removes them.
 
@@ -587,7 +587,7 @@ class RunStore:
             self.release(run_id)
 
     def annotate(self, run_id: str, title: str | None, tags: Mapping[str, str]) -> None:
-        """Store the title and the tags of a run, in place of those that it has. Returns when it is committed.
+        """Store the title and the tags of a run, replacing its own. Returns when they are committed.
 
         Raises:
             UsageError: a process works on it, and will store its own record at the end.
@@ -602,7 +602,7 @@ class RunStore:
             self.release(run_id)
 
     def under_way(self, config: Path) -> StoredRun | None:
-        """Return a run of a config that a process works on; None when there is none.
+        """Return a run of a config that a process works on; None if there is none.
 
         Raises:
             StoreError: the database cannot be read.
@@ -613,12 +613,12 @@ class RunStore:
             if origin is None or os.path.realpath(origin.config_file) != wanted:
                 continue
             stored = self.find(run_id)
-            if stored.run.status is RunStatus.RUNNING:  # and not only locked while it is changed
+            if stored.run.status is RunStatus.RUNNING:  # not just locked while it is changed
                 return stored
         return None
 
     def shrink(self) -> None:
-        """Give the room of removed runs back to the disk, unless a run is going on, which would have to wait for it."""
+        """Give the space of removed runs back to the disk, unless a run is in progress, which would have to wait."""
         path = self._database.path
         if self.is_any_going_on or not path.is_file() or path.stat().st_size > SHRUNK_MAX_BYTES:
             return
@@ -626,11 +626,11 @@ class RunStore:
             shrink(connection)
 
     def note_spent(self, run_id: str, spent: Mapping[Role, Usage]) -> "Future[None]":
-        """Store what the calls of a run that is going on have cost so far; as `add`."""
+        """Store what the calls of a run in progress have cost so far; returns like `add`."""
         return self._write(_NOTE_SPENT, (encode_json(to_json(spent)).decode(), run_id))
 
     def origin(self, run_id: str) -> RunOrigin | None:
-        """Return the origin of a run; None when the run began without one.
+        """Return the origin of a run; None if the run began without one.
 
         Raises:
             StoreError: the database cannot be read.
@@ -656,9 +656,9 @@ class RunStore:
         return self._select_runs(_SELECT_RUNS, limit)
 
     def find(self, name: str) -> StoredRun:
-        """Return the run with this id, or whose id alone begins so.
+        """Return the run with this id, or the only one whose id begins with it.
 
-        "latest" is the one that was begun last, "latest~1" the one before it, and so on.
+        "latest" is the run that began last, "latest~1" the one before it, and so on.
 
         Raises:
             UsageError: there is none, or more than one.
@@ -678,7 +678,7 @@ class RunStore:
         return found[0]
 
     def damaged(self) -> list[str]:
-        """Return the runs that cannot be read, newest first; none where the database cannot be read at all."""
+        """Return the ids of runs that cannot be read, newest first; none if the database cannot be read at all."""
         found: list[str] = []
         try:
             with contextlib.closing(self._database.connect()) as connection:
@@ -711,7 +711,7 @@ class RunStore:
         raise UsageError(f"there is no run `{LATEST}~{back}`", hint=hint)
 
     def _nearest(self, name: str) -> str:
-        """Return the hint for a name that is no run's: the ids that are most like it."""
+        """Return the hint for a name that is not a run's: the ids that are most like it."""
         if get_close_matches(name[:_ID_MAX], [LATEST], cutoff=0.75):
             return f"did you mean `{LATEST}`?"
         ids = [str(row[0]) for row in self._select(_SELECT_IDS, (_IDS_COMPARED,))]
@@ -720,7 +720,7 @@ class RunStore:
         return f"{meant}list the stored runs with `geval list`"
 
     def results(self, run_id: str) -> Iterator[CaseResult]:
-        """Yield the results of a run by test, repeat and column, read while you iterate and never held all at once.
+        """Yield the results of a run by test, repeat and column, read while you iterate and never all held in memory.
 
         Raises:
             StoreError: the database cannot be read.
@@ -742,7 +742,7 @@ class RunStore:
             return {case_id: reader.read(text) for case_id, text in found}
 
     def tests(self, run_id: str) -> Iterator[AskedTest]:
-        """Yield what the tests of a run bring beside their variables, in their order; none is kept.
+        """Yield what a run's tests have besides their variables, in order; none of it is held in memory.
 
         Raises:
             StoreError: the database cannot be read.
@@ -753,12 +753,12 @@ class RunStore:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Connect to all that is stored by now; what cannot be read within the block is explained.
+        """Connect to all that is stored so far; errors while reading within the block are explained.
 
         Raises:
             StoreError: the database, or something in it, cannot be read.
         """
-        # Written in the order given, so all before the last one are done; whether they could be is not asked here.
+        # Jobs are written in order, so all are done once the last one is; whether they succeeded does not matter here.
         if self._last is not None:
             wait([self._last])
         with contextlib.closing(self._database.connect()) as connection:
@@ -768,11 +768,11 @@ class RunStore:
                 raise self._read_error(error) from error
 
     def labels(self) -> RunLabels:
-        """Return what people said about outputs of these runs."""
+        """Return the human labels of these runs' outputs."""
         return RunLabels(self._database, self._read_error)
 
     def close(self) -> None:
-        """Commit what was added and release the file and what was claimed. Safe to call twice."""
+        """Commit what was added, and release the file and all claimed runs. Safe to call twice."""
         if self._writer is not None:
             self._writer.close()
         self._locks.release_all()
@@ -790,7 +790,7 @@ class RunStore:
         return StoredRun(run, None if summary is None else run_summary_from_json(json.loads(summary)))
 
     def settled(self, run: RunRecord) -> RunRecord:
-        """Return `run` with its true status: one that no one works on any more is not running."""
+        """Return `run` with its true status: without a process that works on it, it is not running."""
         if run.status is RunStatus.RUNNING and not self._locks.is_going_on(run.id):
             return replace(run, status=RunStatus.INTERRUPTED)
         return run
@@ -841,7 +841,7 @@ def _origin(config_file: str, planned: int, covered: str, spent: str | None) -> 
 
 
 UNCOMMITTED_MAX = 256
-"""So many results may be on their way into the store; with more, `add` waits."""
+"""The most results that may be on their way into the store; beyond that, `add` waits."""
 
 _Place = tuple[int, int, int]
 
@@ -849,11 +849,11 @@ _Place = tuple[int, int, int]
 class Recording:
     """A run that is being stored. Results that the store does not take are held in memory until the end.
 
-    From its first error on the store is left alone, since each further attempt may take seconds; the end tries once
-    more to put everything there. Belongs to one event loop.
+    After its first error, the store is left alone, since each further attempt may take seconds; at the end, one more
+    attempt is made to store everything. Belongs to one event loop.
 
     Attributes:
-        failure: why the store lacks something of this run; None as long as it lacks nothing.
+        failure: why the store lacks a part of this run; None as long as it lacks nothing.
     """
 
     def __init__(
@@ -869,7 +869,7 @@ class Recording:
         self._held: dict[_Place, CaseResult] = {}
 
     async def begin(self, run: RunRecord) -> None:
-        """Store the run as it begins."""
+        """Store the beginning of the run."""
         try:
             await asyncio.to_thread(self._runs.begin, run, self._origin)
             self._has_begun = True
@@ -877,7 +877,7 @@ class Recording:
             self.failure = error
 
     async def add(self, result: CaseResult) -> None:
-        """Store a result; waits only when many are not committed yet."""
+        """Store a result; waits only if many are not committed yet."""
         if self.failure is not None:
             self._hold(result)
             return
@@ -888,17 +888,17 @@ class Recording:
         self._settle()
 
     def note_spent(self, spent: Mapping[Role, Usage]) -> None:
-        """Store what the calls of the run have cost so far, in case its process dies; lost where the store fails."""
+        """Store what the calls of the run have cost so far, in case its process dies; does nothing after a failure."""
         if self.failure is None:
             self._runs.note_spent(self._run_id, spent)
 
     async def settle(self) -> None:
-        """Wait until every result so far is stored, or held."""
+        """Wait until every result so far is stored or held."""
         await asyncio.to_thread(wait, [committed for _, committed in self._uncommitted])
         self._settle()
 
     async def finish(self, run: RunRecord, summary: RunSummary) -> None:
-        """Store how the run ended, and what is held; `failure` says whether that worked."""
+        """Store the end of the run, and the results that are held; `failure` says whether that worked."""
         await asyncio.to_thread(self._finish, run, summary)
 
     @property
@@ -915,12 +915,12 @@ class Recording:
         held = iter(sorted(self._held.values(), key=_place))
         if not self._has_begun:
             return held
-        # A result may be both: held after an error, though it had been committed.
+        # A result may be both: held after an error, although it was committed.
         stored = (item for item in self._runs.results(self._run_id) if _place(item) not in self._held)
         return heapq.merge(stored, held, key=_place)
 
     def _settle(self) -> None:
-        """Forget what is committed, and hold what the store refused."""
+        """Drop what is committed, and hold what the store refused."""
         while self._uncommitted and self._uncommitted[0][1].done():
             result, committed = self._uncommitted.popleft()
             error = committed.exception()
@@ -935,7 +935,7 @@ class Recording:
         self._settle()
         try:
             if self.failure is not None:
-                # It may be the beginning that failed; of a run that is there, only status and record are written anew.
+                # The beginning may be what failed; of a run that exists, only status and record are written again.
                 self._runs.begin(run, self._origin)
                 self._has_begun = True
                 committed = [self._runs.add(run.id, result) for result in self._held.values()]

@@ -19,7 +19,7 @@ class State(Struct, frozen=True):
 
     Attributes:
         warnings: sentences about problems while opening them.
-        keeps_runs: `runs` outlives the block that opened it; False for a temporary store.
+        keeps_runs: whether `runs` outlives the block that opened it; False for a temporary store.
         no_room: the error of a full disk, if that is why runs are not kept.
     """
 
@@ -31,13 +31,13 @@ class State(Struct, frozen=True):
 
 
 class CacheChoice(Struct, frozen=True):
-    """The cache to use, and the way to use it.
+    """The cache to use, and how to use it.
 
     Attributes:
         folder: its folder; None for the home folder.
         ttl_s: the seconds after which an answer expires; None for never.
-        is_offline: the cache alone answers: it is only read, and its answers do not expire.
-        may_be_absent: an empty one will do then, since other things are known without it.
+        is_offline: whether only the cache answers: it is only read, and its answers do not expire.
+        may_be_absent: whether an empty cache will do if there is none.
     """
 
     folder: Path | None = None
@@ -55,12 +55,12 @@ def open_state(
 ) -> Iterator[State]:
     """Open the runs and the cache of a home folder, for running.
 
-    What cannot be used does not stop a run, and takes nothing else with it: it is then in a temporary folder, or in
-    memory where there is no room for one either, until the end of the block, with a warning.
+    If one of the two cannot be used, it neither stops a run nor affects the other: until the end of the block, it is
+    kept in a temporary folder, or in memory if there is no room for that either, with a warning.
 
     Raises:
-        UsageError: the cache alone is to answer, and there is none.
-        StoreError: the cache alone is to answer, and cannot be read.
+        UsageError: only the cache may answer, and there is none.
+        StoreError: only the cache may answer, and it cannot be read.
     """
     folder = home_folder(home, env=environ, cwd=current_folder())
     with ExitStack() as stack:
@@ -74,13 +74,13 @@ def open_state(
 def open_answers(
     home: Path | None, environ: Mapping[str, str], choice: CacheChoice = _DEFAULT_CACHE
 ) -> Iterator[tuple[ResponseCache, tuple[str, ...]]]:
-    """Open the cache of a home folder for judging without a run, and what to say about it.
+    """Open the cache of a home folder for judging without a run, with the warnings about it.
 
-    As in `open_state`, one that cannot be used is replaced by a temporary one.
+    As in `open_state`, a cache that cannot be used is replaced by a temporary one.
 
     Raises:
-        UsageError: the cache alone is to answer, and there is none.
-        StoreError: the cache alone is to answer, and cannot be read.
+        UsageError: only the cache may answer, and there is none.
+        StoreError: only the cache may answer, and it cannot be read.
     """
     folder = home_folder(home, env=environ, cwd=current_folder())
     with ExitStack() as stack:
@@ -155,7 +155,7 @@ PartT = TypeVar("PartT", bound=_Part)
 def _opened(
     kind: type[PartT], folder: Path, stack: ExitStack, content: str, *, is_shared: bool = False
 ) -> tuple[PartT, tuple[str, ...], StoreError | None]:
-    """Return the database, what to say about it, and why it is not kept and ends with the block, if it does."""
+    """Return the database, the warnings about it, and the error if it is not kept beyond the block."""
     failure: StoreError | None = None
     try:
         if is_shared:
@@ -171,12 +171,12 @@ def _opened(
 
 
 def _opened_elsewhere(kind: type[PartT], stack: ExitStack) -> tuple[PartT, str]:
-    """Return a database that ends with the block, and where it is. Often the disk of temporary folders is full, too."""
+    """Return a database that ends with the block, and where it is. The disk of temporary folders may be full, too."""
     own = ExitStack()
     try:
         part = kind.open(own.enter_context(temporary_folder()))
     except (StoreError, OSError):
-        own.close()  # it takes room that the results may need
+        own.close()  # it takes up room that the results may need
         return stack.enter_context(kind.open_in_memory()), "memory"
     stack.enter_context(own)
     return part, "a temporary folder"
