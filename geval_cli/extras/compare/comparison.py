@@ -435,7 +435,7 @@ def values_of(measure: Measure, before: ScoredCase, after: ScoredCase) -> tuple[
 def is_same_rating(
     measure: Measure, before: ComparedCase, after: ComparedCase, changed: Collection[str]
 ) -> bool:
-    """Return whether both values measure equal texts in the same way, as far as the results tell.
+    """Return whether both values measure equal texts in the same way, as far as results and configs tell.
 
     `changed` are the assertions with another value, by metric or type: code may give the same reason as before.
     """

@@ -1,7 +1,7 @@
-"""The drawings of one run, of two runs compared, and of one suite's runs over time; and what they are made of.
+"""The drawings of one run, of two compared runs, and of one suite's runs over time; and the data they are made of.
 
-Results come one by one in the order of the store (test, repeat, column) and are not kept: of each column and metric
-there are two dozen counts, and of one test at a time its scores.
+Results come one by one in the order of the store (test, repeat, column) and are not kept: for each column and metric
+there are two dozen counts, and for one test at a time its scores.
 """
 
 import heapq
@@ -41,13 +41,13 @@ from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.intervals import Interval
 
 BINS = 20
-"""Of scores from 0 to 1; each holds its lower end, and the last one 1 as well."""
+"""The number of steps of scores from 0 to 1; each includes its lower end, and the last one also 1."""
 DUST = 1e-10
-"""Scores this near to a round one count as that: the way they were computed must not move them into another step."""
+"""Scores this near to a round one count as that, so that rounding errors do not move them to another step."""
 SCORE = "score"
 """Stands for the score of a whole case where no assertion has a metric."""
 METRICS_MAX = 24
-"""Metrics that are counted: the first ones that results have. Names may come from a model, so there must be an end."""
+"""How many metrics are counted: the first ones that results have. Names may come from a model, hence a limit."""
 FURTHER_MAX = 24
 _SPREADS_KEPT = 12
 _THRESHOLDS_MAX = 100
@@ -84,7 +84,7 @@ class Histogram(Struct):
     total: float = 0.0
 
     def add(self, score: float) -> None:
-        """Take in a score; what is no number is passed over."""
+        """Add a score; NaN and infinite ones are skipped."""
         if not math.isfinite(score):
             return
         self.n += 1
@@ -93,14 +93,14 @@ class Histogram(Struct):
 
     @property
     def mean(self) -> float | None:
-        """Return the mean of all scores; None of nothing."""
+        """Return the mean of all scores; None if there are none."""
         return self.total / self.n if self.n else None
 
     def bins(self) -> Iterator[tuple[float | None, float | None, int]]:
-        """Yield the lower end, the upper end and the count of each step that holds a score.
+        """Yield the lower end, the upper end and the count of each step that has a score.
 
-        A score is at its lower end or above, and below its upper end; the step that ends at 1 holds 1 as well. None
-        stands for no end: below 0, and above 1.
+        A step includes its lower end but not its upper end; only the step that ends at 1 includes 1 as well. None means
+        that there is no end: below 0, and above 1.
         """
         for number, count in enumerate(self.counts):
             if number == 0:
@@ -122,7 +122,7 @@ def _bin(score: float) -> int:
 
 
 class Verdicts(Struct):
-    """Tests of a column by the verdicts of their repeats."""
+    """The numbers of a column's tests by the verdicts of their repeats."""
 
     passed: int = 0
     mixed: int = 0
@@ -135,7 +135,7 @@ class Verdicts(Struct):
 
 
 class Spread(Struct, frozen=True, order=True):
-    """The scores of one test's repeats in one column, in rising order; `width` is from the lowest to the highest."""
+    """The scores of one test's repeats in one column, in ascending order; `width` is the highest minus the lowest."""
 
     width: float
     test_index: int
@@ -145,11 +145,11 @@ class Spread(Struct, frozen=True, order=True):
 
 
 class RunFigures:
-    """The figures of a run that its drawings are made of, beside its summary.
+    """The figures of a run that its drawings are made of, besides its summary.
 
     Attributes:
         scores: by metric, then by column; of the whole case under `SCORE`.
-        thresholds: by metric, the thresholds that its assertions have.
+        thresholds: the thresholds of its assertions, by metric.
         verdicts: by column, of tests with several repeats.
         left_out: metrics that are not counted, the first `FURTHER_MAX` of them.
     """
@@ -173,7 +173,7 @@ class RunFigures:
         return found
 
     def add(self, result: ChartedCase) -> None:
-        """Take in the next result."""
+        """Add the next result."""
         if result.test_index != self._test:
             self.finish()
             self._test = result.test_index
@@ -189,21 +189,21 @@ class RunFigures:
             self._note_thresholds(assertion)
 
     def finish(self) -> None:
-        """Take in the repeats of the last test."""
+        """Add the repeats of the last test."""
         for column, cases in self._repeats.items():
             if len(cases) > 1:
                 self._note_repeats(column, cases)
         self._repeats = {}
 
     def spreads(self) -> list[Spread]:
-        """Return the tests whose repeats are furthest apart, the widest first; none whose repeats are equal."""
+        """Return the tests whose repeats are furthest apart, widest first; none whose repeats are equal."""
         return sorted(self._spreads, key=lambda item: (-item.width, item.test_index, item.column))
 
     def _histogram(self, name: str, column: int) -> Histogram:
         return self.scores.setdefault(name, {}).setdefault(column, Histogram())
 
     def _note_thresholds(self, assertion: CountedAssertion) -> None:
-        # The threshold of a negated assertion is that of its positive form, so it stands beside no score.
+        # The threshold of a negated assertion belongs to its positive form, so it does not apply to the score.
         if assertion.metric and assertion.threshold is not None and not assertion.type.startswith("not-"):
             known = self.thresholds.setdefault(assertion.metric, Counter())
             if assertion.threshold in known or len(known) < _THRESHOLDS_MAX:
@@ -242,22 +242,22 @@ _NUMBER = (15.0, 11.0)
 """The width and the height of the number of a dot."""
 _FLOOR = 190.0
 _LINKED_HISTOGRAMS_MAX = 40
-"""Above it a histogram is one link and its steps are none: a page must stay light."""
+"""With more columns and metrics, a histogram is one link and its steps have none, to keep the page light."""
 _SCORES_ROW, _BAR = 60.0, 34.0
 _THRESHOLDS_DRAWN = 12
 
 
 def run_charts(columns: Sequence[ColumnSummary], figures: RunFigures, links: Links) -> Iterator[Chart]:
-    """Yield the drawings of a run; those that cannot say anything of this run are left out.
+    """Yield the drawings of a run, without those that cannot say anything about this run.
 
     Args:
         columns: of the run's summary.
         figures: of its results.
-        links: addresses of choices of results.
+        links: returns the address of a selection of results.
     """
     if not columns:
         return
-    # The wide one stands first, so that all others fill their columns without a hole.
+    # The wide drawing comes first, so that all others fill their columns without a gap.
     if any(column.metrics for column in columns):
         yield heat_table(columns, links)
     yield leaderboard(columns, links)
@@ -275,7 +275,7 @@ def run_charts(columns: Sequence[ColumnSummary], figures: RunFigures, links: Lin
         said = f"Nothing varies: {svg.listed(means, 12)}."
         yield Chart("scores-constant", "The same score everywhere", said)
     if further := [*metrics[svg.METRICS_MAX :], *sorted(figures.left_out)]:
-        is_cut = len(figures.left_out) == FURTHER_MAX  # of more nothing is known
+        is_cut = len(figures.left_out) == FURTHER_MAX  # further ones are unknown
         said = f"Not drawn: {svg.listed(further)}{', or further ones' if is_cut else ''}."
         yield Chart("scores-further", "Further metrics", said)
     if figures.verdicts:
@@ -285,7 +285,7 @@ def run_charts(columns: Sequence[ColumnSummary], figures: RunFigures, links: Lin
 
 
 def _only_score(columns: Mapping[int, Histogram]) -> float | None:
-    """Return the score of a metric that never varies; None where it does."""
+    """Return the score of a metric that never varies; None if it varies."""
     scored = [counts for counts in columns.values() if counts.n]
     bins = {place for counts in scored for place in counts.bins()}
     means = {format_score(counts.mean) for counts in scored if counts.mean is not None}
@@ -294,7 +294,7 @@ def _only_score(columns: Mapping[int, Histogram]) -> float | None:
 
 
 def _dullness(figures: RunFigures, metric: str) -> tuple[float, float]:
-    """Sort metrics: those with the most scores below their threshold first, then those whose columns differ most."""
+    """Return the sort key of a metric: most scores below the threshold first, then largest difference of columns."""
     scored = [counts for counts in figures.scores[metric].values() if counts.n]
     limit = min(figures.thresholds.get(metric, ()), default=None)
     below = sum(
@@ -310,7 +310,7 @@ def _dullness(figures: RunFigures, metric: str) -> tuple[float, float]:
 def score_histograms(
     name: str, metric: str, columns: Sequence[ColumnSummary], figures: RunFigures, links: Links
 ) -> Chart:
-    """Return how often each score was given, a row for each column, with the threshold where there is one."""
+    """Return a chart of how often each score was given, a row per column, with the threshold if there is one."""
     found = figures.scores.get(metric, {})
     thresholds = sorted(figures.thresholds.get(metric, ()))
     title = "Scores" if metric == SCORE else f"Scores: {one_line(metric, svg.NAME_WIDTH)}"
@@ -399,7 +399,7 @@ def _histogram_row(
 
 
 def _bin_ends(scale: AxisScale, low: float | None, high: float | None) -> tuple[float, float]:
-    """Return where a step begins and ends; those beyond 0 and 1 stand a little apart."""
+    """Return where a step begins and ends; those below 0 and above 1 are set a little apart."""
     step = (scale.end - scale.start) / BINS
     if low is None:
         return scale.start - step - 4, scale.start - 4
@@ -447,7 +447,7 @@ _VERDICT_WORDS = (("passed", "all repeats pass"), ("mixed", "mixed"), ("failed",
 def repeat_verdicts(
     columns: Sequence[ColumnSummary], verdicts: Mapping[int, Verdicts], links: Links
 ) -> Chart:
-    """Return for each column how many tests had equal verdicts in all repeats, and how many did not."""
+    """Return a chart of how many tests of each column had equal verdicts in all repeats, and how many did not."""
     name, title = "repeats", "Repeats: equal verdicts"
     rows = [(index, column, verdicts.get(index, Verdicts())) for index, column in enumerate(columns)]
     figures = FigureTable(
@@ -491,7 +491,7 @@ def _verdict_row(
 
 
 def repeat_spreads(columns: Sequence[ColumnSummary], spreads: Sequence[Spread], links: Links) -> Chart:
-    """Return the tests whose repeats scored furthest apart, a dot for each repeat."""
+    """Return a chart of the tests whose repeats scored furthest apart, with a dot for each repeat."""
     name, title = "spreads", "Repeats: widest spread of scores"
     rows = [
         (item, f"#{item.test_index + 1} {item.title}".strip(), column_name(columns, item.column))
@@ -519,7 +519,7 @@ def repeat_spreads(columns: Sequence[ColumnSummary], spreads: Sequence[Spread], 
 def _spread_row(
     top: float, scale: AxisScale, item: Spread, test: str, column: str, links: Links
 ) -> tuple[str, float]:
-    """Return a row and where it ends."""
+    """Return a row, and where it ends."""
     low = scale.at(item.scores[0])
     high = scale.at(item.scores[-1])
     titles, names = svg.wrapped(test, svg.RIGHT - 12), svg.wrapped(column, svg.RIGHT - 12)
@@ -535,7 +535,7 @@ def _spread_row(
 
 
 def leaderboard(columns: Sequence[ColumnSummary], links: Links) -> Chart:
-    """Return the pass rates with their intervals, the best first; columns without one stand last."""
+    """Return a chart of the pass rates with their intervals, best first; columns without one come last."""
     ranked = [(place, columns[place]) for place in ranking(columns)]
     figures = FigureTable(
         ("column", "pass rate [95 %]", "judged", "tests"),
@@ -581,7 +581,7 @@ def _leader_row(row: NamedRow, scale: AxisScale, index: int, column: ColumnSumma
     stat = column.pass_rate
     middle = row.last_line + 24
     said = share_text(stat)
-    # The link has no text of its own: its name says more, and the text would be read twice.
+    # The link contains no text: its label says more, and screen readers would read the text twice.
     words = row.name() + svg.text(svg.RIGHT, row.top + 13, said, anchor="end", kind="is-strong")
     parts = []
     if stat.value is not None:
@@ -595,7 +595,7 @@ def _leader_row(row: NamedRow, scale: AxisScale, index: int, column: ColumnSumma
 
 
 def heat_table(columns: Sequence[ColumnSummary], links: Links) -> Chart:
-    """Return the mean of each metric in each column as a table with coloured cells."""
+    """Return a table with coloured cells of the mean of each metric in each column."""
     names = list(dict.fromkeys(name for column in columns for name in column.metrics))
     title, name = "Metrics by column", "heat"
     shown, drawn = columns[: svg.COLUMNS_MAX], names[: svg.METRICS_MAX]
@@ -642,7 +642,7 @@ def _heat_cell(stat: Stat, said: str, choice: MarkFilter, links: Links) -> str:
 
 
 class _ColumnPrice(Struct, frozen=True):
-    """A price that is paid for a pass rate: its name, one for each column, and how it is written."""
+    """A price of a pass rate (cost or latency): its name, its value for each column, and how to format it."""
 
     name: str
     title: str
@@ -652,7 +652,7 @@ class _ColumnPrice(Struct, frozen=True):
 
 
 def cost_chart(columns: Sequence[ColumnSummary], links: Links) -> Chart:
-    """Return pass rates against what the answers of a case cost when they were generated."""
+    """Return a chart of pass rates against the cost of a case's answers when they were generated."""
     costs = [_cost_of_case(column) for column in columns]
     return _tradeoff(
         columns, _ColumnPrice("cost", "Pass rate and cost", "cost of a case", costs, format_cost), links
@@ -660,7 +660,7 @@ def cost_chart(columns: Sequence[ColumnSummary], links: Links) -> Chart:
 
 
 def latency_chart(columns: Sequence[ColumnSummary], links: Links) -> Chart:
-    """Return pass rates against the median latency of an answer."""
+    """Return a chart of pass rates against the median latency of an answer."""
     latencies = [column.latency_ms.median for column in columns]
     title = "Pass rate and latency"
     return _tradeoff(
@@ -675,7 +675,7 @@ def _cost_of_case(column: ColumnSummary) -> float | None:
 
 
 def _tradeoff(columns: Sequence[ColumnSummary], price: _ColumnPrice, links: Links) -> Chart:
-    """Return pass rates (upwards) against a price of any kind; higher and further left is better."""
+    """Return a chart of pass rates (vertical) against a price of any kind; higher and further left is better."""
     name, title, say = price.name, price.title, price.say
     figures = FigureTable(
         ("column", price.axis, "pass rate [95 %]"),
@@ -720,7 +720,7 @@ def _tradeoff(columns: Sequence[ColumnSummary], price: _ColumnPrice, links: Link
 
 
 def _number_places(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return where the number of each dot stands: beside it, below the numbers that are there already.
+    """Return where to put the number of each dot: beside it, below numbers that are already there.
 
     Only numbers move; a dot stays where its figures put it, even on top of another one.
     """
@@ -731,14 +731,14 @@ def _number_places(places: Sequence[tuple[float, float]]) -> list[tuple[float, f
         top = y + 4
         while any(abs(beside - left) < width and abs(top - other) < height for left, other in found.values()):
             top += 1
-            if top > _FLOOR - 4:  # there is no room below: a further pile stands beside this one
+            if top > _FLOOR - 4:  # no room below: start another pile beside this one
                 beside, top = beside + width, y + 4
         found[index] = beside, top
     return [found[index] for index in range(len(places))]
 
 
 def _rates_scale(columns: Sequence[ColumnSummary]) -> AxisScale:
-    """Return a vertical scale of whole tenths that holds all pass rates with their intervals."""
+    """Return a vertical scale in whole tenths that includes all pass rates with their intervals."""
     ends = [
         end for column in columns for end in column.pass_rate.interval or (column.pass_rate.value or 0.0,)
     ]
@@ -767,12 +767,12 @@ def name_of(column: ColumnSummary) -> str:
 
 
 def column_name(columns: Sequence[ColumnSummary], index: int) -> str:
-    """Return the label of a column by its index; its number where the summary lacks it."""
+    """Return the label of a column by its index, or its number if the summary lacks it."""
     return name_of(columns[index]) if index < len(columns) else f"column {index + 1}"
 
 
 DOTS_MAX = 400
-"""Pairs that are drawn one by one; of more, those of equal places are counted and drawn together."""
+"""How many pairs are drawn one by one; if there are more, pairs at equal places are counted and drawn together."""
 ROWS_MAX = 30
 _CELLS = 25
 _SORTED_TOP, _SORTED_END = 22.0, 190.0
@@ -781,11 +781,11 @@ _EQUAL = 0.005
 
 
 _LEAST_LIMIT = 0.05
-"""A scale of differences reaches at least so far: a drawing must not make much of nearly nothing."""
+"""A scale of differences reaches at least this far, so that a drawing does not exaggerate tiny ones."""
 
 
 class PairedScore(Struct, frozen=True):
-    """The scores of one case in an earlier and a later run, with its title and where it is shown."""
+    """The scores of one case in an earlier and a later run, with its title and the address of its page."""
 
     before: float
     after: float
@@ -799,13 +799,13 @@ class PairedScore(Struct, frozen=True):
 
 
 class ScoreRange(Struct, frozen=True):
-    """Scores from `low` on and below `high`; None stands for no end."""
+    """Scores of at least `low` and below `high`; None means no end."""
 
     low: float | None = None
     high: float | None = None
 
     def holds(self, score: float | None) -> bool:
-        """Return whether a score lies within; what is an end but for dust is that end."""
+        """Return whether a score is in the range, allowing for rounding errors at its ends."""
         if score is None:
             return False
         return (self.low is None or score >= self.low - DUST) and (
@@ -814,19 +814,19 @@ class ScoreRange(Struct, frozen=True):
 
 
 PairLinks = Callable[[ScoreRange, ScoreRange], str]
-"""Returns the address of the page that shows the cases with scores before, and after, in these ranges."""
+"""Returns the address of the page that shows the cases whose scores before, and after, are in these ranges."""
 
 
 def score_scatter(
     name: str, what: str, pairs: Sequence[PairedScore], links: PairLinks | None = None
 ) -> Chart:
-    """Return later scores (upwards) against earlier ones: what lies above the diagonal became better.
+    """Return a chart of later scores (vertical) against earlier ones: what is above the diagonal got better.
 
     Args:
         name: of the drawing.
         what: which scores they are.
         pairs: of all cases that have a score in both runs.
-        links: where the pairs are shown that are drawn as one dot.
+        links: returns the address of the pairs that are drawn as one dot.
     """
     title = f"Before and after: {one_line(what, svg.NAME_WIDTH)}"
     if not pairs:
@@ -868,7 +868,7 @@ def _single_dots(pairs: Sequence[PairedScore], wide: AxisScale, high: AxisScale)
 def _counted_dots(
     pairs: Sequence[PairedScore], wide: AxisScale, high: AxisScale, links: PairLinks | None
 ) -> list[str]:
-    """Return a dot for each cell of a fine grid, whose area is the number of pairs there."""
+    """Return a dot for each cell of a fine grid, whose area shows the number of pairs in it."""
     counts = Counter((_cell(pair.before, wide), _cell(pair.after, high)) for pair in pairs)
     most = max(counts.values())
     step = (wide.high - wide.low) / _CELLS
@@ -883,12 +883,12 @@ def _counted_dots(
 
 
 def _cell(value: float, scale: AxisScale) -> int:
-    """Return the number of the cell, each of which holds its lower end."""
+    """Return the number of the cell of a value; each cell includes its lower end."""
     return math.floor((value - scale.low + DUST) / (scale.high - scale.low) * _CELLS + 0.5)
 
 
 def _range_of(cell: int, scale: AxisScale) -> ScoreRange:
-    """Return the scores of a cell; the first and the last one are open to the outside."""
+    """Return the scores of a cell; the first and the last one are open-ended."""
     step = (scale.high - scale.low) / _CELLS
     low, high = (round(scale.low + (cell + half) * step, 9) for half in (-0.5, 0.5))
     return ScoreRange(low if cell else None, high if cell < _CELLS else None)
@@ -910,7 +910,7 @@ def _pair_text(pair: PairedScore) -> str:
 
 
 def sorted_differences(name: str, what: str, pairs: Sequence[PairedScore]) -> Chart:
-    """Return the differences of all pairs from the worst to the best; of many pairs evenly chosen ones."""
+    """Return a chart of the differences of all pairs from the worst to the best; of many pairs, evenly chosen ones."""
     title = f"Paired differences: {one_line(what, svg.NAME_WIDTH)}"
     if not pairs:
         return Chart(name, title, "No case has a score in both runs.")
@@ -952,7 +952,7 @@ def _difference_bar(pair: PairedScore, x: float, step: float, high: AxisScale) -
 
 
 def _symmetric(values: Sequence[float], start: float, end: float) -> AxisScale:
-    """Return a scale with 0 in its middle that holds all values."""
+    """Return a scale with 0 in its middle that includes all values."""
     limit = max(svg.round_scale([max(map(abs, values), default=0.0)], 0, 1).high, _LEAST_LIMIT)
     return AxisScale(-limit, limit, start, end)
 
@@ -960,16 +960,16 @@ def _symmetric(values: Sequence[float], start: float, end: float) -> AxisScale:
 def difference_intervals(
     name: str, what: str, rows: Sequence[ComparedRow], link: Callable[[ComparedRow], str | None]
 ) -> Chart:
-    """Return the mean differences of a figure, row by row, with their intervals; one that holds 0 shows no difference.
+    """Return a chart of a figure's mean differences, row by row; an interval that contains 0 shows no difference.
 
-    The intervals are those of each difference by itself; verdicts allow for all that were tested. Differences of
+    Each interval is for one difference alone, while verdicts are corrected for all that were tested. Differences of
     shares are in percentage points.
 
     Args:
         name: of the drawing.
         what: the figure.
         rows: of it, one for each column.
-        link: where the cases of a row's column are shown.
+        link: returns the address of the cases of a row's column.
     """
     title = f"Mean differences: {one_line(what, svg.NAME_WIDTH)}"
     if not rows:
@@ -1038,8 +1038,8 @@ class TrendPoint(Struct, frozen=True):
 
     Attributes:
         when: when the run began, ISO 8601.
-        value: None where the run has none.
-        n: what it is the mean of.
+        value: None if the run has none.
+        n: the number of values that it is the mean of.
     """
 
     when: str
@@ -1052,13 +1052,13 @@ class TrendPoint(Struct, frozen=True):
 
 
 def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool = False) -> Chart:
-    """Return the values of runs, oldest first, with a band of their intervals; the runs are evenly spaced.
+    """Return a chart of the values of runs, oldest first and evenly spaced, with a band of their intervals.
 
     Args:
         name: of the drawing.
         title: what was measured.
         points: oldest first.
-        is_share: the values are shown in per cent.
+        is_share: whether the values are shares, shown in per cent.
     """
     say = format_share if is_share else format_score
     title = one_line(title, svg.NAME_WIDTH)
@@ -1104,7 +1104,7 @@ _Known = Sequence[tuple[int, TrendPoint, float]]
 
 
 def _band(known: _Known, wide: AxisScale, high: AxisScale) -> str:
-    """Return the area between the ends of the intervals; a run without one is a point of it."""
+    """Return the area between the ends of the intervals; a run without an interval is a point of it."""
     upper = [
         (wide.at(place), high.at((point.interval or (value, value))[1])) for place, point, value in known
     ]
@@ -1123,11 +1123,11 @@ def _trend_dot(point: TrendPoint, x: float, y: float, said: str) -> str:
 
 
 _DAY_WIDTH = 72
-"""Room for a day under the axis, and between it and the next."""
+"""The room that a day takes under the axis, with the gap to the next one."""
 
 
 def _dates(points: Sequence[TrendPoint], wide: AxisScale) -> str:
-    """Return the days of at most four runs under the axis, each day once, and none over another."""
+    """Return the days of at most four runs under the axis, each day once, and without overlaps."""
     parts = [svg.line(svg.LEFT, 170, svg.RIGHT, 170, "chart-axis")]
     last, days = len(points) - 1, set[str]()
     free, end = 0.0, wide.at(last) - _DAY_WIDTH  # the last day ends below its run

@@ -1,7 +1,7 @@
-"""Scales, axes and marks as SVG markup, and the record of a drawing. Pure.
+"""Scales, axes and marks as SVG markup, and the record of a drawing. Pure functions.
 
-Every text is escaped here and every colour is a class of `charts.css`, so a drawing needs no style of its own, obeys a
-strict content security policy and follows the theme. Lengths are pixels of the drawing, `WIDTH` across.
+Every text is escaped here and every colour is a class of `charts.css`, so a drawing needs no style of its own, complies
+with a strict content security policy and follows the theme. Lengths are pixels of the drawing, which is `WIDTH` wide.
 """
 
 import math
@@ -14,19 +14,19 @@ from geval_cli.numbers import fixed, plural, trimmed
 from geval_cli.report.sanitize import html_text, one_line
 
 WIDTH = 360.0
-"""Of a drawing that stands beside others; a phone shows it at nearly its own size."""
+"""The width of a drawing that is placed beside others; a phone shows it at nearly its own size."""
 LEFT, RIGHT = 42.0, 350.0
 """The ends of a horizontal scale that leaves room for the figures of a vertical one."""
 TOP, END = 22.0, 322.0
-"""The ends of a vertical scale of a drawing that is nearly square."""
+"""The ends of the vertical scale of a drawing that is nearly square."""
 ROW, LAST = 34.0, 40.0
-"""Heights of a row below its name, and of the axis below the last one."""
+"""The heights of a row below its name, and of the axis below the last row."""
 NAME_WIDTH, TITLE_WIDTH = 160, 120
-"""Cells of the name of a column or metric, and of a test's title; longer ones are cut, over as many lines as needed."""
+"""The width in cells of the name of a column or metric, and of a test's title; longer ones are cut. Names may wrap."""
 COLUMNS_MAX, METRICS_MAX = 30, 20
-"""Columns and metrics that are drawn; those beyond are counted in words."""
+"""How many columns and metrics are drawn; further ones are counted in words."""
 _CELL = 6.3
-"""At most so wide is half of a wide character, or a common narrow one, in the letters of a drawing."""
+"""The most that half of a wide character, or a common narrow one, takes of the width in a drawing's letters."""
 LINE = 13.0
 """The height of a further line of a text."""
 _TITLE_CELLS = 300
@@ -35,13 +35,13 @@ _DUST = 1e-9
 
 
 class MarkFilter(Struct, frozen=True):
-    """The results that a mark stands for; a click on it shows them in the matrix. None chooses all.
+    """The results that a mark stands for; a click on it shows them in the matrix. None selects all.
 
     Attributes:
         column: the index of a column.
-        low: scores from here on, of the `metric` where there is one.
+        low: scores of at least this, of the `metric` if there is one.
         high: scores below this.
-        label_low: the mean human label of the `metric` from here on.
+        label_low: mean human labels of the `metric` of at least this.
         label_high: mean labels below this.
         test: the index of a test.
         repeats: what the repeats of a test have in common, `passed`, `mixed` or `failed`.
@@ -58,11 +58,11 @@ class MarkFilter(Struct, frozen=True):
 
 
 Links = Callable[[MarkFilter], str]
-"""Returns the address of the page that shows a choice of results."""
+"""Returns the address of the page that shows a selection of results."""
 
 
 class FigureTable(Struct, frozen=True):
-    """The figures of a drawing as texts: the heading of each column, and its rows."""
+    """The figures of a drawing as text: the heading of each column, and the rows."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -72,13 +72,13 @@ class Chart(Struct, frozen=True):
     """A drawing and its text alternative.
 
     Attributes:
-        name: tells it from the others of a page; letters, digits and hyphens. "" of one that stands beside its text.
-        description: what there is to see, in a sentence or two; why there is nothing where there are no `marks`.
+        name: identifies it on a page; letters, digits and hyphens. "" for one that is placed beside its text.
+        description: what it shows, in a sentence or two; why it shows nothing if there are no `marks`.
         figures: the same figures as a table.
-        height: of the drawing; 0 where `marks` are a table.
+        height: of the drawing; 0 if `marks` are a table.
         marks: what is drawn, safe to put into a page.
         width: of the drawing; one that is not `WIDTH` wide keeps its size.
-        is_wide: it takes the whole width of the page.
+        is_wide: whether it takes the whole width of the page.
         href: the address of a page about what is drawn.
     """
 
@@ -94,7 +94,7 @@ class Chart(Struct, frozen=True):
 
     @property
     def markup(self) -> str:
-        """The whole drawing with its names for screen readers; a group where it holds links, else an image."""
+        """The whole drawing with its names for screen readers; a group if it contains links, else an image."""
         body = "".join(self.marks)
         if not self.height:
             return body
@@ -110,14 +110,14 @@ class Chart(Struct, frozen=True):
             xmlns="http://www.w3.org/2000/svg",
             viewBox=box,
             class_="chart-drawing",
-            # An image may hold nothing that takes the focus.
+            # An image must not contain anything that can take the focus.
             role="group" if "<a " in body else "img",
             aria_labelledby=f"{self.name}-title {self.name}-said",
         )
 
 
 class AxisScale(Struct, frozen=True):
-    """A straight scale: values `low` to `high` lie at `start` to `end`, and values beyond at its ends."""
+    """A linear scale: values `low` to `high` are placed at `start` to `end`, and values beyond at its ends."""
 
     low: float
     high: float
@@ -125,7 +125,7 @@ class AxisScale(Struct, frozen=True):
     end: float
 
     def at(self, value: float) -> float:
-        """Return the place of a value."""
+        """Return the position of a value."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
@@ -138,12 +138,12 @@ class AxisScale(Struct, frozen=True):
 
 
 def unit_scale(start: float, end: float) -> AxisScale:
-    """Return the scale of scores and shares."""
+    """Return the scale of scores and shares, from 0 to 1."""
     return AxisScale(0.0, 1.0, start, end)
 
 
 def round_scale(values: Iterable[float], start: float, end: float) -> AxisScale:
-    """Return a scale with round ends that holds 0 and all values; 0 to 1 of nothing but zeros."""
+    """Return a scale with round ends that includes 0 and all values; 0 to 1 if all of them are zero."""
     found = [0.0, *(value for value in values if math.isfinite(value))]
     low, high = min(found), max(found)
     if high - low < _DUST:
@@ -153,7 +153,7 @@ def round_scale(values: Iterable[float], start: float, end: float) -> AxisScale:
 
 
 def score_scale(values: Iterable[float], start: float, end: float) -> AxisScale:
-    """Return the scale of scores: 0 to 1, and further where a value lies outside."""
+    """Return the scale of scores: 0 to 1, or wider if a value lies outside."""
     found = [value for value in values if math.isfinite(value)]
     if all(-_DUST <= value <= 1 + _DUST for value in found):
         return unit_scale(start, end)
@@ -161,20 +161,20 @@ def score_scale(values: Iterable[float], start: float, end: float) -> AxisScale:
 
 
 def _round_step(least: float) -> float:
-    """Return the smallest round number that is not below `least`."""
+    """Return the smallest round number that is at least `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(step * power for step in _STEPS if step * power >= least * (1 - _DUST))
 
 
 def escape(text: str) -> str:
-    """Return a text as it stands in markup and in attributes."""
+    """Return a text on one line, escaped for markup and attributes."""
     return html_text(one_line(text, _TITLE_CELLS))
 
 
 def element(name: str, *content: str, **attributes: str | float | None) -> str:
-    """Return an element. `content` is markup, attributes are escaped whole; those that are None are left out.
+    """Return an element. `content` is markup; attribute values are escaped but not cut, and None leaves one out.
 
-    A line below at the end of an attribute's name is dropped (`class_`), others are hyphens.
+    An underscore at the end of an attribute's name is dropped (`class_`), others become hyphens.
     """
     said = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
@@ -194,7 +194,7 @@ def _value(value: str | float) -> str:
 def text(
     x: float, y: float, said: str, *, room: float | None = None, kind: str = "", anchor: str | None = None
 ) -> str:
-    """Return a text that begins at `x`, or as `anchor` has it; cut where `room` is less than it needs."""
+    """Return a text that begins at `x`, or is placed by `anchor`; it is cut if `room` is too small for it."""
     shown = said if room is None else one_line(said, max(int(room / _CELL), 1))
     title = element("title", escape(said)) if shown != one_line(said, _TITLE_CELLS) else ""
     names = f"chart-text {kind}".strip()
@@ -230,11 +230,11 @@ class NamedRow(Struct, frozen=True):
 
     @property
     def last_line(self) -> float:
-        """The top of the last line of the name: of the whole row where there is one line."""
+        """The top of the last line of the name; that of the whole row if there is one line."""
         return self.top + LINE * (len(self.lines) - 1)
 
     def name(self, x: float = 12, *, down: float = 13) -> str:
-        """Return the name, its first line `down` below the top."""
+        """Return the name, with its first line `down` below the top."""
         return text_lines(x, self.top + down, self.lines)
 
 
@@ -243,9 +243,9 @@ def named_rows(names: Iterable[str], top: float, height: float, room: float) -> 
 
     Args:
         names: of the rows.
-        top: of the first one.
+        top: of the first row.
         height: of a row whose name takes one line.
-        room: for the lines of a name.
+        room: the width of the lines of a name.
     """
     rows = []
     for name in names:
@@ -263,7 +263,7 @@ def text_lines(x: float, y: float, lines: Sequence[str], *, kind: str = "", anch
 
 
 def legend(entries: Iterable[tuple[str, str]], top: float) -> tuple[str, float]:
-    """Return a sample of each kind of mark or line with what it means, in as many rows as they need, and their end.
+    """Return a legend, a sample of each kind of mark or line with its meaning in as many rows as needed, and its end.
 
     Args:
         entries: the class of the mark, and its meaning.
@@ -287,7 +287,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def rect(x: float, y: float, width: float, height: float, kind: str, radius: float | None = None) -> str:
-    """Return a rectangle; a negative size is taken for 0."""
+    """Return a rectangle; a negative size counts as 0."""
     return element("rect", x=x, y=y, width=max(width, 0), height=max(height, 0), class_=kind, rx=radius)
 
 
@@ -303,7 +303,7 @@ def path(points: Iterable[tuple[float, float]], kind: str, *, is_closed: bool = 
 
 
 def mark(content: str, said: str, *, href: str | None = None) -> str:
-    """Return a part of a drawing that says its figures when it is pointed at; with `href`, a link."""
+    """Return a part of a drawing that shows its figures when it is pointed at; with `href`, a link."""
     title = element("title", escape(said))
     if href is None:
         return element("g", title, content)
@@ -319,7 +319,7 @@ def hit_area(x: float, y: float, width: float, height: float) -> str:
 def across(
     scale: AxisScale, y: float, top: float, title: str, say: Callable[[float], str], most: int = 6
 ) -> str:
-    """Return a horizontal axis at height `y` with thin lines up to `top` and its title below; 32 pixels high."""
+    """Return a horizontal axis at height `y` with grid lines up to `top` and its title below; 32 pixels high."""
     parts = [line(scale.start, y, scale.end, y, "chart-axis")]
     for value in scale.ticks(most):
         place = scale.at(value)
@@ -334,7 +334,7 @@ def across(
 def upwards(
     scale: AxisScale, x: float, right: float, title: str, say: Callable[[float], str], most: int = 6
 ) -> str:
-    """Return a vertical axis at `x` with thin lines up to `right` and its title above; 14 pixels above its end."""
+    """Return a vertical axis at `x` with grid lines up to `right` and its title above, 14 pixels above its end."""
     parts = [text(4, scale.end - 10, title, kind="is-muted", room=right)]
     for value in scale.ticks(most):
         place = scale.at(value)
@@ -349,13 +349,13 @@ def square(
     above: str,
     say: Callable[[float], str] | None = None,
 ) -> tuple[AxisScale, AxisScale, str]:
-    """Return the two scales of a drawing that sets one figure against another, and its axes with the diagonal.
+    """Return the two scales of a drawing that plots one figure against another, and its axes with the diagonal.
 
     Args:
-        values: of scores; the scales hold all of them.
-        below: the title of the figure to the right.
-        above: the title of the figure upwards.
-        say: writes the ticks upwards, where they are no scores.
+        values: the scores; both scales include all of them.
+        below: the title of the horizontal axis.
+        above: the title of the vertical axis.
+        say: formats the ticks of the vertical axis, if they are not scores.
     """
     found = list(values)
     wide, high = score_scale(found, LEFT, RIGHT), score_scale(found, END, TOP)
@@ -364,31 +364,31 @@ def square(
 
 
 def counted_dot(x: float, y: float, count: int, most: int, kind: str) -> str:
-    """Return a circle whose area says how many it stands for; `most` has the largest."""
+    """Return a circle whose area shows how many it stands for; `most` is the number of the largest circle."""
     return dot(x, y, max(9 * math.sqrt(count / most), 2), f"chart-dot is-clear {kind}".rstrip())
 
 
 def percent(share: float) -> str:
-    """`75 %`: a tick of a scale of shares."""
+    """Return a tick of a scale of shares: `75 %`."""
     return f"{trimmed(fixed(100 * share, 2))} %"
 
 
 def plain(value: float) -> str:
-    """`0.25`: a tick of a scale of scores."""
+    """Return a tick of a scale of scores: `0.25`."""
     return trimmed(fixed(value, 3))
 
 
 def signed(value: float) -> str:
-    """`+0.25`: a tick of a scale of differences."""
+    """Return a tick of a scale of differences: `+0.25`."""
     return f"+{plain(value)}" if value > _DUST else plain(value)
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """`a, b, c and 4 more`: some names, each on one line."""
+    """Return some names, each on one line: `a, b, c and 4 more`."""
     shown = ", ".join(one_line(name, 60) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def left_out(total: int, most: int, noun: str) -> str:
-    """` 3 further columns not drawn.`; nothing where all are."""
+    """Return ` 3 further columns not drawn.`, or "" if all are drawn."""
     return f" {plural(total - most, f'further {noun}')} not drawn." if total > most else ""

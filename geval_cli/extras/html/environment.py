@@ -1,4 +1,4 @@
-"""The templates of the web page and the report, with filters by which numbers, times and foreign text are shown."""
+"""The templates of the web page and the report, with filters that format numbers, times and untrusted text."""
 
 import base64
 import hashlib
@@ -31,7 +31,7 @@ STATIC_FOLDER = Path(__file__).with_name("static")
 """Styles and scripts of the page and the report."""
 TEMPLATE_FOLDER = Path(__file__).with_name("templates")
 SHOWN_CHARACTERS_MAX = 200_000
-"""Of one text on a page; browsers draw more than this only slowly."""
+"""The maximum length of one text on a page; browsers draw longer ones only slowly."""
 
 _STATUS_WORDS = {
     Status.PASSED: "Passed",
@@ -42,7 +42,7 @@ _STATUS_WORDS = {
 
 
 def shown_text(value: JsonValue, limit: int = SHOWN_CHARACTERS_MAX) -> str:
-    """Return a text safe to show: line breaks kept, control and hidden characters written out, length bounded."""
+    """Return a text that is safe to show: line breaks kept, control and hidden characters escaped, length bounded."""
     text = value_text(value)
     left_out = len(text) - limit
     shown = "\n".join(sanitized_lines(text[:limit]))
@@ -62,7 +62,7 @@ def clipped_text(value: JsonValue, limit: int) -> str:
 
 
 def make_environment(*folders: Path) -> Environment:
-    """Return templates from `folders`, then from the shared ones; every text that they are given is escaped."""
+    """Return an environment with templates from `folders`, then the shared ones; every text in them is escaped."""
     environment = Environment(
         loader=FileSystemLoader([*folders, TEMPLATE_FOLDER]),
         autoescape=True,
@@ -73,7 +73,7 @@ def make_environment(*folders: Path) -> Environment:
     environment.globals["version"] = __version__
     environment.filters |= {
         "sanitize": shown_text,
-        "urlencode": lambda text: quote(text, errors="replace"),  # a name may hold half of a surrogate pair
+        "urlencode": lambda text: quote(text, errors="replace"),  # a name may contain a lone surrogate
         "short": short_text,
         "clip": clipped_text,
         "status_word": lambda status: _STATUS_WORDS[Status(status)],
@@ -97,12 +97,12 @@ def make_environment(*folders: Path) -> Environment:
 
 
 def pass_rate(counts: RunSummary) -> str:
-    """Return the share of judged cases that passed, in per cent; n/a when nothing was judged."""
+    """Return the share of judged cases that passed, in per cent; n/a if nothing was judged."""
     return format_percentage(counts.passed, counts.passed + counts.failed)
 
 
 def total_cost(usage: Mapping[Role, Usage]) -> str:
-    """Return the cost of all calls; a dash where no calls are recorded, `unknown` where a price is missing."""
+    """Return the cost of all calls; a dash if no calls are recorded, `unknown` if a price is missing."""
     if not usage:
         return "–"  # noqa: RUF001
     total = sum(usage.values(), Usage())
@@ -110,7 +110,7 @@ def total_cost(usage: Mapping[Role, Usage]) -> str:
 
 
 def bar_pieces(counts: RunSummary, planned: int = 0) -> list[dict[str, str]]:
-    """Return the pieces of a bar 100 wide that shows the four outcomes, failures last, and leaves what is planned."""
+    """Return the pieces of a bar of width 100 for the four outcomes, failures last; missing cases leave a gap."""
     whole = max(planned, counts.total)
     pieces: list[dict[str, str]] = []
     start = 0.0
@@ -134,5 +134,5 @@ def asset(name: str) -> str:
 
 
 def source_hash(text: str) -> str:
-    """Return the name of an inline style or script in a content security policy: its hash."""
+    """Return the hash by which a content security policy allows an inline style or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

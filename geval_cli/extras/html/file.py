@@ -1,9 +1,9 @@
 """`-o results.html`: the whole run as one page that opens from disk, needs no network and can be mailed.
 
-What the page's script needs of each case is packed and compressed, so that ten thousand fit into a mail.
+The data that the page's script needs for each case is packed and compressed, so that ten thousand fit into a mail.
 
-Markup is cut at its tags, and every piece is stored once in a chunk and named by its number after that: pages of cases
-are alike, prompts and documents repeat in each column, and neither fits into the window of the compression.
+Markup is split at its tags, and every piece is stored once in a chunk and then referred to by its number: pages of
+cases are alike, prompts and documents repeat in each column, and neither fits into the window of the compression.
 
 A chunk is JSON: `strings`, and `cases`, each with
 
@@ -11,22 +11,22 @@ A chunk is JSON: `strings`, and `cases`, each with
     status   of the case
     score    of the case, or null
     metrics  by name, the worst status, the score and the number of the reason
-    labels   the mean human label by metric; none where nobody labelled it
-    meta     the metadata that cases are chosen by, as lists of texts
-    head     the numbers of the pieces of its test's title and variables; with the first case of a test alone
+    labels   the mean human label by metric; none if there are no labels
+    meta     the metadata that cases are filtered by, as lists of texts
+    head     the numbers of the pieces of its test's title and variables; only in the first case of a test
     cell     those of its cell in the matrix
     page     those of its page
-    texts    those of the texts in which a search looks
-    sha      the digest by which labels name its output; none where there is no output
-    test     the key of its test, which labels name, too; none where nothing of it can be labelled
-    id       of the result, where it is not made of `at`
+    texts    those of the texts that are searched
+    sha      the digest by which labels refer to its output; none if there is no output
+    test     the key of its test, which labels refer to, too; none if nothing of it can be labelled
+    id       of the result, if it is not made of `at`
 
-Beside it stands what the page exports of the same cases, a chunk of its own since few readers ask for it; a page of
+Beside it is what the page exports of the same cases, in a chunk of its own because few readers need it; a page of
 many cases has none.
-It has two lines for each case: that of a file of JSON Lines, and a list of
+It has two lines for each case: its line of a JSON Lines file, and a list of
 
     fixed    its cells in a CSV file, of the columns that every file has, joined
-    named    its other cells by the heads of their columns: those of scores, of variables, and of metadata
+    named    its other cells by the headings of their columns: those of scores, of variables, and of metadata
     turns    the cell of its conversation; empty without one
 """
 
@@ -92,14 +92,14 @@ from geval_cli.report.sanitize import output_digest, whole_text
 
 CASES_PER_CHUNK = 500
 REASON_WIDTH = 160
-"""As in a cell of the matrix."""
+"""The same as in a cell of the matrix."""
 _TAG = re.compile(r"(<[^>]*>)")
 _INDENTATION = re.compile(r">\s+<(?!/pre)")
-"""White space between tags, which means no more than one space does; in a `pre` it is what a model said."""
+"""White space between tags, equivalent to one space; in a `pre`, it is part of what a model said."""
 
 
 class PackedCase(Struct, frozen=True, omit_defaults=True):
-    """One case as it stands in a chunk; the module says what each field holds."""
+    """One case as stored in a chunk; the module's docstring describes each field."""
 
     at: tuple[int, int, int]
     status: str
@@ -117,7 +117,7 @@ class PackedCase(Struct, frozen=True, omit_defaults=True):
 
 
 class ExportedCells(Struct, frozen=True, array_like=True):
-    """The cells of one case in a CSV file; the module says what each field holds."""
+    """The cells of one case in a CSV file; the module's docstring describes each field."""
 
     fixed: str
     named: tuple[dict[str, str], ...]
@@ -125,7 +125,7 @@ class ExportedCells(Struct, frozen=True, array_like=True):
 
 
 def exported_lines(result: CaseResult) -> str:
-    """Return the two lines of a case, made by what writes such files."""
+    """Return the two lines of a case, made by the writers of such files."""
     cells = csv_cells(result)
     scores, variables, metadata = (
         {csv_head(f"{kind} {name}"): text for name, text in found.items()}
@@ -141,7 +141,7 @@ def exported_lines(result: CaseResult) -> str:
 
 
 class Packer(Struct):
-    """Collects the cases of one chunk, with what is exported of them if it `has_exports`; holds that chunk alone."""
+    """Collects the cases of one chunk and, if it `has_exports`, their exports; it holds only that chunk in memory."""
 
     has_exports: bool = True
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -162,9 +162,9 @@ class Packer(Struct):
         page: str,
         head: str = "",
     ) -> None:
-        """Add a case with its markup: its cell, its page, and for the first one of a row the title of the test.
+        """Add a case with its markup: its cell, its page and, for the first one of a row, the title of the test.
 
-        `labels` are the mean human labels of it by metric.
+        `labels` are its mean human labels by metric.
         """
         meta = {name: metadata_texts(value) for name, value in result.metadata.items()}
         place = (result.test_index, result.repeat_index, result.column)
@@ -196,9 +196,9 @@ class Packer(Struct):
             self._exported.append(exported_lines(result))
 
     def packed(self) -> tuple[str, str]:
-        """Return the chunk, and what is exported of its cases, as texts in base64, and begin another one.
+        """Return the chunk, and the exports of its cases, as texts in base64, and begin another chunk.
 
-        The second one is empty where nothing is exported.
+        The second text is empty if nothing is exported.
         """
         strings = json.dumps(
             [whole_text(text) for text in self._numbers], ensure_ascii=False, separators=(",", ":")
@@ -209,7 +209,7 @@ class Packer(Struct):
         return _packed(text), _packed(exported) if self.has_exports else ""
 
     def _pieces(self, markup: str) -> list[int]:
-        """Return the numbers of the tags of a piece of markup and of what stands between them."""
+        """Return the numbers of the pieces of markup: its tags and what is between them."""
         parts: Sequence[str] = _TAG.split(_INDENTATION.sub("> <", markup.strip()))
         return [self._number(part) for part in parts if part]
 
@@ -224,15 +224,15 @@ def _packed(data: bytes) -> str:
 
 
 def _rounded(score: float | None) -> float | None:
-    """Return a score as it is sorted by."""
+    """Return a score as it is sorted by, without rounding errors."""
     return None if score is None else round(score, 9)
 
 
 CASES_MAX = 20_000
-"""Above it, passed cases are left out and counted: browsers cannot hold a hundred thousand prompts."""
+"""With more cases, passed ones are left out and counted: browsers cannot hold a hundred thousand prompts."""
 
 EXPORTED_MAX = 5_000
-"""Above it, the file leaves out what an export needs: it would be nearly twice as large, and is to fit into a mail."""
+"""With more cases, the file leaves out the exports: it would be nearly twice as large, but should fit into a mail."""
 
 _STYLES = ("colours.css", "style.css", "run.css", "charts.css", "label.css")
 _SCRIPTS = (
@@ -245,17 +245,17 @@ _SCRIPTS = (
     "label.js",
     "label-report.js",
 )
-"""In the order in which they need each other: they become one module."""
+"""The scripts in the order of their dependencies; they become one module."""
 _IMPORT = re.compile(r"^import (\{.*?\}) from (\"./\w+\.js\");$", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function (\w+))", re.MULTILINE)
 
 
 class HtmlFile:
-    """A results file that needs the whole report; it lets the events pass.
+    """A results file that needs the whole report and ignores the events.
 
-    Summary, drawings and the first results stand in the page as the server's page has them. All cases follow, packed,
-    as the same templates made them; a script unpacks them. All text is escaped, and a content security policy lets
-    nothing run but that script, and nothing be fetched.
+    The summary, the drawings and the first results are in the page as the server's page has them. All cases follow,
+    packed, as the same templates render them; a script unpacks them. All text is escaped, and a content security policy
+    allows only the page's own scripts to run, and nothing to be fetched.
     """
 
     def __init__(self, path: Path, cases_max: int = CASES_MAX) -> None:
@@ -282,7 +282,7 @@ class HtmlFile:
 
 
 class _Counted:
-    """Counts of a report's results, metadata they can be chosen by, criteria of metrics; goes through them once."""
+    """Counts of a report's results, the metadata to filter by, and criteria of metrics; reads the results once."""
 
     def __init__(self, report: RunReport) -> None:
         self.total = self.problems = self.rows = 0
@@ -368,7 +368,7 @@ def _page(
 
 
 def _matrix(report: RunReport, counted: _Counted, rows: list[ResultRow]) -> Matrix:
-    """Return the matrix as it is shown before its cases are unpacked: the first page of all."""
+    """Return the matrix as shown before its cases are unpacked: its first page."""
     return Matrix(
         heads=heads_of(columns_of(report.run.columns, rows), report.summary),
         rows=tuple(shown_row(row, None) for row in rows),
@@ -383,7 +383,7 @@ def _matrix(report: RunReport, counted: _Counted, rows: list[ResultRow]) -> Matr
 
 
 def _policy(style: str, theme: str) -> str:
-    """Return what the page may load and run: nothing but its own parts."""
+    """Return the content security policy: the page may load and run only its own parts."""
     scripts = " ".join(f"'{source_hash(text)}'" for text in (theme, _script()))
     return (
         f"default-src 'none'; style-src '{source_hash(style)}'; script-src {scripts}; "
@@ -392,7 +392,7 @@ def _policy(style: str, theme: str) -> str:
 
 
 def _rows(report: RunReport, room: int) -> Iterator[ResultRow]:
-    """Yield the results that the file holds, test by test; `room` is for so many without a problem."""
+    """Yield the results that the file contains, test by test; `room` is how many without a problem fit."""
     for test, results in groupby(_chosen(report, room), key=lambda result: result.test_index):
         cells: dict[int, list[CaseResult]] = {}
         for result in results:
@@ -402,7 +402,7 @@ def _rows(report: RunReport, room: int) -> Iterator[ResultRow]:
 
 
 def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
-    """Yield every case that did not pass, and the first `room` others, in the order of the tests."""
+    """Yield every case that failed or could not be judged, and the first `room` others, in test order."""
     for result in report.results():
         if result.status in PROBLEMS:
             yield result
@@ -414,7 +414,7 @@ def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
 def _chunks(
     report: RunReport, labels: HumanLabels | None, room: int, packer: Packer, variables: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the packed cases of the file, chunk by chunk, and what is exported of them."""
+    """Yield the packed cases of the file and their exports, chunk by chunk."""
     labelled = labels.means() if labels else {}
     environment = _environment()
     parts = cast(Any, environment.get_template("cells.html").module)
@@ -465,12 +465,12 @@ def _environment() -> Environment:
 
 @cache
 def _script() -> str:
-    """Return all scripts as one, since a page from disk may load no others; each keeps its names to itself."""
+    """Return all scripts as one, since a page from disk may load no others; each keeps its names private."""
     return "const modules = {};\n" + "".join(map(_module, _SCRIPTS))
 
 
 def _module(name: str) -> str:
-    """Return a script as a function that is called at once, with its exports as properties of `modules`."""
+    """Return a script as a function that is called at once, with its exports stored in `modules`."""
     text = asset(name)
     exported = ", ".join(found[2] for found in _EXPORT.finditer(text))
     text = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = modules[\2];", text))

@@ -1,6 +1,6 @@
-"""One run for the templates: its sums, its results as a matrix with tests down, and its cases with ratings and texts.
+"""One run for the templates: its totals, its results as a matrix with a row per test, and its cases in detail.
 
-Markdown of a model becomes markup that can do nothing: no HTML of its own, no images, links to web pages alone.
+Markdown of a model becomes harmless markup: no HTML of its own, no images, links to web pages and mail addresses only.
 """
 
 import json
@@ -74,7 +74,7 @@ _WEB = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 
 
 def rendered_markdown(text: str) -> Markup | None:
-    """Return Markdown as HTML; None for a text without a sign of Markdown, or one that is very long."""
+    """Return Markdown as HTML; None for a text without any sign of Markdown, or a very long one."""
     if len(text) > _CHARACTERS_MAX or not _SIGNS.search(text):
         return None
     return Markup(_parser().render("\n".join(sanitized_lines(text))))
@@ -106,7 +106,7 @@ class _Renderer(RendererHTML):
 
 
 def _tasks(state: StateCore) -> None:
-    """Make boxes of `[ ]` and `[x]` at the beginning of list items."""
+    """Turn `[ ]` and `[x]` at the beginning of list items into boxes."""
     for item, paragraph, inline in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
         if (item.type, paragraph.type) != ("list_item_open", "paragraph_open") or not inline.children:
             continue
@@ -123,7 +123,7 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "linkify": False}, renderer_cls=_Renderer)
     parser.enable(["table", "strikethrough"])
     parser.core.ruler.push("tasks", _tasks)
-    # What is refused stays the text that it was.
+    # A refused link stays plain text.
     parser.validateLink = lambda url: _WEB.match(url.strip()) is not None  # type: ignore[method-assign]
     return parser
 
@@ -134,7 +134,7 @@ _ARGUMENTS_ON_A_LINE = 72
 
 
 def rating_bars(verdicts: Sequence[JudgeVerdict]) -> Chart | None:
-    """Return how likely the judge found each rating; of several judges the mean, where they rate on one scale."""
+    """Return a chart of how likely the judge found each rating; the mean of several judges that rate on one scale."""
     found = [dict(_on_scale(item.shares, item.detail.get("score_range"))) for item in verdicts]
     if not all(found) or len({tuple(shares) for shares in found}) > 1:
         return None
@@ -158,7 +158,7 @@ def rating_bars(verdicts: Sequence[JudgeVerdict]) -> Chart | None:
 
 
 def _on_scale(shares: list[tuple[str, float]], bounds: JsonValue) -> list[tuple[str, float]]:
-    """Add the ratings with no share, where the scale is short and of whole numbers."""
+    """Add the ratings without a share, if the scale is short and of whole numbers."""
     match bounds:
         case [int() | float() as low, int() | float() as high] if 0 < high - low < _SCALE_MAX:
             scale = {f"{low + step:g}": 0.0 for step in range(int(high - low) + 1)}
@@ -181,13 +181,13 @@ def chat_messages(rendered: str) -> list[Message]:
 
 
 def whole_output(result: CaseResult) -> str:
-    """Return the output for reading: text as it came, anything else as indented JSON; below it the tool calls."""
+    """Return the output for display: text as it is, anything else as indented JSON, followed by the tool calls."""
     calls = (shown_text(call.line) for call in calls_of(result))
     return "\n".join([shown_text(_indented(result.output)), *calls])
 
 
 def json_block(value: JsonValue) -> str:
-    """Return a value for a block of its own: a short one on one line, else as indented JSON."""
+    """Return a value for a block of its own: on one line if it is short, else as indented JSON."""
     line = value_text(value)
     return shown_text(line if len(line) <= _ARGUMENTS_ON_A_LINE else _indented(value))
 
@@ -197,7 +197,7 @@ def _indented(value: JsonValue) -> str:
 
 
 def usage_rows(result: CaseResult) -> list[tuple[str, Usage]]:
-    """Return a row of usage for each role that asked for anything."""
+    """Return a row of usage for each role that sent requests."""
     names = {"generation": "Model", "judge": "Judge", "user": "Simulated user"}
     return [(names[role.value], usage) for role, usage in result.usage.items() if usage.requests]
 
@@ -217,7 +217,7 @@ def _part_text(part: JsonValue) -> str:
 def case_values(
     result: CaseResult, row: Sequence[CaseResult], title: str, repeats: Sequence[CaseResult] = ()
 ) -> dict[str, Any]:
-    """Return the values of the template `case_detail.html`.
+    """Return the values for the template `case_detail.html`.
 
     `row` are all results of its test and repeat, `repeats` those of its test and column.
     """
@@ -253,7 +253,7 @@ _TITLE_WIDTH, _NAME_WIDTH = 160, 24
 
 
 class MetricChip(Struct, frozen=True):
-    """One metric of a case; its score is None where nothing was scored."""
+    """One metric of a case; its score is None if nothing was scored."""
 
     name: str
     status: Status
@@ -266,14 +266,14 @@ class Cell(Struct, frozen=True):
     Attributes:
         result: the repeat that is shown: the worst of those that passed the filter.
         status: of that repeat, like the other figures.
-        matches: a repeat passed the filter.
+        matches: whether a repeat passed the filter.
         tally: how many repeats passed, `1/2`; empty without repeats.
-        is_flaky: some repeats passed and others failed.
+        is_flaky: whether some repeats passed and others failed.
         chips: its first metrics; `chips_hidden` more are left out.
-        figure: what is beside the verdict: the score; of a failed case the name and score of the assertion that failed
-            it by most, and how many others failed.
-        reason: of that assertion, or the error; empty for a case without a problem. With a metric, the reason of that
-            one.
+        figure: what is shown beside the verdict: the score; for a failed case the name and score of the worst failed
+            assertion, and how many others failed.
+        reason: of that assertion, or the error; empty for a case without a problem. With a metric, the reason for that
+            metric.
     """
 
     result: CaseResult
@@ -289,11 +289,11 @@ class Cell(Struct, frozen=True):
 
 
 class ColumnHead(Struct, frozen=True):
-    """The head of a column; without figures while the run goes on.
+    """The heading of a column; without figures while the run is in progress.
 
     Attributes:
         counts: of its results by their status on the chosen metric; None without one.
-        means: its metrics with their means, only the chosen one where there is one.
+        means: its metrics with their means, or only the chosen one.
     """
 
     column: Column
@@ -310,7 +310,7 @@ class ColumnHead(Struct, frozen=True):
 
     @property
     def rate(self) -> str:
-        """The share of judged cases that passed; with a chosen metric, on that."""
+        """The share of judged cases that passed, on the chosen metric if there is one."""
         if self.counts is not None:
             return format_percentage(self.counts.get(Status.PASSED, 0), self.cases)
         return "" if self.figures is None else share_text(self.figures.pass_rate)
@@ -319,7 +319,7 @@ class ColumnHead(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """One test of the matrix: its title, its variables, and its cells by column.
 
-    `is_named` tells whether the title is more than its variables.
+    `is_named` is whether the title is more than its variables.
     """
 
     test_index: int
@@ -330,11 +330,11 @@ class Row(Struct, frozen=True):
 
 
 class Matrix(Struct, frozen=True):
-    """The page of a matrix that is shown, with the choice that led to it.
+    """The page of a matrix that is shown, with the filter that led to it.
 
     Attributes:
-        rows: of the page; `rows_total` on all pages.
-        page: counted from 1, of `pages_total`.
+        rows: of this page; `rows_total` counts those of all pages.
+        page: counted from 1, out of `pages_total`.
         variables: the names of those that have a column; the page of a case has all.
         counts: of all results by their status on the chosen metric; None without one.
     """
@@ -352,17 +352,17 @@ class Matrix(Struct, frozen=True):
 
     @property
     def chosen(self) -> Mapping[str, str]:
-        """The values that metadata was chosen by, by name."""
+        """The metadata values that are filtered by, by name."""
         return dict(self.wanted.metadata)
 
     @property
     def choice_words(self) -> list[str]:
-        """The choice that a mark of a drawing made beside status and metric, in words."""
+        """The selection made by a drawing's mark, besides status and metric, in words."""
         return choice_words(self.wanted, [head.column for head in self.heads])
 
 
 def choice_words(wanted: ResultFilter, columns: Sequence[Column]) -> list[str]:
-    """Return in words what a drawing's mark chose beside status and metric."""
+    """Return in words what a mark of a drawing selected besides status and metric."""
     words = [] if wanted.test is None else [f"of test {wanted.test + 1:,}"]
     if wanted.repeats is not None:
         words.append(_REPEATS_WORDS[wanted.repeats])
@@ -387,7 +387,7 @@ _REPEATS_WORDS = {
 
 
 def _range_words(what: str, low: float | None, high: float | None) -> Iterator[str]:
-    """Yield `with a score from 0.50` and `to below 0.55`, as far as there are ends."""
+    """Yield `with a score from 0.50` and `to below 0.55`, for the bounds that are set."""
     if low is not None:
         yield f"{what} from {format_score(low)}"
     if high is not None:
@@ -401,9 +401,9 @@ def heads_of(
     metric: str | None = None,
     counts: Mapping[tuple[int, Status], int] | None = None,
 ) -> tuple[ColumnHead, ...]:
-    """Return the heads of the columns, with their figures where the summary has them.
+    """Return the headings of the columns, with their figures if the summary has them.
 
-    `counts` are those of `metric`.
+    `counts` are those on `metric`.
     """
     figures = dict(enumerate(summary.columns))
     return tuple(_head(column, figures.get(column.index), metric, counts) for column in columns)
@@ -432,7 +432,7 @@ def first_variables(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def columns_of(columns: tuple[Column, ...], rows: Iterable[ResultRow]) -> list[Column]:
-    """Return the columns of the run; where its record has none, those that its results have."""
+    """Return the columns of the run, or those of its results if its record has none."""
     if columns:
         return list(columns)
     results = {index: found[0] for row in rows for index, found in row.cells.items()}
@@ -457,14 +457,14 @@ def shown_row(row: ResultRow, metric: str | None) -> Row:
 
 
 def row_of(first: CaseResult, cells: Mapping[int, Cell]) -> Row:
-    """Return the row of a test, which `first` is a result of."""
+    """Return the row of a test that `first` is a result of."""
     return Row(first.test_index, row_title(first), bool(first.description), first.vars, cells)
 
 
 def cell_of(
     results: Sequence[CaseResult], metric: str | None = None, matching: Sequence[CaseResult] | None = None
 ) -> Cell:
-    """Return the cell of a test's repeats in one column, by their scores of `metric` where they have that."""
+    """Return the cell of a test's repeats in one column, by their verdicts on `metric` if they have it."""
     verdicts = [(_verdict(result, metric), result) for result in results]
     fitting = [item for item in verdicts if matching is None or item[1] in matching] or verdicts
     (status, figure), result = min(fitting, key=lambda item: WORST_FIRST.index(item[0][0]))
@@ -501,7 +501,7 @@ def chips_of(result: CaseResult) -> list[MetricChip]:
 
 
 def first_reason(result: CaseResult, metric: str | None = None) -> str:
-    """Return why a case has its verdict; with a metric, what was said of that, also where it passed."""
+    """Return why a case has its verdict; with a metric, the reason for that, even if it passed."""
     own = [
         item
         for item, _ in with_members(result.assertions)
@@ -517,10 +517,10 @@ _FLAKY_SHOWN = 20
 
 
 def run_values(report: RunReport) -> dict[str, Any]:
-    """Return the values of the templates `run_head.html` and `run_summary.html`."""
+    """Return the values for the templates `run_head.html` and `run_summary.html`."""
     run, summary = report.run, report.summary
     titles = whole_titles(run.columns)
-    # Of a finished run they are called as in the table that sets them side by side.
+    # In a finished run, columns are named as in the table that compares them.
     titles |= {column.index: item.label for column, item in zip(run.columns, summary.columns, strict=False)}
     names = metric_names(summary.columns)
     heading, rows = column_table(summary.columns, [column.label for column in summary.columns])
@@ -537,7 +537,7 @@ def run_values(report: RunReport) -> dict[str, Any]:
         "flaky_hidden": summary.flaky_count - len(summary.flaky[:_FLAKY_SHOWN]),
         "column_titles": titles,
         "table": (
-            # Terms with a number in them are written as everywhere: `pass@3`, `p50`.
+            # Terms that contain a number are not capitalised: `pass@3`, `p50`.
             [
                 name if name in names or re.match(r"[^\d\s]+\d", name) else name[:1].upper() + name[1:]
                 for name in heading
