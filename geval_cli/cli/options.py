@@ -60,7 +60,7 @@ def complete_run(incomplete: str) -> list[str]:
     from geval_cli.store.state import open_runs
 
     known = ["latest", "latest~1"]
-    with suppress(Exception), open_runs(None, os.environ) as runs:  # completion must never print errors
+    with suppress(Exception), open_runs(None, os.environ) as runs:  # completion must not print errors
         known += [stored[0].id for stored in runs.runs(limit=_COMPLETED_MAX)]
     return [name for name in known if name.startswith(incomplete)]
 

@@ -166,7 +166,7 @@ class KernelSandbox(Struct):
             allowed = AllowedPaths(
                 readable=(*_own_files(), *_named_files(requests)),
                 writable=(temporary, *map(Path, _DEVICES), *state),
-                # Descriptors of the present folders: a name may refer to another one by the time a rule is made.
+                # Descriptors of the folders as they are: by the time a rule is made, a name may refer to another one.
                 filled=tuple(_opened_folder(path, stack) for path in outputs),
                 emptied=(temporary.parent,),
             )

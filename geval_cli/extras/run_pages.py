@@ -46,7 +46,7 @@ _FOLD_TO_ASCII = (
 )
 """All characters that contain an ASCII letter once they are case-folded."""
 FACETS_MAX, FACET_VALUES_MAX = 6, 30
-"""The maximum of facets, and of values of one: a name with more values is more like a number than a kind of test."""
+"""The maximum numbers of facets, and of values of each: with more values, a name is not useful for filtering."""
 
 
 class Repeats(StrEnum):
@@ -74,7 +74,7 @@ class ResultFilter(Struct, frozen=True):
         repeats: only results of tests whose repeats in that column have these verdicts.
         label_low: only results whose mean label of the `metric` is at least this.
         label_high: only results whose mean label is below this.
-        ids: only results with these ids, which are those with such labels.
+        ids: only results with these ids: those whose labels are within these bounds.
     """
 
     status: Status | None = None

@@ -66,7 +66,7 @@ def score_text(item: AssertionResult) -> str:
     """Return a score beside its threshold, as "0.5 < 0.7"; "" without a score.
 
     The threshold of a `not-` assertion belongs to its positive form, so it is not shown beside the score. If something
-    other than the score decided, that is said instead of the threshold.
+    other than the score decided, that is shown instead of the threshold.
     """
     if item.score is None:
         return ""
@@ -131,7 +131,7 @@ def whole_reason(result: CaseResult) -> str:
 
 
 def _reason_of(item: AssertionResult, status: Status) -> str:
-    """Return the reason of an assertion with that status; members of a set speak for it, as it only repeats them."""
+    """Return the reason of an assertion with that status; for a set, that of its worst member, which it repeats."""
     if item.status is not status:
         return ""
     own = (item.reason or "") if item.error is None else item.error.message
@@ -549,7 +549,7 @@ class ShownCall(Struct, frozen=True):
 
 
 class ShownMessage(Struct, frozen=True):
-    """A message of a conversation; `tool` is the name of the tool that it is the answer of."""
+    """A message of a conversation; `tool` is the name of the tool whose answer it is."""
 
     role: str
     content: str

@@ -301,7 +301,7 @@ def print_columns(report: RunReport, console: Console) -> None:
         if shape.title:
             names = [fitted_title(title, shape.title, signs) for title in titles]
         if len(set(names)) < len(set(titles)):
-            continue  # names cut to the same text tell nothing, numbers with a legend do
+            continue  # names cut to the same text are useless; numbers with a legend are used instead
         heading, *found = _rows(columns, shape, has_bars=is_unicode(console))
         star = "★" if is_unicode(console) else "*"
         rows = [
@@ -469,8 +469,8 @@ def _pass_verdict(column: ColumnSummary) -> str | None:
 def _gain(column: ColumnSummary, baseline: ColumnSummary) -> str:
     """Return how far a column's pass rate is above the baseline's: `+20 points in pass rate (95 % CI +8 to +32)`.
 
-    The difference covers the tests judged in both. If these are not all tests, that is said, because the rates in the
-    table then differ by another amount.
+    The difference covers the tests judged in both. If these are not all tests, the text says so, because the rates in
+    the table then differ by another amount.
     """
     found = _pass_difference(column)
     assert found is not None

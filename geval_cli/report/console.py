@@ -17,10 +17,10 @@ PIPED_WIDTH = 100
 _WIDTH_MIN = 20
 _IN_ASCII = "geval-ascii"
 _STAND_INS = {"…": "~", "–": "-", "≥": ">=", "×": "x", "·": "|"}  # noqa: RUF001
-# In files and logs, and where the stream has no line characters, the line is made of dashes.
 _BEFORE_UNIT = compile_later(r"(?<=\d) (?=(?:%|ms|s|min|h|d|pts|points|[kMG]B)(?!\w))|(?<=\d %) (?=CI\b)")
 _GLUE = "\ue0ff"
 """Stands for the space before a unit while lines are wrapped; printed texts contain no private-use characters."""
+# In files and logs, and where the stream has no line characters, the line is made of dashes.
 _DASHES = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 

@@ -15,7 +15,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import value_text
 
-_BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets read UTF-8 as an encoding of their own
+_BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets assume another encoding than UTF-8
 _FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 _FORMULA_LINE = re.compile("([\r\n])(?=[=@\uff1d\uff20]|[+\\-\uff0b\uff0d]\\S)")  # "- one" is a list item
 _KEPT_LINE = re.compile("([\r\n])'(?=[=@\uff1d\uff20]|[+\\-\uff0b\uff0d]\\S)")

@@ -91,7 +91,7 @@ class FailedTest(Struct):
 
 
 class SameReason(Struct):
-    """The tests that failed for one reason, of which only the first are kept; `columns` counts the tests by column."""
+    """The tests that failed for one reason; only the first are kept, and `columns` counts all of them by column."""
 
     tests: list[FailedTest] = field(default_factory=list)
     count: int = 0

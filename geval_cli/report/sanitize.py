@@ -145,7 +145,7 @@ def folder_options(home: Path | None, cache_folder: Path | None) -> str:
 
 
 def resume_command(config_path: str, options: str) -> str:
-    """Return the command that resumes a run of a config; `options` come from `folder_options`."""
+    """Return the command that resumes a run of a config; `options`, such as those of `folder_options`, are appended."""
     return f"geval run {quoted(config_path)} --resume{options}"
 
 

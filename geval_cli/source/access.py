@@ -162,7 +162,7 @@ class SpecialFileError(OSError):
 
 
 def open_regular(path: Path, access: Access) -> BinaryIO:
-    """Return the file at `path`, open for reading. Raises OSError, also if it is no regular file or may not be read."""
+    """Return the file at `path`, open for reading. Raises OSError if it is not a regular file or may not be read."""
     access.require_inside(path)
     stream = open(path, "rb", opener=regular_only)  # noqa: SIM115 - the caller closes it
     try:

@@ -115,7 +115,7 @@ FILE_PREFIX = "file://"
 MAX_CONFIG_BYTES = 64 * 1024 * 1024
 MAX_TEXT_BYTES = 16 * 1024 * 1024
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""The maximum of a line of .jsonl or a row of .csv: such files may be of any size, but each line is in memory."""
+"""The size limit of a line of .jsonl or a row of .csv: such files may have any size, but each line is in memory."""
 _KEPT_FILES = 64
 _KEPT_CHARACTERS = 4 * 1024 * 1024
 _HASH_CHUNK = 1024 * 1024
@@ -433,7 +433,7 @@ def is_wildcard(name: str) -> bool:
 def find_files(
     reference: str, folder: Path, access: Access, asked_at: Location | None = None
 ) -> list[NamedFile]:
-    """Return the files that `reference` names; empty if there is no such file, or if it cannot be a name.
+    """Return the files that `reference` names; an empty list if there are none, or if it cannot be a name.
 
     Files of a folder are sorted by name; those of wildcards come in promptfoo's order, last name first.
 

@@ -58,7 +58,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("audio/mp3", "audio/x-mp3"), "audio/mpeg"),
     "audio/x-flac": "audio/flac",
 }
-"""Media types that stand for another one."""
+"""Alternative names of media types, with the usual ones."""
 _STARTS = (
     (b"ID3", "audio/mpeg"),
     (b"fLaC", "audio/flac"),

@@ -140,7 +140,7 @@ _CONTROL = compile_later("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 # Larger files (these can only be tests) are reported without their lines, to limit memory use.
 _MAX_SHOWN_FILE = 64 * 1024 * 1024
 
-# Words of up to so many letters may have one typo, or two; longer ones may have three (`_tolerance`).
+# Up to this many letters, one typo is tolerated, then two; in longer words three (`_tolerance`).
 _SHORT_WORD = 5
 _MEDIUM_WORD = 9
 # An abbreviation of one or two letters is too short to suggest a key for.

@@ -211,7 +211,7 @@ def _depth(line: str) -> int:
 
 
 def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = "") -> Iterator[str]:
-    """Yield the variables that a part of a config uses as keys: those in `api_key_env`, or under a secret name."""
+    """Yield the names of variables that a part of a config uses as keys: in `api_key_env`, or under a secret name."""
     if isinstance(value, dict):
         for key, entry in value.items():
             if key in _VARIABLE_KEYS and isinstance(entry, str):

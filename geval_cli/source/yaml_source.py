@@ -31,7 +31,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _NUMBER_STARTS = frozenset("0123456789+-.")
 # Python refuses to parse integers of more than 4,300 digits, because that takes quadratic time.
 _MAX_DIGITS = 4000
-_MAX_BITS = 13_287  # of the largest number with 4,000 digits
+_MAX_BITS = 13_287  # bits of the largest number with 4,000 digits
 
 TAG_PREFIX = "tag:yaml.org,2002:"
 

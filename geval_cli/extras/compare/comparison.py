@@ -1385,7 +1385,7 @@ def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baselin
     tests = TestPairs(earlier.tests)
     for test in suite.tests:
         tests.add(test.index, name_of_test(test))
-    # Programs may make variables, and results without keys have only the made ones: the comparison itself checks them.
+    # Programs may make variables, and results without keys have only the result: then the comparison itself checks.
     is_known = not suite.rules.tells_programs or all(name.key for name in earlier.tests.values())
     if is_known and tests.later:
         counts = len(tests.earlier), len(tests.later), len(tests.partners)
@@ -1457,7 +1457,7 @@ def judge_differences(
 
 
 def judge_difference(gate: Gate, test: PairedTest | None) -> GateResult:
-    """Return whether a gate holds: unless it requires proof, it is broken only if a drop is shown."""
+    """Return the result of a gate: unless something must be shown, it is broken only if a drop is shown."""
     if test is None:
         return GateResult(gate.text, Status.ERROR, None, "no case was judged in both runs")
     level = SIGNIFICANCE / gate.family
