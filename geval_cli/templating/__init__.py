@@ -1,4 +1,4 @@
-"""Templates, sandboxed: strict, or as nunjucks renders them, as the dialect has it."""
+"""Sandboxed templates: strict, or rendered as nunjucks does, depending on the dialect."""
 
 from geval_cli.templating.templates import Templates, is_template, template_problem, templates_of
 

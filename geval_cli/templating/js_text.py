@@ -9,12 +9,12 @@ from geval_cli.records import JsonValue
 
 _EXPONENT = compile_later(r"e([+-])0*(\d+)$")
 _LONE_SURROGATE = compile_later("[\ud800-\udfff]")
-_PLAIN_UP_TO = 21  # decimal places before JavaScript turns to exponents
+_PLAIN_UP_TO = 21  # JavaScript writes plain digits for decimal exponents between these two
 _PLAIN_DOWN_TO = -7
 
 
 def js_string(value: JsonValue) -> str:
-    """Return `value` as JavaScript puts it into a text; empty for null, as in templates."""
+    """Return `value` as JavaScript inserts it into a text; empty for null, as in templates."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -31,7 +31,7 @@ def js_string(value: JsonValue) -> str:
 
 
 def js_number(value: float) -> str:
-    """Return a number in the fewest digits that mean it: 1.0 is `1`, 1e21 is `1e+21`. Whole numbers keep all digits."""
+    """Return a number in the fewest digits that identify it: 1.0 is `1`, 1e21 is `1e+21`. Integers keep all digits."""
     if isinstance(value, int):
         return str(value)
     if not math.isfinite(value):
@@ -46,12 +46,15 @@ def js_number(value: float) -> str:
 
 
 def js_json(value: JsonValue, indent: int | str = 0) -> str:
-    """`value` as JSON text as JavaScript writes it; with `indent`, a number of spaces or a text, one entry a line."""
+    """Return `value` as JSON text as JavaScript writes it.
+
+    With `indent`, a number of spaces or a text, each entry is on its own line.
+    """
     return _json_text(value, indent if isinstance(indent, str) else " " * indent, "\n")
 
 
 def _shortest(value: float) -> str:
-    """`d.ddde±x` with the digits of Python's repr, which are the shortest, as JavaScript's are."""
+    """Return `d.ddde±x` with the digits of Python's repr, which are the shortest possible, as in JavaScript."""
     text = repr(value)
     if "e" in text:
         return _EXPONENT.sub(lambda found: f"e{found[1]}{found[2]}", text)
@@ -62,7 +65,7 @@ def _shortest(value: float) -> str:
 
 
 def _placed(digits: str, exponent: int) -> str:
-    """`digits`, of which the first is before the point, times ten to the `exponent`."""
+    """Return `digits`, with the decimal point after the first one, times ten to the `exponent`."""
     if 0 <= exponent < _PLAIN_UP_TO:
         whole = digits[: exponent + 1].ljust(exponent + 1, "0")
         fraction = digits[exponent + 1 :]

@@ -1,7 +1,7 @@
-"""Limit the time and memory of a template: a config must not be able to hold up, or fill up, the machine.
+"""Limits on the time and memory of a template: a config must not be able to block the machine or fill its memory.
 
-Jinja2's sandbox keeps templates away from Python, and bounds `range`. The rest is bounded here: the length of texts,
-rounds of loops together with calls of macros, and the numbers by which texts are stretched.
+Jinja2's sandbox keeps templates away from Python and limits `range`. This module limits the rest: the length of texts,
+the number of loop iterations and macro calls, and the numbers that stretch texts.
 """
 
 import math
@@ -19,15 +19,15 @@ from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
 MAX_CHARACTERS = 16 * 1024 * 1024
-"""Of any text that a template makes; files of text are bounded by the same number."""
+"""The maximum length of any text that a template makes; text files have the same limit."""
 
 MAX_STEPS = 1_000_000
-"""Rounds of loops, thousands of characters made, and calls (ten each) in one rendering: a second or two."""
+"""The maximum per rendering of iterations, thousands of characters, and calls (ten each): a second or two."""
 
 _MAX_WIDTH = 100_000
 _MAX_BITS = 1_000_000
 _CHARACTERS_A_STEP = 1_000
-# A macro's call makes a scope and a text of its own, so it takes more than a round of a loop.
+# A macro call creates a scope and a text of its own, so it costs more than a loop iteration.
 _CALL_STEPS = 10
 _WIDE_FIELD = re.compile(r"\d{6,}")
 _STRETCHING = (
@@ -47,7 +47,7 @@ _STRETCHING_FILTERS = (
     "urlize", "wordwrap",
 )  # fmt: skip
 _SLOW_FILTERS = ("urlize", "wordwrap")
-"""Their time grows faster than the text."""
+"""Filters whose time grows faster than the text."""
 
 _STEPS: ContextVar[list[int] | None] = ContextVar("template_steps", default=None)
 
@@ -57,12 +57,12 @@ class TemplateLimitError(TemplateRuntimeError):
 
 
 def begin_counting() -> Token[list[int] | None]:
-    """From now on, all that templates do counts as one rendering, until `end_counting` gets what this returns."""
+    """Count all further steps of templates as one rendering, until `end_counting` gets the returned token."""
     return _STEPS.set([0])
 
 
 def end_counting(begun: Token[list[int] | None]) -> None:
-    """The rendering is over."""
+    """End the rendering that `begin_counting` started."""
     _STEPS.reset(begun)
 
 
@@ -76,14 +76,14 @@ def take_steps(count: int) -> None:
 
 
 def bounded(length: int) -> None:
-    """Raise TemplateLimitError when a text of `length` characters is longer than any may be."""
+    """Count a text of `length` characters. Raises TemplateLimitError if it is longer than a text may be."""
     if length > MAX_CHARACTERS:
         raise TemplateLimitError(f"it makes text of more than {MAX_CHARACTERS // (1024 * 1024)} MB")
     take_steps(1 + length // _CHARACTERS_A_STEP)
 
 
 def rounds(values: Any) -> Any:
-    """Return the items of a loop, its rounds counted."""
+    """Return the items of a loop, and count its iterations."""
     if isinstance(values, Sized):
         take_steps(len(values))
         return values
@@ -91,7 +91,7 @@ def rounds(values: Any) -> Any:
 
 
 def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Return the filters, those that can make a short text long with their limits."""
+    """Return the filters, with limits for those that can make a short text long."""
     return {
         name: _limited(name, function) if name in _STRETCHING_FILTERS else function
         for name, function in filters.items()
@@ -99,7 +99,7 @@ def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Call
 
 
 class _FiniteCode(CodeGenerator):
-    """Jinja2 writes the number 1e999 as the unknown name `inf`."""
+    """A code generator that writes infinity as `1e999`; Jinja2 would write the unknown name `inf`."""
 
     def visit_Const(self, node: nodes.Const, frame: Frame) -> None:
         if node.value == math.inf:
@@ -109,7 +109,7 @@ class _FiniteCode(CodeGenerator):
 
 
 class LimitedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja2's sandbox with limits."""
+    """Jinja2's sandbox with limits on time and memory."""
 
     code_generator_class = _FiniteCode
     intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -118,7 +118,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
-        """Bounded also for what templates collect in blocks and macros."""
+        """Return `parts` joined; limited here, since blocks and macros also collect their output with it."""
         collected, length = [], 0
         for part in parts:
             length += len(part)
@@ -137,14 +137,14 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "*":
-            # A text times a number may be written either way round.
+            # The text and the number may be on either side.
             for value, count in ((left, right), (right, left)):
                 if isinstance(value, str | list | tuple) and isinstance(count, int):
                     bounded(len(value) * count)
             if isinstance(left, int) and isinstance(right, int):
                 _check_bits(left.bit_length() + right.bit_length())
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            # Computing `9**9**9` would never come back, so its size is estimated from the operands.
+            # Computing `9**9**9` would never finish, so its size is estimated from the operands.
             _check_bits(left.bit_length() * right)
         elif operator == "%" and isinstance(left, str):
             _check_stretching("format", (left, *(right if isinstance(right, tuple) else (right,))), {})
@@ -164,7 +164,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return `str.format` with a look at each field as it is made: its width may come from deep in a value."""
+        """Return `str.format` with a check of each field as it is formatted: its width may come from within a value."""
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
             return None
@@ -189,7 +189,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _LimitedFields:
-    """Formatting of one field, once the width is known."""
+    """Formats one field after checking its width, which is known only then."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         _check_field("format", format_spec)
@@ -205,7 +205,7 @@ class _LimitedEscapeFormatter(_LimitedFields, SandboxedEscapeFormatter):
 
 
 def environment_call(method: str, arguments: list[nodes.Expr], origin: nodes.Node) -> nodes.Call:
-    """Return a call of a method of the environment, in the place of `origin`."""
+    """Return a call of a method of the environment that takes the place of `origin`."""
     function = nodes.EnvironmentAttribute(method, lineno=origin.lineno)
     call = nodes.Call(function, arguments, [], None, None, lineno=origin.lineno)
     return call.set_environment(origin.environment) if origin.environment else call  # type: ignore[return-value]
@@ -231,12 +231,12 @@ def _counted(values: Iterable[Any]) -> Iterator[Any]:
 def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def limited(*arguments: Any, **named: Any) -> Any:
-        # Some filters get Jinja2's context first.
+        # Some filters take Jinja2's context as their first argument.
         first = int(hasattr(function, "jinja_pass_arg"))
         if name == "join" and len(arguments) > first:
             arguments = (*arguments[:first], _items(arguments[first]), *arguments[first + 1 :])
         own = arguments[first:]
-        # Checked before the call: the memory would be used up by the time its result is there.
+        # Checked before the call, since its result may already use up the memory.
         _check_stretching(name, own, named)
         result = function(*arguments, **named)
         if isinstance(result, str):
@@ -252,7 +252,7 @@ def _check_bits(count: int) -> None:
 
 
 def _check_stretching(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    """`arguments` begin with the text, or the list, that is made longer."""
+    """Raise TemplateLimitError if a call would make its first argument, a text or a list, too long."""
     if not arguments:
         return
     value, *further = (*arguments, *named.values())
@@ -280,12 +280,12 @@ def _check_stretching(name: str, arguments: tuple[Any, ...], named: Mapping[str,
 
 
 def _items(values: Any) -> Any:
-    """Return what is joined as a list, so that its length can be known before it is a text."""
+    """Return the values to join as a list, so that their length is known before they become a text."""
     return list(values) if isinstance(values, Iterator | tuple | range | set | frozenset) else values
 
 
 def _length_of(item: Any) -> int:
-    """Return how long a text is, or those of a record of which one may be chosen."""
+    """Return the length of a text, or the total length of the texts in a mapping, one of which may be chosen."""
     if isinstance(item, str):
         return len(item)
     return (

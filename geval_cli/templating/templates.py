@@ -1,7 +1,7 @@
 """Sandboxed Jinja2: templates from the config are compiled once and rendered with the variables of a test.
 
-Model output goes in as a variable and is never itself rendered. An undefined name is an error that lists the names
-that exist.
+Model output is passed in as a variable and is never rendered itself. An undefined name is an error that lists the
+defined names.
 """
 
 import json
@@ -49,22 +49,22 @@ _RENDER_FAILURES = (
     ArithmeticError,
     LookupError,
     AttributeError,
-    AssertionError,  # of filters that get numbers which they cannot use
+    AssertionError,  # from filters that get numbers they cannot use
     RecursionError,
 )
-# Templates per run are few; a config with a criterion of its own per test must not grow memory
+# A run has few templates; this limits the memory for a config with a separate criterion for each test.
 _COMPILED_KEPT = 4096
 
 
 def is_template(text: str) -> bool:
-    """Return whether there is an expression in `text`."""
+    """Return whether `text` contains a template expression."""
     return any(mark in text for mark in _BEGINNINGS)
 
 
 class Templates:
     """Renders templates. One instance serves a whole run and may be used from any thread.
 
-    `rules` are those of the config that the templates stand in.
+    `rules` are those of the config that contains the templates.
     """
 
     def __init__(
@@ -74,29 +74,29 @@ class Templates:
         environment = _StrictEnvironment(
             undefined=undefined,
             autoescape=False,
-            optimized=False,  # its optimizer takes the cube of the depth: 13 s for 300 filters in a row
+            optimized=False,  # the optimizer's time is cubic in the depth: 13 s for 300 chained filters
             keep_trailing_newline=True,
             finalize=_as_prompt_text,
         )
-        # Jinja's own globals (lipsum, cycler, ...) would make a misspelt variable render as a function's name.
+        # With Jinja's own globals (lipsum, cycler, ...) a misspelt variable could render as a function's name.
         environment.filters = limited_filters(environment.filters)
         environment.globals = {"range": environment.globals["range"]}
         self._lenient: Templates | None = None
         self._use(environment)
 
     def lenient(self) -> "Templates":
-        """Return the same with nothing where a name is undefined, for tests whose variables are not all known yet."""
+        """Return templates that render undefined names as nothing, for tests whose variables are not all known yet."""
         if self._lenient is None:
             self._lenient = Templates(self.rules, ChainableUndefined)
         return self._lenient
 
     def render(self, text: str, variables: Mapping[str, JsonValue]) -> str:
-        """`text` with every template expression replaced.
+        """Return `text` with every template expression replaced.
 
         Booleans, lists and mappings are written as JSON, None as nothing.
 
         Raises:
-            TemplateError: the template is broken, or names something that `variables` does not have.
+            TemplateError: the template is broken, or uses a name that is not in `variables`.
         """
         if "{" not in text or not is_template(text):
             return text
@@ -121,7 +121,7 @@ class Templates:
             end_counting(counting)
 
     def check(self, text: str) -> None:
-        """Compile `text`, which is as much as can be known of a template without variables.
+        """Compile `text`: the only check that is possible without variables.
 
         Raises:
             TemplateError: the template is broken.
@@ -157,13 +157,13 @@ class Templates:
             SyntaxError,
             RecursionError,
             MemoryError,
-        ) as error:  # of Python, which Jinja2 makes templates into
+        ) as error:  # from Python, since Jinja2 compiles templates to Python code
             hint = "make it simpler, or build the text outside the template and pass it in as a variable"
             raise TemplateError("the template is nested too deeply, or too long", hint=hint) from error
 
 
 class _StrictEnvironment(LimitedEnvironment):
-    """`order.items` is what is in the mapping under that name; only where it is called, it is the method."""
+    """Jinja2's environment in which `order.items` is the mapping's entry; only `order.items()` is the method."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         return (
@@ -173,7 +173,7 @@ class _StrictEnvironment(LimitedEnvironment):
         )
 
     def method(self, obj: Any, attribute: str) -> Any:
-        """Return what is called by `order.items()`."""
+        """Return the method that `order.items()` calls."""
         return super().getattr(obj, attribute)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -190,7 +190,7 @@ class _CalledMethods(NodeTransformer):
 
 
 class _Compiled:
-    """A template as Jinja2 reads it. One that only names variables, as most do, is filled without Jinja2."""
+    """A compiled template. One that only inserts variables, as most do, is filled without Jinja2."""
 
     def __init__(self, environment: Environment, text: str) -> None:
         tree = environment.parse(text)
@@ -205,12 +205,12 @@ class _Compiled:
 
     def _compiled(self, source: str | nodes.Template) -> Template:
         template = self._environment.from_string(source)
-        # Jinja2 lays them out for changes that never come here, and going through that took half of a rendering.
+        # Jinja2 uses a ChainMap to allow for later changes; there are none here, and it took half the rendering time.
         template.globals = dict(template.globals)
         return template
 
     def filled(self, variables: Mapping[str, JsonValue]) -> str | None:
-        """Return the text with its variables, where it only names some and they are texts; else None."""
+        """Return the text with its variables inserted if it does no more and they are all texts; otherwise None."""
         found = []
         for piece, is_name in self._pieces or ():
             value = variables.get(piece) if is_name else piece
@@ -222,7 +222,7 @@ class _Compiled:
 
 
 def _pieces_of(tree: nodes.Template) -> list[tuple[str, bool]] | None:
-    """Return the texts and names of variables that a template is made of; None when there is more to it."""
+    """Return the texts and variable names that a template consists of; None if it contains anything else."""
     pieces = []
     for part in tree.body:
         for item in part.nodes if isinstance(part, nodes.Output) else (part,):
@@ -236,7 +236,7 @@ def _pieces_of(tree: nodes.Template) -> list[tuple[str, bool]] | None:
 
 
 _OF_JINJA = frozenset({"self", "super", "caller", "loop", "varargs", "kwargs"})
-"""Names that may stand for something else than a variable."""
+"""Names that may stand for something other than a variable."""
 
 _MARKS = {
     "end of print statement": "}}",
@@ -263,7 +263,7 @@ _SYNTAX_ERRORS = (
     (r"No (filter|test) named '(\w+)'", "there is no {0} `{1}`"),
     (r"unexpected char [\"']{3}|unexpected char '\"'", "a quote is never closed"),
 )
-"""Jinja2's words for what is wrong with a template, and ours."""
+"""Jinja2's descriptions of syntax errors, and geval's."""
 _CLOSINGS = {
     "`{{` is never closed": "close it with `}}`",
     "`{%` is never closed": "close it with `%}`",
@@ -274,14 +274,14 @@ _HALF_CLOSED = re.compile(r"\{([{%])(?:(?![%}]\}).)*?\}(?!\})", re.DOTALL)
 
 
 def _closing(said: str, text: str) -> str:
-    """Return the hint for a tag that is not closed; "" where that is not what is wrong."""
+    """Return the hint for an unclosed tag; "" if that is not the problem."""
     if said == "unexpected `}`" and (half := _HALF_CLOSED.search(text)) is not None:
         said = f"`{{{half[1]}` is never closed"
     return _CLOSINGS.get(said, "")
 
 
 def syntax_error_in_words(message: str) -> str:
-    """Return what Jinja2 says about a broken template in words that its writer knows."""
+    """Return Jinja2's description of a syntax error in words that the author of the template understands."""
     for pattern, said in _SYNTAX_ERRORS:
         if (found := re.search(pattern, message, re.DOTALL)) is not None:
             return said.format(*found.groups()) if found.groups() else said
@@ -300,7 +300,7 @@ def _as_prompt_text(value: Any) -> JsonValue | Undefined:
         return json.dumps(value, ensure_ascii=False)
     if type(value).__module__.startswith("jinja2.runtime"):
         raise TemplateRuntimeError("`loop`, `self` and macros cannot be shown as text")
-    if isinstance(value, Iterator | KeysView | ValuesView | ItemsView | range):  # of a filter or a method
+    if isinstance(value, Iterator | KeysView | ValuesView | ItemsView | range):  # from a filter or a method
         return json.dumps(list(rounds(value)), ensure_ascii=False)
     name = getattr(value, "__name__", "").removeprefix("safe_")
     told = (
@@ -332,7 +332,7 @@ def templates_of(
 ) -> Templates:
     """Return templates in the language of a dialect; `env` is the part of the environment that they may read.
 
-    `filters` come to the built-in ones, where the dialect lets a config bring its own.
+    `filters` are added to the built-in ones if the dialect lets a config bring its own.
     """
     if rules.template_language == "strict":
         return Templates(rules)
