@@ -1,1 +1,1 @@
-"""Model endpoints: one module a vendor or kind; `registry` builds them from a config."""
+"""Model endpoints: one module per vendor or kind; `registry` builds them from a config."""

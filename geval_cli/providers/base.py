@@ -1,4 +1,4 @@
-"""The interface of a provider, the part of a config that describes one, and what its model returns by its id."""
+"""The interface of a provider, the part of a config that describes one, and the kind of answer that its id implies."""
 
 import asyncio
 import inspect
@@ -21,7 +21,7 @@ HINT = 'write model=(client, "gpt-4.1")'
 
 
 class ClientModel(Struct, frozen=True, eq=False):
-    """A model, and the client that leads to it: OpenAI or AsyncOpenAI, or Azure's, which are such."""
+    """A model and the client to call it with: OpenAI or AsyncOpenAI, including their Azure subclasses."""
 
     client: Any
     model: str
@@ -31,7 +31,7 @@ class ClientModel(Struct, frozen=True, eq=False):
 
 
 def is_async_client(client: object) -> bool:
-    """Return whether a client's calls are awaited, and its connections belong to an event loop."""
+    """Return whether a client's calls must be awaited, and its connections belong to an event loop."""
     library: Any = sys.modules["openai"]
     return isinstance(client, library.AsyncOpenAI)
 
@@ -41,7 +41,7 @@ EMBEDDING = "embedding"
 CLASSIFICATION = "classification"
 MODERATION = "moderation"
 SEARCH = "search"
-"""Texts of a model that looks into the web first."""
+"""The texts of a model that searches the web first."""
 
 _KINDS: Mapping[str, str] = {
     "embedding": EMBEDDING,
@@ -49,19 +49,19 @@ _KINDS: Mapping[str, str] = {
     "text-classification": CLASSIFICATION,
     "moderation": MODERATION,
 }
-"""By what is between the vendor and the model: `openai:embedding:MODEL`."""
+"""The kinds of answer, by the word between vendor and model: `openai:embedding:MODEL`."""
 
 _WITHOUT_MODEL = frozenset({MODERATION})
 _EMBEDDING_VENDORS = frozenset({"voyage"})
-"""All of whose models return vectors: `voyage:MODEL`."""
+"""Vendors all of whose models return vectors: `voyage:MODEL`."""
 _EMBEDDING_MODELS: Mapping[str, str] = {
     "cohere": "embed-",
     "mistral": "mistral-embed",
     "openai": "text-embedding-",
 }
-"""How the names of models begin that return vectors, by vendor."""
+"""The prefix of the names of models that return vectors, by vendor."""
 _OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted", "function"})
-"""Kinds of providers whose ids name no model."""
+"""Kinds of providers whose ids do not name a model."""
 
 _PROGRAMS = frozenset({"exec", "python", "javascript", "file"})
 
@@ -74,7 +74,7 @@ _SEARCH_TOOLS = frozenset(
 
 
 def kind_of(provider_id: str) -> str:
-    """Return the kind of answer of the model that an id names."""
+    """Return the kind of answer that the model named by an id gives."""
     vendor, _, rest = provider_id.partition(":")
     if vendor in _EMBEDDING_VENDORS:
         return EMBEDDING
@@ -87,7 +87,7 @@ def kind_of(provider_id: str) -> str:
 
 
 def local_name(provider_id: str) -> str:
-    """Return the model or the file that a `local:` id names, also as `local:embedding:MODEL`."""
+    """Return the model or file that a `local:` id names, including `local:embedding:MODEL`."""
     name = provider_id.partition(":")[2]
     for mode in ("embedding:", "embeddings:"):
         name = name.removeprefix(mode)
@@ -100,17 +100,17 @@ def is_embedding(provider_id: str) -> bool:
 
 
 def is_program(provider: ProviderSpec) -> bool:
-    """Return whether a provider is a program or a function of the user's own."""
+    """Return whether a provider is the user's own program or function."""
     return provider.id.partition(":")[0].lower() in _PROGRAMS
 
 
 def takes_text(provider: ProviderSpec) -> bool:
-    """Return whether a provider gets a prompt as the text that it is, be it a chat or not."""
+    """Return whether a provider receives a prompt as plain text, even if the prompt is a chat."""
     return provider.id.partition(":")[0].lower() in _OTHER_NAMES | {"echo"}
 
 
 def can_search(provider: ProviderSpec) -> bool:
-    """Return whether a model looks into the web: by its nature, by its config; an application of the user's own may."""
+    """Return whether a model searches the web, by default or through its config; the user's own application may."""
     vendor = provider.id.partition(":")[0]
     if vendor in _SEARCHING_VENDORS | _OTHER_NAMES or any(name in provider.id for name in _SEARCHING_MODELS):
         return True
@@ -127,7 +127,7 @@ def _is_search(tool: object) -> bool:
 
 
 class ProviderLimits(Struct, frozen=True):
-    """Hard caps for one provider; None means no cap. Times in seconds, except `delay_ms` between two requests."""
+    """Hard caps for one provider; None means no cap. Times are in seconds, except `delay_ms` between two requests."""
 
     timeout_s: float = 300.0
     max_retries: int = 4
@@ -138,10 +138,10 @@ class ProviderLimits(Struct, frozen=True):
 
 
 class ProviderIdentity(Struct, frozen=True):
-    """Everything about a provider that changes its answers, and nothing else: it goes into the cache key.
+    """Everything about a provider that changes its answers, and nothing else: it is part of the cache key.
 
-    Credentials in `endpoint` and `params` are there as hashes; `params` are the wire parameters from the config.
-    `variables` names those of a request's variables that go into what is sent.
+    Credentials in `endpoint` and `params` are replaced by hashes; `params` are the wire parameters from the config.
+    `variables` names the variables of a request that are part of what is sent.
     """
 
     kind: str
@@ -152,7 +152,7 @@ class ProviderIdentity(Struct, frozen=True):
 
 
 class Provider(Protocol):
-    """A configured model endpoint, under test or judging. Instances belong to one event loop."""
+    """A configured model endpoint, either under test or acting as a judge. Instances belong to one event loop."""
 
     @property
     def id(self) -> str: ...
@@ -170,7 +170,8 @@ class Provider(Protocol):
     def is_cacheable(self) -> bool:
         """Return whether an equal request may be answered from the cache.
 
-        False where answers are free (echo) or code may change unseen. Within a run a judge is asked once either way.
+        False when answers are free (echo) or code may change unnoticed. Within a run, equal requests to a judge are
+        sent once either way.
         """
         ...
 
@@ -178,10 +179,10 @@ class Provider(Protocol):
         """Send `request` once, without retries.
 
         Returns:
-            At least one choice; a server that gives fewer choices than asked for is not an error here.
+            At least one choice; fewer choices than requested are not an error here.
 
         Raises:
-            ProviderError: one of its subclasses, by what went wrong.
+            ProviderError: the subclass says what went wrong.
         """
         ...
 
@@ -191,13 +192,13 @@ class Provider(Protocol):
 
 
 def is_being_cancelled() -> bool:
-    """Return whether the cancellation of this task comes from outside; a user's code may raise one of its own."""
+    """Return whether this task is being cancelled from outside; user code may also raise CancelledError itself."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 class AdoptedJudge(Struct, frozen=True, eq=False):
-    """A judge that someone else made, in the place of a provider. It retries by itself, and its owner closes it."""
+    """A judge object that the caller supplies, used as a provider. It does its own retries, and its owner closes it."""
 
     judge: Any
     number: int
@@ -220,7 +221,7 @@ class AdoptedJudge(Struct, frozen=True, eq=False):
         return ProviderLimits(max_retries=0)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the judge's answer; its errors are raised as they are, unless they would end a program or a task."""
+        """Return the judge's answer; its errors propagate unchanged, unless they would end a program or a task."""
         try:
             answer = self.judge.complete(request)
             response = await answer if inspect.isawaitable(answer) else answer
@@ -241,12 +242,12 @@ class AdoptedJudge(Struct, frozen=True, eq=False):
         raise ProviderShapeError(f"`complete` of {self.id} {wrong}", provider_id=self.id)
 
     async def aclose(self) -> None:
-        """Nothing, on purpose."""
+        """Do nothing: the judge's owner closes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderSource:
-    """One provider of a config. The config and `env` may hold keys, so `repr` leaves them out."""
+    """One provider of a config. The config and `env` may contain keys, so `repr` leaves them out."""
 
     spec: ProviderSpec = field(repr=False)
     env: Mapping[str, str] = field(repr=False)
@@ -255,7 +256,7 @@ class ProviderSource:
 
     @property
     def kind(self) -> str:
-        """Return the part of the id before the first colon, in lower case: "openai" of "openai:gpt-4.1"."""
+        """Return the part of the id before the first colon, in lower case: "openai" for "openai:gpt-4.1"."""
         return self.spec.id.partition(":")[0].lower()
 
     @property
@@ -270,7 +271,7 @@ class ProviderSource:
 
     @property
     def id(self) -> str:
-        """The id as people may see it."""
+        """Return the id in the form that may be shown."""
         return self.spec.public_id
 
     @property
@@ -279,14 +280,14 @@ class ProviderSource:
 
     @property
     def secret_values(self) -> list[str]:
-        """Return the values to hide: secrets of the id, the config and the environment, which programs see."""
+        """Return the values to hide: secrets in the id, the config and the environment, which programs can see."""
         inherited = environment_secrets(self.env)
         return [*secret_values([self.spec.id, dict(self.spec.config)]), *inherited]
 
     def key_problem(
         self, message: str, *, key: str, hint: str = "", severity: Severity = Severity.ERROR
     ) -> Problem:
-        """Return a problem with a key of the config itself, not with its value."""
+        """Return a problem with the key of a config entry itself, not with its value."""
         return Problem(message, self.spec.place.key("config", key), hint, severity=severity)
 
     @property
@@ -303,11 +304,11 @@ class ProviderSource:
         notes: tuple[str, ...] = (),
         severity: Severity = Severity.ERROR,
     ) -> Problem:
-        """Return a problem with this provider, pointing at `key` of its config, or else at the provider itself."""
+        """Return a problem with this provider, pointing at `key` of its config, or at the provider itself if None."""
         location = self.spec.place.value("id") if key is None else self.spec.place.value("config", key)
         return Problem(message, location, hint, notes, severity)
 
 
 def batch_api(provider: Provider) -> Any:
-    """Return the `BatchApi` of `extras.batches.api` of a provider that has one as `batches`; None of any other."""
+    """Return the `BatchApi` (see `extras.batches.api`) of a provider that has one as `batches`; otherwise None."""
     return getattr(provider, "batches", None)

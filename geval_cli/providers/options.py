@@ -1,4 +1,4 @@
-"""geval's own keys in a provider's config: spellings, types and meaning. All other keys go to the wire."""
+"""geval's own keys in a provider's config: spellings, types and meaning. All other keys are sent to the API."""
 
 import json
 import shlex
@@ -18,9 +18,9 @@ from geval_cli.specs.base import WIRE_SETTINGS, describe_value
 
 
 class OwnKey(Struct, frozen=True):
-    """A config key that is ours. The first of its `spellings` is the name that code uses.
+    """One of geval's own config keys. The first of its `spellings` is the name that code uses.
 
-    `hint` says what to write in the place of a value that is not valid.
+    `hint` returns what to write instead of an invalid value.
     """
 
     spellings: tuple[str, ...]
@@ -30,7 +30,7 @@ class OwnKey(Struct, frozen=True):
 
 
 def is_text(value: Any) -> bool:
-    """Return whether `value` is a text that is not empty."""
+    """Return whether `value` is a non-empty text."""
     return isinstance(value, str) and value != ""
 
 
@@ -40,7 +40,7 @@ def is_positive(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Return whether `value` is a whole number from 1."""
+    """Return whether `value` is a whole number of at least 1."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
@@ -52,7 +52,7 @@ def is_text_mapping(value: Any) -> bool:
 
 
 def is_words(value: Any) -> bool:
-    """Return whether `value` is a list of texts that are not empty, at least one."""
+    """Return whether `value` is a non-empty list of non-empty texts."""
     return isinstance(value, list) and bool(value) and all(is_text(item) for item in value)
 
 
@@ -60,7 +60,7 @@ _LEAST_PRICE_USD = 0.0005  # no vendor asks for less
 
 
 def is_price(value: Any) -> bool:
-    """Return whether `value` maps `input` and `output`, and perhaps `cached_input`, to amounts from 0."""
+    """Return whether `value` maps `input`, `output` and optionally `cached_input` to amounts of at least 0."""
     return (
         isinstance(value, dict)
         and set(value) - {"cached_input"} == {"input", "output"}
@@ -69,7 +69,7 @@ def is_price(value: Any) -> bool:
 
 
 def is_endpoint_price(value: Any) -> bool:
-    """Return whether `value` is `list`, or a price with perhaps another one under `batch`."""
+    """Return whether `value` is `list`, or a price, optionally with another one under `batch`."""
     if not isinstance(value, dict):
         return bool(value == "list")
     direct = {name: item for name, item in value.items() if name != "batch"}
@@ -120,7 +120,7 @@ CERTIFICATE_KEYS = (
 
 
 def _as_list(value: Any) -> str:
-    """Return a command line as the list that is wanted."""
+    """Return a hint that shows a command line as the list that is expected."""
     words = ["az", "account", "get-access-token"]
     if isinstance(value, str):
         with suppress(ValueError):
@@ -133,8 +133,9 @@ KEY_COMMAND = OwnKey(
 )
 """The program that prints the key."""
 CLOUD_LOGIN = "cloud_login"
-"""The setting that asks for a cloud's own credentials beside a key, or at an address that is not the cloud's own; false
-forbids them."""
+"""The setting that requests a cloud's own credentials even if there is a key, or at an address that is not the cloud's
+own; false forbids them.
+"""
 
 
 ENDPOINT_KEYS = (
@@ -178,26 +179,26 @@ SET_BY_GEVAL = {
 
 
 _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "te", "trailer", "upgrade"})
-"""How much of a connection is one message: the HTTP client alone can say so."""
+"""Headers that determine where a message ends on a connection: only the HTTP client can set them."""
 
-# An untrusted config could lead the request, and the key in it, to another server behind the same proxy.
+# With these an untrusted config could send the request, and its key, to another server behind the same proxy.
 _ROUTING_HEADERS = frozenset(
     {"host", "forwarded", "via", "connection", "x-host", "x-real-ip", "x-rewrite-url"}
 )
 _ROUTING_BEGINNINGS = ("proxy-", "x-forwarded-", "x-original-", "x-envoy-", "x-http-method")
 _HEADER_NAME = compile_later(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_KEYS = ("api_key", "organization", "api_version")
-"""Keys whose texts go out in headers."""
+"""Keys whose values are sent in headers."""
 
 
 def is_routing_header(name: str) -> bool:
-    """Return whether proxies and servers may decide by a header where a request goes, or whose it is."""
+    """Return whether proxies and servers may use a header to decide where a request goes, or who sent it."""
     name = name.strip().lower()
     return name in _ROUTING_HEADERS or name.startswith(_ROUTING_BEGINNINGS)
 
 
 def header_problems(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Problem]:
-    """Return a problem for each header that would end before its text does, or that only the HTTP client can write."""
+    """Return a problem for each header that is invalid, has a line break, or can only be set by the HTTP client."""
     config = source.spec.config
     settings = own_settings(config, keys)
     headers = settings.get("headers")
@@ -225,13 +226,13 @@ def _is_cut(text: str) -> bool:
 
 
 def spelling_in(config: Mapping[str, Any], name: str, keys: Iterable[OwnKey]) -> str:
-    """Return how `config` spells one of our `keys`, known by its first spelling; that one where it has no value."""
+    """Return the spelling in `config` of the one of `keys` whose first spelling is `name`; `name` if it is not set."""
     key = next(key for key in keys if key.spellings[0] == name)
     return next((spelling for spelling in key.spellings if config.get(spelling) is not None), name)
 
 
 def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
-    """Return the values of our own `keys` in `config` that are there and not null, by their first spelling."""
+    """Return the non-null values of geval's own `keys` in `config`, by their first spelling."""
     settings: dict[str, Any] = {}
     for key in keys:
         for spelling in key.spellings:
@@ -241,30 +242,30 @@ def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[st
 
 
 def has_key_command(config: Mapping[str, Any]) -> bool:
-    """Return whether a provider's config names a program for its key."""
+    """Return whether a provider's config names a program that prints its key."""
     return bool(own_settings(config, (KEY_COMMAND,)))
 
 
 def key_command_source(config: Mapping[str, Any]) -> str:
-    """Return in words where the key of a config with such a program comes from."""
+    """Return, for messages, where the key comes from in a config with such a program."""
     return f"the program of `{spelling_in(config, KEY_COMMAND.spellings[0], (KEY_COMMAND,))}`"
 
 
 def wire_parameters(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
-    """Return the part of `config` that goes to the wire: all but our own `keys`, what geval sets itself, and nulls."""
+    """Return the part of `config` that is sent: all but geval's own `keys`, what geval sets itself, and nulls."""
     ours = {spelling for key in keys for spelling in key.spellings} | set(SET_BY_GEVAL)
     wire = {name: value for name, value in config.items() if name not in ours and value is not None}
     return {**wire, **(config.get("passthrough") or {})} if "passthrough" in ours else wire
 
 
 def limits_of(settings: Mapping[str, Any], **defaults: Any) -> ProviderLimits:
-    """Return the limits that `settings` name, over `defaults`, over those of `ProviderLimits`."""
+    """Return the limits named in `settings`, falling back to `defaults` and then to those of `ProviderLimits`."""
     named = {name: settings[name] for name in ProviderLimits.__struct_fields__ if name in settings}
     return ProviderLimits(**{**defaults, **named})
 
 
 class OtherKeys(Enum):
-    """The treatment of keys that are not geval's own."""
+    """How keys that are not geval's own are treated."""
 
     SENT = "sent"
     HANDED_OVER = "handed to the program"
@@ -278,13 +279,13 @@ def check_settings(
     *,
     further: Collection[str] = (),
 ) -> list[Problem]:
-    """Return every problem of the keys: wrong types, keys written twice, near-misses; one warning names unknown ones.
+    """Return every problem of the keys: wrong types, duplicates, near misses, and one warning about the unknown ones.
 
     Args:
         source: the provider.
-        keys: geval's own.
-        others: what becomes of all other keys.
-        further: names of such that someone else checks.
+        keys: geval's own keys.
+        others: how all other keys are treated.
+        further: names of keys that are checked elsewhere.
     """
     problems = [*_own_problems(source, keys), *_other_problems(source, keys, others, further)]
     if others is not OtherKeys.HANDED_OVER:
@@ -294,7 +295,7 @@ def check_settings(
             if source.spec.config.get(name) is not None
         ]
     if others is OtherKeys.SENT:
-        # A problem for each model parameter of the wrong type; with a warning it is sent all the same.
+        # A problem for each model parameter of the wrong type; if it is only a warning, the value is still sent.
         for name, value in source.spec.config.items():
             kind = WIRE_SETTINGS.get(name)
             if kind is not None and value is not None and not kind.is_valid(value):
@@ -323,7 +324,7 @@ def _other_problems(
         hint = f"did you mean `{near}`?"
         if others is OtherKeys.SENT:
             hint = f"{hint} {_AS_IT_IS}"
-        # A program may well have settings of its own that look like ours.
+        # A program may well have settings of its own that resemble geval's.
         severity = Severity.WARNING if others is OtherKeys.HANDED_OVER else source.rules.odd_params
         yield source.key_problem(f"unknown key `{name}` in `config`", key=name, hint=hint, severity=severity)
     if unknown and others is not OtherKeys.HANDED_OVER:

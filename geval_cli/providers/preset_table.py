@@ -13,14 +13,14 @@ BatchApiName = Literal["", "openai", "azure", "anthropic", "google", "mistral", 
 
 
 class WireRules(Struct, frozen=True):
-    """Differences between the API of one vendor and that of another before a request is written.
+    """The differences between vendors' APIs that matter before a request is written.
 
     Attributes:
         module: the module of `providers.wire` whose `build` makes the provider.
         key_header: the header that holds the key; `authorization` holds it as a bearer token.
         path: where requests go, below `base_url`, with `{model}`; empty for OpenAI's APIs, which have several.
-        version_header, version: a header that names the API's version, and the one to send unless `api_version` of
-            the config names another.
+        version_header, version: the header that names the API's version, and its value unless the config sets
+            `api_version`.
     """
 
     module: str
@@ -43,16 +43,16 @@ class Preset(Struct, frozen=True):
 
     Attributes:
         title: its name for people.
-        base_url: where its API begins; empty when every user has another.
+        base_url: where its API begins; empty when every user has a different one.
         key_envs: the variables that may hold the key, the usual one first.
         base_url_envs: the variables that may hold another `base_url`.
         example: an id to copy.
-        needs_key: False where a key is sent only if there is one.
-        account_url, account_envs: where the API of an `{account}` begins, for vendors that have an address for each
-            account or region, and the variables that may hold it.
-        account_key: the setting that names it.
-        price_vendor: the vendor's name in the list prices of genai-prices; empty where it lists none.
-        batch: the batch API that it is known to have; empty for none.
+        needs_key: False if a key is optional.
+        account_url, account_envs: for vendors with an address per account or region: where the API of an `{account}`
+            begins, and the variables that may hold the account.
+        account_key: the setting that names the account.
+        price_vendor: the vendor's name in the list prices of genai-prices; empty if they do not include it.
+        batch: the batch API that the server is known to have; empty for none.
     """
 
     title: str
@@ -361,7 +361,7 @@ KIND_ALIASES: Mapping[str, str] = {
 
 
 class OtherMode(StrEnum):
-    """A mode that an id may name behind a vendor, whose models are behind no chat API."""
+    """A mode that an id may name after the vendor, for models that have no chat API."""
 
     OLD_API = "old-api"
     MEDIA = "media"
@@ -377,7 +377,7 @@ COMMON_MODES: Mapping[str, OtherMode] = {
     ),
     **dict.fromkeys(("agent", "agents", "assistant", "foundry-agent"), OtherMode.SERVICE),
 }
-"""Modes of an id that other tools offer and geval does not, by the part between vendor and model."""
+"""Modes of an id that other tools offer and geval does not, by the word between vendor and model."""
 
 OTHER_MODES: Mapping[str, Mapping[str, OtherMode]] = {
     "openai": {
@@ -397,7 +397,7 @@ OTHER_MODES: Mapping[str, Mapping[str, OtherMode]] = {
         OtherMode.OLD_API,
     ),
 }
-"""The same for single vendors, where the word alone counts too."""
+"""The same for single vendors, where the word counts even without a model after it."""
 
 MEDIA_FAMILIES = (
     "gpt-4o-mini-realtime-",
@@ -407,7 +407,7 @@ MEDIA_FAMILIES = (
     "gpt-realtime-",
     "tts-1-",
 )
-"""How names of OpenAI's models begin that speak by APIs of their own, with `-` after each: they need no mode."""
+"""Prefixes, each ending in `-`, of OpenAI's models that have APIs of their own and are named without a mode."""
 
 VERTEX = Preset(
     "Gemini and Claude models at Google's Vertex AI",
@@ -421,5 +421,5 @@ _REGION = compile_later(r"[a-z][a-z0-9-]{0,62}")
 
 
 def is_region(value: Any) -> bool:
-    """Return whether `value` can be the name of a region: nothing that would end a host name."""
+    """Return whether `value` can be the name of a region, without characters that would end a host name."""
     return isinstance(value, str) and _REGION.fullmatch(value) is not None

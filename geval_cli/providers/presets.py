@@ -68,18 +68,18 @@ class Endpoint:
 
     Attributes:
         url: the full address that requests are sent to.
-        headers: sent with each request; they hold the key.
-        key_header: the one of them that holds geval's own key, in lower case; empty without one.
-        key_source: where the key came from, in words for an error message; empty without a key.
-        wire: parameters of each request, from the config.
-        places: where the config has them, as far as it is in a file; `place` is that of the provider itself.
+        headers: sent with each request, including the key.
+        key_header: the name, in lower case, of the header with geval's own key; empty without one.
+        key_source: where the key came from, for error messages; empty without a key.
+        wire: the parameters of each request, from the config.
+        places: where the config sets them, if it is in a file; `place` is where the provider itself is.
         price: None when unknown.
-        certificate: what is shown to a server that wants to know who asks.
-        signer: puts a key into each request that is not known before; None without one.
-        batch: the name of the batch API that it has; empty for none.
-        batch_deployment: what answers batches at Azure, where nothing answers both.
-        batch_price: what answers of a batch cost; None when unknown.
-        max_choices: how many choices one request may ask for; None: as many as are wanted.
+        certificate: the client certificate shown to servers that request one.
+        signer: adds a key that is not known beforehand to each request; None without one.
+        batch: the name of its batch API; empty for none.
+        batch_deployment: the deployment that answers batches at Azure, where no deployment answers both.
+        batch_price: the price of answers in batches; None when unknown.
+        max_choices: the most choices that one request may ask for; None for no limit.
     """
 
     id: str
@@ -105,14 +105,17 @@ class Endpoint:
 
     @property
     def identity(self) -> ProviderIdentity:
-        """For the cache key. Headers count, but for the key: some servers choose the model or the user by them."""
+        """Return the identity for the cache key.
+
+        Headers count, except the key: some servers choose the model or the user by them.
+        """
         lower = {name.lower(): value for name, value in self.headers.items()}
         headers = {name: keyed_value(name, value) for name, value in lower.items() if name != self.key_header}
         params = {**self.wire, "headers": headers} if headers else self.wire
         return ProviderIdentity(self.kind, self.model, keyed_url(self.url), params)
 
     def prepare(self) -> None:
-        """Do what takes long before a request is sent, not while answers wait to be read."""
+        """Do slow preparation before a request is sent, rather than while answers wait to be read."""
         if self.price is not None:
             self.price.prepare()
 
@@ -134,7 +137,7 @@ AZURE_API_VERSION = "2024-10-21"
 """The newest version of Azure's deployment API that is not a preview."""
 
 MODERATION_MODEL = "omni-moderation-latest"
-"""Who moderates when only `openai:moderation` is written."""
+"""The model used when a config says just `openai:moderation`."""
 
 _MODES = (
     "chat:",
@@ -159,7 +162,7 @@ _FREE_NAMES = frozenset(
         "llamafile",
     }
 )
-"""Vendors whose users name models as they like, also with a colon in the name."""
+"""Vendors whose users name models freely, possibly with a colon in the name."""
 CLASSIFIERS_URL = "https://router.huggingface.co/hf-inference"
 _PRINCIPAL_KEYS: Mapping[str, str] = {
     "azureTenantId": "AZURE_TENANT_ID",
@@ -167,10 +170,10 @@ _PRINCIPAL_KEYS: Mapping[str, str] = {
     "azureClientSecret": "AZURE_CLIENT_SECRET",
     "azureAuthorityHost": "AZURE_AUTHORITY_HOST",
 }
-"""A service principal in promptfoo's configs, by the variables that it is in otherwise."""
+"""The keys of a service principal in promptfoo's configs, and the environment variables for the same values."""
 _COMPATIBLE = "/compatibility/v1"
 _COHERE_EMBED = "/v2/embed"
-"""Cohere has OpenAI's API at the first path; its own embeddings, at the second, know what the vectors are for."""
+"""Cohere has OpenAI's API at the first path; its own embeddings, at the second, also take the vectors' purpose."""
 _PATHS = {EMBEDDING: "/embeddings", MODERATION: "/moderations"}
 _NOT_SPOKEN = {
     EMBEDDING: "use another, for example openai:embedding:text-embedding-3-large",
@@ -180,17 +183,21 @@ _NOT_SPOKEN = {
 
 
 def preset_of(source: ProviderSource) -> Preset:
-    """Return the preset that the id of `source` begins with; KeyError when there is none."""
+    """Return the preset for the kind in the id of `source`.
+
+    Raises:
+        KeyError: there is none.
+    """
     return PRESETS[KIND_ALIASES.get(source.kind, source.kind)]
 
 
 def speaks_responses(source: ProviderSource) -> bool:
-    """Return whether an id names OpenAI's Responses API instead of its chat API."""
+    """Return whether an id names OpenAI's Responses API rather than its chat API."""
     return source.name.startswith("responses:")
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return the problems of the config of a provider that a preset describes."""
+    """Return the problems of the config of a provider that has a preset."""
     config, changed = source.spec.config, {}
     if source.rules.adds_params:
         changed = extra("requests of promptfoo").promptfoo_params(
@@ -200,7 +207,7 @@ def check(source: ProviderSource) -> list[Problem]:
     is_azure = preset_of(source).wire_format == "azure"
     further = {*changed, *(_PRINCIPAL_KEYS if is_azure else ())}
     problems = check_settings(source, ENDPOINT_KEYS, OtherKeys.SENT, further=further)
-    # A warning for each parameter of the config that promptfoo does not send, or changes.
+    # A warning for each parameter of the config that promptfoo changes or does not send.
     for name, value in changed.items():
         if name in _SENT_OTHERWISE:
             continue
@@ -239,11 +246,11 @@ def check(source: ProviderSource) -> list[Problem]:
 _SENT_OTHERWISE = frozenset(
     {"output_format", "effort", "extra_body", "omitDefaults", "tools", "tool_choice", "response_format"}
 )
-"""Keys of promptfoo's that are sent under another name, in another place or not meant to be sent."""
+"""promptfoo's keys that are sent under another name, sent in another place, or not meant to be sent."""
 
 
 def _batch_problems(source: ProviderSource) -> Iterator[Problem]:
-    """Yield a problem where the config says something about batches that cannot be so."""
+    """Yield a problem for each batch setting that the vendor does not support."""
     preset = preset_of(source)
     config = source.spec.config
     is_openai = preset.wire_format == "openai" and preset.batch in {"", "openai"}
@@ -262,7 +269,7 @@ def _batch_problems(source: ProviderSource) -> Iterator[Problem]:
 
 
 def _mode_problems(source: ProviderSource) -> Iterator[Problem]:
-    """Why an id is refused that names what is no model behind a chat API; by no means it is sent as a model's name."""
+    """Yield a problem if an id names something other than a chat model: it is never sent as a model name."""
     mode, separator, model = source.name.partition(":")
     kind = KIND_ALIASES.get(source.kind, source.kind)
     other = OTHER_MODES.get(kind, {}).get(mode) or (COMMON_MODES.get(mode) if separator else None)
@@ -283,7 +290,7 @@ def _mode_problems(source: ProviderSource) -> Iterator[Problem]:
 
 
 def _is_spoken(preset: Preset, kind: str, source: ProviderSource) -> bool:
-    """Return whether geval knows how the vendor is asked for answers of that kind."""
+    """Return whether geval can request this kind of answer from the vendor."""
     if kind == CLASSIFICATION:
         return source.kind == "huggingface"
     if kind == MODERATION:
@@ -292,7 +299,7 @@ def _is_spoken(preset: Preset, kind: str, source: ProviderSource) -> bool:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return what is missing before the provider can be called: its key, or its address."""
+    """Return what is missing before the provider can be called: its key or its address."""
     settings = own_settings(source.spec.config, ENDPOINT_KEYS)
     problems = []
     url = str(settings.get("api_endpoint") or _base_url(source, settings))
@@ -303,7 +310,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
         hint = f"set `{named}` in its config, or the variable {names}"
         problems.append(source.problem(f"no `{named}` for {source.id}", hint=hint))
     elif not split_url(url).hostname:
-        # In the config it is a problem of its own; here the environment named it
+        # A bad URL in the config is reported elsewhere; this one comes from the environment.
         message = f"{source.id} would be called at `{mask_text(public_url(url))}`, which is not a valid URL"
         problems.append(source.problem(message, hint=f"set `base_url` in its config, or fix {names}"))
     if has_key_command(settings):
@@ -329,7 +336,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
 
 
 def endpoint_of(source: ProviderSource) -> Endpoint:
-    """Return the endpoint that `source` describes. It is assumed to be checked; a missing key is no error here."""
+    """Return the endpoint that a checked `source` describes; a missing key is not an error here."""
     preset = preset_of(source)
     settings = own_settings(source.spec.config, ENDPOINT_KEYS)
     base_url = _base_url(source, settings)
@@ -399,19 +406,19 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
 def _price(source: ProviderSource, settings: Mapping[str, Any], url: str, model: str) -> Price | None:
     is_openai = split_url(url).hostname == split_url(PRESETS["openai"].base_url).hostname
     if kind_of(source.spec.id) == MODERATION and is_openai and not is_price(settings.get("price")):
-        return FREE  # OpenAI takes nothing for it
+        return FREE  # OpenAI does not charge for it
     return price_of(settings, url=url, model=model)
 
 
 def _price_url(preset: Preset, settings: Mapping[str, Any], url: str) -> str:
-    """Return the address by which the vendor of a price is known: its own, where that is to be the list price."""
+    """Return the address that determines the vendor of a price: the vendor's own address for `price: list`."""
     if settings.get("price") != LIST_PRICE:
         return url
     return AZURE_URL if preset.wire_format == "azure" else preset.base_url
 
 
 def join_url(base_url: str, path: str) -> str:
-    """`base_url` with `path` at the end of its path, once; its query stays."""
+    """Return `base_url` with `path` appended to its path, unless it already ends with it; the query is kept."""
     parts = split_url(base_url)
     own_path = parts.path.rstrip("/")
     full = own_path if own_path.endswith(path) else f"{own_path}{path}"
@@ -419,7 +426,7 @@ def join_url(base_url: str, path: str) -> str:
 
 
 def join_versioned_url(base_url: str, path: str) -> str:
-    """Return `base_url` with `path`, which begins with a version that vendors' own addresses may end with."""
+    """Return `base_url` with `path` appended; the version that `path` begins with is not repeated."""
     version = f"/{path.split('/')[1]}"
     has_version = split_url(base_url).path.rstrip("/").endswith(version)
     return join_url(base_url, path.removeprefix(version) if has_version else path)
@@ -451,7 +458,7 @@ def _base_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 
 def _account_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
-    """Return the address of a vendor that has one for each account; empty when no account is named."""
+    """Return the address of a vendor that has one per account; empty when no account is named."""
     preset = preset_of(source)
     found = (source.env[name] for name in preset.account_envs if source.env.get(name))
     account = settings.get(preset.account_key) or next(found, "")
@@ -459,7 +466,7 @@ def _account_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 
 def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    # An address may bring a user and password of its own, for the same header.
+    # An address may contain a user and password, which use the same header.
     has_own = "@" in split_url(_base_url(source, settings)).netloc
     return find_key(source, settings, () if has_own else preset_of(source).key_envs)
 
@@ -467,7 +474,7 @@ def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str 
 def find_key(
     source: ProviderSource, settings: Mapping[str, Any], usual: Iterable[str]
 ) -> tuple[str | None, str]:
-    """Return the key, and in words where it came from; `usual` are its variables where the config names none."""
+    """Return the key and a description of its origin; `usual` are the variables to try if the config names none."""
     if has_key_command(settings):
         return None, key_command_source(source.spec.config)
     if settings.get(CLOUD_LOGIN):
@@ -478,18 +485,18 @@ def find_key(
     named = settings.get("api_key_env")
     for variable in (named,) if named else usual:
         if source.env.get(variable):
-            return source.env[variable].strip(), variable  # of the environment, a file of it or the config
+            return source.env[variable].strip(), variable  # from the environment, an env file or the config
     return None, ""
 
 
 def source_of_sent(key_source: str, key_header: str, own_headers: Mapping[str, str]) -> str:
-    """Return where the key that is sent comes from: one in the config's own headers is sent in place of any other."""
+    """Return where the key that is sent comes from: a key in the config's own headers replaces any other."""
     is_own = key_header in own_headers if key_source else bool(secret_values(dict(own_headers)))
     return HEADERS_SOURCE if is_own else key_source
 
 
 def _login(source: ProviderSource, settings: Mapping[str, Any], url: str) -> Any:
-    """Return the credentials of its cloud for a provider without a key; None where there is no such cloud."""
+    """Return the cloud credentials for a provider without a key; None if its vendor is not such a cloud."""
     if preset_of(source).wire_format != "azure" or "@" in split_url(url).netloc:
         return None
     config = source.spec.config
@@ -507,7 +514,7 @@ def _needs_key(source: ProviderSource, settings: Mapping[str, Any]) -> bool:
         return False
     if preset.wire_format == "azure":
         return True
-    # A server of the user's own may well be open: it will say so itself when it wants a key.
+    # The user's own server may well be open: if it requires a key, it says so itself.
     return _base_url(source, settings) in {preset.base_url, CLASSIFIERS_URL}
 
 
@@ -533,7 +540,7 @@ def _own_headers(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 class _Call(Struct, frozen=True):
-    """An endpoint at an address: the `path` of an API, for a model, in a version of Azure's."""
+    """A request at an address: the `path` of an API, for a model, in a version of Azure's API."""
 
     model: str
     path: str

@@ -1,6 +1,6 @@
-"""Price tokens: by the config's own price, else by the vendor's list price in geval's table.
+"""Token prices: the config's own price, otherwise the vendor's list price in geval's table.
 
-The table is the package genai-prices, as it was installed: nothing is fetched. An unknown price is None, never 0.
+The table is the installed version of the package genai-prices: nothing is fetched. An unknown price is None, never 0.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.wire.token_usage import TokenUsage
 
 LIST_PRICE = "list"
-"""As `price` of a provider: what the vendor lists, also where a gateway or a test server is before it."""
+"""The `price` of a provider that means the vendor's list price, even behind a gateway or a test server."""
 
-# Vendors list US dollars for a million tokens.
+# Vendors list US dollars per million tokens.
 _TOKENS_PER_PRICE = 1_000_000
 
 _AZURE = "azure"
@@ -31,49 +31,49 @@ _VENDOR_OF_HOST = {
     },
 }
 _HALF_IN_BATCHES = frozenset({"azure", "google", "mistral"})
-"""Vendors that list half the price for every model in batches, where the table has no price of its own.
+"""Vendors that list half the price for every model in batches, where the table has no batch price of its own.
 
 ai.google.dev/gemini-api/docs/batch-api, docs.mistral.ai/studio-api/batch-processing and
 learn.microsoft.com/azure/foundry/openai/how-to/batch, as of November 2026.
 """
 _WITH_TIERS = frozenset({"aws", "azure", "fireworks", "google"})
-"""Vendors that take more or less for other tiers of service, of which the table knows few."""
+"""Vendors that charge more or less for other service tiers, few of which are in the table."""
 _HALF_TIER = ("google", "flex")
-"""The one that is half of the usual price for every model: ai.google.dev/gemini-api/docs/flex-inference."""
+"""The vendor and tier with half the usual price for every model: ai.google.dev/gemini-api/docs/flex-inference."""
 _OF_US_ALONE = 1.1
-"""What Claude costs where it runs in the United States only: platform.claude.com/docs/manage-claude/data-residency."""
+"""The price factor for Claude within the United States only: platform.claude.com/docs/manage-claude/data-residency."""
 _TELLS_ITS_BILL = frozenset({"openrouter", "perplexity", "x-ai"})
-"""Vendors whose answers say what they cost, searches and all."""
+"""Vendors whose answers report their total cost, searches included."""
 _VERTEX_HOST = "aiplatform.googleapis.com"
 _VERTEX_REGIONS = (f"-{_VERTEX_HOST}", ".rep.googleapis.com")
-"""Where Gemini costs what it does everywhere, and Claude more."""
+"""Regional hosts: Gemini costs the same there as everywhere, Claude costs more."""
 AZURE_URL = "https://any.openai.azure.com"
 _AZURE_DOMAINS = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
 class Price(Protocol):
-    """A provider's price for tokens; equal ones are the same price."""
+    """A provider's price for tokens; equal objects are the same price."""
 
     def __hash__(self) -> int: ...
 
     def prepare(self) -> None:
-        """Do what takes long beforehand, so that it delays no answer that is on its way."""
+        """Do slow preparation in advance, so that it does not delay an answer that is being received."""
         ...
 
     def cost_usd(self, tokens: TokenUsage | None) -> float | None:
-        """US dollars for `tokens`; None when they or their price are unknown."""
+        """Return US dollars for `tokens`; None when they or their price are unknown."""
         ...
 
 
 class FixedPrice(Struct, frozen=True):
-    """US dollars per million tokens. Input from the vendor's prompt cache costs `cached_input_usd`, if that is set."""
+    """US dollars per million tokens. Input from the vendor's prompt cache costs `cached_input_usd`, if set."""
 
     input_usd: float
     output_usd: float
     cached_input_usd: float | None = None
 
     def prepare(self) -> None:
-        """Nothing takes long."""
+        """Do nothing: no preparation is needed."""
 
     def cost_usd(self, tokens: TokenUsage | None) -> float | None:
         if not self.input_usd and not self.output_usd and not self.cached_input_usd:
@@ -89,14 +89,14 @@ class FixedPrice(Struct, frozen=True):
 FREE = FixedPrice(0.0, 0.0)
 
 FREE_KINDS = frozenset({"echo", "scripted", "local"})
-"""Kinds of providers, as ids begin, that cost nobody anything; of another's program or server, nobody knows."""
+"""Kinds of providers, as ids begin, that cost nothing; the cost of other programs and servers is unknown."""
 
 _SOME_TOKENS = TokenUsage(input_tokens=1_000, output_tokens=1_000)
 
 
 @runtime_checkable
 class Priced(Protocol):
-    """A provider that knows what it takes."""
+    """A provider that knows its price."""
 
     @property
     def price(self) -> Price | None: ...
@@ -104,16 +104,16 @@ class Priced(Protocol):
 
 @runtime_checkable
 class BatchPriced(Protocol):
-    """A provider that knows what it takes for answers that come with a batch."""
+    """A provider that knows its price for answers in batches."""
 
     @property
     def batch_price(self) -> Price | None: ...
 
 
 def known_price(provider: object, *, is_batched: bool = False) -> Price | None:
-    """Return the price of `provider`, if it is known before an answer comes; else None.
+    """Return the price of `provider` if it is known before an answer arrives; otherwise None.
 
-    Of a deployment whose model only its answers name, it cannot. `is_batched` asks for the price in batches.
+    It is not known for a deployment whose model only the answers name. `is_batched` selects the price in batches.
     """
     if is_batched:
         price = provider.batch_price if isinstance(provider, BatchPriced) else None
@@ -122,7 +122,7 @@ def known_price(provider: object, *, is_batched: bool = False) -> Price | None:
     return None if price is None else _as_known(price)
 
 
-@lru_cache(maxsize=64)  # a plan asks again for each request
+@lru_cache(maxsize=64)  # a plan needs it for each request
 def _as_known(price: Price) -> Price | None:
     price.prepare()
     cost_usd = price.cost_usd(_SOME_TOKENS)
@@ -133,10 +133,10 @@ class ListPrice(Struct, frozen=True):
     """The price that a vendor lists for a model.
 
     Attributes:
-        vendor: as the table names it.
-        model: as the config names it; the name that comes with an answer is more exact and goes first. Empty where
-            the config's name says nothing (a deployment at Azure).
-        is_batch: the price of what is asked in batches; unknown where it is listed as no other.
+        vendor: the vendor's name in the table.
+        model: the model's name in the config; the name in an answer is more exact and is tried first. Empty if the
+            config's name says nothing (a deployment at Azure).
+        is_batch: whether this is the price in batches; unknown if the table lists none.
     """
 
     vendor: str
@@ -144,7 +144,7 @@ class ListPrice(Struct, frozen=True):
     is_batch: bool = False
 
     def prepare(self) -> None:
-        """Import the table: 80 ms."""
+        """Import the table, which takes 80 ms."""
         import_module("genai_prices.data")
 
     def cost_usd(self, tokens: TokenUsage | None) -> float | None:
@@ -167,12 +167,12 @@ class ListPrice(Struct, frozen=True):
             "cache_write_1h_tokens": tokens.long_cache_write_tokens,
             "input_audio_tokens": tokens.input_audio_tokens,
             "output_audio_tokens": tokens.output_audio_tokens,
-            # Models of OpenAI that search for each answer do not say so.
+            # OpenAI's models that search for each answer do not report it.
             "web_searches": tokens.web_searches or int("-search-" in model),
         }
         usage = table.Usage(**{name: count for name, count in counts.items() if count})
         conditions = dict(tokens.conditions)
-        # The table knows nothing of places.
+        # The table has no prices by region.
         share = _OF_US_ALONE if conditions.pop("inference_geo", "") == "us" else 1.0
         special = {**conditions, "processing": "batch"} if self.is_batch else conditions
         tier = conditions.get("service_tier") if self.vendor in _WITH_TIERS else None
@@ -185,16 +185,16 @@ class ListPrice(Struct, frozen=True):
                 )
                 direct = table.calc_price(usage, model, provider_id=self.vendor, price_context=usual)
                 if direct.total_price == found.total_price:
-                    # The table knows none for batches or tiers, and falls back on the usual one.
+                    # The table has no price for the batch or tier, and fell back to the usual one.
                     if not is_half:
                         return None
                     share *= 0.5
         except (LookupError, ValueError):
             # Unknown to the table, or counts that contradict each other (more cached tokens than there are).
             return None
-        # Embeddings write nothing, and have no price for it.
+        # Embedding models have no output, and no price for it.
         needed = ["input_mtok", "output_mtok"] if tokens.output_tokens else ["input_mtok"]
-        # Without a price of its own the table would count sound as text, which costs a fraction of it.
+        # Without a price for audio the table would count it as text, which costs a fraction of it.
         needed += ["input_audio_mtok"] if tokens.input_audio_tokens else []
         needed += ["output_audio_mtok"] if tokens.output_audio_tokens else []
         needed += ["web_searches_kcount"] if counts["web_searches"] else []
@@ -203,7 +203,7 @@ class ListPrice(Struct, frozen=True):
 
 
 def similar_model(provider_id: str, model: str) -> str | None:
-    """Return the listed model of a vendor whose name is most like `model`; None where none is like it."""
+    """Return the listed model of a vendor whose name is closest to `model`; None if none is similar."""
     vendor = provider_id.partition(":")[0]
     listed = [entry for entry in import_module("genai_prices.data").providers if entry.id == vendor]
     names = [item.id for entry in listed for item in entry.models if ":" not in item.id]
@@ -213,8 +213,8 @@ def similar_model(provider_id: str, model: str) -> str | None:
 def price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> Price | None:
     """Return the `price` in the config's own `settings`, else the list price at the host of `url`; None when unknown.
 
-    Whoever owns the host sends the bill: a gateway in front of a vendor has prices of its own. With `price: list` the
-    caller gives the vendor's own `url`, whatever host is asked.
+    The owner of the host sends the bill: a gateway in front of a vendor has its own prices. For `price: list` the
+    caller passes the vendor's own `url`, whichever host is called.
     """
     named = settings.get("price")
     if named is not None and named != LIST_PRICE:
@@ -229,13 +229,13 @@ def price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> 
 
 
 def batch_price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> Price | None:
-    """Return the price of what is asked in batches, from the same places as `price_of`; None when unknown."""
+    """Return the price of answers in batches, from the same sources as `price_of`; None when unknown."""
     named = settings.get("price")
     if named is not None and named != LIST_PRICE:
         if "batch" in named:
             return _fixed_price(named["batch"])
         price = _fixed_price(named)
-        return price if price.cost_usd(None) == 0 else None  # what is free is free in batches, too
+        return price if price.cost_usd(None) == 0 else None  # a free provider is free in batches, too
     listed = price_of(settings, url=url, model=model)
     return ListPrice(listed.vendor, listed.model, is_batch=True) if isinstance(listed, ListPrice) else None
 

@@ -1,4 +1,4 @@
-"""Keeps keys out of everything that people or files get to see."""
+"""Keeps keys out of everything that is shown to people or written to files."""
 
 import hashlib
 import html
@@ -18,26 +18,26 @@ from geval_cli.records import Choice, JsonValue
 from geval_cli.source.secrets import MASK, is_secret_parameter, mask_bare
 
 EXCERPT_CHARS = 2_000
-"""How much of a server's answer an error carries."""
+"""The maximum length of the excerpt of a server's answer in an error."""
 
 _MIN_SECRET_CHARS = 4
-"""Shorter values are not masked: replacing every "x" would leave no readable message."""
+"""Shorter values are not masked: replacing every "x" would make messages unreadable."""
 
 
 _MIN_ECHOED_CHARS = 12
-"""Of a value that is masked in answers, too."""
+"""The minimum length of a value that is masked in answers, too."""
 
 _LEARNT: dict[str, tuple[str, ...]] = {}
 
 
 def learn_secret(value: str) -> None:
-    """Hide `value`, which is in no config and no environment, wherever secrets are hidden in this process."""
+    """Hide `value`, which is in neither a config nor the environment, wherever this process hides secrets."""
     if len(value) >= _MIN_SECRET_CHARS:
         _LEARNT[value] = tuple(sorted({*_spellings(value)}, key=len, reverse=True))
 
 
 class Secrets:
-    """The values that must not be shown. `repr` shows none of them."""
+    """The values that must not be shown. `repr` does not show them either."""
 
     __slots__ = ("_long", "_long_plain", "_plain", "_shortest", "_values")
 
@@ -45,24 +45,24 @@ class Secrets:
         secrets = {value for value in values if value and len(value) >= _MIN_SECRET_CHARS}
         self._plain = _unquoted(secrets)
         spellings = {spelling for value in secrets for spelling in _spellings(value)}
-        # Longest first: a key that is part of a longer one would leave the rest of it readable.
+        # Longest first: masking a key that is part of a longer one would leave the rest of that one readable.
         self._values = tuple(sorted(spellings, key=len, reverse=True))
         long = {value for value in secrets if len(value) >= _MIN_ECHOED_CHARS}
         of_long = {spelling for value in long for spelling in _spellings(value)}
         self._long = tuple(value for value in self._values if value in of_long)
         self._long_plain = _unquoted(long)
-        # What is shorter than this, as most names of models are, can hold none, however it is written.
+        # A text shorter than this, such as most model names, cannot contain a secret in any spelling.
         self._shortest = min([_MIN_PACKED_CHARS, *map(len, self._values), *map(len, self._plain)])
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)} hidden)"
 
     def redact(self, text: str) -> str:
-        """`text` with every known secret, and everything that looks like a key, masked."""
+        """Return `text` with every known secret, and everything that looks like a key, masked."""
         return mask_bare(self.hide(text))
 
     def hide(self, text: str) -> str:
-        """`text` with every known secret masked, and nothing else: for prose, which may well speak of keys."""
+        """Return `text` with only the known secrets masked: for prose, which may well talk about keys."""
         if not _LEARNT and len(text) < self._shortest:
             return text
         for value in chain(self._values, *_LEARNT.values()) if _LEARNT else self._values:
@@ -70,9 +70,9 @@ class Secrets:
         return _hide_escaped(text, {*self._plain, *_unquoted(_LEARNT)} if _LEARNT else self._plain)
 
     def hide_echo(self, choice: Choice) -> Choice:
-        """Return an answer without the keys of the request that asked for it, which a server may say back.
+        """Return an answer without the keys of its request, which a server may echo.
 
-        Only long values: a password that is a word would change what models say by chance.
+        Only long values are masked: masking a password that is an ordinary word would change answers by chance.
         """
         said = self._without_long(choice.text)
         calls = tuple(self._calls_without_long(call) for call in choice.tool_calls)
@@ -99,13 +99,13 @@ class Secrets:
             return call
         try:
             found: Mapping[str, JsonValue] = json.loads(said)
-        except ValueError:  # a part of an escape looked like the beginning of the key
+        except ValueError:  # part of an escape looked like the beginning of the key
             found = dict.fromkeys(call, MASK)
         return found
 
     def hide_in(self, value: JsonValue) -> JsonValue:
-        """JSON data with every known secret masked in its texts; what holds none is given back as it is."""
-        # Nearly all data hold none, and all texts at once are looked through in a tenth of the time.
+        """Return JSON data with every known secret in its texts masked; data without secrets is returned unchanged."""
+        # Nearly all data is free of secrets, and searching all texts at once takes a tenth of the time.
         texts = "\0".join(_texts_in(value))
         return value if self.hide(texts) == texts else self._hidden(value)
 
@@ -127,9 +127,9 @@ class Secrets:
 
 
 def public_url(url: str) -> str:
-    """`url` without user name, password and secret query parameters."""
+    """Return `url` without user name, password and secret query parameters."""
     parts = split_url(url)
-    if not parts.scheme:  # what it is in is unknown, so nothing is shown that may be a password
+    if not parts.scheme:  # its structure is unknown, so drop everything that may be a password
         return url.rpartition("@")[2].partition("?")[0]
     query = urlencode(
         [(name, value) for name, value in parse_qsl(parts.query) if not is_secret_parameter(name)]
@@ -138,7 +138,7 @@ def public_url(url: str) -> str:
 
 
 def keyed_url(url: str) -> str:
-    """`url` for a cache key: what is secret in it is there as a hash, since another account may get other answers."""
+    """Return `url` for a cache key: secrets in it become hashes, since another account may get other answers."""
     parts = split_url(url)
     user, at, host = parts.netloc.rpartition("@")
     query = parse_qsl(parts.query, keep_blank_values=True)
@@ -148,7 +148,7 @@ def keyed_url(url: str) -> str:
 
 
 def keyed_value(name: str, value: str) -> str:
-    """The value of a header or query parameter for a cache key: a hash of it where the name says that it is secret."""
+    """Return a header or query value for a cache key: its hash if the name says that it is secret."""
     return _hash(value) if is_secret_parameter(name) else value
 
 
@@ -157,23 +157,23 @@ def _hash(value: str) -> str:
 
 
 def _spellings(value: str) -> Iterable[str]:
-    """As it is; as URLs, HTML, JSON and JSON within JSON write it; in Base64, alone or within more; in hexadecimal."""
+    """Yield the spellings of a secret: plain, in URLs, HTML, JSON, nested JSON, hex and Base64 (also within more)."""
     plain = unquote(value)
     quoted = quote(plain, safe="")
     yield from (value, plain, quoted, quote_plus(plain), _PERCENT.sub(lambda found: found[0].lower(), quoted))
-    # `[1:-1]`: JSON's spelling without the quotes, since the value may be a part of a longer text.
+    # `[1:-1]`: JSON's spelling without the quotes, since the value may be part of a longer text.
     once = json.dumps(value)[1:-1]
     yield from (once, json.dumps(once)[1:-1], once.replace("/", "\\/"), html.escape(value))
     yield once.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     data = plain.encode("utf-8", "replace")
     if len(data) >= _MIN_ENCODED_BYTES:
         yield from (data.hex(), data.hex().upper())
-        for before in range(3):  # how many bytes of the last group of three stand before it
+        for before in range(3):  # the number of bytes before it in its group of three
             start = (before * 8 + 5) // 6
             end = (before + len(data)) * 8 // 6
             middle = b64encode(bytes(before) + data).decode()[start:end]
             yield from (middle, middle.replace("+", "-").replace("/", "_"))
-    # As Basic authentication sends the user and password of a URL.
+    # The form in which Basic authentication sends the user and password of a URL.
     if ":" in plain:
         yield b64encode(data).decode()
 
@@ -198,12 +198,12 @@ def _texts_in(value: JsonValue) -> Iterator[str]:
 
 
 def _unquoted(secrets: Iterable[str]) -> frozenset[str]:
-    """Return `secrets` as they are, and as they are without the escapes of a URL."""
+    """Return `secrets` both unchanged and without the escapes of a URL."""
     return frozenset(written for value in secrets for written in (value, unquote(value)))
 
 
 def _hide_escaped(text: str, secrets: Set[str]) -> str:
-    """Mask `secrets` that are written with escapes that they do not need, or as bytes or Base64 in groups or lines."""
+    """Mask `secrets` written with unnecessary escapes, or as bytes or Base64 in groups or on several lines."""
     if not secrets:
         return text
     escapes = list(_ESCAPE.finditer(text)) if "\\" in text or "%" in text or "&" in text else []
@@ -238,15 +238,15 @@ def _hide_escaped(text: str, secrets: Set[str]) -> str:
             at = plain.find(secret, at + len(secret))
     kept = len(text)
     for start, end in sorted(spans, key=lambda span: span[1], reverse=True):
-        if start < kept:  # else it is within what was masked already
+        if start < kept:  # otherwise it is within a span that is masked already
             text = f"{text[:start]}{MASK}{text[end:] if end <= kept else text[kept:].removeprefix(MASK)}"
             kept = start
     return text
 
 
 def _in_groups(text: str, secrets: Set[str]) -> Iterator[tuple[int, int]]:
-    """Yield where the bytes or the Base64 of a secret stand in groups or on several lines."""
-    # Each answer comes here. Without what stands between groups a text is searched in a tenth of the patterns' time.
+    """Yield the spans where the bytes or the Base64 of a secret are written in groups or on several lines."""
+    # Every answer is checked here. Searching the text without separators takes a tenth of the patterns' time.
     joined = "".join(text.split())
     lines = joined.replace("\\n", "").replace("\\r", "").replace("-", "+").replace("_", "/")
     digits = joined.replace("0x", "").replace("\\x", "")
@@ -266,7 +266,7 @@ def _in_groups(text: str, secrets: Set[str]) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=1024)
 def _encoded(secret: str) -> tuple[str, tuple[str, ...]]:
-    """Return a secret in hexadecimal, and in Base64 at each place within a group; nothing of a short one."""
+    """Return a secret in hexadecimal, and in Base64 for each position within a group; nothing for a short one."""
     data = secret.encode("utf-8", "replace")
     if len(data) < _MIN_ENCODED_BYTES:
         return "", ()
@@ -278,7 +278,7 @@ def _encoded(secret: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _packed(text: str, secrets: Set[str]) -> Iterator[tuple[int, int]]:
-    """Yield where a secret is in what gzip or zlib packed and Base64 wrote."""
+    """Yield the spans of Base64 of gzip or zlib data that contains a secret."""
     if "H4sI" in text or "eJ" in text or "eN" in text or "eA" in text or "eF" in text:
         for found in _PACKED.finditer(text):
             said = _unpacked(found[0])
@@ -287,7 +287,7 @@ def _packed(text: str, secrets: Set[str]) -> Iterator[tuple[int, int]]:
 
 
 def _unpacked(text: str) -> bytes:
-    """Return the beginning of what gzip or zlib packed and Base64 wrote; nothing where it is something else."""
+    """Return the beginning of the gzip or zlib data in a Base64 text; empty if it is something else."""
     try:
         data = urlsafe_b64decode(text.translate(_TO_URL).rstrip("=") + "==")
         return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, _MOST_UNPACKED_BYTES)
@@ -302,7 +302,7 @@ _MIN_PACKED_CHARS = 22
 _PACKED = compile_later(r"(?:H4sI|e[JNAF])[\w+/-]{20,}={0,2}")
 _FROM_URL = str.maketrans("-_", "+/")
 _ESCAPE = compile_later(
-    # What JSON, Python, JavaScript, URLs and HTML write for a character, also when it is written twice.
+    # The escapes of JSON, Python, JavaScript, URLs and HTML for a character, including double escapes.
     r"\\\\{0,7}(?:u\{0{0,4}([0-9a-fA-F]{1,6})\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2}))"
     r"|%(?:25){0,3}([0-9a-fA-F]{2})|&(?:amp;){0,3}#(?:[xX]0{0,8}([0-9a-fA-F]{1,6})|0{0,8}([0-9]{1,7}));?"
     r"|\\\\{0,7}([^\w\s\\])|&(?:amp;){0,3}([a-zA-Z]{2,8});"

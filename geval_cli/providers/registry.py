@@ -1,4 +1,4 @@
-"""Which provider kinds exist, and how a part of a config is checked and becomes a provider.
+"""The known provider kinds, and how a part of a config is checked and becomes a provider.
 
 The module of a kind is imported on its first use.
 """
@@ -53,24 +53,24 @@ _ELSEWHERE: Mapping[str, str] = {
         "it is a service with its own API: call it from a Python provider",
     ),
 }
-"""Vendors, programs and services that others ask and geval does not, with what to do instead."""
+"""Vendors, programs and services that other tools call and geval does not, with what to do instead."""
 
 NONE_PROVIDER = "none"
-"""Not a provider: it says that the tests bring their outputs, and the engine deals with it."""
+"""Not a provider: it says that the tests contain their outputs, and the engine handles it."""
 
 
 class ProviderKind(Struct, frozen=True):
     """A kind of provider.
 
     Attributes:
-        checks: the module whose `check` finds problems in the config and whose `check_ready`, if it has one, finds
-            what is missing on this machine. It imports nothing heavy.
+        checks: the module whose `check` finds problems in the config and whose `check_ready`, if it has one, finds what
+            is missing on this machine. It imports nothing heavy.
         builds: the module whose `build` makes the provider.
-        title: what it is, for people.
+        title: a description for people.
         example: an id to copy.
         key_env: the variable that usually holds the key; empty when none is needed.
         base_url: where requests go by default; empty when the id or the config says it.
-        plugin: what an installed package names in the place of both modules.
+        plugin: the object that an installed package provides instead of both modules.
     """
 
     checks: str
@@ -99,7 +99,7 @@ OWN_KINDS: Mapping[str, ProviderKind] = {
         VERTEX.key_envs[0],
         VERTEX.base_url,
     ),
-    # Of its two APIs one is a preset's, which is handed on to it.
+    # One of its two APIs is that of a preset, which handles it.
     "bedrock": ProviderKind(
         f"{_AWS}.bedrock", f"{_AWS}.bedrock", PRESETS["bedrock"].title, PRESETS["bedrock"].example
     ),
@@ -150,7 +150,7 @@ def _source(spec: ProviderSpec, env: Mapping[str, str], base_dir: Path, access: 
 
 
 def provider_kinds() -> dict[str, ProviderKind]:
-    """Return all kinds by the word that an id begins with."""
+    """Return all kinds, by the word that an id begins with."""
     presets = {
         name: ProviderKind(
             f"{_HERE}.presets",
@@ -181,25 +181,26 @@ def check_provider(
 
 
 def begin_loading(specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base_dir: Path) -> None:
-    """Import what `specs` will need in a thread, while the caller goes on.
+    """Import the modules that `specs` need in a thread, while the caller continues.
 
-    An HTTP client reads the system's certificates as it is imported, which holds up nobody else. Specs that are wrong
-    are left for `check_provider` to report.
+    Importing an HTTP client reads the system's certificates, which does not block other threads. Invalid specs are left
+    for `check_provider` to report.
     """
     kinds = (_find_kind(ProviderSource(spec, env, base_dir, TRUSTED)) for spec in specs)
     modules = {kind.builds for kind in kinds if kind is not None and kind.plugin is None}
     if modules and not _MAY_CONFUSE_THREADS.intersection(sys.modules):
-        # Nobody waits for it at the end: an import that Ctrl-C cuts short may leave it waiting for a lock for ever.
+        # A daemon, so that exit does not wait for it: an import interrupted by Ctrl-C may leave it stuck on a lock.
         Thread(target=_load, args=(sorted(modules),), name="geval-imports", daemon=True).start()
 
 
 _MAY_CONFUSE_THREADS = frozenset({"_pytest.assertion.rewrite"} if sys.version_info < (3, 13) else ())
-"""Reads each module that is imported by `ast`, in which older Pythons take one thread's depth of recursion for
-another's (python/cpython#106905): whichever thread imports, its import may fail."""
+"""This module parses each imported module with `ast`, where older Pythons confuse the recursion depths of two threads
+(python/cpython#106905): imports may then fail in either thread.
+"""
 
 
 def _load(modules: Sequence[str]) -> None:
-    # What is missing is told where the provider is built.
+    # A missing package is reported where the provider is built.
     with suppress(ImportError):
         for module in modules:
             import_module(module)
@@ -219,7 +220,7 @@ def check_ready(
 def provider_access_problem(
     spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, access: Access
 ) -> Problem | None:
-    """Why a config with this access may not use a provider; None when it may."""
+    """Return the problem if a config with this access may not use a provider; None when it may."""
     return access_problem(_source(spec, env, base_dir, access), OWN_KINDS)
 
 
@@ -227,7 +228,7 @@ _WITHOUT_MODEL = frozenset({"scripted", "echo"})
 
 
 def sees_images(spec: ProviderSpec) -> bool:
-    """Return whether images in a prompt reach the provider: as such, or in texts where its dialect has them so."""
+    """Return whether images in a prompt reach the provider: as images, or in texts if its dialect allows it."""
     kind = spec.id.partition(":")[0].lower()
     if kind in _WITHOUT_MODEL or kind == "vertex" or KIND_ALIASES.get(kind, kind) in PRESETS:
         return True
@@ -239,7 +240,7 @@ _HEARD_BY_GOOGLE = _HEARD_BY_CHAT_API | {"audio/flac", "audio/ogg"}
 
 
 def hears_audio(spec: ProviderSpec) -> frozenset[str]:
-    """Return the media types of the audio in a prompt that reach the provider, as such or as its dialect has them."""
+    """Return the media types of audio in a prompt that reach the provider, as audio or in texts (`sees_images`)."""
     source = ProviderSource(spec, {}, Path(), TRUSTED)
     kind = KIND_ALIASES.get(source.kind, source.kind)
     if kind == "vertex":
@@ -256,7 +257,7 @@ def hears_audio(spec: ProviderSpec) -> frozenset[str]:
 def needs_of(
     specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base_dir: Path, access: Access
 ) -> tuple[frozenset[str], frozenset[int] | None]:
-    """The environment variables that these providers may look at, and the TCP ports that they ask (None: any)."""
+    """Return the environment variables that these providers may read, and the TCP ports they connect to (None: any)."""
     names: set[str] = set()
     ports: set[int] | None = set()
     for spec in specs:
@@ -292,7 +293,7 @@ _PARTS = ("id", "label", "identity", "limits", "is_cacheable", "complete", "aclo
 
 
 def _check_parts(provider: Provider, name: str) -> None:
-    """Refuse what a plugin built where it is no provider."""
+    """Raise UsageError if an object that a plugin built is not a provider."""
     missing = next((part for part in _PARTS if not hasattr(provider, part)), None)
     if missing is not None:
         raise UsageError(
@@ -303,12 +304,12 @@ def _check_parts(provider: Provider, name: str) -> None:
 
 
 def _module(name: str, kind: ProviderKind) -> Any:
-    """Return the module, or what an installed package names in the place of one."""
+    """Return the module, or the object that an installed package provides instead."""
     return import_module(name) if kind.plugin is None else kind.plugin
 
 
 def build_client_provider(asked: ClientModel, number: int) -> Provider:
-    """Return the provider for a client of the user's, the `number`-th of its event loop."""
+    """Return the provider for a client that the user supplied, the `number`-th in its event loop."""
     provider: Provider = import_module(f"{_PROGRAMS}.openai_client").build(asked, number)
     return provider
 
@@ -326,7 +327,7 @@ _FUNCTION_KIND = ProviderKind(
     "a function of the program itself",
     "",
 )
-"""Not by name in any config: `geval_cli.run(Suite(...))` brings it."""
+"""Not available by name in a config: `geval_cli.run(Suite(...))` uses it."""
 
 
 def _find_kind(source: ProviderSource) -> ProviderKind | None:

@@ -1,4 +1,4 @@
-"""Which providers an untrusted config may use: models of known vendors at their own addresses, with their own keys."""
+"""The providers that an untrusted config may use: known vendors' models at their own addresses with their own keys."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ Origin = tuple[str, str, int]
 """Scheme, host and port."""
 
 MODELS_DIR_VARIABLE = "GEVAL_MODELS_DIR"
-"""The folder of local models' files."""
+"""The variable that names the folder of local model files."""
 
 _VERSION_VARIABLES = ("OPENAI_API_VERSION", "AZURE_API_VERSION")
 _PROGRAMS = frozenset({"python", "javascript", "file", "exec"})
@@ -37,7 +37,7 @@ _WITH_FILES = frozenset({"scripted", "local"})
 
 
 def runs_program(spec: ProviderSpec) -> bool:
-    """Return whether a provider is code of the config's own, hands its answers to such, or has its key from it."""
+    """Return whether a provider is the config's own code, passes its answers to it, or gets its key from it."""
     if _kind(spec) in _ADDRESSES:
         has_code: bool = extra("HTTP provider").has_response_code(spec.config)
         return has_code
@@ -45,11 +45,11 @@ def runs_program(spec: ProviderSpec) -> bool:
 
 
 def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | None:
-    """Why the config's access refuses a provider; None when it does not.
+    """Return the problem if the config's access refuses a provider; otherwise None.
 
     Args:
-        source: with the access of its config.
-        kinds: of providers that live in this process or at an address that geval knows.
+        source: the provider, with the access of its config.
+        kinds: kinds of providers that live in this process or at an address that geval knows.
     """
     access, spec = source.access, source.spec
     if not access.runs_code and has_key_command(spec.config):
@@ -74,7 +74,7 @@ def _untrusted_problem(source: ProviderSource, kinds: Collection[str]) -> Proble
         return _refused(f"`{spec.public_id}` has its own URL", spec)
     if kind not in {*PRESETS, *kinds, "none", "echo"}:
         if kind not in plugin_names(PROVIDERS):
-            return None  # it is an unknown provider, as the check of the config says
+            return None  # an unknown provider, which the check of the config reports
         return _refused(f"`{spec.public_id}` comes from an installed package and can reach any host", spec)
     if kind in _WITH_FILES and _is_outside(source):
         message = (
@@ -119,7 +119,7 @@ def _is_own_address(url: object, preset: Preset) -> bool:
 
 
 def _header_problem(spec: ProviderSpec) -> Problem | None:
-    """Return a header of the config's own that may lead a request elsewhere than its address does."""
+    """Return a problem if the config sets a header that may route a request away from its address."""
     headers = spec.config.get("headers")
     for name in headers if isinstance(headers, Mapping) else ():
         if is_routing_header(str(name)):
@@ -129,18 +129,18 @@ def _header_problem(spec: ProviderSpec) -> Problem | None:
 
 
 def _reach_problem(source: ProviderSource, preset: Preset) -> Problem | None:
-    """Return the second look: at the address itself to which requests would go, whatever it was made from."""
+    """Return a problem if requests would go anywhere but to `own_origins`: a second check, of the final address."""
     try:
         url = (extra(_VERTEX).vertex_endpoint if _kind(source.spec) == _VERTEX else endpoint_of)(source).url
     except (KeyError, ValueError, TypeError):
-        return None  # what is wrong with the settings is told by their check, and nothing is built from them
+        return None  # the check of the settings reports the problem, and nothing is built from them
     if not url or _origin(url) in own_origins(source, preset):
         return None
     return _refused(f"`{source.spec.public_id}` sends its requests to another host", source.spec)
 
 
 def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
-    """Return where a vendor's requests may go: where it lives, and where the user's environment says."""
+    """Return the origins that a vendor's requests may go to: its own, and those that the user's environment names."""
     urls = [preset.base_url, CLASSIFIERS_URL, preset.account_url.replace("{account}", "a")]
     urls += [source.env.get(name, "") for name in preset.base_url_envs]
     origins = {_origin(url if "://" in url else f"https://{url}") for url in urls if url}
@@ -158,7 +158,7 @@ def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
 
 
 def variables_of(source: ProviderSource) -> frozenset[str]:
-    """Return the environment variables that a vendor's provider may look at."""
+    """Return the environment variables that a vendor's provider may read."""
     if _kind(source.spec) == _VERTEX:
         vertex = extra(_VERTEX)
         return frozenset({*VERTEX.key_envs, *vertex.PROJECT_VARIABLES, *vertex.REGION_VARIABLES})
@@ -171,7 +171,7 @@ def variables_of(source: ProviderSource) -> frozenset[str]:
 
 
 def ports_of(source: ProviderSource) -> frozenset[int] | None:
-    """Return the TCP ports that a provider is asked at; None where any may be, as a local model's."""
+    """Return the TCP ports that a provider may connect to; None for any port, as for a local model."""
     kind = _kind(source.spec)
     if kind == "local" or runs_program(source.spec) or kind in _ADDRESSES:
         return None if kind == "local" or source.access.reaches_any_host else frozenset()
@@ -180,7 +180,7 @@ def ports_of(source: ProviderSource) -> frozenset[int] | None:
 
 
 def port_of(url: str) -> int:
-    """Return the port that `url` names, or its scheme does; 0 for none."""
+    """Return the port of `url`, explicit or implied by its scheme; 0 for none."""
     return _origin(url if "://" in url else f"http://{url}")[2]
 
 

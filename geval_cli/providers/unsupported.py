@@ -1,4 +1,4 @@
-"""Finds out of a refusal which request parameter the server will not take."""
+"""Finds the request parameter that a server's refusal is about."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 
-# How OpenAI, Azure, Anthropic, vLLM, llama.cpp, Mistral, Groq, DeepSeek, xAI, Gemini and FastAPI servers word it.
+# The wording of OpenAI, Azure, Anthropic, vLLM, llama.cpp, Mistral, Groq, DeepSeek, xAI, Gemini and FastAPI servers.
 _REFUSAL = compile_later(
     r"""unsupported|not\ssupport|n't\ssupport|only\ssupport|not\s(?:currently\s)?(?:yet\s)?supported|not\simplemented
     |unknown|unrecogni[sz]ed|unexpected|cannot\sfind\sfield|extra\s(?:inputs?|fields?)|not\s(?:permitted|allowed)
@@ -17,7 +17,7 @@ _REFUSAL = compile_later(
     |invalid\s(?:parameter|argument|field)""",
     re.IGNORECASE | re.VERBOSE,
 )
-# Only for what geval adds of its own accord: of a user's own value it says nothing about the parameter.
+# Only for parameters that geval adds: about a value that the user sets, it says nothing about the parameter itself.
 _OUT_OF_RANGE = compile_later(
     r"must\sbe|between|greater\sthan|less\sthan|at\s(?:most|least)|maximum|exceed|max\sallowed|only\sone|invalid|too\s(?:large|many)"
     r"|not\s(?:one|among|a\svalid)",
@@ -30,7 +30,7 @@ _REFUSAL_CODES = frozenset(
 _CODE_KEYS = ("code", "type", "status", "__type")
 _SENTENCE_KEYS = ("message", "detail", "msg", "status_msg", "error_msg", "error_message")
 _NEVER_OPTIONAL = frozenset({"model", "messages"})
-# Parameters that are words of any sentence: they count where they are named as such or stand in quotes.
+# Parameters that are ordinary words: they count only when called a parameter or put in quotes.
 _ENGLISH_WORDS = frozenset(
     {
         "conversation", "effort", "format", "include", "input", "instructions", "labels", "metadata", "modalities",
@@ -38,7 +38,7 @@ _ENGLISH_WORDS = frozenset(
         "thinking", "tools", "transforms", "truncation", "user",
     }
 )  # fmt: skip
-# Some servers name the feature that they lack, and not the parameter that asks for it.
+# Some servers name the feature that they lack, rather than the parameter that requests it.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "response_format": (
         "json_schema",
@@ -77,17 +77,17 @@ _CAP = compile_later(
 )
 
 Sent = Collection[str] | Mapping[str, Collection[str]]
-"""The parameters of a request, with the further names that its API has for each where they are known."""
+"""The parameters of a request, with the other names that its API has for each, if known."""
 
 
 def find_unsupported_parameter(body: str, sent: Sent, *, added: Collection[str] = ()) -> str | None:
-    """Return the one of the `sent` parameters that a 4xx `body` refuses; None when it complains of other things.
+    """Return the one of the `sent` parameters that a 4xx `body` refuses; None when it complains about something else.
 
     Args:
-        body: of the reply.
-        sent: what the request held.
-        added: those of them that the request would do without. Of these a value out of range is a refusal, too, and
-            where a sentence names several parameters, one of these goes first.
+        body: the body of the response.
+        sent: the parameters of the request.
+        added: those of them that the request can do without. For these a value out of range counts as a refusal, too,
+            and they take precedence when a sentence names several parameters.
     """
     spellings = {
         name: (name, *(sent[name] if isinstance(sent, Mapping) else ()))
@@ -110,7 +110,7 @@ def find_unsupported_parameter(body: str, sent: Sent, *, added: Collection[str] 
             ]
             named = max(found)[1] if found else None
         if named and (code in _REFUSAL_CODES or _is_refusal(text, named, added)):
-            # A value may be refused on account of another parameter: that one is then named beside it.
+            # A value may be refused because of another parameter, which the sentence then names as well.
             return named
         if named is None:
             mentioned = _mentioned(text, spellings)
@@ -121,7 +121,7 @@ def find_unsupported_parameter(body: str, sent: Sent, *, added: Collection[str] 
 
 
 def find_cap(body: str) -> int | None:
-    """Return the largest value that a refusal says would be taken ("must be between 0 and 5"), if it says one."""
+    """Return the largest value that a refusal says would be accepted ("must be between 0 and 5"), if it names one."""
     for _, _, text in _complaints(body):
         caps = [int(number) for number in _CAP.findall(text)]
         if caps:
@@ -130,15 +130,15 @@ def find_cap(body: str) -> int | None:
 
 
 def error_message(body: str) -> str:
-    """Return the server's own sentence out of an error body of any common form, else the body itself."""
+    """Return the server's own sentence from an error body of any common form, else the body itself."""
     texts = [text for _, _, text in _complaints(body)]
     return "; ".join(dict.fromkeys(texts)) if texts else body.strip()
 
 
 def error_words(body: str) -> tuple[str, str]:
-    """The codes that an error body gives, and the server's own sentence; what it quotes of the request is in neither.
+    """Return the codes in an error body and the server's own sentence, without what it quotes of the request.
 
-    A body that is no JSON counts as the sentence.
+    A body that is not JSON counts as the sentence.
     """
     try:
         parsed = decode_json(body)
@@ -166,19 +166,19 @@ def _joined(texts: list[Any]) -> str:
 
 
 def _is_refusal(text: str, parameter: str, added: Collection[str]) -> bool:
-    # Servers word it in any way and language. What geval added costs nothing to leave out, so its name is enough.
+    # Servers use any wording and language. Leaving out what geval added costs nothing, so its name is enough.
     if parameter in added or _REFUSAL.search(text):
         return True
     return parameter in _OWN_WISHES and _OUT_OF_RANGE.search(text) is not None
 
 
 def _plain(name: str) -> str:
-    """A name without what snake_case and camelCase differ in."""
+    """Return a name without the differences between snake_case and camelCase."""
     return name.replace("_", "").lower()
 
 
 def _mentioned(text: str, spellings: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the parameters that a sentence names, in its order."""
+    """Return the parameters that a sentence names, in the order in which it names them."""
     places = {
         name: min(found)
         for name, names in spellings.items()
@@ -214,7 +214,7 @@ def _mention(text: str, name: str) -> int | None:
 
 
 def _spelled(name: str) -> str:
-    """Return a pattern for a name in snake_case, camelCase or words of their own."""
+    """Return a pattern for a name in snake_case, camelCase or separate words."""
     return "[_ -]?".join(re.escape(part) for part in _snake(name).split("_"))
 
 
@@ -223,7 +223,7 @@ def _snake(name: str) -> str:
 
 
 def _complaints(body: str) -> Iterator[tuple[str | None, str | None, str]]:
-    """(path of a parameter named by the body, its error code, the sentence) of each error in `body`."""
+    """Yield for each error in `body`: the path of the parameter it names, its error code, and the sentence."""
     try:
         parsed = decode_json(body)
     except ValueError:
@@ -243,13 +243,13 @@ def _complaints_of(item: Mapping[str, Any]) -> Iterator[tuple[str | None, str | 
         return
     if not isinstance(error, dict):
         return
-    # A gateway has the words of the server behind it there; its own say only that something went wrong.
+    # A gateway puts the message of the server behind it there; its own says only that something went wrong.
     raw = _words_behind(error)
     if raw:
         yield from _complaints(raw)
     message = error.get("message")
     detail = error.get("detail")
-    # Mistral writes the list of what is wrong in the place of the message, as an object, as a list or as JSON text.
+    # Mistral puts the list of problems into `message`, as an object, a list or JSON text.
     nested = _loaded(message)
     if isinstance(nested, dict):
         detail = nested.get("detail", detail)
@@ -278,7 +278,7 @@ def _complaints_of(item: Mapping[str, Any]) -> Iterator[tuple[str | None, str | 
 
 
 def _loaded(message: Any) -> Any:
-    """Return what a message holds that is JSON itself; any other as it is."""
+    """Return the parsed content of a message that is JSON itself; any other message unchanged."""
     if not isinstance(message, str) or not message.lstrip().startswith(("{", "[")):
         return message
     try:

@@ -1,1 +1,1 @@
-"""HTTP for every provider: one place that sends a request, with bounds on everything that comes back."""
+"""HTTP for every provider: a single place that sends requests, with limits on everything that comes back."""

@@ -1,4 +1,4 @@
-"""Where an HTTP request goes: a URL taken apart, the proxy before it, and which certificates are trusted and shown."""
+"""Where an HTTP request goes: the parts of a URL, its proxy, and the certificates trusted and presented."""
 
 import os
 import re
@@ -19,13 +19,13 @@ from geval_cli.providers.network.messages import InvalidAddressError, Unsendable
 from geval_cli.providers.options import CERTIFICATE_KEYS, own_settings, spelling_in
 
 CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Variables of the environment that name certificates to trust instead of the system's."""
+"""Environment variables that name certificates to trust instead of the system's."""
 
 
 class ClientCertificate(Struct, frozen=True):
-    """A certificate that this client can show to a server, and its key, as PEM files.
+    """A certificate that this client can present to a server, and its key, as PEM files.
 
-    `key` is empty where the certificate's file holds the key, too.
+    `key` is empty if the certificate's file contains the key, too.
     """
 
     certificate: str
@@ -33,7 +33,7 @@ class ClientCertificate(Struct, frozen=True):
 
 
 def certificate_of(source: ProviderSource) -> ClientCertificate | None:
-    """Return the certificate that the provider's config names, relative to the config's file."""
+    """Return the certificate that the provider's config names, relative to the config's file; None if it names none."""
     paths = _certificate_paths(source)
     if "client_cert" not in paths:
         return None
@@ -69,10 +69,10 @@ def check_certificate(source: ProviderSource) -> list[Problem]:
 
 
 def tls_context(certificate: ClientCertificate | None = None) -> ssl.SSLContext:
-    """Return the context for connections to servers whose certificates the user, or else the system, trusts.
+    """Return the context for connections to servers with certificates that the user, or by default the system, trusts.
 
     Raises:
-        OSError: `certificate` cannot be read, or is none.
+        OSError: `certificate` cannot be read, or is not a certificate.
     """
     context = _trusting_context(os.environ)
     context.set_alpn_protocols(["http/1.1"])
@@ -81,7 +81,7 @@ def tls_context(certificate: ClientCertificate | None = None) -> ssl.SSLContext:
 
 
 def missing_bundle(env: Mapping[str, str]) -> str:
-    """Return "SSL_CERT_FILE names ..., which is no file" for the first such variable; empty when all are there."""
+    """Return "SSL_CERT_FILE is ..., which is not a file" for the first such variable; empty when all files exist."""
     for name in CA_VARIABLES:
         named = env.get(name)
         if named and not Path(named).exists():
@@ -91,7 +91,7 @@ def missing_bundle(env: Mapping[str, str]) -> str:
 
 def _show(certificate: ClientCertificate | None, context: ssl.SSLContext) -> None:
     if certificate is not None:
-        # With an empty password, since OpenSSL asks for one at the terminal otherwise.
+        # With an empty password, since OpenSSL otherwise asks for one at the terminal.
         context.load_cert_chain(certificate.certificate, certificate.key or None, password="")
 
 
@@ -109,7 +109,7 @@ def _trusting_context(env: Mapping[str, str]) -> ssl.SSLContext:
     is_bundle = bundle.is_file() or (bundle.is_dir() and bundle != Path("/"))
     is_named = bool(env.get("SSL_CERT_FILE") or env.get("SSL_CERT_DIR"))
     if not is_bundle and not is_named:
-        import truststore  # noqa: PLC0415 - brings the ways of macOS and Windows with it
+        import truststore  # noqa: PLC0415 - loads the code for macOS and Windows as well
 
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -123,15 +123,15 @@ def _trusting_context(env: Mapping[str, str]) -> ssl.SSLContext:
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SOCKS_PORT = 1080
-# RFC 1035; a longer one goes to Python's codec, which refuses it.
+# RFC 1035; a longer label goes to Python's codec, which rejects it.
 _MAX_LABEL = 63
 _HOST = re.compile(r"(?:[\w-]+\.)*[\w-]+\.?", re.ASCII)
-_KEPT = "!#$%&'()*+,/:;=?@[]~"  # percent signs too: what is quoted already stays as it is
+_KEPT = "!#$%&'()*+,/:;=?@[]~"  # percent signs too, so that quoted characters stay unchanged
 _SOCKS = re.compile(r"socks(4a?|5h?)?://", re.IGNORECASE)
 
 
 class Address(Struct, frozen=True):
-    """Where a request goes. `user_info` is "user:password" of the URL, decoded, or empty; `repr` shows no secrets."""
+    """Where a request goes. `user_info` is the URL's decoded "user:password", or empty; `repr` shows no secrets."""
 
     scheme: str
     host: str
@@ -145,7 +145,7 @@ class Address(Struct, frozen=True):
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port, as a URL writes them."""
+        """Return scheme, host and port, as in a URL."""
         return f"{self.scheme}://{self.host_header}"
 
     @property
@@ -159,10 +159,10 @@ class Address(Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def parse_address(url: str) -> Address:
-    """Take `url` apart: http or https, the host in ASCII, path and query quoted.
+    """Split `url` into its parts: http or https, the host in ASCII, path and query quoted.
 
     Raises:
-        InvalidAddressError: there is no such scheme, host or port.
+        InvalidAddressError: the scheme, host or port is missing or invalid.
     """
     parts = _split(url)
     if parts is None:
@@ -175,7 +175,7 @@ def parse_address(url: str) -> Address:
         raise InvalidAddressError("it has no host")
     if target is None:
         raise InvalidAddressError("it contains half of a character")
-    named = f"[{host.partition('%')[0]}]" if ":" in host else host  # the % of an address within this network
+    named = f"[{host.partition('%')[0]}]" if ":" in host else host  # without the zone of a link-local address
     default = _DEFAULT_PORTS[parts.scheme]
     port = default if parts.port is None else parts.port
     return Address(
@@ -190,16 +190,16 @@ def parse_address(url: str) -> Address:
 
 @lru_cache(maxsize=64)
 def parse_proxy(url: str) -> Address:
-    """Take a proxy's address apart; without a scheme it is one that speaks plain HTTP.
+    """Split a proxy's address into its parts; without a scheme it means plain HTTP.
 
     Raises:
-        UnsendableRequestError: it is no address, or not of an HTTP or SOCKS proxy.
+        UnsendableRequestError: it is not the address of an HTTP or SOCKS proxy.
     """
     socks = _SOCKS.match(url)
     try:
         if socks is None:
             return parse_address(url if "://" in url else f"http://{url}")
-        # A SOCKS address has the parts of an HTTP one, but for the scheme and the port that it means.
+        # A SOCKS address has the same parts as an HTTP one, except for the scheme and the default port.
         address = parse_address(f"http://{url[socks.end() :]}")
         has_port = urlsplit(url).port is not None
     except InvalidAddressError as error:
@@ -217,18 +217,18 @@ def basic_credentials(user_info: str) -> str:
 
 
 def split_url(url: str) -> SplitResult:
-    """Take `url` apart, without complaint: what is no address (`http://[::1`) has no scheme and no host."""
+    """Split `url` without raising: an invalid address (`http://[::1`) has no scheme and no host."""
     return _split(url) or SplitResult("", "", url, "", "")
 
 
 def public_origin(url: str) -> str:
-    """Scheme, host and port of `url`, without user and password."""
+    """Return scheme, host and port of `url`, without user and password."""
     parts = split_url(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the proxy that the environment names for `url`; never one for this machine itself."""
+    """Return the proxy that the environment names for `url`, never one for this machine itself; None for no proxy."""
     if is_loopback(url):
         return None
     if not any(name.lower().endswith("_proxy") for name in os.environ):
@@ -240,10 +240,10 @@ def proxy_for(url: str) -> str | None:
 
 
 def is_exempt(host: str, port: int, exemptions: str) -> bool:
-    """Say whether `exemptions`, the value of NO_PROXY, names `host`.
+    """Return whether `exemptions`, the value of NO_PROXY, covers `host`.
 
-    An entry is `*`, a name (which stands for all names that end in it, too), an address, or a network such as
-    10.0.0.0/8; behind a name or an address may be a port.
+    An entry is `*`, a name (which also covers all names that end in it), an address, or a network such as 10.0.0.0/8; a
+    name or an address may be followed by a port.
     """
     plain = host.lower().rstrip(".").partition("%")[0]
     entries = exemptions.replace(",", " ").lower().split()
@@ -262,15 +262,15 @@ def is_loopback(url: str) -> bool:
 
 
 def _variable(name: str) -> str:
-    """Return a variable of the environment, which is written in small letters first, as curl has it."""
+    """Return an environment variable; the lower-case name takes precedence, as in curl."""
     if name == "http_proxy" and "REQUEST_METHOD" in os.environ:
-        return os.environ.get(name, "")  # a CGI script: HTTP_PROXY is what a client sent as a header `Proxy`
+        return os.environ.get(name, "")  # a CGI script: HTTP_PROXY is the `Proxy` header that a client sent
     return os.environ.get(name, os.environ.get(name.upper(), ""))
 
 
 def _system_proxy(url: str) -> str | None:
-    """Return the proxy of the settings of macOS or Windows."""
-    from urllib import request  # noqa: PLC0415 - brings an HTTP client of its own, which takes a while
+    """Return the proxy in the system settings of macOS or Windows."""
+    from urllib import request  # noqa: PLC0415 - imports an HTTP client, which takes a while
 
     parts = split_url(url)
     if request.proxy_bypass(parts.netloc.rpartition("@")[2]):
@@ -304,7 +304,7 @@ def _split_port(entry: str) -> tuple[str, str]:
     return name, port
 
 
-# Each of these catches its own errors, and gives None: their texts quote the address, and with it passwords.
+# Each of these catches its errors and returns None: the errors quote the address, and with it passwords.
 
 
 def _split(url: str) -> SplitResult | None:

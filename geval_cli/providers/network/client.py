@@ -1,4 +1,4 @@
-"""Whole exchanges over HTTP: a request out, its answer back, and nothing of the request in what went wrong."""
+"""Complete HTTP exchanges: send a request, read its answer, and keep the request out of every error."""
 
 import asyncio
 import os
@@ -52,25 +52,25 @@ from geval_cli.providers.network.messages import (
 )
 from geval_cli.version import install_hint
 
-# zlib's own code for `wbits`: 16 more means gzip's header and trailer, a negative number none at all.
+# zlib's codes for `wbits`: adding 16 means gzip's header and trailer, a negative number means neither.
 _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB = zlib.MAX_WBITS
 _RAW = -zlib.MAX_WBITS
-# RFC 1950: the low half of the first byte is the method, and 8 is the only one that there ever was.
+# RFC 1950: the low half of the first byte is the method; 8 is the only one in use.
 _ZLIB_METHOD = 8
-# Packed more often than this it is a bomb: each round can be a thousand times larger than the one before.
+# More layers of compression than this are a bomb: each can be a thousand times larger than the one before.
 _MOST_ENCODINGS = 3
-# gzip files may be several, one behind the other. Each costs a new unpacker, whatever little it holds.
+# A body may consist of several gzip files in a row. Each needs a new decompressor, however small it is.
 _MOST_MEMBERS = 1024
 _PIECE = 64 * 1024
-"""Unpacked at a time: what follows the end of a member is copied."""
+"""The bytes decompressed at a time: kept small, since the data after the end of a member is copied."""
 
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd")
-"""Where Python 3.14 has it, and where older ones do when it is installed."""
+"""The module in Python 3.14, and the one that can be installed for older versions."""
 
 
 class _Unpacker(Protocol):
-    """Unpacks one member, with at most so many bytes at a time; `eof` at the member's end."""
+    """Decompresses one member, at most `max_length` bytes at a time; `eof` is true at the member's end."""
 
     @property
     def eof(self) -> bool: ...
@@ -83,7 +83,7 @@ class _Unpacker(Protocol):
 
 @cache
 def accepted() -> str:
-    """Return the value of the `accept-encoding` header: what `unpacked` can read with what is installed."""
+    """Return the value of the `accept-encoding` header: what `unpacked` can read with the installed packages."""
     names = ["gzip", "deflate"]
     if is_installed("brotli"):
         names.append("br")
@@ -93,12 +93,12 @@ def accepted() -> str:
 
 
 def unpacked(body: bytes, encodings: str, max_bytes: int) -> bytes:
-    """Return `body` without its content encodings (the header's value, the last one applied named last).
+    """Return `body` without its content encodings (the header's value, with the encoding applied last at the end).
 
     Raises:
-        UnknownCompressionError: one of them cannot be read, at least with what is installed.
-        BrokenCompressionError: the bytes are not what the header says, end too early, or are packed too often.
-        OversizedAnswerError: more than `max_bytes` come out.
+        UnknownCompressionError: one of them cannot be read, at least with the installed packages.
+        BrokenCompressionError: the bytes do not match the header, end too early, or have too many layers.
+        OversizedAnswerError: the result is longer than `max_bytes`.
     """
     names = [name for part in encodings.split(",") if (name := part.strip().lower()) not in {"", "identity"}]
     if len(names) > _MOST_ENCODINGS:
@@ -106,7 +106,7 @@ def unpacked(body: bytes, encodings: str, max_bytes: int) -> bytes:
     for name in reversed(names):
         if not body:
             break
-        # Only gzip and zstd files may have several members, one after another; gzip also zeros after the last.
+        # Only gzip and zstd files may have several members in a row; gzip also zeros after the last one.
         is_several = name in {"gzip", "x-gzip", "zstd"}
         body = _unpacked_members(body, _unpacker_of(name, body), max_bytes, is_several=is_several)
     return body
@@ -116,7 +116,7 @@ def _unpacker_of(name: str, body: bytes) -> Callable[[], _Unpacker]:
     if name in {"gzip", "x-gzip"}:
         return lambda: zlib.decompressobj(_GZIP)
     if name == "deflate":
-        # Meant is zlib's format; some servers send the bare one.
+        # The standard means zlib's format; some servers send raw deflate.
         has_header = body[0] & 0x0F == _ZLIB_METHOD
         return lambda: zlib.decompressobj(_ZLIB if has_header else _RAW)
     if name == "br" and name in accepted():
@@ -154,13 +154,13 @@ def _unpacked_members(
 
 
 def _unpacked_piece(unpacker: _Unpacker, piece: memoryview, most: int) -> bytes:
-    """Unpack all of `piece`, or until `most` bytes have come out."""
+    """Decompress all of `piece`, or until there are `most` bytes of output."""
     try:
         return unpacker.decompress(piece, most)
     except (zlib.error, EOFError) as error:
         raise BrokenCompressionError(str(error)) from error
     except Exception as error:
-        # The libraries of brotli and zstd have errors of their own, and are imported only when they are needed.
+        # The brotli and zstd libraries have their own errors, and are imported only when needed.
         if type(error).__module__.partition(".")[0] in {"brotli", "compression", "backports"}:
             raise BrokenCompressionError(str(error)) from error
         raise
@@ -183,25 +183,25 @@ class _Brotli:
 
 
 CONNECT_TIMEOUT_S = 30.0
-"""For a connection alone, its encryption and the way through a proxy included."""
+"""The limit for connecting alone, including the TLS handshake and the way through a proxy."""
 
 _KEEP_ALIVE_S = 4.0
-"""Below the 5 s after which uvicorn and Node close idle connections: a POST on a dying one would be lost."""
+"""Below the 5 s after which uvicorn and Node close idle connections: a POST on a closing connection would be lost."""
 
-# A head of 64 MiB at most, as of a body.
+# A head of at most 64 MiB, like a body.
 _MAX_LINE_BYTES = 64 * 1024
 _MAX_HEADERS = 1024
-# Routers forget a connection that is silent for minutes, as while a model thinks; probes keep it known.
+# Routers drop a connection that is silent for minutes, as while a model thinks; probes keep it alive.
 _FIRST_PROBE_AFTER_S = 60
 _CLOSED_IN_HANDSHAKE = "it closed the connection during the TLS handshake"
 
 
 def new_session(socks: Address | None) -> aiohttp.ClientSession:
-    """Open a session that adds nothing to requests, follows and keeps nothing; `socks` is the proxy before it."""
+    """Open a session that adds no headers, follows no redirects and keeps no cookies; `socks` is its proxy."""
     options: dict[str, Any] = {
         "limit": 0,
         "keepalive_timeout": _KEEP_ALIVE_S,
-        "resolver": aiohttp.ThreadedResolver(),  # what the system says, whatever else is installed
+        "resolver": aiohttp.ThreadedResolver(),  # the system's resolver, whatever else is installed
         "socket_factory": _new_socket,
         "interleave": 1,
     }
@@ -218,11 +218,11 @@ def new_session(socks: Address | None) -> aiohttp.ClientSession:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Opens connections, and gives none to a second request that is not silent.
+    """Opens connections, and reuses a connection only if nothing unexpected has arrived on it.
 
-    aiohttp itself takes what a server sends unasked for the answer to the next request. So a connection is used again
-    only when the last answer was complete, the whole request had left, and nothing waits to be read, not even what the
-    event loop has not shown yet.
+    aiohttp itself treats unexpected data from a server as the answer to the next request. So a connection is reused
+    only when the last answer was complete, the whole request was sent, and no data waits to be read, not even data that
+    the event loop has not reported yet.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -255,21 +255,21 @@ class _Connector(aiohttp.TCPConnector):
             return await super().connect(req, *args, **options)
         except aiohttp.ClientError as error:
             failure = _connecting_failure(error, req)
-        raise failure  # out here it has no context: aiohttp's errors hold the request, and with it the key
+        raise failure  # outside `except`, so without context: aiohttp's errors hold the request, and with it the key
 
 
 def _received(transport: asyncio.Transport) -> Callable[[], object]:
-    """Return what says whether something has come that nobody has read, without waiting for it."""
+    """Return a function that says, without waiting, whether unread data has arrived."""
     file_number = transport.get_extra_info("socket").fileno()
     if sys.platform == "win32":
         return lambda: select.select([file_number], [], [], 0)[0]
-    poll = select.poll()  # `select` takes no file number above 1,023
+    poll = select.poll()  # `select` does not accept file numbers above 1,023
     poll.register(file_number, select.POLLIN)
     return partial(poll.poll, 0)
 
 
 class _UnresolvedNames(AbstractResolver):
-    """Leaves names to the proxy, or to what speaks with it."""
+    """Leaves the resolution of names to the proxy, or to its client."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -277,13 +277,13 @@ class _UnresolvedNames(AbstractResolver):
         return [ResolveResult(hostname=host, host=host, port=port, family=family, proto=0, flags=0)]
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class _SocksConnector(_Connector):
     """Opens connections through a SOCKS proxy.
 
-    The proxy looks up the names of servers for socks4a:// and socks5h://; for the others this machine does.
+    The proxy resolves the names of servers for socks4a:// and socks5h://; this machine does so for the others.
     """
 
     def __init__(self, proxy: Address, **options: Any) -> None:
@@ -303,7 +303,7 @@ class _SocksConnector(_Connector):
         made = await self._tunnel(host, port)
         name = options.get("server_hostname")
         try:
-            # aiohttp has no public way to connect otherwise; its protocol is made as it makes it itself.
+            # aiohttp has no public way to do this; the protocol is created the way aiohttp does it.
             return await asyncio.get_running_loop().create_connection(
                 self._factory, sock=made, ssl=options.get("ssl"), server_hostname=name
             )
@@ -336,26 +336,26 @@ class _SocksConnector(_Connector):
 
 
 def _new_socket(found: Any) -> socket.socket:
-    """Open a socket that is looked after.
+    """Open a socket with TCP keep-alive.
 
-    A model may think for minutes without a byte, which routers on the way take for the end of the connection.
+    A model may think for minutes without sending a byte, and routers on the way then drop the connection.
     """
     family, kind, protocol, _, _ = found
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):  # what macOS calls otherwise, and there is two hours
+    if hasattr(socket, "TCP_KEEPIDLE"):  # macOS has another name for it, and a default of two hours
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _FIRST_PROBE_AFTER_S)
     return made
 
 
 def failure_of(error: Exception) -> HttpFailure:
-    """Say what went wrong with an exchange, without anything that was sent."""
+    """Return the failure of an exchange, without any part of the request."""
     if isinstance(error, HttpFailure):
         return error
     if isinstance(error, aiohttp.ServerTimeoutError):
         return SlowConnectionError(f"within {CONNECT_TIMEOUT_S:g} s")
     if isinstance(error, aiohttp.ClientResponseError):
-        return NotHttpError("it is not HTTP")  # its own text quotes what came, which may be an echo
+        return NotHttpError("it is not HTTP")  # its own text quotes the answer, which may echo the key
     if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
         return NoAnswerError()
     if isinstance(error, aiohttp.InvalidURL):
@@ -403,12 +403,12 @@ def _os_failure(error: OSError) -> HttpFailure:
     return NoConnectionError(_CLOSED_IN_HANDSHAKE if is_without_number else str(error))
 
 
-# Sent at once, a picture or a long document would keep all other requests of the event loop waiting.
+# Sent in one piece, a picture or a long document would block all other requests of the event loop.
 _LONG_BODY_BYTES = 1024 * 1024
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-# aiohttp fills these in by itself. A config decides what is sent, and `accept-encoding` says what we unpack.
+# aiohttp adds these by default. But the config decides what is sent, and `accept-encoding` says what geval can unpack.
 _ADDED_BY_AIOHTTP = ("user-agent", "accept", "accept-encoding", "content-type")
 _OURS = frozenset({"content-length", "transfer-encoding", "expect"})
 
@@ -416,12 +416,12 @@ _OURS = frozenset({"content-length", "transfer-encoding", "expect"})
 class HttpClient:
     """Sends requests, each over a connection that is idle or new. It belongs to the event loop of its first request.
 
-    Redirects are not followed, cookies not kept, nothing is read from the environment, and a request is sent once.
-    How many connections there are is up to the caller: one for each request under way.
+    It follows no redirects, keeps no cookies, reads nothing from the environment, and sends each request once. The
+    number of connections is up to the caller: there is one for each request under way.
 
     Args:
-        headers: for every request, unless it says otherwise; their names are lower case.
-        certificate: what the client shows servers that want to know who it is.
+        headers: sent with every request that does not override them; their names are lower case.
+        certificate: the client certificate, for servers that request one.
     """
 
     def __init__(
@@ -435,16 +435,16 @@ class HttpClient:
         self._context: ssl.SSLContext | None = None
 
     async def exchange(self, call: HttpCall, *, max_bytes: int, proxy: str | None = None) -> HttpResponse:
-        """Send `call` and read the whole answer, whatever its status; the body comes without its compression.
+        """Send `call` and read the whole answer, whatever its status; the body is decompressed.
 
         Args:
             call: what to send.
-            max_bytes: how long the body may be, as it comes and unpacked.
-            proxy: the address of an HTTP or SOCKS proxy, which may hold a user name and a password.
+            max_bytes: the maximum length of the body, both as received and decompressed.
+            proxy: the address of an HTTP or SOCKS proxy, which may contain a user name and a password.
 
         Raises:
             TimeoutError: there was no complete answer in time.
-            HttpFailure: one of its subclasses says what went wrong.
+            HttpFailure: the subclass says what went wrong.
         """
         started = time.perf_counter()
         address = parse_address(call.url)
@@ -469,13 +469,13 @@ class HttpClient:
     async def stream_lines(
         self, call: HttpCall, *, max_bytes: int, proxy: str | None = None
     ) -> AsyncIterator[bytes | HttpResponse]:
-        """Send `call` and yield the lines of a 2xx answer as they come; of any other, the whole response alone.
+        """Send `call` and yield the lines of a 2xx answer as they come; for any other status, yield the response.
 
-        No compression is asked for. `call.timeout_s` is for each part, `max_bytes` for each line.
+        No compression is requested. `call.timeout_s` applies to each part, `max_bytes` to each line.
 
         Raises:
             TimeoutError: the next part did not come in time.
-            HttpFailure: one of its subclasses says what went wrong; also in the middle of the answer.
+            HttpFailure: the subclass says what went wrong; also in the middle of the answer.
         """
         headers = {**call.headers, "accept-encoding": "identity"}
         plain = HttpCall(call.url, headers, call.body, call.method, call.timeout_s)
@@ -505,7 +505,7 @@ class HttpClient:
                 await self._close_sessions()
 
     async def aclose(self) -> None:
-        """Close the connections, or have the last of the requests under way do so."""
+        """Close the connections, or leave that to the last request under way."""
         self._is_closed = True
         if not self._under_way:
             await self._close_sessions()
@@ -522,7 +522,7 @@ class HttpClient:
         return session
 
     def _options(self, call: HttpCall, address: Address, proxy: Address | None) -> dict[str, Any]:
-        """Return aiohttp's options besides method and URL."""
+        """Return aiohttp's options other than method and URL."""
         if not _is_token(call.method):
             raise UnsendableRequestError("the method is not a valid HTTP method")
         headers = {"host": address.host_header, **self._headers}
@@ -533,8 +533,7 @@ class HttpClient:
         if missing := [name for name in _ADDED_BY_AIOHTTP if name not in headers]:
             options["skip_auto_headers"] = missing
         if address.is_encrypted or (proxy is not None and proxy.is_encrypted):
-            # Make the context for the first server that wants one: reading the system's certificates takes
-            # a while.
+            # Create the context only when a server needs it: reading the system's certificates takes a while.
             if self._context is None:
                 try:
                     self._context = tls_context(self._certificate)
@@ -544,7 +543,7 @@ class HttpClient:
             options["ssl"] = self._context
             options["server_hostname"] = address.host.removesuffix(".").partition("%")[
                 0
-            ]  # as certificates write it
+            ]  # the form that certificates use
         if proxy is None or proxy.is_socks or address.is_encrypted:
             headers.pop("proxy-authorization", None)  # servers must never see it
         if proxy is not None and not proxy.is_socks:
@@ -553,7 +552,7 @@ class HttpClient:
                 for_proxy["proxy-authorization"] = basic_credentials(proxy.user_info)
             options["proxy"] = _yarl_url(proxy)
             options["proxy_headers"] = for_proxy
-            if not address.is_encrypted:  # then no tunnel is asked for: the proxy reads the request itself
+            if not address.is_encrypted:  # then there is no tunnel: the proxy reads the request itself
                 options["headers"] = {**for_proxy, **headers}
         return options
 
@@ -561,7 +560,7 @@ class HttpClient:
 async def _exchange(
     session: aiohttp.ClientSession, method: str, url: URL, options: Mapping[str, Any], max_bytes: int
 ) -> tuple[int, dict[str, str], bytes]:
-    """Return the status, the headers and the body as it came."""
+    """Return the status, the headers and the body as received."""
     try:
         response = await session.request(method, url, **options)
         try:
@@ -575,13 +574,13 @@ async def _exchange(
     else:
         response.release()
         return response.status, headers, body
-    raise failure  # out here it has no context: aiohttp's errors hold the request, and with it the key
+    raise failure  # outside `except`, so without context: aiohttp's errors hold the request, and with it the key
 
 
 async def _opened(
     session: aiohttp.ClientSession, method: str, url: URL, options: Mapping[str, Any]
 ) -> aiohttp.ClientResponse:
-    """Return a response whose body is still to be read."""
+    """Return a response whose body has not been read yet."""
     try:
         return await session.request(method, url, **options)
     except (aiohttp.ClientError, HttpFailure) as error:
@@ -634,7 +633,7 @@ def _headers_of(response: aiohttp.ClientResponse) -> dict[str, str]:
 
 
 def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return `headers` by lower-case names; of two spellings the last one counts; lengths are set by this client."""
+    """Return `headers` with lower-case names; the last of two spellings wins, and those the client sets are dropped."""
     found = {}
     for name, value in headers.items():
         if not _is_token(name):
@@ -649,7 +648,7 @@ def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _payload(body: bytes) -> Any:
-    """Return `body` in the form for aiohttp: a long one leaves in pieces, so that others are not held up."""
+    """Return `body` in aiohttp's form: a long one is sent in pieces, so that it does not block other requests."""
     if len(body) > _LONG_BODY_BYTES:
         return BytesIO(body)
     return aiohttp.BytesPayload(body) if body else None
@@ -662,6 +661,6 @@ def _is_token(word: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _yarl_url(address: Address) -> URL:
-    """Return the URL without user and password, so that no error of aiohttp's can show them."""
+    """Return the URL without user and password, so that no aiohttp error can show them."""
     host = f"[{address.host}]" if ":" in address.host else address.host
     return URL(f"{address.scheme}://{host}:{address.port}{address.target}", encoded=True)

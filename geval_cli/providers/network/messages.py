@@ -1,4 +1,4 @@
-"""A request and a response over HTTP, whoever carries them, and the failures that end an exchange."""
+"""An HTTP request and response, independent of the client, and the failures that end an exchange."""
 
 import codecs
 import json
@@ -15,10 +15,10 @@ from geval_cli.json_codec import decode_json
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """One request. Its `headers`, and often its `url`, hold credentials, so `repr` leaves them out.
+    """One request. Its `headers`, and often its `url`, contain credentials, so `repr` leaves them out.
 
-    A user name and password in the URL are sent as Basic authentication, unless `headers` hold an Authorization.
-    `timeout_s` is for all of it, from the connection to the last byte of the answer.
+    A user name and password in the URL are sent as Basic authentication, unless `headers` contain an Authorization.
+    `timeout_s` covers everything from connecting to the last byte of the answer.
     """
 
     url: str = field(repr=False)
@@ -29,7 +29,7 @@ class HttpCall:
 
 
 class HttpResponse(Struct, frozen=True):
-    """A complete response. Header names are lower case, repeated ones joined with commas; the body is unpacked.
+    """A complete response. Header names are lower case, repeated ones are joined with commas; the body is decompressed.
 
     `latency_ms` runs from the call to the last byte.
     """
@@ -45,7 +45,7 @@ class HttpResponse(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Return the body as text: UTF-8, or where it is not that, in the charset that the server names."""
+        """Return the body as text: as UTF-8, or in the charset that the server names if it is not valid UTF-8."""
         charset = _charset_in(self.headers.get("content-type", ""))
         if charset is None or (not charset.startswith(_LIKE_UTF_8) and _is_utf_8(self.body)):
             return self.body.decode("utf-8-sig", "replace")
@@ -55,7 +55,7 @@ class HttpResponse(Struct, frozen=True):
         """Return the JSON in the body.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the body is not JSON.
         """
         try:
             return decode_json(self.body)
@@ -65,13 +65,13 @@ class HttpResponse(Struct, frozen=True):
             return decode_json(self.text)
 
 
-# Bytes of these may look like UTF-8, too; and codecs that are no charsets of texts on the web.
+# Charsets whose bytes may look like UTF-8, too; and codecs that are not charsets of texts on the web.
 _LIKE_UTF_8 = ("utf-16", "utf-32", "iso2022", "hz")
 _NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined", "utf-7", "utf-8")
 
 
 def _charset_in(content_type: str) -> str | None:
-    """Return the charset other than UTF-8 that a Content-Type names; None where there is none that can be read."""
+    """Return the charset in a Content-Type; None if it is UTF-8, missing or not one that Python can read."""
     for parameter in content_type.split(";")[1:]:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset":
@@ -93,39 +93,39 @@ def _is_utf_8(body: bytes) -> bool:
 
 
 class HttpFailure(Exception):
-    """No complete answer. The text says why, in lower-case words; it names no header and no query."""
+    """No complete answer. The text says why, in lower case; it does not name any header or query."""
 
 
 class InvalidAddressError(HttpFailure):
-    """The address is none that a request can be sent to."""
+    """The address is not one that a request can be sent to."""
 
 
 class UnsendableRequestError(HttpFailure):
-    """A header or the proxy's address cannot be put on the wire."""
+    """A header or the proxy's address cannot be sent."""
 
 
 class NoConnectionError(HttpFailure):
-    """The server was not found, or takes no connections."""
+    """The server was not found, or does not accept connections."""
 
 
 class SlowConnectionError(HttpFailure):
-    """No connection within `CONNECT_TIMEOUT_S`."""
+    """There was no connection within `CONNECT_TIMEOUT_S`."""
 
 
 class TlsError(HttpFailure):
-    """No encryption could be agreed upon."""
+    """The TLS handshake failed."""
 
 
 class CertificateError(TlsError):
-    """The server's certificate is not one to trust."""
+    """The server's certificate cannot be trusted."""
 
 
 class NoProxyError(HttpFailure):
-    """The proxy was not found, or takes no connections."""
+    """The proxy was not found, or does not accept connections."""
 
 
 class ProxyRefusalError(HttpFailure):
-    """The proxy does not lead to the server; `status` is its HTTP status, 0 for a SOCKS proxy."""
+    """The proxy refuses to connect to the server; `status` is its HTTP status, 0 for a SOCKS proxy."""
 
     def __init__(self, reason: str, status: int = 0) -> None:
         super().__init__(reason)
@@ -133,7 +133,7 @@ class ProxyRefusalError(HttpFailure):
 
 
 class NoAnswerError(HttpFailure):
-    """The server closed the connection without a word."""
+    """The server closed the connection without an answer."""
 
 
 class CutOffAnswerError(HttpFailure):
@@ -145,11 +145,11 @@ class NotHttpError(HttpFailure):
 
 
 class BrokenCompressionError(HttpFailure):
-    """The body cannot be unpacked."""
+    """The body cannot be decompressed."""
 
 
 class UnknownCompressionError(HttpFailure):
-    """The body is packed with `encoding`, which was not asked for."""
+    """The body is compressed with `encoding`, which was not requested."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__(encoding)
@@ -157,25 +157,25 @@ class UnknownCompressionError(HttpFailure):
 
 
 class OversizedAnswerError(HttpFailure):
-    """The answer is longer than was allowed, as it came or unpacked."""
+    """The answer is longer than allowed, either as received or decompressed."""
 
 
 def json_bytes(payload: object) -> bytes:
-    """Return the JSON text that is sent for `payload`."""
+    """Return `payload` as the JSON bytes to send."""
     try:
         return msgspec.json.encode(payload)
     except (UnicodeEncodeError, OverflowError):
-        # Half of a surrogate pair, which servers refuse even when it is escaped; or a number of more than 64 bits.
+        # Half a surrogate pair, which servers refuse even when escaped; or a number of more than 64 bits.
         return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 class Signer(Protocol):
-    """Knows the key of an API when a request is sent, and not before: see `wire.tokens`."""
+    """Provides an API key that is known only when a request is sent; see `wire.tokens`."""
 
     async def sign(self, call: HttpCall) -> HttpCall:
-        """Return `call` with the key. Raises ProviderAuthError when there is none."""
+        """Return `call` with the key. Raises ProviderAuthError when there is no key."""
         ...
 
     async def sign_again(self, refused: HttpCall, error: ProviderAuthError) -> HttpCall:
-        """Return the call to send in the place of a `refused` one. Raises `error` when there is no other key."""
+        """Return the call to send instead of a `refused` one. Raises `error` when there is no other key."""
         ...

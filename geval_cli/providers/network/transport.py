@@ -1,4 +1,4 @@
-"""HTTP for providers: JSON both ways, proxies from the environment, safe redirects, failures classified."""
+"""HTTP for providers: JSON both ways, proxies from the environment, safe redirects, classified failures."""
 
 import errno
 import os
@@ -64,13 +64,13 @@ _WHAT_BROKE: dict[type[HttpFailure], str] = {
     BrokenCompressionError: "sent an answer whose compression is broken",
     NotHttpError: "sent something that is not HTTP",
 }
-"""The failures of an established connection, in words that follow the name of the server."""
+"""The failures of an established connection, as phrases that follow the name of the server."""
 
 
 def connection_error(
     error: TimeoutError | HttpFailure, call: HttpCall, context: CallContext, *, proxy: str | None
 ) -> ProviderError:
-    """The ProviderError for an exchange that brought no answer. What it says shows neither keys nor passwords."""
+    """Return the ProviderError for an exchange without an answer. Its text shows neither keys nor passwords."""
     if isinstance(error, InvalidAddressError):
         message = f"not a valid URL{_shown(call.url)}: {error}"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=f"check {context.address}")
@@ -133,7 +133,7 @@ def connection_error(
 
 
 def _shown(url: str) -> str:
-    """`url` in brackets, if what is wrong with it cannot hide where a password ends."""
+    """Return `url` in brackets, unless the error may make it unclear where a password ends."""
     try:
         return "" if "@" in url else f" ({public_url(url)})"
     except ValueError:
@@ -149,13 +149,13 @@ def _reason(error: BaseException, context: CallContext) -> str:
 
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""A longer answer is refused; it is counted after decompression."""
+"""Longer answers are refused; the size is measured after decompression."""
 
 _OWN_HEADERS = {"user-agent": f"geval-cli/{__version__}", "accept": "*/*"}
-# Only within one origin (`/v1` to `/v1/`), so more steps than these go round in a circle.
+# Only within one origin (`/v1` to `/v1/`), so more redirects than this are a loop.
 _MOST_REDIRECTS = 3
 _SAME_REQUEST_AGAIN = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT})
-# For anything but a GET these have come to mean: as a GET, without the body.
+# For any method but GET, these have come to mean a GET without the body.
 _MOVED = frozenset({HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND})
 
 
@@ -163,10 +163,10 @@ class Transport:
     """A pool of connections for one provider. It belongs to the event loop of its first request.
 
     Args:
-        certificate: what is shown to servers that want to know who asks.
-        signer: puts a key into each request that is not known before, and another one when a server refuses it.
-        find_proxy: the address of the proxy for a URL, if there is one; that of the environment by default.
-        clock: the Unix time, for dates in headers.
+        certificate: presented to servers that request a client certificate.
+        signer: adds a key that is not known beforehand to each request, and another one when a server refuses it.
+        find_proxy: returns the address of the proxy for a URL, or None; by default from the environment.
+        clock: returns Unix time, for dates in headers.
     """
 
     def __init__(
@@ -190,10 +190,10 @@ class Transport:
         """POST `payload` as JSON and read the JSON answer.
 
         Returns:
-            The parsed body, and the reply that it came in.
+            The parsed body, and the response that contained it.
 
         Raises:
-            ProviderError: one of its subclasses; see `send`. ProviderResponseError when a 2xx is not JSON.
+            ProviderError: as in `send`; ProviderResponseError when a 2xx answer is not JSON.
         """
         body = json_bytes(payload)
         headers = {"content-type": "application/json", "accept": "application/json", **call.headers}
@@ -203,12 +203,12 @@ class Transport:
     async def send(self, call: HttpCall, context: CallContext) -> HttpResponse:
         """Send `call` and read the whole answer.
 
-        A redirect is followed as long as it stays with the same scheme, host and port and asks for the same request
-        again; any other is an error, so that no key ever reaches another host.
+        A redirect is followed only if it keeps the scheme, host and port and means to repeat the same request; any
+        other is an error, so that no key ever reaches another host.
 
         Raises:
             ProviderTimeoutError: no complete answer within `call.timeout_s`.
-            ProviderUnavailableError: no connection, a broken one, 5xx, 408 or 409.
+            ProviderUnavailableError: no connection, a broken connection, 5xx, 408 or 409.
             ProviderAuthError, ProviderRateLimitError, UnsupportedParameterError,
                 ProviderRequestError: 3xx and other 4xx.
             ProviderShapeError: the answer is larger than `MAX_BODY_BYTES`.
@@ -235,12 +235,12 @@ class Transport:
         return reply
 
     async def stream_lines(self, call: HttpCall, context: CallContext) -> AsyncIterator[bytes]:
-        """Send `call` and yield the lines of the answer as they come, however many; no redirect is followed.
+        """Send `call` and yield the lines of the answer as they come, in any number; redirects are not followed.
 
-        `call.timeout_s` is for each part of the answer. None of the lines is longer than `MAX_BODY_BYTES`.
+        `call.timeout_s` applies to each part of the answer, and `MAX_BODY_BYTES` to each line.
 
         Raises:
-            ProviderError: as `send`; also in the middle of the answer.
+            ProviderError: as in `send`; also in the middle of the answer.
         """
         if self._signer is not None:
             call = await self._signer.sign(call)
@@ -267,7 +267,7 @@ class Transport:
             yield found
 
     def exhausted_s(self, reply: HttpResponse, usage: Usage) -> float:
-        """Return the seconds for which the server of `reply`, which took `usage`, has nothing left for its callers."""
+        """Return for how many seconds the quota at the server of `reply`, which used `usage`, is used up."""
         tokens = usage.input_tokens + usage.output_tokens
         return used_up_for_s(reply.headers, now_s=self._clock(), tokens=tokens)
 
@@ -298,7 +298,7 @@ class Transport:
         return ProviderShapeError(message, provider_id=context.provider_id)
 
     def _proxy_for(self, url: str) -> str | None:
-        """Return the proxy for `url`; it is looked for, in the whole environment, once for each host."""
+        """Return the proxy for `url`; the environment is searched once per host."""
         address = parse_address(url)
         origin = address.scheme, address.host_header
         if origin not in self._proxies:
@@ -307,9 +307,9 @@ class Transport:
 
 
 def same_origin_target(call: HttpCall, reply: HttpResponse) -> str | None:
-    """Return where `reply` sends the same request again, if that is at the same scheme, host and port; else None.
+    """Return the URL at which `reply` wants the request repeated, if scheme, host and port stay the same; else None.
 
-    User and password count, too: others than the URL's own must not be taken from a redirect.
+    User and password must stay the same as well: other credentials must not be taken from a redirect.
     """
     is_redirect = reply.status in _SAME_REQUEST_AGAIN or (call.method == "GET" and reply.status in _MOVED)
     location = reply.headers.get("location")
@@ -335,7 +335,7 @@ def json_in(reply: HttpResponse, context: CallContext) -> Any:
 
 
 def response_error(what: str, reply: HttpResponse, context: CallContext) -> ProviderResponseError:
-    """Return the error for a 2xx `reply` that holds `what` instead of an answer."""
+    """Return the error for a 2xx `reply` that contains `what` instead of an answer."""
     message = f"{context.provider_id} sent {what}"
     if reply.body.lstrip()[:1] == b"<":
         message += f" (it looks like a web page: check {context.address})"

@@ -1,1 +1,1 @@
-"""Model APIs over HTTP: a request to the wire and back."""
+"""Model APIs over HTTP: how requests are written and answers are read."""

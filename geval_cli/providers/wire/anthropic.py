@@ -39,21 +39,21 @@ from geval_cli.records import Choice, Message, ModelRequest, Role
 from geval_cli.source.media import with_parts_of
 
 DEFAULT_MAX_TOKENS = 4096
-"""The API demands `max_tokens`; this is used when neither the config nor the request has it."""
+"""The API requires `max_tokens`; this is used when neither the config nor the request sets it."""
 
 THINKING_TOKENS = 12_288
-"""Added to it where Claude decides by itself how long it thinks: thinking counts towards the limit."""
+"""Added to the limit when Claude decides itself how long it thinks: thinking counts towards the limit."""
 
 _SAMPLING = ("temperature", "top_p", "top_k")
 
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
-# The calls of these blocks ran at the vendor. Those of any other `..._tool_use` are the caller's to run.
+# The tool calls in these blocks ran at the vendor. Those in any other `..._tool_use` have to be run by the caller.
 _RAN = frozenset({"server_tool_use", "mcp_tool_use"})
 _CALL = "tool_use"
 
 
 class AnthropicProvider(EndpointProvider):
-    """A Claude model. It gives one choice a request and no token probabilities: `dropped` says so, and what else."""
+    """A Claude model. It gives one choice per request and no token probabilities; `dropped` reports this."""
 
     sees_images = True
     has_batches = True
@@ -65,7 +65,7 @@ class AnthropicProvider(EndpointProvider):
 
     def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         choice = _choice(received)
-        if request.tools:  # all blocks go back, thoughts with their signatures included
+        if request.tools:  # all blocks are sent back, including thoughts with their signatures
             choice = replace(choice, message=Message("assistant", received.body["content"]))
         return (choice,)
 
@@ -105,7 +105,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
         payload["system"] = "\n\n".join(filter(None, (written, system))) if system else written
     for name in _left_out(endpoint, request, settings):
         del settings[name]
-    # This API demands a limit, and knows it by one name only.
+    # This API requires a limit, under a single name.
     limits = [settings.pop(name, None) for name in LIMITS]
     limit = next((limit for limit in limits if limit is not None), None)
     if limit is None:
@@ -122,7 +122,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     stop = settings.pop("stop", None)
     if stop is not None:
         payload["stop_sequences"] = [stop] if isinstance(stop, str) else stop
-    # The form and the effort of the answer, which other APIs ask for by other names.
+    # The format and the effort of the answer, which have other names in other APIs.
     found: dict[str, Any] = {}
     written = settings.pop("response_format", None)
     for name in ("reasoning_effort", "effort"):
@@ -155,9 +155,9 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
 
 
 def _left_out(endpoint: Endpoint, request: ModelRequest, settings: Mapping[str, Any]) -> list[str]:
-    """Return the parameters of a judge, or of a dialect, that this model would refuse beside the others.
+    """Return the parameters added by a judge or a dialect that this model would refuse in combination with the others.
 
-    What the user wrote is sent whatever comes of it.
+    Parameters that the user wrote are always sent.
     """
     added = request.params.keys() if request.role is Role.JUDGE else request.added
     thinking = settings.get("thinking")
@@ -170,7 +170,7 @@ def _left_out(endpoint: Endpoint, request: ModelRequest, settings: Mapping[str, 
     if "temperature" in added & settings.keys() and settings.get("top_p") is not None:
         left_out.append("temperature")
     if "response_format" in added & settings.keys():
-        left_out.append("response_format")  # plain JSON, which this API has no parameter for
+        left_out.append("response_format")  # plain JSON, for which this API has no parameter
     return list(dict.fromkeys(left_out))
 
 
@@ -188,14 +188,14 @@ def _image_block(media_type: str, data: str, part: Mapping[str, Any]) -> dict[st
 
 
 def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[str, Any]]]:
-    """Return the system text, and the other messages; a conversation of system messages only is asked as the user."""
+    """Return the system text, and the other messages; system messages without others are sent as the user's."""
     instructions = [content_text(item.content) for item in messages if item.role in _INSTRUCTION_ROLES]
     others: list[dict[str, Any]] = []
     answers_call = False
     for item in messages:
         if item.role in _INSTRUCTION_ROLES:
             continue
-        # A message in this API's words; calls of tools and their results are blocks of content here.
+        # Write a message in this API's form, where tool calls and their results are content blocks.
         calls = item.further.get("tool_calls")
         if item.role == "assistant" and isinstance(calls, list):
             said = content_text(item.content)

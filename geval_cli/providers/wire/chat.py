@@ -1,4 +1,4 @@
-"""Conversations as chat APIs write them: messages as text, replies as choices, what a filter says of them."""
+"""Conversations in the form of chat APIs: messages as text, replies as choices, and the reports of content filters."""
 
 import json
 import math
@@ -12,20 +12,20 @@ from geval_cli.providers.unsupported import error_words
 from geval_cli.providers.wire.finish_reasons import CHAT, FinishReason, end_of, known_end
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, TokenAlternative, TokenLogprob
 
-# Codes with which Azure and OpenAI, and keys with which OpenRouter and MiniMax, refuse a prompt for what it says.
+# The codes of Azure and OpenAI, and the keys of OpenRouter and MiniMax, for a prompt refused because of its content.
 _CODE = compile_later(
     r'"code"\s*:\s*"(?:content_filter|invalid_prompt|content_policy_violation|ResponsibleAIPolicyViolation'
     r'|bio_policy|misalignment_policy_violation|image_content_policy_violation|data_inspection_failed)"'
     r'|"flagged_input"\s*:|"(?:input|output)_sensitive"\s*:\s*true'
 )
-# Anthropic and DeepSeek have a sentence for it, and no code of its own.
+# Anthropic and DeepSeek have a sentence for it, but no specific code.
 _SENTENCE = compile_later(
     r"(?:output|input|prompt) blocked by content filtering policy|content exists risk\b", re.I
 )
 
 
 def filtered_choice(body: str) -> Choice | None:
-    """Return the answer that a refused request stands for, when a filter refused it: what the server says about it."""
+    """Return the server's message as the answer if a content filter refused the request; otherwise None."""
     _, words = error_words(body)
     if not _CODE.search(body) and not _SENTENCE.match(words):
         return None
@@ -35,7 +35,7 @@ def filtered_choice(body: str) -> Choice | None:
 
 
 def is_filtered(results: Any) -> bool:
-    """Return whether one of Azure's filters, by its results for a prompt or for an answer, held something back."""
+    """Return whether one of Azure's filters, according to its results for a prompt or an answer, withheld something."""
     found = results.values() if isinstance(results, dict) else ()
     return any(
         isinstance(result, dict) and result.get("filtered") is True
@@ -45,7 +45,7 @@ def is_filtered(results: Any) -> bool:
 
 
 def reported_finish_reason(result: Any) -> str | None:
-    """Why an answer ended, as a program says it beside its `output`; a `guardrails` verdict goes first."""
+    """Return the finish reason that a program reports next to its `output`; a `guardrails` verdict takes precedence."""
     if not isinstance(result, dict):
         return None
     verdict = result.get("guardrails")
@@ -56,15 +56,16 @@ def reported_finish_reason(result: Any) -> str | None:
 
 
 def reported_logprobs(result: Any) -> tuple[TokenLogprob, ...] | None:
-    """Return the token probabilities that a program gives as a list of logarithms, without their tokens."""
+    """Return the token probabilities that a program reports as a list of logarithms, without their tokens."""
     values = result.get("logProbs", result.get("log_probs")) if isinstance(result, dict) else None
     return tuple(TokenLogprob("", _logprob(value)) for value in values) if isinstance(values, list) else None
 
 
 IMPOSSIBLE_LOGPROB = -9999.0
-"""OpenAI's value for a probability of zero; absent and infinite values are read as this too."""
+"""OpenAI's value for a probability of zero; missing and infinite values are read as this, too."""
 
-# The parts of a content that are said. What has another name or the mark of a thought is not, whatever text it has.
+# The types of content parts that belong to the answer. Parts of other types or marked as thoughts do not, even if they
+# have a text.
 _SPOKEN = (None, "text", "output_text")
 _UNSPOKEN_KEYS = (
     "reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks", "images", "audio", "video"
@@ -73,14 +74,14 @@ _OTHER_SPEAKERS = frozenset({"user", "system", "developer", "tool", "function"})
 
 
 class NotAnAnswer(Exception):
-    """A choice holds no answer; the text says what it is instead."""
+    """A choice that is not an answer; the text says what it is instead."""
 
 
 def parse_choices(body: Mapping[str, Any]) -> tuple[tuple[Choice, ...], str]:
-    """Return the answers of a completion in the order of their `index`, and what the first that is none is instead.
+    """Return the answers of a completion in the order of their `index`, and what the first unusable choice is instead.
 
-    An empty text in the place of something absent or unreadable would be judged, and found wanting, as if it were the
-    answer. So `""` is an empty answer, and null, thoughts or a broken-off text are none.
+    An empty text in place of something missing or unreadable would be judged, and fail, as if it were the answer. So
+    `""` is an empty answer, while null, thoughts or an interrupted text are not answers.
     """
     raw = body.get("choices")
     entries = [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else []
@@ -109,7 +110,7 @@ def _choice(entry: Mapping[str, Any], *, is_stopped: bool) -> Choice:
     for place in (entry, message):
         refuse_other_status(place)
     end = whole_end(CHAT, entry.get("finish_reason"), error_in(entry, message) or error_part(content))
-    # OpenRouter has the word of the vendor behind it there, beside one that may say less.
+    # OpenRouter puts the vendor's own finish reason there, next to one that may be less specific.
     native = entry.get("native_finish_reason")
     behind = known_end(native) if isinstance(native, str) else None
     if behind is not None and (
@@ -131,7 +132,7 @@ def _choice(entry: Mapping[str, Any], *, is_stopped: bool) -> Choice:
         end = FinishReason.FILTERED
     elif refusal and end in (FinishReason.STOP, None):
         end = FinishReason.REFUSED
-    # A model may say nothing; but it says so, and has not stopped in the middle of its thoughts.
+    # A model may answer with an empty text, but only explicitly, not by stopping in the middle of its thoughts.
     is_silence = said == "" and end is FinishReason.STOP and says_all(content)
     is_silence = is_silence and not any(message.get(name) for name in _UNSPOKEN_KEYS)
     if not text and not is_silence and not may_be_empty(end):
@@ -143,13 +144,13 @@ _TOLD_BEHIND = (FinishReason.LENGTH, FinishReason.PAUSED, FinishReason.BROKEN)
 
 
 def refuse_other_speaker(role: Any) -> None:
-    """Raise NotAnAnswer for a message of another than the model: a request that the server gives back."""
+    """Raise NotAnAnswer for a message that is not from the model, such as a request that the server sends back."""
     if isinstance(role, str) and role in _OTHER_SPEAKERS:
         raise NotAnAnswer(f"a message with the role `{role}` instead of an answer")
 
 
 def refuse_lost_calls(end: FinishReason | None, calls: Sequence[Any], *, listed: int) -> None:
-    """Raise NotAnAnswer for calls of tools that cannot be read, and for the end of an answer by calls without any."""
+    """Raise NotAnAnswer for unreadable tool calls, and for an answer that ends with tool calls but has none."""
     if len(calls) < listed:
         raise NotAnAnswer("a tool call that cannot be read")
     if end is FinishReason.TOOL_CALLS and not calls:
@@ -157,9 +158,9 @@ def refuse_lost_calls(end: FinishReason | None, calls: Sequence[Any], *, listed:
 
 
 def refuse_broken_arguments(end: FinishReason | None, calls: Sequence[Mapping[str, Any]]) -> None:
-    """Raise NotAnAnswer for a call, in the form of results, whose arguments are no JSON object.
+    """Raise NotAnAnswer for a tool call, in the form of results, whose arguments are not a JSON object.
 
-    A limit or a filter may have cut it off: such an answer says so.
+    An answer that a limit or a filter cut off is accepted, as its finish reason says so.
     """
     if not may_be_empty(end) and not all(map(_has_arguments, calls)):
         raise NotAnAnswer("a tool call whose arguments cannot be read")
@@ -167,7 +168,7 @@ def refuse_broken_arguments(end: FinishReason | None, calls: Sequence[Mapping[st
 
 def _has_arguments(call: Mapping[str, Any]) -> bool:
     written = call["function"]["arguments"]
-    if call["type"] != "function" or not written.strip():  # "" is what some servers send for none
+    if call["type"] != "function" or not written.strip():  # some servers send "" for no arguments
         return True
     try:
         return isinstance(decode_json(written), dict)
@@ -181,10 +182,10 @@ def _transcript(audio: Any) -> str:
 
 
 def whole_end(wire: str, reason: Any, error: Any = None) -> FinishReason | None:
-    """Return why a choice ended; None where the server does not say.
+    """Return why a choice ended; None if the server does not say.
 
     Raises:
-        NotAnAnswer: it has not ended, or broke off.
+        NotAnAnswer: the choice has not ended, or was interrupted.
     """
     if is_error(error):
         _, words = error_words(json.dumps({"error": error}))
@@ -200,17 +201,17 @@ _WORDS = 300
 
 
 def may_be_empty(end: FinishReason | None) -> bool:
-    """Return whether an answer with this end may have no text: a limit or a filter came before the first word."""
+    """Return whether an answer with this finish reason may be empty: a limit or a filter came before the first word."""
     return end is not None and (end is FinishReason.LENGTH or end.is_refusal)
 
 
 def is_error(error: Any) -> bool:
-    """Return whether the `error` of a reply says anything; some servers always send the key."""
+    """Return whether the `error` of a reply has any content; some servers always send the key."""
     return any(error.values() if isinstance(error, dict) else error if isinstance(error, list) else [error])
 
 
 def error_in(*places: Mapping[str, Any]) -> Any:
-    """Return the first error in these parts of a reply, however they spell the key; None where all is well."""
+    """Return the first error in these parts of a reply, however they spell the key; None if there is none."""
     for place in places:
         for key, value in place.items():
             if key.lower() in ("error", "errors") and is_error(value):
@@ -219,7 +220,7 @@ def error_in(*places: Mapping[str, Any]) -> Any:
 
 
 def error_part(content: Any) -> Any:
-    """Return the error that stands among the parts of a content, or in one that is said; None where all is well."""
+    """Return the error among the parts of a content, or within a text part; None if there is none."""
     for part in content if isinstance(content, list) else ():
         if not isinstance(part, dict):
             continue
@@ -237,9 +238,9 @@ _FULFILLED = (
 
 
 def refuse_other_status(place: Mapping[str, Any]) -> None:
-    """Raise NotAnAnswer for a part of a reply with a status that is not that of a whole answer.
+    """Raise NotAnAnswer for a part of a reply whose status is not that of a complete answer.
 
-    Vendors have more words for a failure than anyone can list, so the words for success are listed.
+    Vendors have too many words for failure to list, so the words for success are listed.
     """
     for key in ("status", "state"):
         if (status := place.get(key)) is not None:
@@ -253,7 +254,7 @@ def _is_no(value: Any) -> bool:
 
 
 def reports_trouble(body: Mapping[str, Any]) -> bool:
-    """Return whether a 2xx says of itself that something went wrong, whatever else it holds."""
+    """Return whether a 2xx reply reports that something went wrong, whatever else it contains."""
     own = body.get("base_resp")  # MiniMax
     codes = (body.get("error_code"), own.get("status_code") if isinstance(own, dict) else None)
     code = body.get("code")
@@ -268,9 +269,9 @@ def reports_trouble(body: Mapping[str, Any]) -> bool:
 
 
 def tool_call(name: Any, arguments: Any, call_id: Any = None, kind: str = "function") -> dict[str, JsonValue]:
-    """Return a tool call in the one form that results have, whatever the API: that of the chat API.
+    """Return a tool call in the form that results use for every API: that of the chat API.
 
-    `kind` is `function` where the caller of the API is to run it, else the name that the vendor has for it.
+    `kind` is `function` if the caller of the API has to run it, otherwise the vendor's name for it.
     """
     written = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     call = {"type": kind, "function": {"name": name, "arguments": written}}
@@ -283,12 +284,12 @@ def _listed_calls(message: Mapping[str, Any]) -> list[Any]:
     return [*calls, {"function": older}] if isinstance(older, dict) and any(older.values()) else calls
 
 
-# What some servers call a call that the caller is to run, as `function` does.
+# Other servers' types for a tool call that the caller has to run, like `function`.
 _TO_RUN = ("function_call", "tool_call", "tool_use")
 
 
 def read_tool_call(call: Any) -> dict[str, JsonValue] | None:
-    """Return a call of a chat message as answers keep it; None for what is no call."""
+    """Return a tool call of a chat message in the form that answers keep; None if it is not a tool call."""
     kind = call.get("type") if isinstance(call, dict) else None
     inner = call.get("custom" if kind == "custom" else "function") if isinstance(call, dict) else None
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str) or not inner["name"]:
@@ -305,7 +306,7 @@ def _refusal_part(content: Any) -> str:
 
 
 def reply_text(content: Any) -> str | None:
-    """Return what a model says in the content of its message, without its thoughts; None where there is no text."""
+    """Return the text in the content of a model's message, without its thoughts; None if there is no text."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else ()
@@ -315,7 +316,7 @@ def reply_text(content: Any) -> str | None:
 
 
 def says_all(content: Any) -> bool:
-    """Return whether the text of a content is all of it: no thoughts, no pictures."""
+    """Return whether a content consists of text only, without thoughts or pictures."""
     return not isinstance(content, list) or all(map(_is_spoken, content))
 
 
@@ -383,12 +384,12 @@ def _with_chosen(text: str, logprob: float, alternatives: list[TokenAlternative]
 
 def _logprob(value: Any) -> float:
     number = finite_number(value)
-    # A probability above one is rounding, or no probability.
+    # A probability above one is a rounding error, or not a probability.
     return IMPOSSIBLE_LOGPROB if number is None else min(number, 0.0)
 
 
 def finite_number(value: Any) -> float | None:
-    """Return a number of a server's JSON as a float; None for what is none, or too large for one."""
+    """Return a number in a server's JSON as a float; None if it is not a number, or too large for a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -399,7 +400,7 @@ def finite_number(value: Any) -> float | None:
 
 
 def place_of(index: Any) -> float:
-    """Return the place of a choice among the others by its `index`; 0 where it has none."""
+    """Return the position of a choice among the others, from its `index`; 0 if it has none."""
     return finite_number(index) or 0.0
 
 
@@ -412,28 +413,28 @@ def last_user_text(messages: Sequence[Message]) -> str:
 
 
 def whole_text(messages: Sequence[Message]) -> str:
-    """Return the texts of all messages, a blank line between them."""
+    """Return the texts of all messages, separated by blank lines."""
     return "\n\n".join(content_text(message.content) for message in messages)
 
 
 def prompt_text(messages: Sequence[Message]) -> str:
-    """Return the text of a prompt that is one user message; longer conversations as the JSON text of their messages."""
+    """Return the text of a prompt that is a single user message; for other prompts, their messages as JSON text."""
     if len(messages) == 1 and messages[0].role == "user" and isinstance(messages[0].content, str):
         return messages[0].content
     return json.dumps(message_list(messages), ensure_ascii=False)
 
 
 def request_text(request: ModelRequest) -> str:
-    """Return the prompt of a request as one text: as its config spells it, else made of the messages."""
+    """Return the prompt of a request as one text: as the config spells it, or made from the messages."""
     return prompt_text(request.messages) if request.text is None else request.text
 
 
-# What servers want back with the calls of an answer, beside its text: thoughts and their signatures.
+# What servers need back with the tool calls of an answer, besides its text: thoughts and their signatures.
 _SENT_BACK = ("reasoning_content", "reasoning_details", "thinking_blocks", "extra_content")
 
 
 def answer_message(entry: Any) -> Message | None:
-    """Return the message of a choice in the form in which it is sent back together with answers to its calls."""
+    """Return the message of a choice in the form in which it is sent back with the results of its tool calls."""
     written = entry.get("message") if isinstance(entry, dict) else None
     if not isinstance(written, dict):
         return None
@@ -450,16 +451,16 @@ def answer_message(entry: Any) -> Message | None:
 
 
 def made_call_id(number: int) -> str:
-    """Return the id of a call of an answer to which its server gave none; ids need to differ within an answer only."""
+    """Return an id for a tool call without one from the server; ids only need to differ within an answer."""
     return f"call_{number + 1}"
 
 
 TOOL_ERROR = "is_error"
-"""The key of a tool's message that says that the tool failed; only some APIs have a word for it."""
+"""The key of a tool message that says that the tool failed; only some APIs have an equivalent."""
 
 
 def chat_messages(messages: Sequence[Message]) -> list[dict[str, object]]:
-    """Return the messages as the chat API itself takes them, without what only other APIs have a word for."""
+    """Return the messages as the chat API itself accepts them, without keys that only other APIs have."""
     written = message_list(messages)
     for message in written:
         if message["role"] == "tool":
@@ -468,12 +469,12 @@ def chat_messages(messages: Sequence[Message]) -> list[dict[str, object]]:
 
 
 def message_list(messages: Sequence[Message]) -> list[dict[str, object]]:
-    """Return the messages as chat APIs write them."""
+    """Return the messages in the form of chat APIs."""
     return [{"role": item.role, "content": item.content, **item.further} for item in messages]
 
 
 def called_function(call: Any) -> tuple[Any, Any] | None:
-    """Return the name and the arguments of a call of a tool as chat APIs write it; None for what is none."""
+    """Return the name and the arguments of a tool call in the form of chat APIs; None if it is not a tool call."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return None

@@ -1,6 +1,7 @@
 """Send requests of the chat APIs: the endpoint, the transport and the steps that their providers share.
 
-A provider of an API says what is sent (`payload`) and how the answer is read (`choices`, `tokens`); the rest is here.
+The provider of an API defines what is sent (`payload`) and how the answer is read (`choices`, `tokens`); the rest is
+here.
 """
 
 import time
@@ -44,30 +45,30 @@ _PICTURE = compile_later(r'"inlineData"|"image_generation_call"|"image_url"\s*:|
 
 
 class JsonAnswer(NamedTuple):
-    """A 2xx answer: its JSON, and what an error about it needs to know."""
+    """A 2xx answer: its JSON, and what an error about it needs."""
 
     body: Any
     reply: HttpResponse
     context: CallContext
 
     def refuse(self, what: str) -> ProviderResponseError:
-        """Return the error to raise for an answer that is `what` instead of one."""
+        """Return the error to raise for a reply that is `what` instead of an answer."""
         return response_error(self.context.secrets.redact(what), self.reply, self.context)
 
 
 class EndpointProvider:
-    """A model behind an API. A class of it is what one API says in its own way.
+    """A model behind an API. A subclass contains what is specific to one API.
 
     Attributes:
-        answer_key: where the answer is. A body without it that has a sentence for people is an error.
-        status_keys: where a body may say of itself that it holds no whole answer.
-        model_key: where it names the model.
-        id_key: where it names the request, when no header does.
-        hears: the media types of audio that they may hold, too.
-        sees_images: whether requests may hold images, which `payload` writes as the API wants them.
-        has_batches: whether the API may have batches; the endpoint names whose.
+        answer_key: the key of the answer in a body. A body without it that has a sentence for people is an error.
+        status_keys: the keys with which a body may say that it is not a complete answer.
+        model_key: the key of the model's name.
+        id_key: the key of the request's id, used when no header has it.
+        hears: the media types of audio that requests may contain.
+        sees_images: whether requests may contain images, which `payload` writes in the API's form.
+        has_batches: whether the API may have batches; the endpoint says which batch API.
         writes: whether answers are texts that a model wrote, which takes tokens.
-        parameters: what the API calls the parameters of configs.
+        parameters: the API's names for the parameters of configs.
     """
 
     is_cacheable = True
@@ -86,7 +87,7 @@ class EndpointProvider:
         self.identity: ProviderIdentity = endpoint.identity
         self._transport = transport or Transport(certificate=endpoint.certificate, signer=endpoint.signer)
         self._batches: Any = None
-        # Learnt from refusals such as "n must be between 1 and 4"; kept for the life of the provider.
+        # Learnt from refusals such as "n must be between 1 and 4"; kept for the lifetime of the provider.
         self.caps: dict[str, int] = {"top_logprobs": MAX_TOP_LOGPROBS}
         if endpoint.max_choices is not None:
             self.caps["n"] = endpoint.max_choices
@@ -111,7 +112,7 @@ class EndpointProvider:
         return self._endpoint.price
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Send `request`, and again for fewer choices or alternatives when the server says how many it gives."""
+        """Send `request`, and once more with fewer choices or alternatives if the server says how many it gives."""
         self._endpoint.prepare()
         payload = self.payload(request)
         try:
@@ -136,7 +137,7 @@ class EndpointProvider:
 
     @property
     def batches(self) -> Any:
-        """Return the `BatchApi` of the model; None when it has none, or the config asks for none."""
+        """Return the `BatchApi` of the model; None when it has none, or the config turns batches off."""
         if self._batches is None:
             self._batches = self._new_batches()
         return self._batches
@@ -162,7 +163,7 @@ class EndpointProvider:
         """Return the answers in a reply, at least one.
 
         Raises:
-            ProviderError: there is none that can be read.
+            ProviderError: no answer can be read.
         """
         raise NotImplementedError
 
@@ -171,7 +172,7 @@ class EndpointProvider:
         return read_chat_usage(body)
 
     def sent_choices(self, body: Any) -> int:
-        """Return how many choices a reply holds, whether or not they are answers."""
+        """Return how many choices a reply contains, whether or not they are answers."""
         return 1
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
@@ -193,10 +194,10 @@ class EndpointProvider:
         return self._response(JsonAnswer(body, reply, context), payload, request)
 
     def batched_response(self, request: ModelRequest, status: int, body: JsonValue) -> ModelResponse:
-        """Return the answer to `request` that came in a batch, as `complete` would: an HTTP status with a body.
+        """Return the answer to `request` that came in a batch, as an HTTP status and a body, the way `complete` would.
 
         Raises:
-            ProviderError: as `complete`.
+            ProviderError: as in `complete`.
         """
         payload = self.payload(request)
         context = self._context_of(payload, request)
@@ -214,7 +215,7 @@ class EndpointProvider:
 
     def _context_of(self, payload: Mapping[str, Any], request: ModelRequest) -> CallContext:
         endpoint = self._endpoint
-        params = {**endpoint.wire, **request.params}  # those of a request win
+        params = {**endpoint.wire, **request.params}  # those of the request take precedence
         settings = {name for name, value in params.items() if value is not None}
         wished = {
             "logprobs": request.want_logprobs,
@@ -240,11 +241,11 @@ class EndpointProvider:
         )
 
     def _written(self, name: str, request: ModelRequest) -> WrittenParameter | None:
-        """Return a parameter as the user wrote it: in the config, a prompt or a test; None for what others added."""
+        """Return a parameter as the user wrote it in the config, a prompt or a test; None if the user did not."""
         endpoint, params = self._endpoint, request.params
         value = params.get(name)
         if name == "max_completion_tokens" and "max_tokens" in params and params["max_tokens"] is None:
-            name = "max_tokens"  # the gateway asks again with the newer name of a limit
+            name = "max_tokens"  # the gateway retries with the newer name of the limit
             if name not in endpoint.wire:
                 is_written = request.role is Role.GENERATION and name not in request.added
                 return WrittenParameter(value) if is_written else None
@@ -256,7 +257,7 @@ class EndpointProvider:
         return WrittenParameter(endpoint.wire[name] if value is None else value, endpoint.places.get(name))
 
     def _filtered(self, error: ProviderRequestError, request: ModelRequest) -> ModelResponse | None:
-        """Return an answer that a filter took away as an empty one; None for any other refusal."""
+        """Return the answer for a request that a content filter refused; None for any other refusal."""
         choice = filtered_choice(error.body) if request.role is Role.GENERATION else None
         if choice is None:
             return None
@@ -293,7 +294,7 @@ class EndpointProvider:
         )
 
     def _read(self, received: JsonAnswer, request: ModelRequest, *, is_batched: bool) -> tuple[Choice, ...]:
-        """Return the answers in a reply; an error about it says what it cost all the same."""
+        """Return the answers in a reply; an error about the reply includes what it cost."""
         body = received.body
         try:
             if isinstance(body, dict) and reports_trouble(body):
@@ -310,7 +311,7 @@ class EndpointProvider:
             choices = self.choices(received, request)
             if all(choice.text.strip() or choice.finish_reason != FinishReason.STOP for choice in choices):
                 return choices
-            # A model may say nothing, which takes a token, too. Without one the server had nothing from it.
+            # An empty answer of a model takes at least one token. Without any, the model did not answer.
             tokens = self.tokens(body)
             if tokens is None or tokens.output_tokens or not self.writes:
                 return choices
@@ -329,10 +330,10 @@ class EndpointProvider:
             raise
 
     def _in_place_of_error(self, received: JsonAnswer, request: ModelRequest) -> Choice:
-        """Return the answer of a filter that speaks in a 2xx with an `error`; gateways put any other there, too.
+        """Return the message of a content filter in a 2xx reply with an `error`; other errors may be there, too.
 
         Raises:
-            ProviderError: it is another.
+            ProviderError: it is another error.
         """
         body, reply, context = received
         filtered = filtered_choice(reply.text) if request.role is Role.GENERATION else None
@@ -356,12 +357,12 @@ class EndpointProvider:
         choices: tuple[Choice, ...],
         request: ModelRequest,
     ) -> TokenUsage | None:
-        """Return the tokens of a reply, as far as they are plausible for `choices` in answer to `payload`."""
+        """Return the tokens that a reply reports if they are plausible for `choices` and `payload`; else None."""
         body = received.body
         tokens = self.tokens(body) if isinstance(body, dict) else None
         if tokens is None:
             return None
-        # In the place of what a filter took away stands what the server, or geval, says of it.
+        # The text of a withheld answer is the message of the server, or of geval, instead.
         said = (choice for choice in choices if self.writes and not withheld(choice.finish_reason))
         texts = tuple(choice.text for choice in said)
         asked = max(len(choices), len(request.sample_indexes))

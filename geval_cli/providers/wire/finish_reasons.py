@@ -1,4 +1,4 @@
-"""Why an answer ended: every finish reason of every vendor, what it means, and where the vendor says so."""
+"""Why an answer ended: every finish reason of every vendor, its meaning, and the vendor's documentation of it."""
 
 import re
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ class FinishReason(StrEnum):
 
     @property
     def is_answer(self) -> bool:
-        """Return False where the model was not done: what it wrote so far is no answer."""
+        """Return False if the model paused or failed: what it has written so far is not an answer."""
         return self not in (FinishReason.PAUSED, FinishReason.BROKEN)
 
 
 class Vocabulary(NamedTuple):
-    """The finish reasons of one vendor, in small letters, and the source that lists them, as of November 2026."""
+    """The finish reasons of one vendor, in lower case, and the source that lists them, as of November 2026."""
 
     vendor: str
     wire: str
@@ -248,7 +248,7 @@ def _of_wire(wire: str) -> dict[str, FinishReason]:
     return {name: end for words in VOCABULARIES if words.wire == wire for name, end in words.reasons.items()}
 
 
-# A gateway may hand on the reason of the vendor behind it: its own words come first, then those of all others.
+# A gateway may pass on the finish reason of its vendor: the API's own words take precedence over those of all others.
 _OF_GATEWAYS = (CHAT, MESSAGES, CONVERSE)
 _EVERY = {name: end for words in reversed(VOCABULARIES) for name, end in words.reasons.items()}
 _ENDS_BY_WIRE = {
@@ -256,21 +256,21 @@ _ENDS_BY_WIRE = {
     for wire in {words.wire for words in VOCABULARIES}
 }
 KNOWN_REASONS = ("stop", "length", "tool_calls", "content_filter", *_ENDS_BY_WIRE[CHAT])
-"""Finish reasons that a config may name, the words of results first."""
+"""The finish reasons that a config may name, beginning with those used in results."""
 
 _SAYS_NOTHING = frozenset({"", "null", "none"})
 _HUMP = compile_later(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def end_of(wire: str, reason: Any) -> FinishReason | None:
-    """Return what a finish reason means on a wire; None where the server gives none, BROKEN for an unknown one."""
+    """Return the meaning of a finish reason in an API; None if the server gives none, BROKEN for an unknown one."""
     if reason is None:
         return None
     if isinstance(reason, dict):  # older servers: {"type": "stop", "matched": ...}
         reason = reason.get("type")
     if not isinstance(reason, str):
         return FinishReason.BROKEN
-    if known := _ENDS_BY_WIRE[wire].get(reason):  # nearly always: spelled as the vendor's own table has it
+    if known := _ENDS_BY_WIRE[wire].get(reason):  # nearly always: spelled as in the vendor's own table
         return known
     name, _, detail = reason.partition(":")
     name = _plain(name)
@@ -283,16 +283,16 @@ def end_of(wire: str, reason: Any) -> FinishReason | None:
 
 
 def known_end(reason: str) -> FinishReason | None:
-    """Return what a finish reason means that a config or a program names, in anyone's words; None for other words."""
+    """Return the meaning of a finish reason named by a config or a program, in any vendor's words; None if unknown."""
     return _ENDS_BY_WIRE[CHAT].get(reason) or _ENDS_BY_WIRE[CHAT].get(_plain(reason))
 
 
 def withheld(reason: str | None) -> bool:
-    """Return whether an answer with this finish reason was withheld by a filter, or refused by the model."""
+    """Return whether an answer with this finish reason was withheld by a filter or refused by the model."""
     end = None if reason is None else known_end(reason)
     return end is not None and end.is_refusal
 
 
 def _plain(name: str) -> str:
-    """Return a reason in one spelling: `maxTokens`, `MAX_TOKENS`, `max-tokens` and `max_tokens` are one."""
+    """Return a reason in a uniform spelling: `maxTokens`, `MAX_TOKENS` and `max-tokens` become `max_tokens`."""
     return re.sub(r"[\s-]+", "_", _HUMP.sub("_", name.strip())).lower()

@@ -53,7 +53,7 @@ _BODY_KEYS = frozenset(
 
 
 class GoogleProvider(EndpointProvider):
-    """A Gemini model. It gives one choice a request: `dropped` says so."""
+    """A Gemini model. It gives one choice per request; `dropped` reports this."""
 
     sees_images = True
     has_batches = True
@@ -68,7 +68,7 @@ class GoogleProvider(EndpointProvider):
 
     def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         choice = _choice(received)
-        if request.tools:  # all parts go back, thoughts and their signatures where they stand
+        if request.tools:  # all parts are sent back in order, including thoughts and their signatures
             first = min(_candidates(received.body), key=lambda item: place_of(item.get("index")), default={})
             content = first.get("content")
             parts = content.get("parts") if isinstance(content, dict) else None
@@ -84,10 +84,10 @@ class GoogleProvider(EndpointProvider):
         if not isinstance(counted, dict):
             return None
         written = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
-        # What tools of Google's gave back was read, too.
+        # The results of Google's own tools count as input, too.
         asked = [counted.get(name) for name in ("promptTokenCount", "toolUsePromptTokenCount")]
         heard = _counts(counted.get("promptTokensDetails"), "AUDIO")
-        drawn = _counts(counted.get("candidatesTokensDetails"), "IMAGE")  # they cost more than words
+        drawn = _counts(counted.get("candidatesTokensDetails"), "IMAGE")  # they cost more than text
         usage = {
             "prompt_tokens": _sum(asked),
             "completion_tokens": _sum(written),
@@ -96,7 +96,7 @@ class GoogleProvider(EndpointProvider):
                 "audio_tokens": _sum(heard),
             },
         }
-        # Gemini's API says which tier it was, Vertex what kind of traffic.
+        # Gemini's API reports the tier, Vertex the type of traffic.
         tier = (text_in(counted, "serviceTier") or text_in(counted, "trafficType") or "").lower()
         answered = {"model": body.get("modelVersion"), "service_tier": tier.removeprefix("on_demand_")}
         tokens = read_chat_usage({"usage": usage, **answered})
@@ -107,13 +107,13 @@ class GoogleProvider(EndpointProvider):
 
 
 def _counts(details: Any, modality: str) -> list[Any]:
-    """Return the counts of tokens that were sound, pictures or their like."""
+    """Return the token counts of one modality, such as audio or images."""
     items = [item for item in details if isinstance(item, dict)] if isinstance(details, list) else []
     return [item.get("tokenCount") for item in items if item.get("modality") == modality]
 
 
 def _searches(body: Mapping[str, Any], model: str) -> int:
-    """Return how many searches of the web are to be paid for: each query, or up to Gemini 2.5 each answer with any.
+    """Return how many web searches are charged: each query, or up to Gemini 2.5 each answer with at least one.
 
     See ai.google.dev/gemini-api/docs/google-search, "Pricing", as of November 2026.
     """
@@ -142,7 +142,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
     else:
         kind = written.get("type") if isinstance(written, dict) else None
         shape = {"responseMimeType": "application/json"} if kind in ("json_object", "json_schema") else {}
-    # The parameters that ask for token probabilities, as configs of this API or of others write them.
+    # The parameters that request token probabilities, in the form of this API or of others.
     asked, alternatives = settings.pop("logprobs", None), settings.pop("top_logprobs", None)
     if isinstance(asked, int) and not isinstance(asked, bool):
         alternatives = asked
@@ -188,12 +188,12 @@ def _thinking(endpoint: Endpoint, effort: Any) -> dict[str, Any]:
 
 def _inline_data(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
     del part
-    kind = "audio/mp3" if media_type == "audio/mpeg" else media_type  # by Google's name for it
+    kind = "audio/mp3" if media_type == "audio/mpeg" else media_type  # Google's name for it
     return {"inlineData": {"mimeType": kind, "data": data}}
 
 
 def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, list[dict[str, Any]]]:
-    """Return the system text, and the other messages; a conversation of system messages only is asked as the user."""
+    """Return the system text, and the other messages; system messages without others are sent as the user's."""
     system = [_instruction_text(instruction)] if instruction else []
     instructions = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
     called: dict[str, tuple[str, bool]] = {}
@@ -203,7 +203,7 @@ def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, lis
         if item.role in _INSTRUCTION_ROLES:
             continue
         called.update(_calls_of(item))
-        # The parts of a message; calls of tools and their results are parts here.
+        # Write the parts of a message; tool calls and their results are parts in this API.
         calls = item.further.get("tool_calls")
         if item.role == "tool" and item.content is not None:
             call_id = item.further.get("tool_call_id")
@@ -227,9 +227,9 @@ def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, lis
 
 
 def _calls_of(message: Message) -> Iterator[tuple[str, tuple[str, bool]]]:
-    """Yield the id of each call of a tool in a message with the tool's name, which a result repeats here.
+    """Yield the id of each tool call in a message with the tool's name, which a result has to repeat in this API.
 
-    The second of the pair says whether it was the API that gave the id: then a result repeats the id, too.
+    The second item of the pair says whether the API gave the id: then a result has to repeat the id, too.
     """
     for call in message.further.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, dict) else None
@@ -250,7 +250,7 @@ def _function_call(call: Any) -> dict[str, Any]:
 
 
 def _written(message: Message) -> Any:
-    """Return the content of a message, written as in chat APIs or in this API's own form."""
+    """Return the content of a message, in the form of chat APIs or of this API."""
     return message.further.get("parts") if message.content is None else message.content
 
 
@@ -260,7 +260,7 @@ def _instruction_text(written: Any) -> str:
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:
-    """Return the parts of a message; those that this API does not spell as others do go as they are."""
+    """Return the parts of a message; all parts but texts are passed on unchanged."""
     if isinstance(content, str):
         return [{"text": content}]
     parts = content if isinstance(content, list) else [content]
@@ -270,7 +270,7 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     ]
 
 
-# The first value of the enum, which some servers write for none.
+# The first value of the enum, which some servers send when there is no reason.
 _NO_REASON = ("BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 
 
@@ -333,7 +333,7 @@ def _candidate(candidate: Mapping[str, Any], received: JsonAnswer) -> Choice:
 
 
 def _tool_call(part: Mapping[str, Any]) -> dict[str, JsonValue] | None:
-    """Return the call that a part is: one to run, or one that ran at Google under the name that it has there."""
+    """Return the tool call in a part: one to run, or one that ran at Google, under Google's name for it."""
     if _is_call(part):
         call = part["functionCall"]
         return tool_call(call["name"], call.get("args"), call.get("id"))
@@ -372,14 +372,14 @@ def _token_logprobs(result: Any) -> tuple[TokenLogprob, ...] | None:
 
 
 def _as_token(entry: Any) -> dict[str, Any]:
-    """Return a candidate for a token as chat APIs write it; one of probability 1 has no `logProbability` here."""
+    """Return a candidate token in the form of chat APIs; one of probability 1 has no `logProbability` here."""
     if not isinstance(entry, dict):
         return {}
     return {"token": entry.get("token"), "logprob": entry.get("logProbability", 0)}
 
 
 def _sum(counts: list[Any]) -> Any:
-    """Return the sum; a count that is none would make it too low, so it is handed on, and all of the usage unknown."""
+    """Return the sum of the counts that are given, or else an invalid one, so that all of the usage is unknown."""
     said = [count for count in counts if count is not None]
     odd = [count for count in said if whole_count(count) is None]
     return odd[0] if odd else sum(said)

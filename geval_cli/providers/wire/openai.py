@@ -1,4 +1,4 @@
-"""OpenAI's chat API, as many other servers speak it too."""
+"""OpenAI's chat API, which many other servers support, too."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,9 +36,9 @@ _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 class OpenAICompatibleProvider(EndpointProvider):
     """A model behind the chat API.
 
-    `request.params` win over the config; a value of None leaves the parameter out, also when the config has it.
-    A limit on new tokens is sent under the name that it was given: when a server refuses `max_tokens` in favour
-    of `max_completion_tokens`, the error names `max_tokens`, and the caller asks again with the other name in
+    `request.params` take precedence over the config; a value of None leaves the parameter out, even if the config sets
+    it. A limit on new tokens is sent under the name that it was given: when a server refuses `max_tokens` in favour of
+    `max_completion_tokens`, the error names `max_tokens`, and the caller sends the request again with the other name in
     `request.params`, which then replaces it.
     """
 
@@ -63,7 +63,7 @@ class OpenAICompatibleProvider(EndpointProvider):
         return sum(map(_is_mapping, body["choices"]))
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
-        return ()  # what a server will not take it refuses, and the gateway asks without it
+        return ()  # a server refuses what it does not support, and the gateway retries without it
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         payload: dict[str, Any] = {
@@ -93,7 +93,7 @@ class OpenAICompatibleProvider(EndpointProvider):
 
 
 def build(source: ProviderSource) -> EndpointProvider:
-    """The provider that a checked `source` describes, by what its model answers with and the API that it names."""
+    """Return the provider for a checked `source`, according to the kind of answer and the API that its id names."""
     if kind_of(source.spec.id) != TEXT or speaks_responses(source):
         other: EndpointProvider = extra("APIs beside chat").build(source)
         return other
@@ -105,7 +105,7 @@ def _is_mapping(value: Any) -> bool:
 
 
 def function_of(tool: ToolDefinition) -> dict[str, Any]:
-    """Return a function that the model may call, as both APIs of OpenAI describe one."""
+    """Return the definition of a function that the model may call, in the form that both of OpenAI's APIs use."""
     described = {"description": tool.description} if tool.description else {}
     return {"name": tool.name, **described, "parameters": tool.parameters}
 

@@ -1,4 +1,4 @@
-"""The parameters of each API: what it spells otherwise than the chat API does, and what it has no form of."""
+"""The parameters of each API: those it names differently from the chat API, and those it does not support."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -15,9 +15,9 @@ class WireParameters(Struct, frozen=True):
     """The parameters of one API.
 
     Attributes:
-        names: what the API calls a parameter that configs may spell as other APIs do.
-        absent: parameters of other APIs of which this one has no form, and what to do instead.
-        same: spellings that mean the same here, of which a config may have one.
+        names: the API's names for parameters that configs may write with other APIs' names.
+        absent: other APIs' parameters that this one has no equivalent for, and what to do instead.
+        same: groups of names with the same meaning here; a config may use only one of each group.
     """
 
     names: Mapping[str, tuple[str, ...]] = {}  # msgspec copies it
@@ -145,9 +145,9 @@ _BY_WIRE: Mapping[str, WireParameters] = {
 def check_parameters(
     source: ProviderSource, wire: str, *, is_responses: bool = False, told: Collection[str] = ()
 ) -> Iterator[Problem]:
-    """Yield what the API of a provider cannot be sent as the config has it: nothing may vanish without a word.
+    """Yield a problem for each parameter that cannot be sent to the API as written: none may be dropped silently.
 
-    Of the parameters that are `told`, another check has said what becomes of them.
+    `told` names the parameters that another check has already reported on.
     """
     table = RESPONSES_API if is_responses else _BY_WIRE.get(wire, CHAT_API)
     config = {name: value for name, value in source.spec.config.items() if name not in told}
@@ -168,14 +168,17 @@ def check_parameters(
 
 
 def parameters_of(source: ProviderSource, written: Mapping[str, Any], wire: str) -> dict[str, Any]:
-    """Return what is sent of `written`: not that of which `check_parameters` says that it is not sent."""
+    """Return the parameters in `written` that are sent: all but those that the API does not support.
+
+    Parameters under `passthrough` are sent in any case.
+    """
     absent = _BY_WIRE.get(wire, CHAT_API).absent
     as_it_is = source.spec.config.get("passthrough") or {}
     return {name: value for name, value in written.items() if name not in absent or name in as_it_is}
 
 
 def _translations(source: ProviderSource, config: Mapping[str, Any], wire: str) -> Iterator[Problem]:
-    """Yield why a value that this API spells otherwise cannot be spelled here."""
+    """Yield a problem for each value that this API writes differently and that cannot be translated."""
     for name in ("reasoning_effort", "response_format"):
         mistake = ""
         if wire == "anthropic" and config.get(name) is not None:
@@ -208,7 +211,7 @@ def _value_at(config: Mapping[str, Any], path: str) -> Any:
 
 
 def thinking_budget(settings: Mapping[str, Any]) -> int | None:
-    """Return the tokens that Claude may think for by a `thinking` of the old form; None when there is none."""
+    """Return the thinking budget in tokens of a `thinking` setting in Claude's old form; None when there is none."""
     thinking = settings.get("thinking")
     budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
     return budget if isinstance(budget, int) and not isinstance(budget, bool) else None
@@ -218,7 +221,7 @@ _CLAUDE_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 def effort_mistake(effort: Any) -> str:
-    """Return why Claude has no such effort, and behind a semicolon what to do; empty when it has it."""
+    """Return why Claude does not have this effort and, after a semicolon, what to do; empty when it does."""
     if effort in _CLAUDE_EFFORTS:
         return ""
     if effort == "none":
@@ -227,7 +230,7 @@ def effort_mistake(effort: Any) -> str:
 
 
 def format_mistake(written: Any) -> str:
-    """Return why Claude cannot be held to a `response_format`, and what to do; empty when it can."""
+    """Return why a `response_format` cannot be enforced with Claude, and what to do; empty when it can."""
     if isinstance(written, Mapping):
         if written.get("type") == "text" or schema_of(written) is not None:
             return ""
@@ -240,13 +243,13 @@ def format_mistake(written: Any) -> str:
 
 
 def converse_format_mistake(written: Any) -> str:
-    """Return why a model of Bedrock cannot be held to a `response_format`, and what to do; empty when it can."""
+    """Return why a `response_format` cannot be enforced with a Bedrock model, and what to do; empty when it can."""
     mistake = format_mistake(written)
     return mistake.replace("Anthropic's API", "Bedrock's Converse API")
 
 
 def schema_of(written: Any) -> Mapping[str, Any] | None:
-    """Return the JSON Schema in a `response_format`, in the form of chat APIs or in that of Responses."""
+    """Return the JSON Schema in a `response_format`, in the form of the chat API or of the Responses API."""
     if not isinstance(written, Mapping) or written.get("type") != "json_schema":
         return None
     inner = written.get("json_schema")
@@ -257,7 +260,7 @@ def schema_of(written: Any) -> Mapping[str, Any] | None:
 _GEMINI = compile_later(r"gemini-(\d+)")
 _FIRST_WITH_LEVELS = 3
 _BUDGETS = {"none": 0, "minimal": 1_024, "low": 1_024, "medium": 8_192, "high": 24_576}
-"""What Google's own translation of `reasoning_effort` gives Gemini 2.5, in tokens."""
+"""The token budgets that Google itself uses to translate `reasoning_effort` for Gemini 2.5."""
 _LEVELS = ("minimal", "low", "medium", "high", "xhigh")
 
 
@@ -269,7 +272,7 @@ def gemini_thinking(effort: Any, model: str) -> dict[str, Any]:
 
 
 def gemini_effort_mistake(effort: Any, model: str) -> str:
-    """Return why a Gemini model has no such effort, and what to do; empty when it may have it."""
+    """Return why a Gemini model does not have this effort, and what to do; empty when it may have it."""
     known: Collection[str] = _BUDGETS if _takes_budget(model) else _LEVELS
     if isinstance(effort, str) and effort in known:
         return ""
@@ -290,13 +293,13 @@ _WITH_SCHEMAS = (4, 1)
 
 
 def takes_sampling(model: str) -> bool:
-    """Return whether a model may take temperature, top_p and top_k: Claude from 4.7 on refuses all of them."""
+    """Return whether a model may accept temperature, top_p and top_k: Claude 4.7 and later refuse all of them."""
     version = _claude_version(model)
     return "claude-mythos-preview" not in model and (version is None or version < _WITHOUT_SAMPLING)
 
 
 def takes_schema(model: str) -> bool:
-    """Return whether a model may take a JSON Schema for its answer: Claude before 4.1 refuses it."""
+    """Return whether a model may accept a JSON Schema for its answer: Claude before 4.1 refuses it."""
     version = _claude_version(model)
     return not _OLD_CLAUDE.search(model) and (version is None or version >= _WITH_SCHEMAS)
 
@@ -307,7 +310,7 @@ def _claude_version(model: str) -> tuple[int, int] | None:
 
 
 def places_of(source: ProviderSource) -> dict[str, Location]:
-    """Return where the config has each of its parameters, as far as it is in a file."""
+    """Return where the config sets each of its parameters, if it is in a file."""
     config = source.spec.config
     further = config.get("passthrough")
     paths = {name: (name,) for name in config} | {

@@ -1,4 +1,4 @@
-"""An error answer of a server as an error of geval, and how long to wait: its delay, its rate limits."""
+"""Turns a server's error response into geval's error, and reads how long to wait: named delays and rate limits."""
 
 import json
 import math
@@ -29,10 +29,10 @@ from geval_cli.providers.wire.chat import finite_number
 from geval_cli.records import JsonValue
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-# Characters; finding the parts of what a server writes takes the square of its length
+# In characters; finding the parts takes time quadratic in the length of the server's text
 _LONGEST_DURATION = 100
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-# Some servers name the moment, others the wait. As a wait the first number would be thirty years.
+# Some servers send a moment, others a wait. As a wait, the first number would be thirty years.
 _EPOCH_SECONDS_FROM = 1e9
 _EPOCH_MILLISECONDS_FROM = 1e12
 
@@ -41,10 +41,11 @@ def used_up_for_s(headers: Mapping[str, str], *, now_s: float, tokens: int) -> f
     """Return the seconds until the used-up limits are renewed; 0 when none is used up.
 
     Args:
-        headers: of a successful answer, their names in lower case: x-ratelimit-remaining-requests, -reset-requests
-            and their like as OpenAI and others write them, anthropic-ratelimit-requests-remaining, -reset and theirs.
-        now_s: the Unix time, for those that name a moment.
-        tokens: what the answer took; a limit with fewer left has no room for another like it.
+        headers: the headers of a successful answer, with names in lower case: x-ratelimit-remaining-requests,
+            -reset-requests and so on, as OpenAI and others write them, or anthropic-ratelimit-requests-remaining,
+            -reset and so on.
+        now_s: the Unix time, for headers that name a moment.
+        tokens: the tokens of the answer; a limit with fewer left has no room for a similar one.
     """
     if not any("ratelimit" in name for name in headers):
         return 0.0
@@ -57,7 +58,7 @@ def used_up_for_s(headers: Mapping[str, str], *, now_s: float, tokens: int) -> f
 
 
 def longest_reset_s(headers: Mapping[str, str], now_s: float) -> float | None:
-    """Of a refusal: the longest wait for a limit with nothing left; where no header says what is left, for any."""
+    """Return the longest wait for a used-up limit in a refusal; for any limit, if no header says what is left."""
     limits = list(_limits(headers, now_s))
     used_up = [wait for _, wait, left in limits if left is not None and not left > 0]
     unknown = [wait for _, wait, left in limits if left is None]
@@ -76,7 +77,7 @@ def duration_s(text: str) -> float | None:
 
 
 def read_number(value: str | None) -> float | None:
-    """Return the number that a header is, or None when it is none."""
+    """Return the number in a header, or None when it is not a number."""
     try:
         return finite_number(decode_json(value)) if value else None
     except ValueError:
@@ -84,9 +85,9 @@ def read_number(value: str | None) -> float | None:
 
 
 def _limits(headers: Mapping[str, str], now_s: float) -> Iterator[tuple[str, float, float | None]]:
-    """Yield each reported limit: its name, the seconds to its renewal, and what is left of it.
+    """Yield each reported limit: its name, the seconds until its renewal, and what is left of it.
 
-    None is left when no header says so, not a number when it cannot be read.
+    What is left is None when no header says so, and NaN when the header cannot be read.
     """
     for name, value in headers.items():
         if "ratelimit" not in name or "reset" not in name:
@@ -121,7 +122,7 @@ def _reset_wait(value: str, now_s: float) -> float | None:
 
 
 CLOUD_CREDENTIALS = "default credentials"
-"""How the source of a key ends that is no key of the user's but a token of a cloud's."""
+"""The suffix of a key source that is a cloud's token rather than the user's own key."""
 
 _MESSAGE_CHARS = 400
 _SHORT = 80
@@ -146,11 +147,11 @@ _OUT_OF_MONEY = compile_later(
     r"|out of (?:credits?|call volume quota)|available credits|spending limit",
     re.IGNORECASE,
 )
-# Not a 413 or 422: there the sentence may quote what was sent.
+# Not a 413 or 422: there the sentence may quote the request.
 _MAY_SAY_OUT_OF_MONEY = frozenset(
     {HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
 )
-# What a 403 says when the key is the matter; moderation and regions are a matter of one request.
+# The wording of a 403 that is about the key; moderation and regions concern a single request.
 _KEY_REFUSED = compile_later(
     r"\bkeys?\b|api_?key|authenti|authoriz|credential|permission|billing|quota|credits?\b|subscription|expired"
     r"|\b(?:invalid|missing|access|bearer|auth|security)[ _]token|\baccess ?(?:denied|to)\b|\bno[t]? (?:have )?access"
@@ -158,13 +159,13 @@ _KEY_REFUSED = compile_later(
     re.IGNORECASE,
 )
 KEY_REASON = compile_later(r'"reason"\s*:\s*"API_KEY_(?:INVALID|SERVICE_BLOCKED)"')
-"""Google's code for a key that it refuses, with a status 400."""
+"""Google's code for a key that it refuses with a status 400."""
 
 _THROTTLED_CODE = compile_later(
     r"throttl|too_?many_?requests|rate_?limit|request_?limit_?exceeded|resource_?exhausted|slow_?down|overloaded",
     re.IGNORECASE,
 )
-# Whatever their codes say: a key that is refused, a request above the limit per minute.
+# Whatever their codes say: a refused key, and a request larger than the limit per minute.
 _NEVER_THROTTLED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
 _TOO_LARGE = compile_later(r"request too large", re.IGNORECASE)
 _CONTEXT_TOO_LONG = compile_later(
@@ -178,7 +179,7 @@ _WAIT_IN_WORDS = compile_later(
 
 
 class WrittenParameter(Struct, frozen=True):
-    """A parameter as the user wrote it: its value, and where; None where that is not known."""
+    """A parameter that the user wrote: its value and its place; None if the place is unknown."""
 
     value: JsonValue
     place: Location | None = None
@@ -191,13 +192,13 @@ class CallContext(Struct, frozen=True):
     """The facts of a call that an error names: provider, key and parameters.
 
     Attributes:
-        sent_parameters: those of the request, with what its API calls them.
+        sent_parameters: the parameters of the request, with the API's names for them.
         written: those of them that the user wrote.
-        added: the others: what the request would do without.
-        key_hint: how a key is given, where none was sent.
-        model: that is asked, where each request goes to the same one at the same address; else empty.
-        place: of the provider in the config.
-        address: what says where the server is, as a hint names it.
+        added: the other ones, which the request can do without.
+        key_hint: how to provide a key, for when none was sent.
+        model: the model, if each request goes to the same one at the same address; otherwise empty.
+        place: the provider's place in the config.
+        address: the setting that determines the server's address, as named in hints.
     """
 
     provider_id: str
@@ -213,14 +214,14 @@ class CallContext(Struct, frozen=True):
 
 
 def refusal_error(reply: HttpResponse, context: CallContext, *, now_s: float) -> ProviderError:
-    """Return the error that a non-2xx `reply` stands for. `now_s` is the Unix time, for dates in headers."""
+    """Return the error for a non-2xx `reply`. `now_s` is the Unix time, for dates in headers."""
     error = _classified(reply, context, now_s)
     error.request_id = request_id_of(reply, context)
     return error
 
 
 def request_id_of(reply: HttpResponse, context: CallContext) -> str | None:
-    """Return the vendor's id of the request, if a header has it: short, and without keys that a server echoes."""
+    """Return the vendor's id of the request, if a header has it: shortened, and without keys that a server echoes."""
     for name in _REQUEST_ID_HEADERS:
         if named := reply.headers.get(name):
             return context.secrets.redact(named)[:_REQUEST_ID_CHARS]
@@ -230,11 +231,11 @@ def request_id_of(reply: HttpResponse, context: CallContext) -> str | None:
 def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> ProviderError:
     text = reply.text
     codes, words = error_words(text)
-    codes = f"{codes} {reply.headers.get('x-amzn-errortype', '')}"  # Amazon's place for it
-    # The order matters: an empty account often answers 429, which would else be retried for long.
+    codes = f"{codes} {reply.headers.get('x-amzn-errortype', '')}"  # where Amazon puts the code
+    # The order matters: an empty account often gets a 429, which would otherwise be retried for a long time.
     if reply.status == HTTPStatus.PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words, text):
         return _auth_error(reply, context, is_out_of_money=True)
-    # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
+    # A single request above the limit per minute gets a 429, too, but waiting does not make it smaller.
     may_be_limited = not _TOO_LARGE.search(words)
     if may_be_limited and _is_throttled(reply.status, codes):
         return _rate_limit_error(reply, context, now_s)
@@ -309,11 +310,11 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
 
 
 def retry_after_s(reply: HttpResponse, *, now_s: float) -> float | None:
-    """Return the wait that the server demands, in seconds (never negative), or None when it does not say.
+    """Return the wait that the server demands, in seconds (never negative), or None when it names none.
 
-    Read, in this order: retry-after-ms, Retry-After (seconds or date) and, of a 429, the ratelimit-reset headers of
-    the limits that are used up (OpenAI's, Anthropic's and others'), and "try again in 2.5s" in the body. Many servers
-    send reset headers with every answer, when there is nothing to wait for.
+    Sources, in this order: retry-after-ms, Retry-After (seconds or date) and, for a 429, the ratelimit-reset headers of
+    the used-up limits (OpenAI's, Anthropic's and others'), and "try again in 2.5s" in the body. Many servers send reset
+    headers with every answer, even when there is nothing to wait for.
     """
     headers = reply.headers
     milliseconds = read_number(headers.get("retry-after-ms"))
@@ -338,7 +339,7 @@ def _is_out_of_money(status: int, codes: str, words: str, text: str) -> bool:
     if not HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return False
     is_said = status in _MAY_SAY_OUT_OF_MONEY and _OUT_OF_MONEY.search(words)
-    # Gemini says so of what may be used in a minute, too, and then when there is more.
+    # Gemini uses the same words for a limit per minute, but then says when it is renewed.
     is_renewed = _WAIT_IN_WORDS.search(text) and "PerDay" not in text
     return bool((is_said and not is_renewed) or _OUT_OF_MONEY_CODE.search(codes))
 
@@ -370,7 +371,7 @@ def _message(reply: HttpResponse, context: CallContext) -> str:
 
 
 def _message_at(reply: HttpResponse, context: CallContext) -> str:
-    """Return the message with the provider's place in the config, for what is the same in every request to it."""
+    """Return the message with the provider's place in the config, for errors that every request to it would get."""
     return _message(reply, context) + ("" if context.place is None else f" ({context.place})")
 
 
@@ -432,18 +433,18 @@ def _is_unknown_model(status: int, codes: str, words: str, context: CallContext)
     is_named = re.search(rf"(?<![\w.-]){re.escape(context.model)}(?![\w-])", words) is not None
     if status == HTTPStatus.NOT_FOUND:
         return bool(is_named or _NO_MODEL.search(words) or _NO_ROUTE.match(words))
-    # A prompt that is quoted may say as much of something else.
+    # A long message may quote a prompt that says the same about something else.
     return bool((is_named or len(words) < _SHORT) and _NO_MODEL.search(words))
 
 
 def _is_renamed(parameter: str, words: str, context: CallContext) -> bool:
-    """Return whether a server wants a limit that the user wrote, under its newer name: that is no other setting."""
+    """Return whether a server wants the user's token limit under its newer name, which does not change its meaning."""
     newer = "max_completion_tokens"
     return parameter == "max_tokens" and newer in words and newer not in context.written
 
 
 def _written_error(reply: HttpResponse, context: CallContext, parameter: str) -> ProviderRequestError:
-    """Return the error for a parameter that the user wrote: without it, another setting would be measured."""
+    """Return the error for a parameter that the user wrote: dropping it would measure a different setting."""
     written = context.written[parameter]
     value = context.secrets.redact(json.dumps(written.value, ensure_ascii=False, default=str).strip('"'))
     shown = f"{parameter}: {value if len(value) <= _VALUE_CHARS else value[: _VALUE_CHARS - 1] + '…'}"
@@ -459,9 +460,9 @@ def _written_error(reply: HttpResponse, context: CallContext, parameter: str) ->
 
 
 def _seconds_until_date(value: str, now_s: float) -> float | None:
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - rare, and brings all of e-mail with it
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - rarely needed, and imports the whole email package
 
     try:
         return parsedate_to_datetime(value).timestamp() - now_s
-    except (ValueError, TypeError, IndexError, OverflowError):  # written for mails, it raises all of these
+    except (ValueError, TypeError, IndexError, OverflowError):  # made for e-mails, it raises all of these
         return None

@@ -1,4 +1,4 @@
-"""How many tokens an answer took, as servers and programs report it: one record for all, and what can be believed."""
+"""The tokens that an answer took, as servers and programs report them: one record for all, and a plausibility check."""
 
 import sys
 from collections.abc import Mapping
@@ -8,19 +8,19 @@ from msgspec import Struct, field
 
 _LARGEST = sys.float_info.max
 
-# What an answer can have taken at most; beyond it the server counts wrongly, or speaks of something else.
+# The most that an answer can have taken; beyond it the server counts wrongly, or means something else.
 _LARGEST_COST_USD = 10_000.0
-_UNSEEN_INPUT = 2_000_000  # prompts that a server adds, documents that it searches or has in store, pictures
-# A character that no token stands for is spelt byte by byte, and UTF-8 has four bytes at most.
+_UNSEEN_INPUT = 2_000_000  # prompts that a server adds, documents that it searches or stores, pictures
+# A character without a token of its own is encoded byte by byte, and UTF-8 has at most four bytes per character.
 _TOKENS_PER_CHARACTER = 4
 _UNBOUNDED_OUTPUT = 2_000_000
-_UNSEEN_OUTPUT = 200_000  # thoughts, which some servers count beside `max_tokens`
+_UNSEEN_OUTPUT = 200_000  # thoughts, which some servers do not count towards `max_tokens`
 _PAST_LIMIT = 4
 
 _TICKS_PER_USD = 10_000_000_000  # xAI's unit of money
 
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
-"""The limit on new tokens under each of the names that configs may use."""
+"""The names that configs may use for the limit on new tokens."""
 _LIMIT_NAMES = (*LIMITS, "max_new_tokens", "maxTokens")
 _INPUT_NAMES = ("prompt", "input", "prompt_tokens", "input_tokens")
 _CONDITIONS = ("service_tier", "speed", "inference_geo")
@@ -28,20 +28,20 @@ _OUTPUT_NAMES = ("completion", "output", "completion_tokens", "output_tokens")
 
 
 class TokenUsage(Struct, frozen=True):
-    """Tokens of one answer, all of its choices together.
+    """The tokens of one answer, over all of its choices.
 
     Attributes:
-        input_tokens: all that was read, from the vendor's prompt cache too.
-        output_tokens: all that was written, reasoning too.
-        cache_read_tokens, cache_write_tokens: which part of the input came from the vendor's prompt cache, or was
-            put there.
-        long_cache_write_tokens: which part of `cache_write_tokens` is kept for an hour.
-        input_audio_tokens, output_audio_tokens: which part was sound.
+        input_tokens: all tokens read, including those from the vendor's prompt cache.
+        output_tokens: all tokens written, including reasoning.
+        cache_read_tokens, cache_write_tokens: the part of the input that was read from, or written to, the vendor's
+            prompt cache.
+        long_cache_write_tokens: the part of `cache_write_tokens` that is kept for an hour.
+        input_audio_tokens, output_audio_tokens: the part that was audio.
         model: the model that answered, by its own name; None when the server does not say.
-        conditions: what else decides the price, for example {"service_tier": "flex"}.
+        conditions: other facts that determine the price, for example {"service_tier": "flex"}.
         charged_usd: what the server says it charged; None when it does not say.
-        web_searches: how often the vendor searched the web for the answer, for which it takes money, too.
-        is_partial: whether the vendor did something else, too, for which it takes an amount that nobody knows here.
+        web_searches: how often the vendor searched the web for the answer, which it charges for as well.
+        is_partial: whether the vendor also did something else that it charges an unknown amount for.
     """
 
     input_tokens: int = 0
@@ -59,13 +59,13 @@ class TokenUsage(Struct, frozen=True):
 
 
 class Exchange(Struct, frozen=True):
-    """The texts that one request sent and got, by which its token counts are checked.
+    """The texts sent and received with one request, against which its token counts are checked.
 
     Attributes:
         sent: the request, or its text.
-        texts: the answers that a model wrote; empty where none was to be written (an embedding).
-        answers: how many were asked for.
-        max_tokens: what each was limited to; None for no limit.
+        texts: the answers that a model wrote; empty if none was to be written (an embedding).
+        answers: the number of answers requested.
+        max_tokens: the limit for each answer; None for no limit.
     """
 
     sent: object
@@ -75,9 +75,9 @@ class Exchange(Struct, frozen=True):
 
 
 def believed(tokens: TokenUsage | None, exchange: Exchange) -> TokenUsage | None:
-    """`tokens` if `exchange` can have taken them, else None: counts that are wrong would make a cost that is.
+    """Return `tokens` if they are possible for `exchange`, else None: wrong counts would make a wrong cost.
 
-    The bounds are wide: servers add prompts of their own and what they searched for, and models think unseen.
+    The bounds are wide: servers add their own prompts and search results, and models produce hidden reasoning.
     """
     if tokens is None:
         return None
@@ -95,12 +95,12 @@ def believed(tokens: TokenUsage | None, exchange: Exchange) -> TokenUsage | None
 
 
 def _can_be_read(count: int, sent: object) -> bool:
-    # Writing the request out takes long, and hardly any answer comes near the bound.
+    # Serializing the request is slow, and hardly any answer comes near the bound.
     return count <= _UNSEEN_INPUT or count <= _UNSEEN_INPUT + _TOKENS_PER_CHARACTER * len(str(sent))
 
 
 def token_limit(params: Mapping[str, Any]) -> int | None:
-    """The limit on written tokens that a request sends, under any of its names; the largest if there are several."""
+    """Return the limit on new tokens that a request sends, under any of its names; the largest if there are several."""
     places = (params, part_in(params, "generationConfig"), part_in(params, "inferenceConfig"))
     given = [finite_amount(place[name]) for place in places for name in _LIMIT_NAMES if name in place]
     limits = [int(limit) for limit in given if limit]
@@ -108,11 +108,11 @@ def token_limit(params: Mapping[str, Any]) -> int | None:
 
 
 class InvalidCountError(ValueError):
-    """A count or an amount is there, and cannot be one."""
+    """A reported count or amount is impossible."""
 
 
 def read_chat_usage(body: Mapping[str, Any]) -> TokenUsage | None:
-    """Return the tokens of a chat completion; None when the server counts none, or what it says cannot be."""
+    """Return the tokens of a chat completion; None when the server reports none, or impossible ones."""
     usage = body.get("usage")
     if not isinstance(usage, dict) or not reports(usage, "prompt_tokens", "completion_tokens"):
         return None
@@ -123,7 +123,7 @@ def read_chat_usage(body: Mapping[str, Any]) -> TokenUsage | None:
 
 
 def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
-    """The tokens of an answer in Anthropic's form, which counts cached input apart; None as for a chat completion."""
+    """Return the tokens of an answer in Anthropic's form, which counts cached input separately; None if unknown."""
     usage = body.get("usage")
     if not isinstance(usage, dict) or not reports(usage, "input_tokens", "output_tokens"):
         return None
@@ -146,7 +146,7 @@ def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
 
 
 def reported_usage(counts: Any) -> TokenUsage | None:
-    """Return the tokens that a program of the user's names beside its answer; None as for a chat completion."""
+    """Return the tokens that a user's program reports with its answer; None when it reports none or impossible ones."""
     if not isinstance(counts, dict):
         return None
     try:
@@ -156,7 +156,7 @@ def reported_usage(counts: Any) -> TokenUsage | None:
 
 
 def reported_cost_usd(cost: Any) -> float | None:
-    """US dollars for one answer; None when `cost` cannot be that."""
+    """Return `cost` as US dollars for one answer; None when it cannot be that."""
     amount = finite_amount(cost)
     return float(amount) if amount is not None and amount <= _LARGEST_COST_USD else None
 
@@ -164,10 +164,10 @@ def reported_cost_usd(cost: Any) -> float | None:
 def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage:
     input_tokens, output_tokens = count_in(usage, "prompt_tokens"), count_in(usage, "completion_tokens")
     asked, written = part_in(usage, "prompt_tokens_details"), part_in(usage, "completion_tokens_details")
-    # xAI and Gemini count reasoning beside the completion, all others within it; the total tells which it is.
+    # xAI and Gemini count reasoning in addition to the completion, all others within it; the total shows which it is.
     if input_tokens:
         output_tokens = max(output_tokens, count_in(usage, "total_tokens") - input_tokens)
-    # The bill of OpenRouter or Perplexity; with a key of the user's own at the vendor, the vendor's bill comes on top.
+    # The cost at OpenRouter or Perplexity; with the user's own key for the vendor, the vendor's cost is added.
     cost = usage.get("cost")
     charged = _amount_usd(cost.get("total_cost") if isinstance(cost, dict) else cost)
     if charged is None or not usage.get("is_byok"):
@@ -193,7 +193,7 @@ def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage
 
 
 def consistent(tokens: TokenUsage) -> TokenUsage:
-    """Return `tokens`. Raises InvalidCountError where a part is larger than the whole."""
+    """Return `tokens`. Raises InvalidCountError if a part is larger than the whole."""
     read = (tokens.cache_read_tokens, tokens.cache_write_tokens, tokens.input_audio_tokens)
     if max(read) > tokens.input_tokens or tokens.output_audio_tokens > tokens.output_tokens:
         raise InvalidCountError
@@ -201,18 +201,18 @@ def consistent(tokens: TokenUsage) -> TokenUsage:
 
 
 def reports(usage: Mapping[str, Any], *names: str) -> bool:
-    """Return whether a usage says one of `names`."""
+    """Return whether a usage contains one of `names`."""
     return any(usage.get(name) is not None for name in names)
 
 
 def part_in(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a mapping inside a usage; an empty one when it is not there."""
+    """Return a mapping inside a usage; an empty one when it is missing."""
     part = usage.get(name)
     return part if isinstance(part, dict) else {}
 
 
 def count_in(usage: Mapping[str, Any], name: str) -> int:
-    """Return a whole number from 0, also one that is written as 7.0; 0 when nothing is said."""
+    """Return a whole number of at least 0, possibly written as 7.0; 0 when it is missing."""
     value = usage.get(name)
     if value is None:
         return 0
@@ -229,21 +229,21 @@ def _named(counts: Mapping[str, Any], names: tuple[str, ...]) -> int:
 
 
 def whole_count(value: Any) -> int | None:
-    """`value` if it is a whole number from 0, else None."""
+    """Return `value` if it is a whole number of at least 0, else None."""
     amount = finite_amount(value)
     return None if amount is None or amount != int(amount) else int(amount)
 
 
 def finite_amount(value: Any) -> float | None:
-    """`value` if it is a number from 0 to what a float can hold, else None."""
-    is_other = type(value) is not int  # which most are: the tests below take longer
+    """Return `value` if it is a number of at least 0 that fits into a float, else None."""
+    is_other = type(value) is not int  # most values are int, and the tests below are slower
     if is_other and (value is None or isinstance(value, bool) or not isinstance(value, (int, float))):
         return None
     return value if 0 <= value <= _LARGEST else None
 
 
 def text_in(body: Mapping[str, Any], name: str) -> str | None:
-    """Return a text; None when there is none, or an empty one."""
+    """Return a text; None when it is missing or empty."""
     value = body.get(name)
     return value if isinstance(value, str) and value else None
 
@@ -253,7 +253,7 @@ def _conditions(reported: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _amount_usd(value: Any) -> float | None:
-    """US dollars; None of what is no number, as other servers put other things under this name."""
+    """Return US dollars; None if the value is not a number, as other servers use this name for other things."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     amount = reported_cost_usd(value)
