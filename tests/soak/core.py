@@ -50,8 +50,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "only an amount that was taken from the window is corrected",
     (
         "geval_cli/judge/estimate.py",
-        "return 1.0 if distribution.shares.get(1.0, 0.0) > 0.5 + _DUST else 0.0  # a majority",
-        "return 1.0 if (distribution.shares.get(1.0, 0.0) >= 0.5 + _DUST) else 0.0  # a majority",
+        "return 1.0 if distribution.shares.get(1.0, 0.0) > 0.5 + _DUST else 0.0",
+        "return 1.0 if (distribution.shares.get(1.0, 0.0) >= 0.5 + _DUST) else 0.0",
     ): "no share of samples is a half and exactly the allowance for rounding",
     (
         "geval_cli/judge/estimate.py",
@@ -165,8 +165,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "how often a wait is looked at again decides nothing",
     (
         "geval_cli/gateway/limits.py",
-        "_NEVER_HALVED = 0  # the ticket of the slots that all servers share: only a server's own shrink",
-        "_NEVER_HALVED = 1  # the ticket of the slots that all servers share: only a server's own shrink",
+        "_NEVER_HALVED = 0  # the ticket for the slots that all servers share: only a server's own slots shrink",
+        "_NEVER_HALVED = 1  # the ticket for the slots that all servers share: only a server's own slots shrink",
     ): "only an overload looks at the ticket, and these slots are told of none",
     (
         "geval_cli/gateway/limits.py",
@@ -280,13 +280,13 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "no mean is exactly so near to an end",
     (
         "geval_cli/source/secrets.py",
-        "_MOST_HEADERS = 200  # lines between `headers:` and one of them",
-        "_MOST_HEADERS = 201  # lines between `headers:` and one of them",
+        "_MOST_HEADERS = 200  # how many lines above a header are searched for `headers:`",
+        "_MOST_HEADERS = 201  # how many lines above a header are searched for `headers:`",
     ): "a size of that order is meant",
     (
         "geval_cli/source/secrets.py",
-        "_MOST_HEADERS = 200  # lines between `headers:` and one of them",
-        "_MOST_HEADERS = (199)  # lines between `headers:` and one of them",
+        "_MOST_HEADERS = 200  # how many lines above a header are searched for `headers:`",
+        "_MOST_HEADERS = (199)  # how many lines above a header are searched for `headers:`",
     ): "a size of that order is meant",
     (
         "geval_cli/statistics/intervals.py",
