@@ -257,7 +257,7 @@ class PairedDifferences(Struct):
             interval = delta - wide, delta + wide
             if self._within_unit:  # the mean of such differences cannot lie outside of -1..1
                 interval = max(-1.0, interval[0]), min(1.0, interval[1])
-                interval = None if interval == (-1.0, 1.0) else interval  # it says nothing
+                interval = None if interval == (-1.0, 1.0) else interval  # such an interval says nothing
         mean_before = self._before / n
         return PairedTest(
             n=n,
@@ -536,9 +536,7 @@ def _tango(broken: int, fixed: int, n: int, drop: float) -> float:
     """Return the score statistic of a true `drop`: by how many standard errors the observed drop is larger."""
     linear = (2 * n - broken + fixed) * drop - broken - fixed
     root = linear**2 + 8 * n * fixed * drop * (1 - drop)
-    share = (math.sqrt(max(root, 0.0)) - linear) / (
-        4 * n
-    )  # of tests that get fixed, the likeliest for this drop
+    share = (math.sqrt(max(root, 0.0)) - linear) / (4 * n)  # the likeliest share of fixed tests for this drop
     variance = n * (2 * share + drop * (1 - drop))
     distance = broken - fixed - n * drop
     return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance)
