@@ -65,7 +65,7 @@ TIES_OF_EXTRAS: dict[str, set[str]] = {
     "pull_requests": {"compare", "evidence"},
     "rag": {"graded"},
     "stopping": {"compare", "trust"},
-    "tools": {"programs"},
+    "tools": {"conversations", "programs"},
     "trust": {"compare", "graded", "html", "juries", "plan", "run_pages"},
     "web": {"compare", "history", "html", "json_schema", "run_pages", "starter", "trust"},
     "workers": {"lock", "plan"},

@@ -103,7 +103,7 @@ def schema_slips(written: WrittenSchema, place: SourcePath) -> list[Problem]:
     schema = parse_schema(written)
     unknown = unknown_keywords(json.dumps(schema))
     told = [
-        (f"JSON Schema knows no `{key}`, so it checks nothing", f"did you mean `{near}`?")
+        (f"JSON Schema does not define `{key}`, so it checks nothing", f"did you mean `{near}`?")
         for key in unknown[:_MOST_SLIPS]
         if key not in _ELSEWHERE and (near := did_you_mean(key, _KEYWORDS) or _nearest_format(key))
     ]

@@ -1,14 +1,12 @@
 """Outputs and turns of earlier tests, which later tests of a run may use."""
 
 import json
-from collections.abc import Sequence
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest, Subject
 from geval_cli.engine.plan import Job
-from geval_cli.records import JsonValue, ModelResponse, Usage
+from geval_cli.records import JsonValue
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec
 
@@ -70,21 +68,3 @@ def _as_json(text: str) -> JsonValue:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def as_one(responses: Sequence[ModelResponse]) -> ModelResponse:
-    """Return the last of several answers, with the usage and time of all of them."""
-    return replace(
-        responses[-1],
-        usage=sum((item.usage for item in responses), Usage()),
-        latency_ms=_sum_of_all([item.latency_ms for item in responses]),
-        bought_usd=_sum_of_all([item.cost_usd_generated for item in responses]),
-        cached=all(item.cached for item in responses),
-        shared=all(item.shared for item in responses),
-    )
-
-
-def _sum_of_all(values: Sequence[float | None]) -> float | None:
-    """Return the sum; None if a value is unknown, such as the time of an answer that came in a batch."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None

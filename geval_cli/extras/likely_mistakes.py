@@ -201,7 +201,7 @@ class LikelyMistakes(Struct):
         for name, (location, count) in self._letters.items():
             of_tests = f" ({count:,} tests)" if count > 1 else ""
             yield Problem(
-                f"`{name}` is a text, so the prompt goes through its letters one by one{of_tests}",
+                f"`{name}` is text, so the loop in the prompt goes through its characters{of_tests}",
                 location,
                 f"write it as a list, or `{name}.split(',')` in the prompt",
                 severity=Severity.WARNING,

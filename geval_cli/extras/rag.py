@@ -76,12 +76,12 @@ class ContextRecallAssertion(ContextAssertion):
 
     value_form = "text"
 
-    value: str = Field(description="The known truth; a template, may be file://.")
+    value: str = Field(description="The ground truth; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems with the ground truth and with a custom prompt in one test."""
         problems: list[Problem] = []
-        check_value(self, self.value, "known truth", context, problems)
+        check_value(self, self.value, "ground truth", context, problems)
         check_own_prompt(self, context, ("context", "groundTruth"), problems)
         return problems
 
@@ -272,12 +272,12 @@ class NoiseSensitivityAssertion(ContextAssertion):
 
     value_form = "text"
 
-    value: str = Field(description="The known truth; a template, may be file://.")
+    value: str = Field(description="The ground truth; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems with the ground truth, the context and custom prompts in one test."""
         problems: list[Problem] = []
-        check_value(self, self.value, "known truth", context, problems)
+        check_value(self, self.value, "ground truth", context, problems)
         if self.context_transform is None:
             check_context_is_there(self, context, problems)
         check_own_prompt(self, context, ("context", "question", "answer", "statements"), problems)

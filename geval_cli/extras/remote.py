@@ -363,7 +363,7 @@ class SourceCopies:
                 (b"<!doctype html", b"<html")
             ):  # with status 200, where a login is asked for
                 raise DownloadError(
-                    f"{public_url(reference)} is a web page and no file of tests", hint=_LOGIN_HINT
+                    f"{public_url(reference)} is a web page, not a file of tests", hint=_LOGIN_HINT
                 )
             return self._keep(reference, partial, version or "")
         finally:

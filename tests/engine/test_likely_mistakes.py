@@ -51,11 +51,11 @@ def written_tests(*, check: object = USED, count: int = 1, **variables: object) 
         ),
         (
             {"prompts": ["{% for x in q %}{{ x }}{% endfor %}"], "tests": written_tests(count=2)},
-            "`q` is a text, so the prompt goes through its letters one by one (2 tests); write it as a list, or",
+            "`q` is text, so the loop in the prompt goes through its characters (2 tests); write it as a list, or",
         ),
         (
             {"prompts": [{"messages": [{"role": "user", "content": "{{ q|join(', ') }}"}]}]},
-            "`q` is a text, so the prompt goes through its letters one by one; write",
+            "`q` is text, so the loop in the prompt goes through its characters; write",
         ),
         (
             {"prompts": ["{{ q }} {name}"], "tests": written_tests(name="b")},

@@ -171,7 +171,7 @@ def test_a_page_that_asks_for_a_login_is_no_file_of_tests(
 ) -> None:
     server.files[f"/{name}"] = (page, '"v1"')
     (problem,) = problems_of(tmp_path, f"{server.url}/{name}?token=zq7")
-    assert problem.message == f"{server.url}/{name} is a web page and no file of tests"
+    assert problem.message == f"{server.url}/{name} is a web page, not a file of tests"
     assert "it may be private" in problem.hint
     server.files[f"/{name}"] = (b'[{"vars": {"q": "<html>"}}]' if name != "t.csv" else b"q\n<html>\n", '"v2"')
     if name != "t.jsonl":

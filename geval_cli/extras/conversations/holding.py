@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, shortened
 from geval_cli.assertions.json_text import calls_beside
 from geval_cli.engine.case import Generate, JobContext, ask_model
-from geval_cli.engine.conversation import as_one
 from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import Rendered, render_prompt
 from geval_cli.errors import (
@@ -105,25 +104,25 @@ class Conversation(Struct):
     ended_by: str | None = None
 
     def record(self, turns: Iterable[Turn]) -> None:
-        """Add what somebody else than the model said."""
+        """Add turns that the model under test did not write."""
         for turn in turns:
             self.turns.append(turn)
             self.said.append((_message(turn), _message(turn)))
 
     def note_answer(self, response: ModelResponse) -> None:
-        """Add an answer of the model, and the tools that were called on the way to it."""
+        """Add an answer of the model, after the tool calls that led to it."""
         for turn, message in response.between:
             self.turns.append(turn)
             self.said.append((_message(turn), message))
         self.responses.append(response)
         calls = calls_beside(response.text, response.tool_calls)
         self.turns.append(Turn(ASSISTANT, response.text, calls))
-        # Nothing answers further calls of an answer, and APIs refuse calls without an answer.
+        # The calls of a final answer stay unanswered, and APIs refuse messages with unanswered calls.
         self.said.append((Message(ASSISTANT, response.text), Message(ASSISTANT, response.text)))
 
     @property
     def response(self) -> ModelResponse | None:
-        """The last answer, with the usage and the time of all of them; None where there is none."""
+        """The last answer, with the total usage and latency of all answers; None before the first."""
         return as_one(self.responses) if self.responses else None
 
     @property
@@ -152,8 +151,26 @@ class Conversation(Struct):
         )
 
 
+def as_one(responses: Sequence[ModelResponse]) -> ModelResponse:
+    """Return the last of several answers, with the usage and time of all of them."""
+    return replace(
+        responses[-1],
+        usage=sum((item.usage for item in responses), Usage()),
+        latency_ms=_sum_of_all([item.latency_ms for item in responses]),
+        bought_usd=_sum_of_all([item.cost_usd_generated for item in responses]),
+        cached=all(item.cached for item in responses),
+        shared=all(item.shared for item in responses),
+    )
+
+
+def _sum_of_all(values: Sequence[float | None]) -> float | None:
+    """Return the sum; None if a value is unknown, such as the time of an answer that came in a batch."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
 class ScriptedUser:
-    """The turns of a test: one after the other, or all at once where they were said before."""
+    """Plays the turns written in a test: one at a time, or all at once if they are a history."""
 
     def __init__(self, test: MergedTest) -> None:
         self._rest = iter([(turn,) for turn in test.turns] if test.plays_turns else [test.turns])
@@ -170,24 +187,23 @@ async def hold_conversation(
     generate: Generate,
     called: Sequence[TraceStep] | None,
 ) -> Conversation:
-    """Have the model answer one turn after the other, each time with all that was said before.
+    """Send the user's turns one by one, each with the conversation so far, and return the whole conversation.
 
-    The messages of the prompt come first. Where the last of them is the user's, it is the form of what the user says:
-    rendered with those words as `input`. Turns themselves are data and are never rendered.
+    The prompt's messages come first. If the last of them is the user's, it is a template for each user turn, rendered
+    with the turn's words as `input`. The turns themselves are data and are never rendered.
 
-    An error of the model, or of who gives the turns, ends the conversation; it names the turn, and what was said before
-    stays.
+    An error of the model or of the simulated user ends the conversation: it names the turn, and earlier turns are kept.
 
     Args:
-        job: the job, with the prompt and the provider.
+        job: the job, with its prompt and provider.
         test: the test, with its variables as templates see them.
-        context: the templates, and what asks and judges a simulated user.
-        opaque: the variables that came from models, which are never rendered.
-        generate: asks the model under test.
-        called: the tools that were called so far; None where the test has no tools.
+        context: the templates, and the models that play and judge a simulated user.
+        opaque: variables that came from models and are never rendered.
+        generate: calls the model under test.
+        called: the tool calls so far, updated during the conversation; None if the test has no tools.
 
     Raises:
-        UndoneError: the run may spend no more, or an answer comes with a batch.
+        UndoneError: the budget is used up, or an answer comes with a batch.
         TemplateError: the prompt cannot be rendered.
     """
     model = replace(context, generate=generate)
@@ -205,8 +221,8 @@ async def hold_conversation(
             return held
         asked = replace(test, turns=(), user=None, input=last_words(new) or "")
         first, form = _parts_of_prompt(job.prompt, asked, context.tools.templates, opaque)
-        opening = first if opening is None else opening  # it was said once, whatever the user says later
-        # The messages of a turn: those of the prompt, what was said before, and what is `new`.
+        opening = first if opening is None else opening  # later turns do not change what was already sent
+        # Each request has the prompt's messages, the conversation so far, and the `new` turns.
         added = [*map(_message, new)]
         if form is not None and new[-1].role == USER:
             added[-1] = form
@@ -236,7 +252,7 @@ def _broken_off(held: Conversation, error: GevalError, test: MergedTest, who: st
 def _parts_of_prompt(
     prompt: PromptSpec, asked: MergedTest, templates: Templates, opaque: Mapping[str, JsonValue]
 ) -> tuple[tuple[Message, ...], Message | None]:
-    """Return the messages that open a conversation, and the user's words in the form that the prompt gives them."""
+    """Return the messages that open a conversation, and the user message that the prompt makes of the input."""
     if prompt == NO_PROMPT:
         shown = "\n".join((*asked.images, *asked.audio))
         return (), Message(USER, f"{asked.input}\n\n{shown}") if shown else None
@@ -256,20 +272,20 @@ def _message(turn: Turn) -> Message:
 
 
 def as_wire_call(call: Mapping[str, JsonValue]) -> JsonValue:
-    """Return a call of a tool as chat APIs take it, which a test may write in short as {id, name, args}."""
+    """Convert a tool call to the form of chat APIs; a test may write it in short as {id, name, args}."""
     if "function" in call or "name" not in call:
         return dict(call)
     return tool_call(call["name"], call.get("args", call.get("arguments")), call.get("id"))
 
 
 def history_text(test: MergedTest) -> str:
-    """Return what was said before the output of a conversation that was held, as chat messages in JSON."""
+    """Return the turns before the output of a recorded conversation, as chat messages in JSON."""
     before = test.turns[:-1] if test.ends_with_answer else test.turns
     return json.dumps(message_list([*map(_message, before)]), ensure_ascii=False)
 
 
 def check_turns(test: MergedTest, context: CheckContext) -> Iterator[Problem]:
-    """Yield a warning where a test with turns has an input, too, which none of them says."""
+    """Yield a warning if a test with turns also has an `input` that is in none of them."""
     words = {turn.content for turn in test.turns if turn.role == USER}
     if test.input is not None and test.input not in words:
         message = f"`input` is not used ({context.where}): the user's words come from its `turns`"
@@ -277,7 +293,7 @@ def check_turns(test: MergedTest, context: CheckContext) -> Iterator[Problem]:
 
 
 def check_prompt_of_turns(prompt: PromptSpec, test: MergedTest, context: CheckContext) -> Iterator[Problem]:
-    """Yield what is wrong with a prompt for the turns of a test: it has to say what the user says.
+    """Yield a problem if a prompt ignores the user's turns: it must contain the `input`.
 
     Raises:
         TemplateError: the prompt cannot be rendered.
@@ -298,16 +314,16 @@ def check_prompt_of_turns(prompt: PromptSpec, test: MergedTest, context: CheckCo
 
 
 class UserReply(Struct, frozen=True):
-    """A reply of the model that plays the user: the words to send, and how it ends the conversation, if it does."""
+    """A reply of the model that plays the user: the message to send, and the reason if it ends the conversation."""
 
     words: str
     end: str | None = None
 
 
 def read_reply(text: str, ends: Sequence[str] = (GOAL, GAVE_UP)) -> UserReply | None:
-    """Read a reply of the model that plays the user; None where it says nothing, or could mean two things.
+    """Parse a reply of the model that plays the user; None if it is empty or ambiguous.
 
-    A mark counts on a line of its own and behind a whole sentence. One that is not among the agreed `ends` is dropped.
+    An end mark counts on a line of its own or after a full sentence. Marks that are not among `ends` are dropped.
     """
     own = _OWN_NAME.match(text)
     said = text[own.end() :] if own else text
@@ -335,12 +351,12 @@ def _end_of(found: re.Match[str]) -> str:
 
 
 class SimulatedConversation:
-    """The user's side of one conversation. Its model sees the goal, the profile and what was said, and nothing else."""
+    """The simulated user of one conversation. Its model sees only the goal, the profile and the conversation."""
 
     def __init__(
         self, job: Job, test: MergedTest, context: JobContext, called: Sequence[TraceStep] | None = None
     ) -> None:
-        """Begin; `test` has its variables as templates see them, and `called` grows with each tool that is called.
+        """Render the user's texts. `test` has its variables as templates see them; `called` grows with each tool call.
 
         Raises:
             TemplateError: a text of the user cannot be rendered.
@@ -364,10 +380,10 @@ class SimulatedConversation:
         )
 
     async def next_turns(self, held: Conversation) -> Sequence[Turn]:
-        """Return what the user says next; nothing at the end, which `held` then has in `ended_by`.
+        """Return the user's next turns; none at the end, after setting `held.ended_by`.
 
         Raises:
-            GevalError: the user's model fails or says nothing that could be sent, or `done_when` cannot be judged.
+            GevalError: the user's model fails or gives no usable message, or `done_when` cannot be judged.
         """
         said = sum(turn.role == USER for turn in held.turns)
         if not said and self._opening is not None:
@@ -381,7 +397,7 @@ class SimulatedConversation:
                     held.ended_by = LIMIT
                     return ()
         reply = await self._reply(held)
-        # Before the first answer there is nothing to end, and after the last turn nothing to say.
+        # An end mark before the first answer is ignored, and so is a message after the last turn.
         if said and reply.end is not None:
             held.ended_by = reply.end
         elif said >= self._user.max_turns:
@@ -391,10 +407,10 @@ class SimulatedConversation:
         return ()
 
     async def _reply(self, held: Conversation) -> UserReply:
-        """Return the user's reply; one that cannot be read, or was cut off, is asked for once more.
+        """Return the user's reply; an unreadable or truncated one is requested once more.
 
         Raises:
-            ProviderShapeError: the second one is no better.
+            ProviderShapeError: the second reply is unusable as well.
         """
         provider = self._user.provider
         assert provider is not None

@@ -50,7 +50,7 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
             isinstance(turn, dict) and turn.keys() & {"input", "output"} for turn in turns
         )
         if turns is not None and not are_turns:
-            message = f"`{_TURNS}` is no list of turns, each with `input` and `output` ({context.where})"
+            message = f"`{_TURNS}` is not a list of turns with `input` and `output` ({context.where})"
             severity = Severity.WARNING if context.rules.skips_null else Severity.ERROR
             hint = "write [{input: ..., output: ...}]; a chat of roles goes into `turns` of the test"
             place = test.place.value("vars", _TURNS) or test.place.value()

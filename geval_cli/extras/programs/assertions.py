@@ -375,7 +375,7 @@ def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
                 None,
             )
             if wrong is not None:
-                message = f"the code returned a mapping with `{wrong}`; it is called `{name}`"
+                message = f"the code returned a mapping with `{wrong}`; the key is `{name}`"
                 raise UnjudgeableError(message, hint=_WANTED)
         if passed is None and score is None:
             raise UnjudgeableError("the code returned a mapping without `pass` and `score`", hint=_WANTED)

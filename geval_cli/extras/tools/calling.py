@@ -18,8 +18,8 @@ from geval_cli.assertions.base import CheckContext, MergedTest
 from geval_cli.assertions.json_output import schema_errors, schema_problems
 from geval_cli.assertions.json_text import calls_beside
 from geval_cli.engine.case import JobContext
-from geval_cli.engine.conversation import as_one
 from geval_cli.errors import CodeFailedError, ConfigError, JudgeParseError, Problem, UnjudgeableError
+from geval_cli.extras.conversations.holding import as_one
 from geval_cli.extras.programs.scripting.code import Code, Language
 from geval_cli.json_codec import decode_json
 from geval_cli.judge.calls import JudgeCalls

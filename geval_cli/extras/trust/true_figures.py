@@ -201,7 +201,7 @@ def read_suite_labels(suite: LoadedSuite) -> tuple[LabelFile | None, list[Proble
     problems = [*_unlabelled(gates, labels)]
     if gates and labels.unlabelled:
         rows = plural(labels.unlabelled, "row has", "rows have")
-        hint = "label every row: labels of only some drawn outputs are no random draw"
+        hint = "label every row: labels of only some of the drawn outputs are not a random sample"
         where = suite.labels.place.value()
         problems.append(Problem(f"{rows} no label yet", where, hint, severity=Severity.WARNING))
     if not gates:
