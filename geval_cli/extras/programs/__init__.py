@@ -1,1 +1,1 @@
-"""Programs that a config names: as providers, in assertions, for prompts and variables."""
+"""User programs that a config names: as providers, in assertions, and to generate prompts and variables."""

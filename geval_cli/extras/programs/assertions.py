@@ -1,4 +1,4 @@
-"""javascript and python: the user's code gives a verdict, a score, or both."""
+"""The `javascript` and `python` assertions: the user's code returns a verdict, a score, or both."""
 
 import json
 import math
@@ -44,7 +44,7 @@ from geval_cli.templating import Templates, is_template
 
 OUTPUT_ARGUMENTS = ("output", "context")
 _CHECKED_TESTS = 100
-"""Number of tests for which code with variables is compiled beforehand: each test makes another text."""
+"""How many tests are checked if the code contains variables, since its text differs from test to test."""
 
 _DEFAULT_FUNCTION = "get_assert"
 _WANTED = "return true or false, a number, or a mapping with pass, score and reason"
@@ -55,7 +55,7 @@ _NOT_SCORE = compile_later(r"_?scores?_?", re.IGNORECASE)
 
 
 class CodeRaisedError(CodeFailedError):
-    """The code itself raised; what is wrong may be the output that it looked at."""
+    """The code itself raised an exception, possibly because of the output that it examined."""
 
 
 async def call_code(
@@ -70,16 +70,16 @@ async def call_code(
     """Call the code of a config and return its result.
 
     Args:
-        written: a snippet, variables already in it, or `file://` with a path.
-        arguments: what a snippet sees by name, and a function gets in this order.
-        tools: with `scripts`.
-        language: of snippets.
-        default_function: which function of a Python file is meant when none is named.
-        calls_result: a function that JavaScript gives is called.
+        written: a snippet whose variables are already filled in, or `file://` and a path.
+        arguments: variables for a snippet, by name; positional arguments for a function, in this order.
+        tools: must have `scripts`.
+        language: the language of snippets; files are recognized by their suffix.
+        default_function: the function to call in a Python file when the config names none.
+        calls_result: whether to call the value of a JavaScript snippet when it is a function.
 
     Raises:
-        CodeRaisedError: the code raised, or gave back what is no JSON.
-        CodeFailedError: it could not be run, or took more than it may.
+        CodeRaisedError: the code raised an exception, or its result cannot be written as JSON.
+        CodeFailedError: the code could not be run, or exceeded a limit.
     """
     if tools.scripts is None:
         raise CodeFailedError("code cannot run here", hint="run the config instead")
@@ -110,13 +110,16 @@ async def call_code(
 
 
 def code_text(written: str, variables: Mapping[str, JsonValue], templates: Templates) -> str:
-    """Return the code as it is run: rendered where the dialect makes code a template, else what is written."""
+    """Return the code to run: rendered if the dialect treats code as a template, otherwise as written.
+
+    A file is never rendered, and neither is code that cannot be parsed as a template.
+    """
     if not templates.rules.code_is_template or written.startswith(FILE_PREFIX):
         return written
     try:
         return templates.render(written, variables)
     except TemplateError:
-        return written  # braces of the language's own
+        return written  # braces that belong to the language
 
 
 def code_problems(
@@ -128,7 +131,10 @@ def code_problems(
     language: Language = Language.JAVASCRIPT,
     default_function: str = "get_transform",
 ) -> list[Problem]:
-    """Return the problems of code before it is run: no such file, a syntax error, an engine that is not installed."""
+    """Return the problems that can be found without running the code.
+
+    They are a missing file, a syntax error, or a JavaScript engine that is not installed.
+    """
     if is_template(written) and context.test.index >= _CHECKED_TESTS:
         return []
     text = code_text(written, context.test.variables, context.templates)
@@ -157,12 +163,12 @@ _WAYS_TO_VARIABLES = {
 
 
 def visible_variables(subject: Subject) -> dict[str, JsonValue]:
-    """Return the variables that may become part of code: none that a model made."""
+    """Return the variables that may be inserted into code: all except those that a model produced."""
     return {name: value for name, value in subject.test.variables.items() if name not in subject.opaque}
 
 
 def script_output(subject: Subject) -> JsonValue:
-    """Return the output as code sees it: calls of tools as data, anything else as it is."""
+    """Return the output as code receives it: parsed if it is the JSON of tool calls, otherwise unchanged."""
     response, output = subject.response, subject.output
     if response is None or not isinstance(output, str) or subject.rules.keeps_data:
         return output
@@ -177,7 +183,7 @@ def script_output(subject: Subject) -> JsonValue:
 
 
 def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str, JsonValue]:
-    """Return the `context` argument of code, under promptfoo's names."""
+    """Return the `context` argument of code, with promptfoo's names."""
     test, response, provider = subject.test, subject.response, subject.provider
     reported = dict(subject.reported)
     context: dict[str, JsonValue] = {
@@ -224,7 +230,7 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
 
 
 def test_shown(test: MergedTest) -> dict[str, JsonValue]:
-    """Return a test as code sees it."""
+    """Return a test as code receives it."""
     return {
         "description": test.description,
         "vars": test.variables,
@@ -236,7 +242,10 @@ def test_shown(test: MergedTest) -> dict[str, JsonValue]:
 
 
 def written_assertion(spec: Assertion) -> dict[str, JsonValue]:
-    """An assertion as the config has it, for code to see; of a provider only its id, since its config may hold keys."""
+    """Return an assertion as the config has it, for code to read.
+
+    A provider is reduced to its id, since its config may hold keys.
+    """
     shown = serialize(spec)
     if spec.calls_server:
         shown = dict(mask_config(shown))
@@ -264,7 +273,7 @@ class CodeAssertion(Assertion):
     config: Any = Field(None, description="Any data; the code reads it as `context.config`.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the code, with the test's variables in it where the dialect puts them there."""
+        """Return the problems of the code, rendered with the test's variables if the dialect makes code a template."""
         return code_problems(
             self.value,
             self.place.value("value"),
@@ -278,8 +287,8 @@ class CodeAssertion(Assertion):
         """Run the code and return its verdict.
 
         Raises:
-            CodeFailedError: it could not be run, or it raises and the dialect makes no failure of that.
-            UnjudgeableError: it says nothing that is a verdict.
+            CodeFailedError: the code could not be run, or it raised in a dialect where that is an error, not a failure.
+            UnjudgeableError: the result is not a verdict.
         """
         written = code_text(self.value, visible_variables(subject), tools.templates)
         arguments = {"output": script_output(subject), "context": script_context(subject, self)}
@@ -293,7 +302,7 @@ class CodeAssertion(Assertion):
                 calls_result=tools.rules.calls_given_functions,
             )
         except CodeRaisedError as error:
-            # An assert statement that does not hold is a verdict; other exceptions are one in some dialects.
+            # A failed assert statement is a verdict; other exceptions are verdicts only in some dialects.
             reason = shortened(error.message, 400)
             if tools.rules.code_failures_fail:
                 return replace(_failed(self, reason), detail={"trace": error.detail})
@@ -301,9 +310,8 @@ class CodeAssertion(Assertion):
                 return replace(Outcome.of(False, reason), detail={"trace": error.detail})
             raise
         if tools.rules.code_failures_fail:
-            # The verdict where what is no verdict fails, also under `not-`, which turns the score if
-            # `turns_score`. A mapping needs all of pass, score and reason. The threshold is held against
-            # its score for Python only.
+            # In this dialect a result that is not a verdict fails, also under `not-`. A mapping needs pass, score
+            # and reason, and its score is compared with the threshold for Python only.
             is_python = self.base_type == Language.PYTHON
             found = _spelled(value) if is_python else value
             if isinstance(found, Mapping) and not _is_complete(found):
@@ -321,7 +329,7 @@ class CodeAssertion(Assertion):
                 or isinstance(found, bool)
             ):
                 return outcome
-            return replace(outcome, score=1 - outcome.score)  # `not-` will turn it back
+            return replace(outcome, score=1 - outcome.score)  # `not-` will invert it again
         found = _spelled(value)
         outcome = _outcome(found, self.threshold)
         for name, score in _named_in(found).items():
@@ -335,7 +343,7 @@ class CodeAssertion(Assertion):
 
 
 def _failed(spec: CodeAssertion, reason: str) -> Outcome:
-    """Return a failure that stays one when `not-` turns the outcome round."""
+    """Return an outcome that is a failure even after `not-` has inverted it."""
     return Outcome.of(spec.is_negated, reason)
 
 
@@ -346,7 +354,7 @@ def _is_complete(value: Mapping[str, JsonValue]) -> bool:
 
 
 def _spelled(value: JsonValue) -> JsonValue:
-    """Parse a text as a value that code may return: a number, a truth value, a JSON object."""
+    """Convert text that spells a boolean, a number or a JSON object to that value; return anything else unchanged."""
     if not isinstance(value, str):
         return value
     word = value.strip()
@@ -383,7 +391,9 @@ def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
         # The code's `pass: false` always counts; its `pass: true` only where no threshold decides by the score.
         if passed is not None and not (threshold is not None and score is not None and passed):
             status = Status.PASSED if passed else Status.FAILED
-            if score is None or status is not outcome.status:  # its score would be the wrong reason
+            if (
+                score is None or status is not outcome.status
+            ):  # a reason based on the score would contradict it
                 beside = "" if score is None else f", with a score of {format_score(float(score))}"
                 said = f"the code returned {'pass' if passed else 'fail'}{beside}"
                 outcome = replace(outcome, status=status, reason=said)
@@ -414,7 +424,7 @@ def _named_in(value: JsonValue) -> Mapping[str, JsonValue]:
 
 
 def _parts(value: Mapping[str, JsonValue]) -> Iterator[AssertionResult]:
-    """Yield the further results of the code: named scores, and the results of its own parts."""
+    """Yield the named scores and the component results that the code returned beside its verdict."""
     for name, score in _named_in(value).items():
         if _is_number(score) or isinstance(score, bool):
             yield AssertionResult("named-score", str(name), Status.NOT_EVALUATED, float(score))

@@ -1,4 +1,4 @@
-"""Runs the functions that make parts of a config, in Python or in JavaScript, while the config is read."""
+"""Runs the Python and JavaScript functions that generate parts of a config, while the config is read."""
 
 import asyncio
 import json
@@ -36,16 +36,16 @@ from geval_cli.store.home import make_temporary_folder, remove_folder
 from geval_cli.suite.suite import LoadedSuite
 
 TIME_LIMIT_S = 120.0
-"""How long one function may take; nothing else happens meanwhile."""
+"""Time limit of one function call; reading the config waits for it."""
 
 _MAKE_FILE = "have Node write the tests to a .jsonl file and use that"
 
 
 @dataclass(slots=True, weakref_slot=True)
 class LoadScripts:
-    """Calls each function once for equal arguments, in a process of its own, and keeps what it returned.
+    """Calls functions in separate processes and caches each result by function and arguments.
 
-    Rows are kept in a folder of their own, which is removed together with this object.
+    Rows are kept in a temporary folder, which is removed together with this object.
     """
 
     env: Mapping[str, str] = field(repr=False)
@@ -110,7 +110,7 @@ class LoadScripts:
                 )
                 self._rows[key] = made
             except ConfigError as error:
-                self._rows[key] = error  # a failure is not asked for again while the same config is read
+                self._rows[key] = error  # a failed function is not called again for this config
         found = self._rows[key]
         if isinstance(found, ConfigError):
             raise found
@@ -125,7 +125,7 @@ class LoadScripts:
     def _result_of(
         self, call: Callable[[], JsonValue], path: Path, function: str, asked_at: Location | None
     ) -> JsonValue:
-        # In a thread, since whoever reads a config may have an event loop of its own.
+        # In a thread, since the caller may already be running an event loop.
         with ThreadPoolExecutor(1) as thread:
             try:
                 return thread.submit(call).result()
@@ -174,7 +174,7 @@ class LoadScripts:
 
 
 class _JavaScriptFilter(Struct, frozen=True):
-    """Called by a template. Raises ValueError, which a template takes for a failure of its own."""
+    """A template filter written in JavaScript. Raises ValueError, which the template reports as its own failure."""
 
     name: str
     code: Code
@@ -188,7 +188,10 @@ class _JavaScriptFilter(Struct, frozen=True):
 
 
 def template_filters(suite: LoadedSuite) -> dict[str, Callable[..., JsonValue]]:
-    """Return the filters by name; those that `filter_problems` complains about, or that may not run, give nothing."""
+    """Return the filters by name.
+
+    A filter that may not run, or whose code or engine is missing, returns an empty string.
+    """
     return {item.name: _built(item, suite) if suite.access.runs_code else _nothing for item in suite.filters}
 
 

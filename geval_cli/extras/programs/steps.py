@@ -1,6 +1,6 @@
-"""The code of a config in a job: prompts and variables before the request, outputs and verdicts after it.
+"""The config's own code in a job: makes prompts and variables before the request, and transforms outputs after it.
 
-`engine.transforms` calls these where a config has code for the step.
+`engine.transforms` calls these functions when a config has code for the step.
 """
 
 import json
@@ -52,9 +52,9 @@ __all__ = (
 
 SCORING_FUNCTION = "get_score"
 UNTRANSFORMED = "providerTransformedOutput"
-"""Where a result keeps the output as it was before the test's own transform."""
+"""The key under which a result keeps the output from before the test's own transform."""
 _FROM_CODE = "named-score"
-"""The type of a result that is no verdict: a score that code gave a name."""
+"""The type of a result that is not a verdict but a named score that code returned."""
 _VARS_ARGUMENTS = ("vars", "context")
 _OUTPUT_FUNCTION = "get_transform"
 _VARIABLE_FUNCTION = "get_var"
@@ -63,17 +63,17 @@ _PROMPT_FORMS = "return the text, or a list of chat messages"
 
 
 async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValue]) -> Job:
-    """Return the job with the variables and the prompt that programs make; the job itself where none does.
+    """Return the job with the variables and the prompt that programs make; the same job if there are none.
 
-    The prompt's program comes last: it sees what `transformVars` gives.
+    The prompt's program runs last, so it sees the result of `transformVars`.
 
     Args:
-        job: as it is planned.
-        tools: with `scripts`.
-        earlier: what earlier jobs left, which the prompt's program sees among the variables.
+        job: the job as planned.
+        tools: must have `scripts`.
+        earlier: values stored by earlier jobs, which the prompt's program sees among the variables.
 
     Raises:
-        CodeFailedError: a program fails, or gives back what is no variable and no prompt.
+        CodeFailedError: a program failed, or did not return a variable or a prompt.
     """
     if job.test.promptfoo.made_vars:
         made = await _made_variables(job, tools)
@@ -165,10 +165,10 @@ async def _printed(prompt: NamedPromptSpec, context: JsonValue, scripts: CodeRun
 
 
 def _command(prompt: NamedPromptSpec, access: Access) -> list[str]:
-    """Return the program and its arguments. A Python file is a program too when no function of it is named.
+    """Return the program and its arguments. A Python file without a function name is run as a program.
 
     Raises:
-        ValueError: quotes in the command do not match.
+        ValueError: the command has an unclosed quote.
     """
     if not prompt.made_by.startswith(EXEC_PREFIX):
         return [
@@ -194,7 +194,7 @@ def _command_problems(prompt: NamedPromptSpec, suite: LoadedSuite) -> Iterator[P
 
 
 def _is_whole_file(made_by: str, access: Access) -> bool:
-    """Return whether a Python file is to be run as it is, instead of one of its functions."""
+    """Return whether a Python file is to be run as a program, instead of calling one of its functions."""
     try:
         code = find_code(made_by, Path(), Language.PYTHON, access)
     except CodeError:
@@ -209,7 +209,7 @@ def _provider_of(job: Job) -> JsonValue:
 async def with_transformed_output(
     subject: Subject, provider: ProviderSpec, prompt: PromptSpec, tools: Tools
 ) -> Subject:
-    """Return the output after the provider's `transform`, then the test's."""
+    """Apply the provider's `transform`, then the test's, and return the subject with the new output."""
     shown = shown_prompt(prompt, subject.test)
     of_test = subject.test.transform
     if isinstance(provider, FilteredProviderSpec) and provider.transform is not None:
@@ -219,16 +219,16 @@ async def with_transformed_output(
     output = await _transformed(of_test[0], subject, tools, shown)
     if not tools.rules.context_from_answer:
         return replace(subject, output=output)
-    # Kept with the result, since code of assertions sees both, also when the output is judged again.
+    # Kept with the result: assertion code sees both, also when the output is judged again.
     reported = {**subject.reported, UNTRANSFORMED: subject.output}
     return replace(subject, output=output, reported=reported)
 
 
 async def with_transformed_variables(test: MergedTest, tools: Tools) -> MergedTest:
-    """Return the test with what its `transformVars` gives among its variables.
+    """Return the test with the variables that its `transformVars` returns added to its own.
 
     Raises:
-        CodeFailedError: the code fails, or returns no mapping.
+        CodeFailedError: the code failed, or did not return a mapping.
     """
     if test.transform_vars is None:
         return test
@@ -242,10 +242,10 @@ async def with_transformed_variables(test: MergedTest, tools: Tools) -> MergedTe
 
 
 async def seen_by_assertion(spec: Assertion, subject: Subject, tools: Tools) -> Subject:
-    """Return the subject with the output as the assertion's own `transform` gives it, and its context from the output.
+    """Apply the assertion's own `transform` and `contextTransform`, and return what the assertion is to judge.
 
     Raises:
-        CodeFailedError: the code fails, or gives nothing.
+        CodeFailedError: the code failed or returned nothing.
     """
     of_output, of_context = assertion_code(spec)
     shown = {"label": subject.rendered_prompt, "raw": subject.rendered_prompt}
@@ -261,7 +261,7 @@ async def seen_by_assertion(spec: Assertion, subject: Subject, tools: Tools) -> 
 
 
 def check_suite_code(suite: LoadedSuite, context: CheckContext) -> Iterator[Problem]:
-    """Yield problems of the code that belongs to no test: transforms of providers, programs that make prompts."""
+    """Yield the problems of code that belongs to no test: providers' transforms, and programs that make prompts."""
     for provider in suite.providers:
         if isinstance(provider, FilteredProviderSpec) and provider.transform is not None:
             yield from code_problems(provider.transform, provider.place.value("transform"), context)
@@ -275,7 +275,7 @@ def check_suite_code(suite: LoadedSuite, context: CheckContext) -> Iterator[Prob
 
 
 def check_test_code(test: MergedTest, context: CheckContext) -> Iterator[Problem]:
-    """Yield problems of a test's transforms, of those of its assertions, and of the programs of its variables."""
+    """Yield the problems of a test's code: transforms, scoring function, and the programs that make its variables."""
     promptfoo = test.promptfoo
     for name, written in promptfoo.made_vars.items():
         location = test.place.value("vars", name)
@@ -325,7 +325,7 @@ async def own_verdict(
     """Return the verdict of the test's `assertScoringFunction`.
 
     Raises:
-        CodeFailedError: the function fails, or returns no verdict.
+        CodeFailedError: the function failed, or did not return a verdict.
     """
     written = subject.test.promptfoo.assert_scoring_function
     assert written is not None
@@ -348,7 +348,7 @@ async def own_verdict(
         context["threshold"] = subject.test.threshold
     arguments: dict[str, JsonValue] = {"namedScores": named_scores(results), "context": context}
     found = await call_code(written, arguments, tools, default_function=SCORING_FUNCTION)
-    # `pass` is a keyword in Python, where a dataclass cannot have a field of this name.
+    # A Python dataclass spells it `pass_`, since `pass` is a keyword.
     passed = found.get("pass", found.get("pass_")) if isinstance(found, Mapping) else None
     score = found.get("score") if isinstance(found, Mapping) else None
     if not isinstance(passed, bool) or isinstance(score, bool) or not isinstance(score, int | float):
@@ -360,7 +360,7 @@ async def own_verdict(
 def _parts(
     spec: Assertion, result: AssertionResult, subject: Subject, tools: Tools
 ) -> Iterator[dict[str, JsonValue]]:
-    """Return the result of an assertion, then those of its members: of a set, or the parts that code returned."""
+    """Yield the result of an assertion, then those of its members: the assertions of a set, or the parts from code."""
     whole: dict[str, JsonValue] = {
         "pass": result.status is Status.PASSED,
         "score": result.score,
@@ -395,7 +395,7 @@ def _members(
 
 
 def _rendered_value(spec: Assertion, subject: Subject, tools: Tools) -> str | None:
-    """The value with the test's variables in it; None where that changes nothing. Code is not rendered to be shown."""
+    """Return the value rendered with the test's variables; None for code, or if rendering changes nothing."""
     value = getattr(spec, "value", None)
     if not isinstance(value, str) or isinstance(spec, CodeAssertion):
         return None

@@ -1,4 +1,4 @@
-"""webhook: your own server gives a verdict, a score, or both."""
+"""The `webhook` assertion: your own server returns a verdict, and a score if it has one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ WEBHOOK_TIMEOUT_S = 30.0
 
 
 def url_problem(url: str) -> str:
-    """Return the problem of `url`; empty when it can be called."""
+    """Return what is wrong with `url`; empty if it can be called."""
     try:
         parts = urlsplit(url)
         is_complete = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -31,12 +31,12 @@ def url_problem(url: str) -> str:
 
 
 async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> JsonValue:
-    """Send `payload` to `url` and return the answer, both JSON, without the secrets of `url`.
+    """POST `payload` to `url` as JSON and return the answer, with the secrets of `url` masked.
 
     Raises:
-        UnjudgeableError: no server of the config's own may be asked.
-        ProviderError: it cannot be reached, takes longer than `WEBHOOK_TIMEOUT_S`, or answers with an error status.
-        ProviderResponseError: its answer is not JSON.
+        UnjudgeableError: the config may not send outputs to other servers.
+        ProviderError: the server cannot be reached, takes longer than `WEBHOOK_TIMEOUT_S`, or returns an error status.
+        ProviderResponseError: the answer is not JSON.
     """
     access.require_host("a webhook")
     secrets = secret_values([url])
@@ -52,7 +52,7 @@ async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> J
         answer, _ = await transport.post_json(HttpCall(url, timeout_s=WEBHOOK_TIMEOUT_S), payload, context)
     finally:
         await transport.aclose()
-    return context.secrets.hide_in(answer)  # its words are shown, and it may say back its own address
+    return context.secrets.hide_in(answer)  # its text is shown, and may repeat the URL
 
 
 class WebhookAssertion(Assertion):
@@ -63,7 +63,7 @@ class WebhookAssertion(Assertion):
     value: str = Field(description="The URL to POST to; a template.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the URL, with the test's variables in it."""
+        """Return the problems of the URL after the test's variables are filled in."""
         place = self.place.value("value")
         problems: list[Problem] = []
         url = context.render(self.value, place, problems)
@@ -74,11 +74,11 @@ class WebhookAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """POST the output with prompt and vars; the answer's `pass`, `score` and `reason` are the verdict.
+        """POST the output with the prompt and vars, and return the verdict, score and reason in the answer.
 
         Raises:
-            ProviderError: the server cannot be reached, or refuses.
-            UnjudgeableError: it answers with something else.
+            ProviderError: the server cannot be reached, or refuses the request.
+            UnjudgeableError: the answer is not a verdict.
         """
         url = tools.templates.render(self.value, subject.test.variables)
         context = {"prompt": subject.rendered_prompt, "vars": dict(subject.test.vars)}

@@ -1,1 +1,1 @@
-"""Reads configs of promptfoo's dialect into the same suite."""
+"""Reads promptfoo's configs into the same suite as geval's own."""

@@ -1,4 +1,4 @@
-"""Every deliberate difference from promptfoo: one table, for docs/reference/promptfoo.md and `geval validate`."""
+"""Every deliberate difference from promptfoo, in one table for docs/reference/promptfoo.md and `geval validate`."""
 
 import json
 import re
@@ -28,15 +28,15 @@ _FAILS, _AN_ERROR, _REFUSED = "fails with score 0", "an error", "refused before 
 
 
 class PromptfooDifference(Struct, frozen=True):
-    """One difference in words, and how to find a config that it concerns.
+    """A difference in words, and how to recognize a config that it affects.
 
     Attributes:
-        what: the matter, or the types of assertions, as the page writes them.
-        assertion: whether an assertion of a test is concerned.
-        test: the places of a test that are.
-        suite: the places of the whole config that are.
-        template: whether a template is: a prompt, a variable, a value of an assertion.
-        never: why no config that can be run is concerned; empty where one of the others finds them.
+        what: the subject, or the assertion types, as shown in the documentation.
+        assertion: returns whether an assertion of a test is affected.
+        test: yields the affected places of a test.
+        suite: yields the affected places of the whole config.
+        template: returns whether a template (a prompt, a variable, an assertion's value) is affected.
+        never: why no config that can run is affected; empty if one of the above finds them.
     """
 
     id: str
@@ -51,7 +51,7 @@ class PromptfooDifference(Struct, frozen=True):
 
 
 class ConfigDifference(Struct, frozen=True):
-    """One thing in a config, what promptfoo makes of it, and what geval makes of it; `more` places have it, too."""
+    """A difference that affects a config. `location` is the first affected place; there are `more` others."""
 
     id: str
     what: str
@@ -62,7 +62,7 @@ class ConfigDifference(Struct, frozen=True):
 
 
 def differences(suite: LoadedSuite) -> Iterator[ConfigDifference]:
-    """Yield the differences that concern a suite of promptfoo's dialect, each once, then what its warnings say."""
+    """Yield each difference that affects a suite in promptfoo's dialect once, then the suite's warnings."""
     found: dict[str, dict[Location | None, None]] = {row.id: {} for row in ROWS}
     for row, place in _concerned(suite):
         found[row.id][place] = None
@@ -105,7 +105,7 @@ def _concerned_by(
 
 
 def _of(*types: str) -> Callable[[Assertion, MergedTest], bool]:
-    """Return whether an assertion is of one of these types, negated or not."""
+    """Return a test for assertions of these types, negated or not."""
     return lambda spec, test: spec.base_type in types
 
 
@@ -146,7 +146,7 @@ def _mixes_errors_and_failures(test: MergedTest) -> Places:
 
 
 def _code_of_test(test: MergedTest) -> Iterator[tuple[str, Location | None]]:
-    """Yield the code of a test that is no assertion of it, with its place."""
+    """Yield the code of a test, except its code assertions, with its place."""
     for found in (test.transform, test.transform_vars):
         if found is not None:
             yield found
@@ -240,7 +240,7 @@ _DATE = compile_later(r"\d{4}-\d\d?-\d\d?(?:(?:[Tt]|[ \t]+)\d.*)?")
 
 
 def _unquoted_dates(suite: LoadedSuite) -> Places:
-    """Yield the variables that YAML 1.1 takes for dates: those in quotes are texts for promptfoo, too."""
+    """Yield the variables that YAML 1.1 reads as dates; quoted ones are text in promptfoo too."""
     lines: dict[str, list[str]] = {}
     for test in suite.tests:
         for name, value in test.vars.items():
@@ -259,7 +259,7 @@ def _unquoted_dates(suite: LoadedSuite) -> Places:
 
 
 def _variables(wanted: Callable[[str, MergedTest], bool]) -> Callable[[MergedTest], Places]:
-    """Return a search for variables that are texts of some kind."""
+    """Return a search for the text variables that `wanted` accepts."""
 
     def places(test: MergedTest) -> Places:
         for name, value in test.vars.items():
@@ -304,7 +304,7 @@ def _halves(suite: LoadedSuite) -> Places:
 
 
 def _written(suite: LoadedSuite) -> Iterator[dict[str, JsonValue]]:
-    """Yield the configs as they are written."""
+    """Yield the configs as written."""
     snapshots = suite.snapshot if isinstance(suite.snapshot, list) else [suite.snapshot]
     yield from (item for item in snapshots if isinstance(item, dict))
 
@@ -320,7 +320,7 @@ def _mappings_in(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
 
 
 def _if_written(wanted: Callable[[dict[str, JsonValue]], bool]) -> Callable[[LoadedSuite], Places]:
-    """Return a search for a mapping that is written anywhere in the config; its place is not known."""
+    """Return a search for a mapping anywhere in the configs as written. Its place is unknown."""
 
     def places(suite: LoadedSuite) -> Places:
         if any(wanted(item) for config in _written(suite) for item in _mappings_in(config)):
@@ -344,7 +344,7 @@ def _providers(wanted: Callable[[ProviderSpec], bool]) -> Callable[[LoadedSuite]
 
 
 def _program_suffix(provider: ProviderSpec) -> str:
-    """Return the ending of the file of a provider that is a program; empty for any other provider."""
+    """Return the file suffix of a provider that is a program; empty for other providers."""
     name = provider.id
     if not name.startswith((FILE_PREFIX, "python:", "javascript:")):
         return ""
@@ -1122,7 +1122,7 @@ ROWS: tuple[PromptfooDifference, ...] = (*MATTERS, *ASSERTIONS)
 
 
 def difference_table(rows: tuple[PromptfooDifference, ...], title: str) -> str:
-    """Return rows as a table of the page."""
+    """Return rows as a Markdown table for the documentation."""
     cells = ([text.replace("|", "\\|") for text in (row.what, row.promptfoo, row.geval)] for row in rows)
     lines = (f"| {' | '.join(row)} |" for row in cells)
     return "\n".join((f"| {title} | promptfoo | geval |", "| --- | --- | --- |", *lines))

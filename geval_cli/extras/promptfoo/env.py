@@ -1,7 +1,7 @@
-"""`{{ env.NAME }}` and files in promptfoo's configs, where they are used otherwise than in geval's own.
+"""`{{ env.NAME }}` and file references in promptfoo's configs, which work differently from those in geval's own.
 
-Names of the environment may be in brackets and have defaults; what is not set stays as it is written. Programs are
-named anywhere, and data is loaded wherever a text names it.
+The name of a variable may be in brackets and have a default; an expression whose variable is not set stays as written.
+Programs may be named anywhere, and data files are loaded wherever text names one.
 """
 
 import re
@@ -37,10 +37,10 @@ STRUCTURED_SUFFIXES = frozenset({".json", ".yaml", ".yml"})
 def existing_files(
     reference: str, folder: Path, access: Access, asked_at: Location | None
 ) -> list[NamedFile]:
-    """As `find_files`, at least one.
+    """Return the files of `find_files`, at least one.
 
     Raises:
-        ConfigError: there is none, or one of them may not be read.
+        ConfigError: no file was found, or one of them may not be read.
     """
     found = find_files(reference, folder, access, asked_at)
     if not found:
@@ -49,10 +49,10 @@ def existing_files(
 
 
 def program_reference(file: NamedFile, asked_at: Location | None) -> str:
-    """`file://` with the whole path of a program that can be run, and its function if one is named.
+    """Return `file://` with the absolute path of a program, and its function if the config names one.
 
     Raises:
-        ConfigError: it is in a language that is not run.
+        ConfigError: the program is in an unsupported language.
     """
     if file.suffix in RUNNABLE_SUFFIXES:
         function = f":{file.part}" if file.part else ""
@@ -65,14 +65,14 @@ def program_reference(file: NamedFile, asked_at: Location | None) -> str:
 
 
 def file_keys(value: Mapping[str, JsonValue]) -> frozenset[str]:
-    """Return those keys of a mapping, as it is written, whose whole value is the name of a file."""
+    """Return the keys of a mapping, as written, whose value is a file reference."""
     return frozenset(key for key, entry in value.items() if is_file_reference(entry))
 
 
 def with_file_contents(value: JsonValue, place: SourcePath, folder: Path, reading: LoadContext) -> JsonValue:
-    """`value` with the contents of the files that its texts name: data of YAML and JSON files, the text of others.
+    """Return `value` with file references replaced: YAML and JSON files by their data, others by their text.
 
-    Names of programs stay, and so do names that templates make.
+    References to programs are left alone, and so are those that contain a template.
     """
     if isinstance(value, list):
         return [
@@ -118,14 +118,14 @@ _MIN_HIDDEN = 6
 
 
 class PromptfooEnv(EnvValues):
-    """Fills environment values in; a name that is not set is warned about, once, and left to the rendering."""
+    """Fills in environment values. A name that is not set causes one warning, and its expression is left for rendering."""
 
     def __init__(self, values: Mapping[str, str], access: Access) -> None:
         super().__init__(values, access=access)
         self._missed: set[str] = set()
 
     def with_values(self, values: Mapping[str, str]) -> "PromptfooEnv":
-        """Return the same with values that win over these; both know what each of them has filled in."""
+        """Return a copy in which `values` override these. Both share the record of values used and of names missing."""
         other = PromptfooEnv({**self.values, **values}, self.access)
         other._used, other._missed = self._used, self._missed
         return other
@@ -171,7 +171,7 @@ class PromptfooEnv(EnvValues):
 
 
 def literal_env(raw: JsonValue, around: Mapping[str, str], access: Access) -> dict[str, str]:
-    """Return the texts of an `env:` block; its values may use variables of the environment and of the block itself."""
+    """Return an `env:` block as text; its values may refer to environment variables and to each other."""
     if not isinstance(raw, dict):
         return {}
     values = {

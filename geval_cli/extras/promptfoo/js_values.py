@@ -1,4 +1,4 @@
-"""Values as templates of JavaScript see them: what is true and equal, how they add up, and which members they have."""
+"""Values with JavaScript's behaviour in templates: truth, equality, arithmetic and members."""
 
 import json
 import math
@@ -31,7 +31,7 @@ _NOTHING = frozenset({"null", "undefined"})
 
 
 class JsArray(list[Any]):
-    """A list that counts as true even when it is empty, and is written with commas between its entries."""
+    """A list that is true even when it is empty, and whose text is its entries with commas between them."""
 
     def __bool__(self) -> bool:
         return True
@@ -41,7 +41,7 @@ class JsArray(list[Any]):
 
 
 class JsObject(dict[str, Any]):
-    """A mapping that counts as true even when it is empty, and is written as JavaScript writes an object."""
+    """A mapping that is true even when it is empty, and whose text is `[object Object]`."""
 
     def __bool__(self) -> bool:
         return True
@@ -51,7 +51,7 @@ class JsObject(dict[str, Any]):
 
 
 class JsUndefined(ChainableUndefined):
-    """JavaScript's undefined: printed as nothing, with members that are undefined too, equal to null."""
+    """JavaScript's undefined: prints as nothing, equals null, and all its members are undefined too."""
 
     def __eq__(self, other: object) -> bool:
         return other is None or isinstance(other, Undefined)
@@ -60,7 +60,7 @@ class JsUndefined(ChainableUndefined):
 
 
 class _NotANumber(float):
-    """NaN, which counts as false in JavaScript, and as true in Python."""
+    """NaN, which is false in JavaScript but true in Python."""
 
     def __bool__(self) -> bool:
         return False
@@ -71,7 +71,7 @@ NAN = _NotANumber(math.nan)
 
 
 def as_js(value: JsonValue) -> Any:
-    """`value` with its lists and mappings as JavaScript has them."""
+    """Convert lists and mappings, at any depth, to their JavaScript counterparts."""
     if isinstance(value, Mapping):
         return js_object({key: as_js(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
@@ -80,7 +80,7 @@ def as_js(value: JsonValue) -> Any:
 
 
 def js_object(members: Mapping[str, Any]) -> JsObject:
-    """Return an object with its members in JavaScript's order: whole numbers first, by their size."""
+    """Return an object with its members in JavaScript's order: array indexes first, in ascending order."""
     numbers = sorted((key for key in members if _is_array_index(key)), key=int)
     if not numbers:
         return JsObject(members)
@@ -93,24 +93,24 @@ def _is_array_index(key: str) -> bool:
 
 
 def is_in_first_plane(text: str) -> bool:
-    """Return whether every character is a single UTF-16 unit."""
+    """Return whether every character is a single UTF-16 code unit."""
     return text.isascii() or max(text, default="") <= "\uffff"
 
 
 def js_length(text: str) -> int:
-    """Return the length in UTF-16 units."""
+    """Return the length in UTF-16 code units."""
     return len(text) if is_in_first_plane(text) else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def js_part(text: str, start: int, end: int) -> str:
-    """Return the UTF-16 units from `start` up to `end`; half a character is written as the sign for that."""
+    """Return the UTF-16 code units from `start` to before `end`; half a surrogate pair becomes U+FFFD."""
     if is_in_first_plane(text):
         return text[start:end]
     return text.encode("utf-16-le", "surrogatepass")[2 * start : 2 * end].decode("utf-16-le", "replace")
 
 
 def js_text(value: Any) -> str:
-    """Return `value` as a template writes it."""
+    """Return `value` as a template prints it."""
     if isinstance(value, Undefined):
         return ""
     if isinstance(value, list | tuple):
@@ -121,14 +121,14 @@ def js_text(value: Any) -> str:
 
 
 def js_primitive_text(value: Any) -> str:
-    """`String(value)`: as `js_text`, but null and undefined are written out."""
+    """Return `String(value)`: like `js_text`, but null and undefined are spelled out."""
     if value is None:
         return "null"
     return "undefined" if isinstance(value, Undefined) else js_text(value)
 
 
 def js_number_of(value: Any) -> float:
-    """Return `value` as a number; NaN for a value that is no number."""
+    """Convert `value` to a number as JavaScript does; NaN if that is impossible."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int | float):
@@ -151,14 +151,14 @@ def js_number_of(value: Any) -> float:
 
 
 def js_add(left: Any, right: Any) -> Any:
-    """`left + right`: a sum of numbers, else texts one behind the other."""
+    """Return `left + right`: the sum of numbers, otherwise the concatenated texts."""
     if all(value is None or isinstance(value, bool | int | float | Undefined) for value in (left, right)):
         return _rounded(js_number_of(left) + js_number_of(right))
     return js_primitive_text(left) + js_primitive_text(right)
 
 
 def js_calculate(operator: str, left: Any, right: Any) -> Any:
-    """`left operator right` for numbers and what can be read as one; NaN where that has no result."""
+    """Return `left operator right`, with operands converted to numbers; NaN if there is no result."""
     if operator == "+":
         return js_add(left, right)
     first, second = js_number_of(left), js_number_of(right)
@@ -171,7 +171,7 @@ def js_calculate(operator: str, left: Any, right: Any) -> Any:
 
 
 def _rounded(number: float) -> float:
-    """Return a result as JavaScript has it: beyond 2**53 no number is exact."""
+    """Return a result as a JavaScript number: a whole number beyond 2**53 becomes a float."""
     if isinstance(number, int) and abs(number) > MAX_SAFE_INTEGER:
         try:
             return float(number)
@@ -212,7 +212,7 @@ _OPERATIONS: dict[str, Callable[[float, float], float]] = {
 
 
 def js_compare(left: Any, operator: str, right: Any) -> bool:
-    """`left operator right`; `is` and `isnot` are `===` and `!==`."""
+    """Return `left operator right`; `is` and `isnot` are `===` and `!==`."""
     match operator:
         case "eq" | "ne":
             return js_equal(left, right) is (operator == "eq")
@@ -233,7 +233,7 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {"lt": lt, "lteq": le, "gt": gt
 
 
 def js_same(left: Any, right: Any) -> bool:
-    """`left === right`: of one kind and equal; lists and objects only if they are the same one."""
+    """Return `left === right`: same type and equal; for lists and objects, the same object."""
     kind = kind_of(left)
     if kind != kind_of(right):
         return False
@@ -241,7 +241,7 @@ def js_same(left: Any, right: Any) -> bool:
 
 
 def js_equal(left: Any, right: Any) -> bool:
-    """`left == right`: null is undefined, and what is of two kinds is compared as numbers."""
+    """Return `left == right`: null equals undefined, and values of different types are compared as numbers."""
     kinds = {kind_of(left), kind_of(right)}
     if kinds & _NOTHING or len(kinds) == 1:
         return kinds <= _NOTHING or js_same(left, right)
@@ -251,7 +251,7 @@ def js_equal(left: Any, right: Any) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """Return the type of a value, as `typeof` tells them apart, but for null, which has a word of its own."""
+    """Return the type of a value, similar to `typeof`: text, boolean, number, null, undefined or object."""
     if isinstance(value, str):
         return "text"
     if isinstance(value, bool):
@@ -272,10 +272,10 @@ def _is_in(item: Any, container: Any) -> bool:
 
 
 def parse_json(text: Any) -> Any:
-    """Parse a JSON text; a value of another type stays as it is.
+    """Parse JSON text; return a value of another type unchanged.
 
     Raises:
-        ValueError: the text is no JSON.
+        ValueError: the text is not JSON.
     """
     return as_js(json.loads(text)) if isinstance(text, str) else text
 
@@ -292,7 +292,7 @@ _STANDS_FOR = compile_later(r"\$([$&`'])")
 
 
 def js_member(value: Any, name: Any) -> Any:
-    """Return a member of a JavaScript value: an entry, `length`, or a method; undefined when it has no such member."""
+    """Return a member of a JavaScript value: an entry, `length` or a method; undefined if it has no such member."""
     if isinstance(value, Mapping):
         return value.get(name if isinstance(name, str) else js_primitive_text(name), UNDEFINED)
     if isinstance(value, str | list):
@@ -322,7 +322,7 @@ def _part(value: Any, start: int, end: int) -> Any:
 
 
 def _place(value: Any, otherwise: int = 0) -> int:
-    """Return an argument that is a whole number."""
+    """Convert an argument to an integer as JavaScript does for indexes; NaN counts as 0."""
     number = otherwise if isinstance(value, Undefined) else js_number_of(value)
     # As JavaScript converts an index: what is no number counts as 0.
     if math.isnan(number):
@@ -480,7 +480,7 @@ def _in_base(number: float, base: Any = 10) -> str:
 
 
 def _for_people(number: float) -> str:
-    """Return a number as people in the United States write it: 1,234.568."""
+    """Return a number in the format of en-US: 1,234.568."""
     if not math.isfinite(number):
         return "NaN" if math.isnan(number) else "∞" if number > 0 else "-∞"
     rounded = Decimal(number).quantize(

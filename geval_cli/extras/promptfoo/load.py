@@ -1,6 +1,6 @@
-"""From promptfoo configs to a suite: read, join, and turn every part into the specs that geval's own configs become.
+"""Reads promptfoo's configs, merges them, and turns every part into the same specs as geval's own configs.
 
-A config, or several that are joined, keeps each part with its place.
+Each part keeps its place in its config, even when several are merged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ _MOST_VALUES, _REFERENCE_COSTS = 1_000_000, 100
 
 
 class References(Struct):
-    """Puts what references name in their place. `used` are the top-level keys that something referred to."""
+    """Replaces `$ref` references by their targets. `used` has the top-level keys that were referred to."""
 
     document: Document
     folder: Path
@@ -72,7 +72,7 @@ class References(Struct):
     _left: int = _MOST_VALUES
 
     def resolved(self) -> JsonValue:
-        """Return the content of the document without references."""
+        """Return the content of the document with all references replaced."""
         return self._walk(self.document.value, self.document.place, self.document, ())
 
     def _walk(self, value: JsonValue, place: SourcePath, home: Document, trail: tuple[str, ...]) -> JsonValue:
@@ -138,7 +138,7 @@ class References(Struct):
         return found, document
 
     def _read(self, name: str, home: Document, asked_at: Location | None) -> Document | None:
-        """Return the file that a reference in `home` names, relative to the folder of that file."""
+        """Read the file that a reference in `home` names, relative to that document's folder."""
         if "://" in name and not is_file_reference(name):
             self._refuse(f"`{name}` is not fetched", asked_at, "save it in a file next to the config")
             return None
@@ -175,7 +175,7 @@ _FOR_ANCHORS = ("x-", ".", "_", "definitions", "$defs")
 
 
 class ConfigFile(Struct, frozen=True):
-    """A config as it was read: its content with references and env values put in, and what it was before."""
+    """A config file: `content` has references and environment values filled in, `written` is the original."""
 
     path: Path
     document: Document
@@ -189,7 +189,7 @@ class ConfigFile(Struct, frozen=True):
 
 
 class MergedConfigs(Struct):
-    """Lists joined in the order of the configs; for `settings`, the later config wins."""
+    """The parts of all configs: lists are joined in order, and in `settings` the later config wins."""
 
     prompts: list[ConfigPart] = field(default_factory=list)
     providers: list[ConfigPart] = field(default_factory=list)
@@ -201,7 +201,7 @@ class MergedConfigs(Struct):
 
 
 def open_config(path: Path, document: Document, reading: LoadContext) -> ConfigFile:
-    """Return the content of a config with its references resolved and its env values filled in."""
+    """Return a config with its references resolved and its environment values filled in."""
     references = References(document, path.parent, reading.files.access, reading.problems)
     resolved = references.resolved()
     assert isinstance(resolved, dict)
@@ -216,7 +216,7 @@ def open_config(path: Path, document: Document, reading: LoadContext) -> ConfigF
 
 
 def gather(configs: list[ConfigFile], reading: LoadContext) -> MergedConfigs:
-    """Return the parts of all configs."""
+    """Merge the parts of all configs."""
     merged = MergedConfigs()
     for config in configs:
         _add(config, merged, reading)
@@ -299,7 +299,7 @@ def _check_keys(config: ConfigFile, reading: LoadContext) -> None:
 
 
 def _refuse(config: ConfigFile, reading: LoadContext) -> None:
-    """Refuse keys that a run here would silently leave out."""
+    """Report keys that geval would otherwise ignore silently, although they change the results."""
     hints = {
         "extensions": ("extensions are not supported", "set up and clean up outside `geval run` instead"),
         "redteam": (
@@ -316,7 +316,7 @@ def _refuse(config: ConfigFile, reading: LoadContext) -> None:
 
 
 def settings_of(part: ConfigPart | None, name: str, reading: LoadContext) -> dict[str, JsonValue]:
-    """Return a part as a mapping; report a problem and return nothing when it is something else."""
+    """Return a part as a mapping; if it is something else, report a problem and return an empty one."""
     if part is None:
         return {}
     if isinstance(part.value, dict):
@@ -326,7 +326,7 @@ def settings_of(part: ConfigPart | None, name: str, reading: LoadContext) -> dic
 
 
 def read_filters(part: ConfigPart | None, reading: LoadContext) -> tuple[TemplateFilter, ...]:
-    """Return the filters that a config names; an invalid one becomes a problem."""
+    """Return the filters that a config names, without the invalid ones, which are reported."""
     found = []
     values: Mapping[str, JsonValue] = settings_of(part, "nunjucksFilters", reading)
     for name, written in values.items():
@@ -389,7 +389,7 @@ _LONGEST_DELAY_MS = 24 * 3600 * 1000
 
 
 def read_options(settings: dict[str, ConfigPart], reading: LoadContext) -> PromptfooOptions:
-    """Return the options of a run; `commandLineOptions` win over `evaluateOptions`."""
+    """Return the options of a run; `commandLineOptions` override `evaluateOptions`."""
     evaluate = settings_of(settings.get("evaluateOptions"), "evaluateOptions", reading)
     command = settings_of(settings.get("commandLineOptions"), "commandLineOptions", reading)
     values: dict[str, JsonValue] = {}
@@ -422,7 +422,7 @@ def read_options(settings: dict[str, ConfigPart], reading: LoadContext) -> Promp
 
 
 def _location(key: str, settings: dict[str, ConfigPart]) -> Location | None:
-    """Return the position of the option whose value is used."""
+    """Return the place of the option whose value is used."""
     for name in ("commandLineOptions", "evaluateOptions"):
         part = settings.get(name)
         if part is not None and isinstance(part.value, dict) and part.value.get(key) is not None:
@@ -450,12 +450,12 @@ def open_suite(
     access: Access,
     scripts: Callable[[], ScriptCaller] | None = None,
 ) -> OpenedSuite:
-    """Return the suite that one config, or several together, describe, as far as it can be read.
+    """Return the suite that one or several configs describe, as far as it can be read.
 
-    Relative paths are relative to the folder of the first config; those in prompts to that of their own.
+    Paths are relative to the folder of the first config; those in prompts, to the folder of their own config.
 
     Raises:
-        ConfigError: a config is no mapping, or an env file is broken.
+        ConfigError: a config is not a mapping, or an env file cannot be read.
     """
     first = documents[0][0]
     base_dir = documents[0][0].parent
@@ -566,7 +566,7 @@ def _suite(
 
 
 def _tags(part: ConfigPart | None, reading: LoadContext) -> dict[str, str]:
-    """Return the tags that are names and texts; others are left out with a warning, since they decide nothing."""
+    """Return the tags whose value is text, a number or a boolean. Others are ignored with a warning."""
     if part is None:
         return {}
     if not isinstance(part.value, dict):
@@ -590,7 +590,7 @@ def _baseline(part: ConfigPart | None, reading: LoadContext) -> BaselineName | N
 
 
 def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
-    """Return the defaults of every test; of several configs the later one upon the earlier."""
+    """Return the defaults of every test; those of a later config are merged over those of an earlier one."""
     default = ReadTest()
     for part in parts:
         found = read_row(TestRow(part.value, part.place, part.folder), "defaultTest", reading)
@@ -602,7 +602,7 @@ def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
 def _named_elsewhere(
     tests: PromptfooTests, prompts: Sequence[PromptSpec], providers: Sequence[ProviderSpec]
 ) -> Iterator[JsonValue]:
-    """Yield what files that the configs name take from further files; the texts of the configs do not say it."""
+    """Yield what prompts, providers and tests take from files, since the configs' own text does not show it."""
     yield [prompt.raw for prompt in prompts]
     yield [provider.config for provider in providers]
     files = tests.reading.files
@@ -613,9 +613,9 @@ def _named_elsewhere(
 
 
 def _files_in(value: JsonValue, folder: Path, access: Access, *, is_marked: bool = False) -> Iterator[str]:
-    """The files that texts in `value` name, as paths relative to nothing; who reads them tells what may not be.
+    """Yield the absolute paths of the files that text in `value` names; with `is_marked`, only `file://` references.
 
-    With `is_marked`, only those with file://.
+    Files that may not be read are skipped, since reading them reports the problem.
     """
     if isinstance(value, Mapping | list):
         for item in value.values() if isinstance(value, Mapping) else value:
@@ -626,6 +626,6 @@ def _files_in(value: JsonValue, folder: Path, access: Access, *, is_marked: bool
 
 
 def _names_files(text: str) -> bool:
-    """Return whether a text may be the name of a file: one that is marked so, or a word with an ending."""
+    """Return whether text may be a file name: a `file://` reference, or a single word with a suffix."""
     is_marked = text.startswith(FILE_PREFIX)
     return is_marked or (len(text.split()) == 1 and Path(text).suffix != "" and "**" not in text)

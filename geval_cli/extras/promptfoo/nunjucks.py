@@ -1,7 +1,7 @@
-"""Templates as nunjucks renders them: undefined names are empty, values are JavaScript's.
+"""Renders templates as nunjucks does: undefined names are empty, and values behave as in JavaScript.
 
-Jinja2 and its sandbox do the work. In its grammar numbers, escapes, the order of operators and the scopes of `set` are
-nunjucks', and operators, loops, members, filters and tests are replaced by ones that behave as in JavaScript.
+Jinja2 and its sandbox do the work. Number literals, escapes, operator precedence and the scopes of `set` are changed to
+nunjucks' rules, and operators, loops, members, filters and tests are replaced by ones that behave as in JavaScript.
 """
 
 import html
@@ -72,7 +72,10 @@ _FRAMES, _BLOCK = "__frames", "__block"
 
 
 class NunjucksLexer(Lexer):
-    """`1e3`, `0x10` and `1_000` are names of nothing; a backslash is before a character, `n`, `t` or `r` alone."""
+    r"""Jinja2's lexer with nunjucks' literals.
+
+    `1e3`, `0x10` and `1_000` are undefined. The only escapes are `\n`, `\t` and `\r`; any other backslash is dropped.
+    """
 
     def wrap(
         self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
@@ -91,10 +94,11 @@ def _as_read(token: tuple[int, str, str]) -> tuple[int, str, str]:
 
 
 class NunjucksParser(Parser):
-    """Jinja2's parser with the order of nunjucks' operators.
+    """Jinja2's parser with the operator precedence of nunjucks.
 
-    nunjucks writes an expression out as JavaScript without parentheses, so that JavaScript's order counts: `~` is a
-    sum, and `not` belongs to the first operand of what follows. `in`, `is`, `//` and `**` become calls.
+    nunjucks compiles an expression to JavaScript without parentheses, so JavaScript's precedence applies: `~` has that
+    of
+    `+`, and `not` applies only to the first operand of what follows. `in`, `is`, `//` and `**` become calls.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -108,7 +112,7 @@ class NunjucksParser(Parser):
         return self.parse_compare()
 
     def _negated(self, node: nodes.Expr, line: int) -> nodes.Expr:
-        """`not node`, where the sign belongs to the first operand alone."""
+        """Return `not node`, where `not` applies only to the first operand."""
         if id(node) in self._groups:
             return nodes.Not(node, lineno=line)
         if isinstance(node, nodes.Compare) and node.ops[0].op not in {"in", "notin"}:
@@ -200,7 +204,7 @@ class NunjucksParser(Parser):
         return left
 
     def _joined(self, kind: type[nodes.BinExpr], left: nodes.Expr, right: nodes.Expr) -> nodes.Expr:
-        """`left * right`, where a right side `a % b` without parentheses makes `left * a % b`."""
+        """Return `left * right`; if `right` is `a % b` without parentheses, `(left * a) % b`."""
         if isinstance(right, nodes.Mod) and id(right) not in self._groups:
             return nodes.Mod(self._joined(kind, left, right.left), right.right, lineno=left.lineno)
         return kind(left, right, lineno=left.lineno)
@@ -228,13 +232,13 @@ class NunjucksParser(Parser):
 def parse_nunjucks(
     environment: Environment, source: str, name: str | None, filename: str | None
 ) -> nodes.Template:
-    """Return the tree of a template, its operators and scopes as nunjucks has them."""
+    """Parse a template and return its tree, with nunjucks' operators and scopes."""
     tree = NunjucksParser(environment, _VERBATIM.sub(r"\1raw", source), name, filename).parse()
     return _NunjucksNodes().visit(_with_scopes(tree))  # type: ignore[no-any-return]
 
 
 class _NunjucksNodes(NodeTransformer):
-    """Puts JavaScript's comparisons, texts, lists, objects and loops into the place of Python's."""
+    """Replaces Python's comparisons, concatenation, lists, objects and loops by JavaScript's."""
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
@@ -277,9 +281,9 @@ class _NunjucksNodes(NodeTransformer):
 
 
 def _with_scopes(tree: nodes.Template) -> nodes.Template:
-    """Make a `set` in a loop change the name that was set outside of it, which Jinja2 leaves as it was.
+    """Make `set` inside a loop change a variable that was set outside it, unlike in Jinja2.
 
-    Names that loops and macros bind themselves stay with Jinja2's rules.
+    Names that loops or macros bind follow Jinja2's rules.
     """
     names = {name for loop in tree.find_all(nodes.For) for name in _names_set_in(loop)}
     names -= {name for loop in tree.find_all(nodes.For) for name in _names_in(loop.target)}
@@ -310,7 +314,7 @@ def _names_in(target: nodes.Node) -> Iterator[str]:
 
 
 class _SharedNames(NodeTransformer):
-    """Keeps some names in frames: one for the template and one for each loop that is going on."""
+    """Keeps some names in frames: one for the template, and one for each active loop."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -376,12 +380,12 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return a value as the text that filters work on: empty for null, undefined and false."""
+    """Return a value as the text that filters work on; null, undefined and false are empty."""
     return "" if _is_nothing(value) else js_text(value)
 
 
 def _whole(value: Any, otherwise: int) -> int:
-    """Return a whole number; `otherwise` for 0 and for values that are no number."""
+    """Return a value as an integer; `otherwise` for 0 and for values that are not numbers."""
     number = js_number_of(value)
     return int(number) or otherwise if math.isfinite(number) else otherwise
 
@@ -402,7 +406,7 @@ def _dump(value: Any, indent: Any = 0) -> Any:
 
 
 def _without_undefined(value: Any) -> Any:
-    """As JSON has it: members that are undefined are left out, entries that are become null."""
+    """Return a value as JSON represents it: undefined members are omitted, undefined list entries become null."""
     if isinstance(value, Mapping):
         return {key: _without_undefined(item) for key, item in value.items() if not _is_no_json(item)}
     if isinstance(value, list):
@@ -616,7 +620,7 @@ def _striptags(value: Any, keep_breaks: Any = False) -> str:
 
 
 def _int(value: Any, fallback: Any = UNDEFINED, base: Any = 10) -> Any:
-    """Return the whole number that a text begins with."""
+    """Return the integer that a text begins with; `fallback` if there is none."""
     text = js_primitive_text(value).strip(JS_SPACE)
     radix = _whole(base, 10)
     sign = "-" if text.startswith("-") else ""
@@ -660,7 +664,7 @@ def _urlize(value: Any, length: Any = UNDEFINED, no_follow: Any = False) -> str:
 
 
 def _linked(word: str, shown: int, rel: str) -> str:
-    """Return a word as a link where it is an address; the sign around an address is dropped, as nunjucks does."""
+    """Return a word as a link if it is an address, without surrounding punctuation, which nunjucks drops too."""
     found = _SURROUNDED.fullmatch(word)
     address = found["word"] if found else word
     if _HTTP_ADDRESS.fullmatch(address):
@@ -675,7 +679,7 @@ def _linked(word: str, shown: int, rel: str) -> str:
 
 
 def _entries(value: Any) -> list[Any]:
-    """Return what filters of lists work on; nunjucks gives them nothing of an object."""
+    """Return the items that list filters work on; none for an object, as in nunjucks."""
     return [] if isinstance(value, Mapping) else _items(value)
 
 
@@ -775,7 +779,7 @@ _OWN_MEMBERS = (str, int, float, list, dict, type(None))
 class NunjucksTemplates(Templates):
     """Renders templates as nunjucks does.
 
-    `env` is what `{{ env.NAME }}` finds; `filters` come to the built-in ones, and may raise ValueError.
+    `env` provides the values of `{{ env.NAME }}`; `filters` are added to the built-in ones, and may raise ValueError.
     """
 
     def __init__(
@@ -808,10 +812,10 @@ class NunjucksTemplates(Templates):
         return self
 
     def render(self, text: str, variables: Mapping[str, JsonValue]) -> str:
-        """`text` with every template expression replaced; text with an unfinished expression stays as it is.
+        """Replace every template expression in `text`; text with an unfinished expression stays unchanged.
 
         Raises:
-            TemplateError: the template is broken, or does what JavaScript could not do either.
+            TemplateError: the template is broken, or does something that fails in JavaScript too.
         """
         if not is_template(text):
             return text
@@ -838,7 +842,7 @@ class NunjucksTemplates(Templates):
 
 
 def _range(start: Any, stop: Any = UNDEFINED, step: Any = 1) -> JsArray:
-    """Return the numbers from `start` up to `stop`, or from 0 up to `start`."""
+    """Return the numbers from `start` to before `stop`, or from 0 to before `start`."""
     first, last = (0, start) if isinstance(stop, Undefined) else (start, stop)
     first, last, width = (js_number_of(value) for value in (first, last, step or 1))
     if math.isnan(first) or math.isnan(last) or math.isnan(width):
@@ -852,7 +856,7 @@ def _range(start: Any, stop: Any = UNDEFINED, step: Any = 1) -> JsArray:
 
 
 class _Cycler:
-    """Gives one value after the other, and begins again: `cycler('a', 'b')`."""
+    """Returns its values in turn and starts over after the last: `cycler('a', 'b')`."""
 
     def __init__(self, *values: Any) -> None:
         self._values, self._place = values, -1
@@ -866,13 +870,13 @@ class _Cycler:
         return self.current
 
     def reset(self) -> str:
-        """Begin again."""
+        """Start over."""
         self._place, self.current = -1, None
         return ""
 
 
 def _joiner(separator: Any = ",") -> Callable[[], str]:
-    """Return a function that returns an empty text at its first call, and the separator at all others."""
+    """Return a function that returns an empty text on its first call, and the separator afterwards."""
     calls = iter(("",))
     return lambda: next(calls, js_text(separator) if separator else ",")
 
@@ -882,7 +886,7 @@ def _called(function: Callable[..., JsonValue], *arguments: Any) -> Any:
 
 
 def _parts(value: Any, count: int) -> list[Any]:
-    """Return the first entries of what a loop with several names finds in a list; undefined where there is none."""
+    """Return the first `count` members of a list entry, for a loop with several names; missing ones are undefined."""
     return [js_member(value, place) for place in range(count)]
 
 
@@ -903,7 +907,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def object(*parts: Any) -> JsObject:
-        """Return an object of keys and values, one after the other."""
+        """Return an object from alternating keys and values."""
         return js_object(dict(zip(map(js_primitive_text, parts[::2]), parts[1::2], strict=True)))
 
     @staticmethod
@@ -914,7 +918,11 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def each(value: Any, names: int) -> Any:
-        """Return the items of a loop: keys and values for two names, else parts of each entry; nothing for no list."""
+        """Return the items of a loop; none if `value` cannot be looped over.
+
+        With several names, an item is a key and its value (an index and a character of text), or the members of a list
+        entry.
+        """
         if names == 1:
             return rounds(value) if isinstance(value, str | list) else []
         if isinstance(value, Mapping | str):
@@ -929,7 +937,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def frames() -> list[dict[str, Any]]:
-        """Return the variables set by name: in the template, and in each loop under way."""
+        """Return the frames of variables by name: one for the template, to which each active loop adds one."""
         return [{}]
 
     @staticmethod
@@ -946,7 +954,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def named(frames: list[dict[str, Any]], name: str, otherwise: Any) -> Any:
-        """Return the value of a name; `otherwise` where it was not set."""
+        """Return the value of a name from the innermost frame that has it; `otherwise` if none has."""
         return next((frame[name] for frame in reversed(frames) if name in frame), otherwise)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Prompts in every form that promptfoo takes: texts, files of one or several, `{id, label, raw}`, `{file: label}`."""
+"""Reads prompts in every form that promptfoo accepts: text, files, `{id, label, raw}`, `{file: label}`."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -43,13 +43,13 @@ def read_prompt_file(
     """Return the prompts in a file, with the labels that the file gives them.
 
     Args:
-        path: of the file.
-        access: what may be read for the config.
-        asked_at: where the config names it.
-        env: may name what is between the prompts of a text file, if it is not `---`, and the cells of a table.
+        path: the file.
+        access: which files may be read for the config.
+        asked_at: where the config names the file.
+        env: environment values, for PROMPTFOO_PROMPT_SEPARATOR (`---` by default) and PROMPTFOO_CSV_DELIMITER.
 
     Raises:
-        ConfigError: the file cannot be read, is of a kind that holds no prompts, or holds none.
+        ConfigError: the file cannot be read, is not a prompts file, or has no prompts.
     """
     read = _READERS.get(path.suffix.lower())
     if read is None:
@@ -116,7 +116,7 @@ def _of_yaml(path: Path, access: Access, asked_at: Location | None) -> PromptTex
 
 
 def _of_csv(path: Path, access: Access, asked_at: Location | None, delimiter: str = ",") -> PromptTexts:
-    """One prompt a row, in the column `prompt`; or, where the rows are no table, one prompt a line, commas and all."""
+    """Yield the `prompt` column of a table; if the file is not a table, each line, commas included."""
     read_text(path, access, asked_at=asked_at)  # refuses what is too large
     rows = [row for row in csv_rows(path, access, asked_at, delimiter=delimiter) if any(row.cells)]
     header = [name.strip() for name in rows[0].cells] if rows else []
@@ -142,21 +142,21 @@ def _of_csv(path: Path, access: Access, asked_at: Location | None, delimiter: st
 
 
 def delimiter_hint(header: str) -> str:
-    """Return what to do about a header that another sign separates."""
+    """Return the hint for a header with a delimiter other than the expected one."""
     mark = guess_delimiter(header)
     shown = "a tab" if mark == "\t" else f"`{mark}`"
     return f"set PROMPTFOO_CSV_DELIMITER to {shown}, or save the file with commas"
 
 
 class _AskedPrompt(NamedTuple):
-    """Where the config names a file of prompts, and what may be read for it."""
+    """Where the config names a file of prompts, and which files may be read for it."""
 
     access: Access
     asked_at: Location | None
 
 
 def _with_files(value: JsonValue, folder: Path, asked: _AskedPrompt, depth: int = 0) -> JsonValue:
-    """`value` with the contents of the files that its texts name."""
+    """Return `value` with file references replaced by the files' contents."""
     if isinstance(value, list):
         return [_with_files(item, folder, asked, depth) for item in value]
     if isinstance(value, dict):
@@ -202,7 +202,7 @@ _FORMS = "write text, file://, a list of chat messages, or a mapping with `raw` 
 
 
 class ConfigPart(Struct, frozen=True):
-    """One entry of a list in one of the configs, and the folder to which its paths are relative."""
+    """One entry of a list in a config, and the folder that its paths are relative to."""
 
     value: JsonValue
     place: SourcePath
@@ -210,9 +210,9 @@ class ConfigPart(Struct, frozen=True):
 
 
 class _Draft(Struct, frozen=True):
-    """A prompt before it has a name that no other has. `label` is what the config calls it, if it does.
+    """A prompt before it gets a unique name. `label` is the config's name for it, if any.
 
-    `is_of_several`: its file is of the kind that may hold several prompts.
+    `is_of_several` is true if it comes from a kind of file that may hold several prompts.
     """
 
     raw: str
@@ -229,7 +229,7 @@ class _Draft(Struct, frozen=True):
 
 
 def read_promptfoo_prompts(parts: list[ConfigPart], reading: LoadContext) -> tuple[PromptSpec, ...]:
-    """Return the prompts of all `parts`, in their order; each has an id that no other has, and a label."""
+    """Return the prompts of all `parts`, in order, each with a unique id and a label."""
     drafts: list[_Draft] = []
     for part in parts:
         try:
@@ -289,7 +289,7 @@ def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: LoadCont
 
 
 def _params(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> dict[str, JsonValue]:
-    """Return the prompt's own parameters of the model, with the contents of the files that they name."""
+    """Return the prompt's own model parameters, with file references replaced by the files' contents."""
     config = value.get("config")
     place = part.place.child("config")
     if not {"raw", "id", "messages"} & value.keys() or config is None:
@@ -302,9 +302,9 @@ def _params(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext)
 
 
 def _labelled(drafts: Iterator[_Draft], label: str) -> Iterator[_Draft]:
-    """Yield the prompts of a file all have its label, by which tests and providers choose them.
+    """Give every prompt of a file its label, by which tests and providers choose prompts.
 
-    Those of a text file, which may hold several, are shown with the file's name and their text behind it.
+    A prompt from a file that may hold several is shown with the label, the file's name and its text.
     """
     for draft in drafts:
         shown = f"{label}: {draft.shown}" if label and draft.is_of_several else label
@@ -356,7 +356,7 @@ def _of_text(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Dra
 
 
 def _of_program(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
-    """Prompts whose text a program makes for each case; wildcards may name several."""
+    """Yield prompts whose text a program makes for each case; a wildcard may match several programs."""
     location = part.place.value()
     if text.startswith(EXEC_PREFIX):
         command = text.removeprefix(EXEC_PREFIX).strip()
@@ -403,7 +403,7 @@ def _may_be_file(text: str) -> bool:
 
 
 def _must_be_file(text: str) -> bool:
-    """Return whether a text can only be a file's name: one word with the ending of a prompt file."""
+    """Return whether text can only be a file name: one word with the suffix of a prompts file."""
     return "{{" not in text and len(text.split()) == 1 and Path(text).suffix.lower() in PROMPT_SUFFIXES
 
 

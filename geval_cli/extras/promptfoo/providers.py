@@ -1,4 +1,4 @@
-"""Providers in every form that promptfoo takes: ids, `{id, label, config}`, `{id: {...}}`, files of these."""
+"""Reads providers in every form that promptfoo accepts: ids, `{id, label, config}`, `{id: {...}}`, files of these."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ _EXAMPLE = "write its id, for example openai:gpt-4.1"
 
 
 def read_promptfoo_providers(parts: list[ConfigPart], reading: LoadContext) -> tuple[ProviderSpec, ...]:
-    """Return the providers of all `parts`; those with problems are left out."""
+    """Return the providers of all `parts`, without the invalid ones, which are reported."""
     found: list[ProviderSpec] = []
     for part in parts:
         try:
@@ -57,14 +57,14 @@ def read_promptfoo_providers(parts: list[ConfigPart], reading: LoadContext) -> t
 
 
 def delayed(spec: ProviderSpec, delay_ms: float) -> ProviderSpec:
-    """Return the provider with this time between its requests, unless it sets its own."""
+    """Return the provider with this delay between its requests, unless it sets its own."""
     if not delay_ms or "delay_ms" in spec.config:
         return spec
     return spec.model_copy(update={"config": {**spec.config, "delay_ms": delay_ms}})
 
 
 def read_judge(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
-    """Return who judges: a provider in any form, or a map of kinds of judgement to providers."""
+    """Return the judge: a provider in any form, or a mapping from kinds of judgement to providers."""
     part = ConfigPart(value, place, reading.files.base_dir)
     if isinstance(value, dict) and value and set(value) <= set(JUDGE_KINDS):
         by_kind = {
@@ -92,7 +92,7 @@ def read_judge(value: JsonValue, place: SourcePath, reading: LoadContext) -> Pro
 
 
 def read_answerer(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
-    """Return who answers one test: a provider in any form, with its transform."""
+    """Return the provider of a single test, in any form, with its transform."""
     try:
         return next(_providers(ConfigPart(value, place, reading.files.base_dir), reading), None)
     except ConfigError as error:
@@ -189,7 +189,7 @@ def _built(
 
 
 def _own_name(name: str, options: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> str | None:
-    """Return the name that a provider in JavaScript gives itself; None where it has none, or cannot be asked."""
+    """Return the name that a JavaScript provider gives itself; None if it has none or cannot be called."""
     path, export = split_part(name.removeprefix("javascript:").removeprefix(FILE_PREFIX))
     file = part.folder / path
     is_javascript = file.suffix.lower() in RUNNABLE_SUFFIXES & JAVASCRIPT_SUFFIXES
@@ -203,7 +203,7 @@ def _own_name(name: str, options: dict[str, JsonValue], part: ConfigPart, readin
 
 
 def _with_path(name: str, folder: Path, place: SourcePath, reading: LoadContext) -> str:
-    """Return the id as geval writes it; a program in a language that is not run is a problem."""
+    """Return the id in geval's form; report a program in an unsupported language, and return an empty id."""
     path, function = split_part(
         name.removeprefix("python:").removeprefix("javascript:").removeprefix(FILE_PREFIX)
     )
@@ -224,7 +224,7 @@ def _with_path(name: str, folder: Path, place: SourcePath, reading: LoadContext)
 def _provider_config(
     config: dict[str, JsonValue], place: SourcePath, folder: Path, reading: LoadContext
 ) -> dict[str, JsonValue]:
-    """`config` with the contents of the files that its texts name, and without what geval never does."""
+    """Return `config` with file references replaced by the files' contents, and without unsupported keys."""
     for key in _CALLBACK_KEYS:
         if key in config:
             hint = "the call itself is the output, and assertions see it"
@@ -234,7 +234,7 @@ def _provider_config(
 
 
 def _with_beta_header(config: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a config of Claude's with `beta` as the header that promptfoo sends it in."""
+    """Return a config for Claude in which `beta` is the header that promptfoo sends."""
     beta, headers = config.get("beta"), config.get("headers")
     features = [str(item) for item in beta] if isinstance(beta, list) else []
     own = headers if isinstance(headers, dict) else {}
@@ -252,7 +252,7 @@ _STRUCTURED_OUTPUTS = "structured-outputs-2025-11-13"
 
 
 def _own_env(value: JsonValue, place: SourcePath, reading: LoadContext) -> dict[str, str]:
-    """Environment values that only one provider sees."""
+    """Return the environment values that only one provider sees."""
     if isinstance(value, dict):
         return literal_env(value, reading.env.values, reading.files.access)
     reading.report(f"`env` must be a mapping of names to text, found {describe_value(value)}", place.value())
@@ -264,7 +264,7 @@ def _is_structured(name: str) -> bool:
 
 
 def _shown_id(name: str) -> str:
-    """Return promptfoo's name for a provider of which the config writes only the id: without the mode of its API."""
+    """Return promptfoo's name for a provider given only by id: the id without its API mode."""
     vendor, _, rest = name.partition(":")
     mode, separator, model = rest.partition(":")
     if separator and model and mode in _SHOWN_MODES and not vendor.startswith(("http", "file", "exec")):

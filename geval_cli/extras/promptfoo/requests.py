@@ -1,6 +1,6 @@
-"""The requests that promptfoo makes of prompts: texts, messages and parameters.
+"""The requests that promptfoo makes from prompts: text, messages and parameters.
 
-What it adds to the parameters of a config is not the user's: a model that refuses it is asked without it.
+Parameters that promptfoo adds are not the user's: if a model rejects one, the request is repeated without it.
 """
 
 import json
@@ -117,8 +117,9 @@ PromptForm = Literal["chat", "json", "lines"]
 def prompt_form(spec: ProviderSpec) -> PromptForm:
     """Return how promptfoo reads a prompt for a model.
 
-    As a `chat` in JSON or YAML; as one in `json` or else a plain text; or, for Claude, as one in JSON or else by the
-    `lines` that begin with a role.
+    `chat`: a chat in JSON or YAML, otherwise text. `json`: a chat in JSON, otherwise text. `lines`, for Claude: a chat
+    in
+    JSON, otherwise lines that may begin with a role.
     """
     kind, _, name = spec.id.partition(":")
     if kind == "anthropic":
@@ -127,7 +128,7 @@ def prompt_form(spec: ProviderSpec) -> PromptForm:
 
 
 def calls_as_output(spec: ProviderSpec, text: str) -> JsonValue:
-    """Return an answer of nothing but calls of tools as promptfoo gives it: data, or texts of JavaScript's JSON."""
+    """Return an answer that has nothing but tool calls as promptfoo does: as data, or as JavaScript's JSON text."""
     kind = spec.id.partition(":")[0]
     if prompt_form(spec) == "json" or not text.startswith(("[", "{")):
         return text
@@ -152,12 +153,12 @@ _LISTS_OF_PARTS = {"google", "vertex", "palm"}
 def promptfoo_params(
     spec: ProviderSpec, written: Mapping[str, Any], env: Mapping[str, str]
 ) -> dict[str, JsonValue]:
-    """Return the parameters that differ from those that are `written`: what is added or changed, None for left out.
+    """Return the parameters that promptfoo adds or changes, and None for those it leaves out.
 
     Args:
-        spec: of the provider. What its config has under `passthrough` is sent as it is.
+        spec: the provider. The `passthrough` of its config is sent unchanged.
         written: the parameters of the config, the prompt and the test.
-        env: values of `ENV_NAMES`.
+        env: the values of `ENV_NAMES`.
     """
     written_kind, _, name = spec.id.partition(":")
     kind = KIND_ALIASES.get(written_kind.lower(), written_kind.lower())
@@ -252,7 +253,7 @@ def _responses(model: str, given: Mapping[str, Any], env: Mapping[str, str]) -> 
 
 
 def _functions(tools: Any) -> list[Mapping[str, Any]]:
-    """Return the functions of tools in the form of the chat API; none for tools in any other form."""
+    """Return the functions of tools in the chat API's format; none for tools in another format."""
     found = (
         [tool.get("function") for tool in tools if isinstance(tool, Mapping)]
         if isinstance(tools, list)
@@ -262,7 +263,7 @@ def _functions(tools: Any) -> list[Mapping[str, Any]]:
 
 
 def _for_responses(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tools and the form of the answer as promptfoo writes them for the Responses API."""
+    """Return tools, tool choice and response format as promptfoo sends them to the Responses API."""
     changed: dict[str, Any] = {}
     if _functions(given.get("tools")):
         changed["tools"] = [
@@ -285,7 +286,7 @@ def _for_responses(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for_claude(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tools in Claude's form that a config has in that of the chat API."""
+    """Return tools and tool choice that are in the chat API's format in Claude's."""
     changed: dict[str, Any] = {}
     functions = _functions(given.get("tools"))
     if functions and len(functions) == len(given["tools"]):
@@ -394,7 +395,7 @@ _WHOLE = compile_later(r"\s*([+-]?\d+)")
 
 
 def _number(env: Mapping[str, str], name: str, default: float | None = None) -> float | None:
-    """Return the number that a variable begins with, as JavaScript reads it."""
+    """Return the number that a variable begins with, as JavaScript's `parseFloat` does."""
     found = _NUMBER.match(env.get(name, ""))
     if found is None:
         return default
@@ -425,7 +426,7 @@ _AS_THEIR_FILE_HAS_THEM = {"tools", "functions"}
 def rendered_prompt(
     prompt: PromptSpec, test: MergedTest, templates: Templates, opaque: Collection[str]
 ) -> Rendered:
-    """Return what becomes of a prompt's text, which may spell out a chat, between the test's prefix and suffix.
+    """Render a prompt, which may spell out a chat, between the test's prefix and suffix.
 
     Raises:
         TemplateError: the prompt's template is broken.
@@ -441,17 +442,17 @@ def rendered_prompt(
 def request_parts(
     job: Job, test: MergedTest, rendered: Rendered, tools: Tools, params: dict[str, JsonValue]
 ) -> tuple[tuple[Message, ...], dict[str, JsonValue], frozenset[str]]:
-    """Return the messages and the parameters of a request, and the parameters that are not the user's.
+    """Return a request's messages, its parameters, and the names of the parameters that are not the user's.
 
     Args:
         job: the prompt and the provider.
-        test: with its variables as templates see them.
-        rendered: the prompt.
-        tools: with the rules.
-        params: those of the prompt and the test.
+        test: the test, with its variables as templates see them.
+        rendered: the rendered prompt.
+        tools: has the rules of the dialect.
+        params: the parameters of the prompt and the test.
 
     Raises:
-        TemplateError: the prompt begins as a chat and is none, or a template in a parameter is broken.
+        TemplateError: the prompt starts like a chat but cannot be read as one, or a template in a parameter is broken.
     """
     rules, messages = tools.rules, rendered.messages
     if rules.prompts_spell_chats:
@@ -478,7 +479,7 @@ def request_parts(
 
 
 def output_of(choice: Choice, provider: ProviderSpec) -> JsonValue:
-    """Return the output where data stays data: what a program or an HTTP API answered with, and calls of tools."""
+    """Return the output, with data from a program, an HTTP API or tool calls kept as data."""
     if choice.tool_calls and not is_program(provider):
         return calls_as_output(provider, choice.text)
     if not choice.is_data:
@@ -488,7 +489,7 @@ def output_of(choice: Choice, provider: ProviderSpec) -> JsonValue:
 
 
 def with_structured_output(subject: Subject, provider: ProviderSpec, prompt: PromptSpec) -> Subject:
-    """Return the subject with its answer as data, where promptfoo sees that a JSON Schema was asked for."""
+    """Return the subject with its answer parsed as JSON, if promptfoo would notice that a JSON Schema was requested."""
     if not _asks_for_data(provider, prompt, subject.test):
         return subject
     if subject.response is None or not isinstance(subject.output, str):
@@ -500,10 +501,10 @@ def with_structured_output(subject: Subject, provider: ProviderSpec, prompt: Pro
 
 
 def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: MergedTest) -> bool:
-    """Return whether promptfoo parses the answer as JSON: where it looks for a JSON Schema of it, there is one.
+    """Return whether promptfoo parses the answer as JSON, because it finds a JSON Schema where it looks for one.
 
-    The test's parameters override the prompt's, and those the provider's. A schema in a file is found for the
-    Responses API and Anthropic's, and overlooked for chat APIs.
+    The test's parameters override the prompt's, and those override the provider's. A schema in a file is found for the
+    Responses API and Anthropic's, but not for chat APIs.
     """
     # The parameter in which promptfoo looks whether a JSON Schema was asked for; None where it does not look.
     vendor = provider.id.partition(":")[0].lower()
@@ -524,11 +525,11 @@ def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: MergedTest)
 def resolved_variables(
     variables: Mapping[str, JsonValue], opaque: Collection[str] = ()
 ) -> dict[str, JsonValue]:
-    """Variables with the values of others in the place of their names, as deep as five passes go.
+    """Return variables with the names of other variables in them replaced, in up to five passes.
 
     Args:
-        variables: of a test. A line break at the end of a text is left out.
-        opaque: variables that came from a model: names of these stay, so that their text is never rendered.
+        variables: the variables of a test. A line break at the end of a text is dropped.
+        opaque: names of variables that came from a model. They are not replaced, so that their text is never rendered.
     """
     found = {
         name: value.removesuffix("\n") if isinstance(value, str) and name not in opaque else value
@@ -547,10 +548,11 @@ def resolved_variables(
 def render_text(
     raw: str, variables: Mapping[str, JsonValue], templates: Templates, opaque: Collection[str] = ()
 ) -> str:
-    """Return the text that is sent for a prompt.
+    """Return the text to send for a prompt.
 
-    In a prompt that is JSON each text is rendered by itself, so that quotes and line breaks of variables cannot
-    break it, and the whole is written with one entry a line.
+    In a JSON prompt each string is rendered separately, so that quotes and line breaks in variables cannot break it,
+    and
+    the result is indented.
 
     Raises:
         TemplateError: the prompt's template is broken.
@@ -582,9 +584,9 @@ def rendered_params(
     test: MergedTest,
     templates: Templates,
 ) -> dict[str, JsonValue]:
-    """Return `params` with the test's variables in what is a template of a request: tools, functions, formats.
+    """Return `params` with the test's variables filled into tools, functions and response formats.
 
-    `test` has its variables as templates see them. Tools and functions that stand in a file are no templates.
+    `test` has its variables as templates see them. Tools and functions from a file are not rendered.
 
     Raises:
         TemplateError: a template is broken.
@@ -602,7 +604,7 @@ def rendered_params(
 
 
 def as_sent(text: str) -> str:
-    """Return a text without templates as it is sent: JSON with one entry a line, any other text as it is."""
+    """Return text without templates as it is sent: JSON is indented, other text is unchanged."""
     try:
         return js_json(json.loads(text, parse_constant=_refuse), 2)
     except (ValueError, RecursionError):
@@ -610,7 +612,7 @@ def as_sent(text: str) -> str:
 
 
 def shown_text(text: str) -> str:
-    """A prompt as results show it: JSON without the spaces between its parts, also within its texts; else as it is."""
+    """Return a prompt as results show it: JSON, also within its strings, without whitespace; other text unchanged."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
@@ -620,7 +622,7 @@ def shown_text(text: str) -> str:
 
 
 def chat_messages(text: str) -> tuple[Message, ...]:
-    """Return the messages that a prompt's text spells out as JSON or YAML; else one message of the user."""
+    """Return the messages that a prompt spells out in JSON or YAML, or else one user message."""
     found: JsonValue = None
     # YAML is tried only for its usual first line: most prose is valid YAML too.
     if text.strip().startswith(_YAML_CHAT):
@@ -644,9 +646,9 @@ def chat_messages(text: str) -> tuple[Message, ...]:
 
 
 def messages_for(form: PromptForm, rendered: "Rendered") -> tuple[tuple[Message, ...], JsonValue]:
-    """Return the messages of a prompt in the form that promptfoo gives them for a model, and how Claude is to think.
+    """Return the messages of a prompt as promptfoo sends them, and Claude's `thinking` parameter.
 
-    The latter is None where the prompt does not say it.
+    The latter is None if the prompt does not set it.
     """
     text = rendered.whole
     if rendered.messages != chat_messages(text):  # not from a text: a conversation that was held
@@ -661,7 +663,7 @@ def messages_for(form: PromptForm, rendered: "Rendered") -> tuple[tuple[Message,
 
 
 def _of_role_lines(text: str) -> tuple[tuple[Message, ...], JsonValue]:
-    """Split a text at the lines that begin with a role; lines are trimmed, and blank ones left out."""
+    """Split text at lines that begin with a role. Lines are stripped, and blank ones dropped."""
     system, thinking = None, None
     said: list[tuple[str, list[str]]] = []
     for line in filter(None, map(str.strip, text.split("\n"))):
@@ -685,7 +687,7 @@ def _of_role_lines(text: str) -> tuple[tuple[Message, ...], JsonValue]:
 
 
 def changed_for_claude(suite: LoadedSuite) -> Iterator[Problem]:
-    """Yield a warning for each prompt of which Claude is not sent the text as it is written."""
+    """Yield a warning for each prompt that Claude does not receive exactly as written."""
     forms = {prompt_form(provider) for provider in suite.providers}
     if "lines" not in forms:
         return
@@ -711,7 +713,7 @@ def changed_for_claude(suite: LoadedSuite) -> Iterator[Problem]:
 
 
 def chat_mistake(text: str) -> str:
-    """Why a text that begins as a chat does cannot be read as one; "" for a chat and for any other text."""
+    """Return why text that starts like a chat cannot be read as one; empty for a valid chat and for other text."""
     bare = text.strip()
     try:
         if bare.startswith(_YAML_CHAT):
@@ -726,7 +728,7 @@ def chat_mistake(text: str) -> str:
 
 
 def _with_first(text: str, variables: Mapping[str, JsonValue], opaque: Collection[str]) -> str:
-    """`text` with the first name of a variable in it replaced; unchanged when that is no variable."""
+    """Replace the first placeholder in `text`; return it unchanged if that is not the name of a variable."""
     place = _PLACEHOLDER.search(text)
     if place is None or place[1] not in variables or place[1] in opaque:
         return text
@@ -746,13 +748,13 @@ def _with_compact_texts(value: JsonValue) -> JsonValue:
 
 
 def _stays_as_it_is(text: str) -> bool:
-    """Return whether nothing of a prompt is rendered: an expression of it is not closed on the line where it begins."""
+    """Return whether text is not rendered at all, because an expression is not closed on the line where it begins."""
     is_marked = all(mark.search(text) for mark in _RAW_MARKS)
     return bool(_ACROSS_LINES.search(text)) and not is_marked
 
 
 def _names_nothing_unknown(text: str, variables: Mapping[str, JsonValue]) -> bool:
-    """Return whether a variable's text is rendered: one name in it that is no variable leaves all of it as it is."""
+    """Return whether a variable's text may be rendered; a single unknown name in it prevents that."""
     text = _COMMENT.sub("", text)
     names = {found[1] or found[2] for found in _NAMES.finditer(text)}
     for loop in _LOOP.finditer(text):
@@ -765,7 +767,7 @@ def _names_nothing_unknown(text: str, variables: Mapping[str, JsonValue]) -> boo
 def _opened(
     value: JsonValue, variables: Mapping[str, JsonValue], opaque: Collection[str], name: str
 ) -> JsonValue:
-    """`value` with what came from a model in it; nothing is rendered after this."""
+    """Return `value` with the names of variables from a model replaced. Nothing is rendered after this."""
     if not isinstance(value, str) or name in opaque:
         return value
     # Last of all and in one pass: a model's text may look like a template and must never be rendered.
@@ -786,7 +788,7 @@ def _refuse(name: str) -> JsonValue:
 def param_levels(
     provider: ProviderSpec, prompt: PromptSpec, test: MergedTest
 ) -> Iterator[tuple[Mapping[str, JsonValue], frozenset[str]]]:
-    """Yield where parameters of a request may be written, first what wins, each with those whose value is a file's."""
+    """Yield the parameters at each level, highest priority first, with the names of those whose value is in a file."""
     yield test.promptfoo.params, test.promptfoo.file_params
     if isinstance(prompt, NamedPromptSpec):
         yield prompt.params, prompt.file_params
@@ -799,6 +801,6 @@ _NEVER_DATA = frozenset({"local", "mistral", "cohere", "ollama", "google", "gemi
 
 
 def _overlooks_schema_files(provider_id: str) -> bool:
-    """Return whether promptfoo leaves an answer as text when its format is in a file: so with chat APIs."""
+    """Return whether promptfoo leaves an answer as text if its format is in a file, as it does for chat APIs."""
     vendor, _, rest = provider_id.partition(":")
     return vendor.lower() != "anthropic" and not rest.startswith("responses:")

@@ -1,4 +1,4 @@
-"""Results of promptfoo, version 3: a row of its table as a result of geval."""
+"""Reads promptfoo's results, version 3: each row of its table becomes a result of geval."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -86,10 +86,12 @@ class _ResultsRow(Struct, rename="camel"):
 def read_results(
     document: Mapping[str, JsonValue], place: Callable[..., Location | None]
 ) -> ForeignResults | None:
-    """Return the results of a document that promptfoo wrote; None for any other. `place` finds a value by its keys.
+    """Return the results in a document that promptfoo wrote; None for other documents.
+
+    `place` returns the location of a value, given its keys.
 
     Raises:
-        ConfigError: it is of another version.
+        ConfigError: the results are of another version.
     """
     results = document.get("results")
     if not isinstance(results, dict) or "version" not in results:
@@ -113,7 +115,7 @@ def _case_of_row(item: JsonValue) -> CaseResult:
     """Return a row as a result.
 
     Raises:
-        ValueError: it is no row of promptfoo's results.
+        ValueError: it is not a row of promptfoo's results.
     """
     try:
         row = msgspec.convert(item, _ResultsRow)

@@ -1,6 +1,6 @@
-"""Where a promptfoo config's tests come from: lists, files of every kind, wildcards, and lists of these.
+"""Reads the tests of a promptfoo config: lists, files of every kind, wildcards, and lists of these.
 
-The columns of a CSV file or a sheet become tests as a config would write them.
+Rows of a CSV file or a sheet become tests as a config would write them.
 """
 
 import re
@@ -73,11 +73,11 @@ _TAKES_NO_THRESHOLD = frozenset({"starts-with"})
 
 
 def assertion_of_cell(text: str, known_types: Collection[str]) -> dict[str, JsonValue]:
-    """Return the assertion of a cell, as a config would write it.
+    """Return the assertion in a cell, as a config would write it.
 
     Args:
-        text: of the cell, not empty.
-        known_types: all types, without `not-`; what looks like another one is a text that must be equal.
+        text: the text of the cell, not empty.
+        known_types: all assertion types, without `not-`. Text with an unknown type becomes an `equals` assertion.
     """
     script = _SCRIPT_FILE.match(text)
     if script:
@@ -120,7 +120,7 @@ _ESCAPED_COMMA = compile_later(r"(?<!\\),")
 
 
 class TableColumns(Struct):
-    """The meaning of one table's columns. Rows are read one by one; problems of the header are reported once."""
+    """The columns of a table. Rows are read one by one; problems with the header are reported once."""
 
     header: list[str]
     place: Location | None
@@ -145,7 +145,7 @@ class TableColumns(Struct):
                 )
 
     def test_of(self, cells: list[str], location: Location | None) -> dict[str, JsonValue]:
-        """Return the test that a row describes; empty columns of ours say nothing, empty variables are empty texts."""
+        """Return the test in a row. Empty cells of special columns are ignored; an empty variable is an empty text."""
         row = dict(zip(self.header, cells, strict=True))
         test: dict[str, JsonValue] = {"vars": {}}
         for name, cell in row.items():
@@ -223,7 +223,7 @@ class TableColumns(Struct):
 
 
 def _position(number: str) -> int:
-    """Return the index of the row's assertion that `__config:__expected<number>` is about."""
+    """Return the index of the row's assertion that `__config:__expected<number>` configures."""
     return int(number or 1) - 1
 
 
@@ -235,7 +235,7 @@ def _put(test: dict[str, JsonValue], path: tuple[str, ...], value: JsonValue) ->
 
 
 def not_empty(rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
-    """Return the rows that have text in them."""
+    """Return the rows that contain text."""
     return ((number, cells) for number, cells in rows if any(cell.strip() for cell in cells))
 
 
@@ -300,9 +300,9 @@ _SAVE = "save the tests in a .csv or .jsonl file next to the config and use that
 
 
 class TestRow(Struct, frozen=True):
-    """A test as it is written. `folder` is what a path in its `vars:` is relative to.
+    """A test as written. `folder` is what a path in its `vars:` is relative to.
 
-    `number` counts the rows of a file whose tests have no description of their own; 0 elsewhere.
+    `number` is the row in the file, from 1, for a description if the test has none; 0 if it is not in such a file.
     """
 
     __test__ = False
@@ -314,7 +314,7 @@ class TestRow(Struct, frozen=True):
 
 
 def iterate_rows(parts: tuple[ConfigPart, ...], reading: LoadContext) -> Iterator[TestRow]:
-    """Yield every test of all `parts`, files read anew; what cannot be read becomes a problem of `reading`."""
+    """Yield every test of all `parts`, reading files anew; what cannot be read is reported to `reading`."""
     for part in parts:
         try:
             value = part.value
@@ -387,7 +387,10 @@ def _of_file(
 def _of_function(
     file: NamedFile, asked_at: Location | None, part: ConfigPart, reading: LoadContext
 ) -> Iterator[TestRow]:
-    """The tests that a function returns; `config` of the entry is its argument. JavaScript may export it unnamed."""
+    """Yield the tests that a function returns, given `config` of the entry, if any, as its argument.
+
+    Without a name it is `generate_tests` in Python and the default export in JavaScript.
+    """
     assert reading.scripts is not None
     function = file.part or (_DEFAULT_GENERATOR if file.suffix in PYTHON_SUFFIXES else "")
     settings = part.value.get("config") if isinstance(part.value, dict) else None

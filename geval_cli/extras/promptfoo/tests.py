@@ -1,4 +1,4 @@
-"""The tests of a promptfoo config as test cases: scenarios, `defaultTest` and combinations of variables worked in."""
+"""Turns the tests of a promptfoo config into test cases, with scenarios, `defaultTest` and combinations of variables."""
 
 import base64
 import mimetypes
@@ -58,7 +58,7 @@ _ON_TEXT = frozenset(
 
 
 def with_written_numbers(value: JsonValue) -> JsonValue:
-    """Return a list of assertions, those in groups too, with `1.0` as the text `1`."""
+    """Return a list of assertions, including nested ones, with numbers as JavaScript writes them: `1.0` as `1`."""
     if not isinstance(value, list):
         return value
     return [_written(item) if isinstance(item, dict) else item for item in value]
@@ -86,7 +86,7 @@ _HINT = "write the assertions for the original output"
 
 
 def report_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -> None:
-    """Problems for keys of assertions that change the verdict, where their type does not know them."""
+    """Report keys that would change an assertion's verdict but are not supported by its type."""
     if not isinstance(value, list):
         return
     for index, item in enumerate(value):
@@ -107,13 +107,13 @@ _UNUSED_OPTIONS = frozenset({"runSerially", "repeat", "id"})
 
 
 class ReadTest(Struct, frozen=True):
-    """A test as specs: what geval's own dialect has too, and the options that only promptfoo has."""
+    """A test as specs: one for what geval's own dialect has too, one for options that only promptfoo has."""
 
     spec: TestSpec = field(default_factory=TestSpec)
     promptfoo: PromptfooTestOptions = field(default_factory=PromptfooTestOptions)
 
     def over(self, below: "ReadTest") -> "ReadTest":
-        """This test upon another: vars, metadata and options are merged, assertions of the lower one come first."""
+        """Merge this test over another: vars, metadata and options are merged, and the other's assertions come first."""
         given = self.spec.model_fields_set - {"vars", "metadata", "assertions", "options", "place"}
         merged = below.spec.model_copy(
             update={
@@ -129,12 +129,12 @@ class ReadTest(Struct, frozen=True):
 
 
 def read_row(row: TestRow, what: str, reading: LoadContext) -> ReadTest | None:
-    """Return the specs of one row, with a problem for each mistake; None when nothing sensible is left.
+    """Return the specs of one row, with a problem for each mistake; None if it cannot be used.
 
     Args:
-        row: as it is written.
-        what: how messages call it: "a test" or "defaultTest".
-        reading: takes the problems.
+        row: the row as written.
+        what: the name for messages: "a test" or "defaultTest".
+        reading: collects the problems.
     """
     if not isinstance(row.value, dict):
         reading.report(f"{what} must be a mapping, found {describe_value(row.value)}", row.place.value())
@@ -160,7 +160,7 @@ def read_row(row: TestRow, what: str, reading: LoadContext) -> ReadTest | None:
 def _take_provider(
     value: dict[str, JsonValue], place: SourcePath, what: str, reading: LoadContext
 ) -> ProviderSpec | None:
-    """Return the provider that a test names. `provider` of defaultTest is a judge, below that of its options."""
+    """Return the provider that a test names. The `provider` of defaultTest is a judge, which its options override."""
     if value.get("provider") is None:
         value.pop("provider", None)
         return None
@@ -176,7 +176,7 @@ def _take_provider(
 def _take_options(
     value: dict[str, JsonValue], place: SourcePath, reading: LoadContext
 ) -> PromptfooTestOptions | None:
-    """Remove and return promptfoo's options from `value`; unknown options are parameters of the model's requests."""
+    """Remove promptfoo's options from `value` and return them; unknown options become model parameters."""
     found: dict[str, Any] = {key: value.pop(key) for key in _TEST_LEVEL if key in value}
     options = value.get("options")
     if isinstance(options, dict):
@@ -268,15 +268,15 @@ MAX_COMBINATIONS = 100_000
 def expanded(
     variables: Mapping[str, JsonValue], place: SourcePath, reading: LoadContext, *, expands: bool
 ) -> Iterator[dict[str, JsonValue]]:
-    """Yield the variables of each test that one entry of `tests` expands to, files loaded.
+    """Yield the variables of each test that an entry of `tests` expands to, with files loaded.
 
-    A list multiplies the tests only if its first member is a text; any other list is one value. The first variable
+    A list multiplies the tests only if its first member is text; any other list is a single value. The first variable
     changes slowest.
 
     Args:
-        variables: as they are written.
-        place: of the test.
-        reading: takes the problems; its folder is what names of files are relative to.
+        variables: the variables as written.
+        place: the place of the test.
+        reading: collects the problems; file names are relative to its folder.
         expands: whether lists and wildcards multiply tests at all.
     """
     choices = {name: _choices(value, name, place, reading, expands) for name, value in variables.items()}
@@ -303,7 +303,7 @@ def _choices(
 
 
 def _files_of(value: JsonValue, name: str, place: SourcePath, reading: LoadContext) -> list[JsonValue]:
-    """`value`, or a reference to each file that fits its wildcards."""
+    """Return `value`, or a reference to each file that its wildcard matches."""
     if not is_file_reference(value) or not is_wildcard(value) or "{{" in value:
         return [value]
     try:
@@ -338,7 +338,7 @@ def _existing(value: str, name: str, place: SourcePath, reading: LoadContext) ->
 
 
 def names_program(value: JsonValue) -> bool:
-    """Return whether a loaded variable is the name of the program that makes it."""
+    """Return whether a loaded variable is a reference to the program that makes its value."""
     if not is_file_reference(value):
         return False
     path, _ = split_part(value.removeprefix(FILE_PREFIX))
@@ -346,7 +346,7 @@ def names_program(value: JsonValue) -> bool:
 
 
 def _encoded(path: Path, kind: str, asked_at: Location | None, reading: LoadContext) -> str:
-    """Images as a data URL, sound and film in base64 alone, as promptfoo puts them into prompts."""
+    """Return an image as a data URL, and audio or video as plain base64, as promptfoo does in prompts."""
     try:
         with open_regular(path, reading.files.access) as stream:
             content = stream.read(MAX_TEXT_BYTES + 1)
@@ -363,7 +363,7 @@ def _location(place: SourcePath, name: str) -> Location | None:
 
 
 class Scenario(Struct, frozen=True):
-    """Tests that are run once for each of `settings`."""
+    """Tests that run once for each entry of `settings`."""
 
     settings: tuple[ConfigPart, ...]
     tests: tuple[ConfigPart, ...]
@@ -372,9 +372,10 @@ class Scenario(Struct, frozen=True):
 
 
 class PromptfooTests(Struct, frozen=True):
-    """The tests of a suite; each pass reads files anew and yields equal tests. `whole` is where the config begins.
+    """The tests of a suite. Each iteration reads files anew and yields equal tests.
 
-    `prompts` and `providers` have the names by which a test may choose some of them.
+    `prompts` and `providers` have the names by which a test may choose some of them; `whole` is the place of the
+    config.
     """
 
     tests: tuple[ConfigPart, ...]
@@ -394,7 +395,7 @@ class PromptfooTests(Struct, frozen=True):
             raise ConfigError(sort_problems(map(reading.env.hide, reading.problems)))
 
     def problems(self) -> list[Problem]:
-        """Return the problems of one pass, with warnings, which a pass for tests leaves out."""
+        """Return the problems of all tests, including warnings, which iteration leaves out."""
         reading = self.reading.with_problems([])
         warnings = dict[tuple[str, int], Problem]()
         for _ in self._cases(reading, warnings):
@@ -402,7 +403,7 @@ class PromptfooTests(Struct, frozen=True):
         return [*map(reading.env.hide, reading.problems), *warnings.values()]
 
     def written(self) -> Iterator[JsonValue]:
-        """Yield every test as it is written, and the variables of the files that one names in place of `vars`."""
+        """Yield every test as written; if its `vars` name files, yield their variables as well."""
         reading = self.reading.with_problems([])
         scenarios = [part for item in self.scenarios for part in (*item.settings, *item.tests)]
         for row in iterate_rows((*self.tests, *scenarios), reading):
@@ -427,7 +428,7 @@ class PromptfooTests(Struct, frozen=True):
         reading.put_warnings_aside(warnings)
 
     def _check_choices(self, test: ReadTest, reading: LoadContext) -> None:
-        """Report prompts and providers that a test chooses and that do not exist: it would not be run, silently."""
+        """Report prompts and providers that a test chooses but that do not exist, since the test would silently not run."""
         chosen = {"prompts": test.promptfoo.prompts, "providers": test.promptfoo.providers}
         for key, wanted in chosen.items():
             if not wanted:
@@ -473,12 +474,12 @@ class PromptfooTests(Struct, frozen=True):
             yield replace(merged, vars=variables, promptfoo=own)
 
     def overrides_below(self, test: ReadTest) -> dict[str, JsonValue]:
-        """Return the command line's variables as defaults: a test's own variables win."""
+        """Return the command line's variables as defaults: a test's own variables override them."""
         return {name: value for name, value in self.overrides.items() if name not in test.spec.vars}
 
 
 def read_scenarios(parts: list[ConfigPart], reading: LoadContext) -> tuple[Scenario, ...]:
-    """Return the scenarios of a config, their files not yet read."""
+    """Return the scenarios of a config, without reading their files."""
     found = []
     for index, part in enumerate(parts):
         value, place = part.value, part.place
@@ -497,7 +498,7 @@ def read_scenarios(parts: list[ConfigPart], reading: LoadContext) -> tuple[Scena
 
 
 def parts_of(value: JsonValue, place: SourcePath, around: ConfigPart) -> tuple[ConfigPart, ...]:
-    """Return the entries of a list, or the one thing that is where a list may be."""
+    """Return the entries of a list, or a single value as the only entry."""
     if value is None:
         return ()
     if isinstance(value, list):
@@ -515,6 +516,6 @@ def _scenario_tests(scenario: Scenario, reading: LoadContext) -> Iterator[ReadTe
 
 
 def _in_conversation(test: ReadTest, scenario: Scenario) -> ReadTest:
-    """Return the test with a conversation of its scenario's own, unless it names one itself."""
+    """Put the test into a conversation of its scenario, unless it names one itself."""
     own = {CONVERSATION_ID: f"__scenario_{scenario.index}__", **test.spec.metadata}
     return replace(test, spec=test.spec.model_copy(update={"metadata": own}))

@@ -1,1 +1,1 @@
-"""Providers that are programs of the user."""
+"""Providers that run a program of the user."""

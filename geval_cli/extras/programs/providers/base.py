@@ -1,4 +1,4 @@
-"""A user's program as a provider, for all languages: how a config names and sets it up, and how its answer is read."""
+"""The settings and the answers that all programs of the user have in common, whatever their language."""
 
 import asyncio
 import json
@@ -39,12 +39,12 @@ from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Ro
 from geval_cli.specs.dialect import DialectRules
 
 _DEEPEST = 64
-"""Levels of data beside an answer; what lies deeper, in a cycle perhaps, is kept as text."""
+"""Maximum depth of the data returned with an answer; anything deeper, such as a cycle, is kept as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSettings:
-    """Whatever the program: how messages call it, what they must not show, what it is told, its limits and price."""
+    """The settings that every program has: its name in messages, secrets, config, limits and price."""
 
     id: str
     label: str = ""
@@ -56,7 +56,7 @@ class ProgramSettings:
 
     @property
     def told_config(self) -> dict[str, Any]:
-        """Return the config as the program gets it; by promptfoo's rules with the folder of the config file."""
+        """Return the config to pass to the program; by promptfoo's rules it includes the config file's folder."""
         return {**self.config, "basePath": self.folder} if self.folder else dict(self.config)
 
     @property
@@ -66,7 +66,7 @@ class ProgramSettings:
 
 
 def check_program(source: ProviderSource) -> list[Problem]:
-    """Return the problems of the settings that all programs have; other keys are handed over to the program."""
+    """Return the problems of the settings that all programs share; other keys are passed on to the program."""
     return check_settings(source, LIMIT_KEYS, OtherKeys.HANDED_OVER)
 
 
@@ -86,9 +86,10 @@ def program_settings(source: ProviderSource) -> ProgramSettings:
 
 
 def handed_over(config: Mapping[str, Any], rules: DialectRules) -> dict[str, Any]:
-    """Return the part of a config that its program is told: all but geval's own keys.
+    """Return the part of a config that its program receives: everything except geval's own keys.
 
-    promptfoo tells a program all of it; only `delay_ms` is never written there, but made of the provider's `delay`.
+    By promptfoo's rules a program receives the whole config. Only `delay_ms` is left out, which geval derives from the
+    provider's `delay`.
     """
     if rules.tells_programs:
         return {name: value for name, value in config.items() if name != "delay_ms"}
@@ -97,7 +98,7 @@ def handed_over(config: Mapping[str, Any], rules: DialectRules) -> dict[str, Any
 
 
 class ProgramProvider:
-    """A provider whose answers a program gives. They are not cached: its code may change without anybody seeing it."""
+    """A provider whose answers come from a program. They are not cached, since the program may change unnoticed."""
 
     is_cacheable = False
 
@@ -125,15 +126,17 @@ class ProgramProvider:
         return self.settings.price
 
     def timed_out(self, message: str) -> ProviderTimeoutError:
-        """Return the error of a call that took too long."""
+        """Return the error for a call that took too long."""
         hint = "raise `timeout_s` in the provider's config if it needs longer"
         return ProviderTimeoutError(message, provider_id=self.id, hint=hint)
 
 
 async def called_in_thread(threads: Executor, call: Callable[[], Any]) -> Any:
-    """Return what `call` returns in a thread. Whatever it raises, but for Ctrl-C, is an Exception here.
+    """Run `call` in a thread and return its result.
 
-    The event loop cannot take over StopIteration, and would wait forever; SystemExit would end the program.
+    StopIteration, and every BaseException except Ctrl-C, is raised as a RuntimeError: a future cannot hold
+    StopIteration,
+    so the caller would wait forever, and SystemExit would end geval.
     """
 
     def guarded() -> Any:
@@ -152,9 +155,12 @@ async def called_in_thread(threads: Executor, call: Callable[[], Any]) -> Any:
 def program_response(
     result: Any, request: ModelRequest, settings: ProgramSettings, latency_ms: float
 ) -> ModelResponse:
-    """Return the one answer that a function gave, whatever number was asked for. Raises as `read_program_reply`."""
+    """Return the response for what a function returned: one answer, however many samples were requested.
+
+    Raises the same errors as `read_program_reply`.
+    """
     text, usage = read_program_reply(result, settings, prompt=request_text(request))
-    # Logarithms without their tokens say how sure an answer is, but not which rating a judge was sure of.
+    # Log-probabilities without tokens show how sure an answer is, but not which rating a judge was sure of.
     logprobs = reported_logprobs(result) if request.role is Role.GENERATION else None
     reported = settings.secrets.hide_in(reported_beside(result))
     calls = _reported_tool_calls(result)
@@ -170,7 +176,7 @@ def program_response(
 
 
 def reported_beside(result: Any) -> dict[str, JsonValue]:
-    """Return what a program gave beside its `output`, as JSON has it: numbers beyond all bounds are null."""
+    """Return what a program returned in addition to its `output`, as JSON values; NaN and infinity become null."""
     if not isinstance(result, Mapping):
         return {}
     return {str(key): _as_json(value) for key, value in result.items() if key not in ("output", "error")}
@@ -189,26 +195,28 @@ def _as_json(value: Any, depth: int = 0) -> JsonValue:
 
 
 def _whole(text: str) -> str:
-    """Return a text without halves of characters, which cannot be stored."""
+    """Replace lone surrogates, which cannot be stored, and return the text."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def dropped_by_programs(request: ModelRequest) -> tuple[str, ...]:
-    """Return the wishes of a request that no program can fulfil."""
+    """Return the names of the requested features that no program can provide."""
     return ("logprobs",) if request.want_logprobs else ()
 
 
 def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> tuple[str, Usage]:
-    """Return the answer in a text, or in a mapping with `output`, `token_usage` and `cost`, which comes before a price.
+    """Return the answer and its usage from text, or from a mapping with `output`, `token_usage` and `cost`.
+
+    A reported `cost` overrides the price in the config.
 
     Args:
         result: what the program returned.
-        caller: whose reply it is.
-        prompt: what it was asked, by whose length its count of tokens is judged.
+        caller: the settings of the program.
+        prompt: the prompt that was sent; token counts that are impossible for its length are ignored.
 
     Raises:
-        ProviderRequestError: the mapping holds an `error`.
-        ProviderShapeError: it is neither, or its `output` is null or no data.
+        ProviderRequestError: the mapping has an `error`.
+        ProviderShapeError: the result is neither, or its `output` is null or cannot be written as JSON.
     """
     if isinstance(result, str):
         return result, _usage(None, None, caller)
@@ -243,7 +251,7 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
 
 
 def _data_of(value: Any) -> Any:
-    """Return what JSON writes for an object: for numpy's numbers and arrays, and for dates."""
+    """Return a numpy number or array, or a date, as a value that JSON can represent."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "isoformat"):
@@ -252,7 +260,7 @@ def _data_of(value: Any) -> Any:
 
 
 def split_target(source: ProviderSource) -> tuple[Path, str]:
-    """The file that an id names (`python:FILE`, `file://FILE:FUNCTION`), and the function; "" where none is named."""
+    """Return the file of an id such as `python:FILE` or `file://FILE:FUNCTION`, and its function ("" if none)."""
     named = source.name.removeprefix("file:").removeprefix("//")
     file, separator, function = named.rpartition(":")
     if separator and function.isidentifier():
@@ -261,7 +269,7 @@ def split_target(source: ProviderSource) -> tuple[Path, str]:
 
 
 def _usage(tokens: TokenUsage | None, cost: Any, caller: ProgramSettings) -> Usage:
-    """Return the usage of the answer; an invalid `cost` makes the cost unknown, as if there were no price."""
+    """Return the usage of the answer. If the reported `cost` is invalid, the cost is unknown even with a price."""
     priced = None if caller.price is None else caller.price.cost_usd(tokens)
     counted = tokens or TokenUsage()
     cost_usd = priced if cost is None else reported_cost_usd(cost)
@@ -269,7 +277,7 @@ def _usage(tokens: TokenUsage | None, cost: Any, caller: ProgramSettings) -> Usa
 
 
 def _reported_tool_calls(result: Any) -> tuple[dict[str, JsonValue], ...]:
-    """Return the calls that a program tells of beside its `output`, in the form of the chat API or as {name, args}."""
+    """Return the tool calls that a program reported, either in the chat API's form or as {name, args}."""
     listed = result.get("tool_calls") if isinstance(result, dict) else None
     calls = [call for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
     found = (

@@ -1,7 +1,7 @@
-"""`exec:command args`: a program that gets the prompt as an argument and prints the answer. No shell.
+"""`exec:command args`: runs a program, without a shell, with the prompt as an argument, and reads what it prints.
 
-The prompt goes where `{{ prompt }}` is in the command, else behind it as the last argument. By promptfoo's rules
-the options and the context follow it as JSON.
+The prompt replaces `{{ prompt }}` in the command; without that placeholder it becomes the last argument. By
+promptfoo's rules the options and the context follow it as JSON.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ _ANSI = compile_later(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The program with its arguments, some of which may be placeholders, and the folder that it runs in.
+    """A program with its arguments, which may contain placeholders, and the folder in which it runs.
 
-    `options` are told to the program; None where the dialect tells it nothing.
+    `options` are passed to the program as JSON; None in dialects that do not pass them.
     """
 
     words: tuple[str, ...] = field(repr=False)
@@ -45,14 +45,14 @@ class Command:
 
 
 class ExecProvider(ProgramProvider):
-    """Answers with what the program prints."""
+    """A provider that answers with what the program prints."""
 
     def __init__(self, settings: ProgramSettings, command: Command) -> None:
         super().__init__(settings, ProviderIdentity("exec", shlex.join(command.words), str(command.folder)))
         self._command = command
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one answer, whatever number is asked for."""
+        """Return one answer, however many samples were requested."""
         started = time.perf_counter()
         child = await self._start(self._arguments(request))
         try:
@@ -66,7 +66,7 @@ class ExecProvider(ProgramProvider):
         if child.returncode:
             body = self.settings.secrets.excerpt(complaint.decode("utf-8", "replace").strip())
             message = f"{self.id} exited with status {child.returncode}" + (f": {body}" if body else "")
-            # A status is the program's own word; a signal came from outside, for lack of memory perhaps.
+            # The program chose its exit status; a signal came from outside, perhaps because memory ran out.
             kind = ProviderRequestError if child.returncode > 0 else ProviderUnavailableError
             raise kind(message, provider_id=self.id, body=body)
         text = self._printed(output)
@@ -79,14 +79,17 @@ class ExecProvider(ProgramProvider):
         )
 
     def _printed(self, output: bytes) -> str:
-        """Return the answer in what a program prints; promptfoo leaves out colours and all space around it."""
+        """Return the answer that the program printed, without its last newline.
+
+        By promptfoo's rules colour codes and all surrounding whitespace are removed.
+        """
         text = output.decode("utf-8", "replace")
         if self._command.options is not None:
             return _ANSI.sub("", text).strip()
         return text.removesuffix("\n").removesuffix("\r")
 
     async def aclose(self) -> None:
-        """Every call ends its own process."""
+        """Do nothing: every call ends its own process."""
 
     def _arguments(self, request: ModelRequest) -> list[str]:
         command = self._command.words
@@ -142,7 +145,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return whether the program is there."""
+    """Return a problem if the program cannot be found."""
     program = _split_command(source)[0]
     here = source.base_dir / program
     if ("/" in program and here.exists()) or shutil.which(program, path=source.env.get("PATH")):

@@ -1,4 +1,4 @@
-"""Functions, clients and judges of the program that made a suite, as providers. They run in this process."""
+"""Functions, clients and judges that a Python program passes to geval, as providers in the same process."""
 
 import asyncio
 import inspect
@@ -34,27 +34,27 @@ from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.specs.base import FunctionSpec
 
 _THREADS = 32
-"""How many calls of a function that is not asynchronous are under way at once: each takes a thread."""
+"""How many calls of a synchronous function may run at once, each in a thread."""
 
 _TRACE_LINES = 20
 
 
 class FunctionProvider(ProgramProvider):
-    """Answers with what a function returns, read as the answer of a Python provider is.
+    """A provider that answers with what a function returns, read in the same way as a Python provider's answer.
 
-    The function gets the prompt, and if it takes two arguments, a mapping with `vars`, `messages`, `params` and the
-    indexes of sample and repeat. A coroutine function runs in the event loop of the run, any other in a thread.
+    The function receives the prompt and, if it requires a second argument, a mapping with `vars`, `messages`, `params`,
+    `sample_index` and `repeat_index`. A coroutine function runs in the event loop of the run, any other in a thread.
     """
 
     def __init__(self, settings: ProgramSettings, function: Callable[..., Any]) -> None:
-        # Two functions may have one name, and none of them answers for the other.
+        # Two functions may have the same name, but must not share an identity.
         super().__init__(settings, ProviderIdentity("function", settings.id, str(id(function))))
         self._function = function
         self._takes_context = _takes_two(function)
         self._threads: ThreadPoolExecutor | None = None
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one answer, whatever number is asked for."""
+        """Return one answer, however many samples were requested."""
         arguments: list[Any] = [request_text(request)]
         if self._takes_context:
             context = {
@@ -94,7 +94,7 @@ class FunctionProvider(ProgramProvider):
 
     async def _called(self, arguments: list[Any]) -> Any:
         if inspect.iscoroutinefunction(self._function) or inspect.iscoroutinefunction(
-            getattr(self._function, "__call__", None)  # noqa: B004 - its kind is asked for, not whether there is one
+            getattr(self._function, "__call__", None)  # noqa: B004 - checks its kind, not whether it exists
         ):
             return await self._function(*arguments)
         if self._threads is None:
@@ -104,12 +104,12 @@ class FunctionProvider(ProgramProvider):
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return the problems of the settings beside a function."""
+    """Return the problems of the settings that accompany a function."""
     return check_program(source)
 
 
 def build(source: ProviderSource) -> Provider:
-    """Return the provider for the function, client or judge of a checked `source`."""
+    """Return the provider for the function, client or judge in a checked `source`."""
     spec = source.spec
     assert isinstance(spec, FunctionSpec)
     function = spec.function
@@ -118,7 +118,7 @@ def build(source: ProviderSource) -> Provider:
     if hasattr(function, "complete"):
         return AdoptedJudge(function, id(function))
     settings = program_settings(source)
-    if "max_concurrency" not in spec.config:  # nothing of it is a process
+    if "max_concurrency" not in spec.config:  # the default is meant for processes
         settings = replace(settings, limits=with_limits(settings.limits, max_concurrency=None))
     return FunctionProvider(settings, function)
 

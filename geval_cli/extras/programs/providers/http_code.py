@@ -1,4 +1,4 @@
-"""An HTTP API whose answer code of the config's own takes out of the reply (`transformResponse`)."""
+"""An HTTP API whose answer is extracted by the config's own JavaScript (`transformResponse`)."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from geval_cli.source.command import ScriptError
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return the problems of the config, those of the code among them."""
+    """Return the problems of the config and of the code in it."""
     problems = http.check(source)
     for key in RESPONSE_KEYS:
         written = source.spec.config.get(key)
@@ -34,7 +34,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return what is missing before requests can be signed, where they are."""
+    """Return the problems that prevent requests from being signed, if the config signs them."""
     return http.check_ready(source)
 
 
@@ -50,7 +50,7 @@ _NAMES = ("json", "text", "context")
 
 
 def _code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, str] | None:
-    """Return the problem of running `written`, with a hint; None when there is none."""
+    """Return why `written` cannot run, and a hint; None if it can."""
     if not javascript.is_installed():
         return "code in `transformResponse` must be JavaScript", javascript.INSTALL_HINT
     try:
@@ -65,7 +65,7 @@ def _code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, st
 
 
 class ResponseCode(AnswerCode):
-    """JavaScript in the place of `response_path`. Belongs to the event loop of its first call."""
+    """JavaScript that replaces `response_path`. Belongs to the event loop of its first call."""
 
     def __init__(self, written: str, base_dir: Path, access: Access) -> None:
         self._written = written

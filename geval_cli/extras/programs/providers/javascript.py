@@ -1,4 +1,4 @@
-"""`javascript:provider.js`, `file://provider.js`: a user's class with `callApi`, or a function, in the engine."""
+"""`javascript:provider.js`, `file://provider.js`: a class with `callApi`, or a function, run in QuickJS."""
 
 import time
 from collections.abc import Mapping
@@ -39,9 +39,10 @@ _ELSEWHERE = "run it with Node (`exec: node FILE.js`), serve it over HTTP, or wr
 
 
 class JavaScriptProvider(ProgramProvider):
-    """Answers with what `callApi(prompt, context)` returns: a text, or `{output, tokenUsage, cost, error}`.
+    """A provider that answers with what `callApi(prompt, context)` returns.
 
-    Each call has an engine and an instance of its own, so nothing is kept from one call to the next.
+    That is text, or `{output, tokenUsage, cost, error}`. Each call gets a new engine and a new instance, so no state is
+    kept between calls.
     """
 
     def __init__(self, settings: ProgramSettings, code: Code) -> None:
@@ -53,7 +54,7 @@ class JavaScriptProvider(ProgramProvider):
         self._engine = JavaScriptEngine(limits, size=settings.processes)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one answer, whatever number is asked for."""
+        """Return one answer, however many samples were requested."""
         prompt = request_text(request)
         context = {
             "vars": dict(request.variables),
@@ -108,7 +109,7 @@ def build(source: ProviderSource) -> JavaScriptProvider:
     """Return the provider that a checked `source` describes; nothing runs before the first request.
 
     Raises:
-        ConfigError: the file is no longer there.
+        ConfigError: the file no longer exists.
     """
     try:
         code = _code(source)

@@ -1,4 +1,4 @@
-"""Sends the requests of the chat API through a client of the `openai` library that the user already has."""
+"""Sends chat API requests through the user's own client from the `openai` library."""
 
 import time
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from geval_cli.providers.wire.openai import OpenAICompatibleProvider
 from geval_cli.providers.wire.refusals import CallContext, refusal_error
 
 _THREADS = 32
-"""How many calls of a synchronous client are under way at once: each takes a thread."""
+"""How many calls of a synchronous client may run at once, each in a thread."""
 
 _KEY_SOURCE = "the client"
 _TOKENS_HINT = "an asynchronous token provider runs in the metric's event loop; a synchronous client has none"
@@ -27,10 +27,9 @@ _KEY_HEADERS = ("authorization", "api-key")
 
 
 class ClientProvider(OpenAICompatibleProvider):
-    """A model behind a user's client. It sends and reads what a provider of the chat API does.
+    """A model behind a user's client. It sends and reads the same messages as other chat API providers.
 
-    What the client is (keys, token providers, addresses, headers, the time that it waits) stays its own; repeating is
-    the gateway's.
+    The client keeps its own keys, token provider, address, headers and timeout; retries are the gateway's.
     """
 
     def __init__(self, asked: ClientModel, number: int) -> None:
@@ -51,12 +50,12 @@ class ClientProvider(OpenAICompatibleProvider):
         )
         super().__init__(endpoint, ClientTransport(asked.client))
         identity = endpoint.identity
-        # Of two clients for the same address, each may be another user.
+        # Two clients for the same address may belong to different users.
         self.identity = ProviderIdentity(identity.kind, identity.model, identity.endpoint, {"client": number})
 
 
 class ClientTransport(Transport):
-    """Sends through a client of the `openai` library. It belongs to the event loop of its first request."""
+    """Sends requests through a client of the `openai` library. Belongs to the event loop of its first request."""
 
     def __init__(self, client: Any) -> None:
         super().__init__()
@@ -68,7 +67,7 @@ class ClientTransport(Transport):
     async def post_json(
         self, call: HttpCall, payload: Mapping[str, Any], context: CallContext
     ) -> tuple[Any, HttpResponse]:
-        """POST `payload` through the client; `call` says nothing that the client does not know better."""
+        """POST `payload` through the client; `call` is ignored, since the client has its own address and headers."""
         reply, context = await self._post(payload, context)
         if not reply.is_success:
             raise refusal_error(reply, context, now_s=self._clock())
@@ -84,8 +83,8 @@ class ClientTransport(Transport):
     async def _post(
         self, payload: Mapping[str, Any], context: CallContext
     ) -> tuple[HttpResponse, CallContext]:
-        """Return the reply, and the context with the keys and tokens that were sent with the request."""
-        import openai  # noqa: PLC0415 - takes a second; whoever has a client has done it
+        """Return the reply, and a context that also knows the keys and tokens that were sent, so as to hide them."""
+        import openai  # noqa: PLC0415 - takes a second, but the user has already imported it
 
         started = time.perf_counter()
         try:
@@ -103,16 +102,16 @@ class ClientTransport(Transport):
             failure = ProviderUnavailableError(
                 message, provider_id=context.provider_id, hint="check the network and the client's `base_url`"
             )
-        except Exception as error:  # noqa: BLE001 - what a token provider raises is the user's
+        except Exception as error:  # noqa: BLE001 - a token provider may raise anything
             reason = f"{type(error).__name__}: {context.secrets.redact(str(error))}"
             message = f"the client did not send the request: {reason}"
             failure = ProviderRequestError(message, provider_id=context.provider_id, hint=_TOKENS_HINT)
         else:
             return _reply_of(raw.http_response, started), context
-        raise failure  # out here it has no context: the library's errors hold the request, and with it the key
+        raise failure  # outside `except`, so without context: the library's errors hold the request, and so the key
 
     async def _create(self, payload: Mapping[str, Any]) -> Any:
-        """Have the client send `payload`; what its method does not know goes into the body as it is."""
+        """Have the client send `payload`; everything except `model` and `messages` goes into the body unchanged."""
         create = self._own_copy().chat.completions.with_raw_response.create
         named = {"model": payload["model"], "messages": payload["messages"]}
         rest = {name: value for name, value in payload.items() if name not in named}
@@ -128,7 +127,7 @@ class ClientTransport(Transport):
         return structs.replace(context, secrets=Secrets([*_secrets_of(self._given), *sent, *tokens]))
 
     def _own_copy(self) -> Any:
-        """Return the copy of the user's client that this loop may use, and that asks once."""
+        """Return a copy of the user's client for this event loop, with the client's own retries turned off."""
         if self._copy is None:
             options: dict[str, Any] = {"max_retries": 0}
             if self._is_async:
@@ -157,10 +156,11 @@ def _reply_of(response: Any, started: float) -> HttpResponse:
 
 
 def client_problem(client: Any) -> tuple[str, str] | None:
-    """Return the problem of a client, and a hint.
+    """Return the problem of a client and a hint; None if the client can be used.
 
-    Judges live in an event loop of their own, so an asynchronous client is copied with its own connections. That
-    cannot be done with an `http_client` of the user's: its connections belong to the user's loop.
+    Judges run in an event loop of their own, so an asynchronous client is copied with new connections. That is
+    impossible
+    if the user gave it an `http_client`, whose connections belong to the user's event loop.
     """
     if not is_async_client(client) or type(client._client).__name__ == "AsyncHttpxClientWrapper":
         return None

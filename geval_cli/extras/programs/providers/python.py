@@ -1,4 +1,4 @@
-"""`python:file.py:function`: a user's function, called with (prompt, options, context) in another process."""
+"""`python:file.py:function`: calls a user's function with (prompt, options, context) in another process."""
 
 import time
 from collections.abc import Mapping
@@ -24,9 +24,11 @@ DEFAULT_FUNCTION = "call_api"
 
 
 class PythonProvider(ProgramProvider):
-    """Answers with what the function returns: a text, or a mapping with `output`, `token_usage`, `cost` and `error`.
+    """A provider that answers with what a function returns.
 
-    Up to `max_concurrency` calls run at a time, each in a process of its own.
+    That is text, or a mapping with `output`, `token_usage`, `cost` and `error`. Up to `max_concurrency` calls run at
+    once,
+    each in its own process.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class PythonProvider(ProgramProvider):
         self._pool = PythonPool(path, size=settings.processes, env=env)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one answer, whatever number is asked for."""
+        """Return one answer, however many samples were requested."""
         options = {"id": self.id, "config": self.settings.told_config}
         context = {
             "messages": message_list(request.messages),

@@ -1,1 +1,1 @@
-"""Code from a config, run in processes of its own."""
+"""Runs the code of a config in separate processes."""

@@ -1,4 +1,4 @@
-"""Code as a config names it: a snippet, or a function of a file; found and checked before anything runs."""
+"""The code that a config names, a snippet or a function in a file; found and checked before anything runs."""
 
 import ast
 import textwrap
@@ -14,13 +14,13 @@ from geval_cli.source.command import ScriptError
 
 
 class ScriptLimitError(ScriptError):
-    """The code wants what it cannot have: more memory, a module, the network, the environment."""
+    """The code needs something it is not allowed: more memory, a module, the network, the environment."""
 
 
 FILE_PREFIX = "file://"
 MAX_FILE_BYTES = 4 * 1024 * 1024
 JAVASCRIPT_SUFFIXES = frozenset({".js", ".cjs", ".mjs"})
-# Named apart so that the message can say what to do: the engine reads JavaScript only.
+# Listed separately so that the message can say what to do: the engine reads JavaScript only.
 _TYPESCRIPT = frozenset({".ts", ".mts", ".cts", ".tsx", ".jsx"})
 PYTHON_SUFFIXES = frozenset({".py"})
 
@@ -33,7 +33,7 @@ class Language(StrEnum):
 
 
 class CodeError(Exception):
-    """There is no such code, or it is no code. `line` is that of the code, from 1, where it is known."""
+    """The code is missing or invalid. `line` is the line in the code, from 1, where it is known."""
 
     def __init__(self, message: str, *, hint: str = "", line: int | None = None) -> None:
         super().__init__(message)
@@ -48,8 +48,8 @@ class Code(Struct, frozen=True):
     Attributes:
         text: the snippet, or the content of a JavaScript file; empty for a Python file, which is imported.
         path: the file; None for a snippet.
-        function: which of the file's functions is meant; empty for the usual one.
-        calls_result: JavaScript whose value is a function has it called; otherwise it has given a function.
+        function: the function in the file; empty for the default one.
+        calls_result: if the JavaScript evaluates to a function, whether to call it or to return it as the result.
     """
 
     language: Language
@@ -60,23 +60,23 @@ class Code(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Return the name for messages."""
         if self.path is not None:
             return self.path.name + (f":{self.function}" if self.function else "")
         return "the JavaScript code" if self.language is Language.JAVASCRIPT else "the Python code"
 
 
 def find_code(written: str, base_dir: Path, language: Language, access: Access) -> Code:
-    """Parse a config's text as code.
+    """Return the code that a config's text contains or names.
 
     Args:
-        written: a snippet, or `file://` with a path and perhaps `:function`.
-        base_dir: what the path is relative to.
-        language: of snippets; files say it by their name.
-        access: what may be read for the config.
+        written: a snippet, or `file://` and a path, optionally followed by `:function`.
+        base_dir: the folder that the path is relative to.
+        language: the language of snippets; files are recognized by their suffix.
+        access: which files may be read for the config.
 
     Raises:
-        CodeError: the file cannot be read, or is in another language.
+        CodeError: the text is empty, or the file cannot be read or is in another language.
     """
     if not written.startswith(FILE_PREFIX):
         if not written.strip():
@@ -107,10 +107,10 @@ def find_code(written: str, base_dir: Path, language: Language, access: Access) 
 
 
 def check_python(code: Code, default_function: str, access: Access) -> None:
-    """Compile without running anything.
+    """Compile the code without running it.
 
     Raises:
-        CodeError: a syntax error, or a file without the function.
+        CodeError: the code has a syntax error, or the file lacks the function.
     """
     text = code.text if code.path is None else _read(code.path, code.path.name, access)
     try:
@@ -128,7 +128,7 @@ def check_python(code: Code, default_function: str, access: Access) -> None:
 
 
 def _top_names(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that the module's own statements define, also inside `if` and `try`."""
+    """Yield the names that a file defines or imports, at any depth: this also finds names inside `if` and `try`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -163,6 +163,6 @@ def _read(path: Path, name: str, access: Access) -> str:
 
 @lru_cache(256)
 def _content(path: Path, access: Access, changed_ns: int, size: int) -> str:
-    del changed_ns, size  # they make an edited file another one
+    del changed_ns, size  # in the cache key only, so that an edited file is read again
     with open_regular(path, access) as stream:
         return stream.read().decode("utf-8-sig")

@@ -1,6 +1,6 @@
-"""JavaScript in an engine (QuickJS) in a process of its own, with limits and without access to anything.
+"""Runs JavaScript in an engine (QuickJS) in a separate process, with limits and without access to anything.
 
-Each call has an engine of its own; a thread waits for the process that it lives in. The package is the extra `js`.
+Each call gets its own engine; a thread waits for the process that runs it. The package is the extra `js`.
 """
 
 import asyncio
@@ -31,14 +31,16 @@ from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeou
 from geval_cli.version import install_hint
 
 _WORKER = Path(__file__).with_name("javascript_worker.py")
-# How a process ends whose timer (`_die_after` in the worker) has run out; Windows has no such signal.
+# The exit status of a process whose timer (`_die_after` in the worker) ran out; Windows has no such signal.
 _OUT_OF_TIME = -getattr(signal, "SIGPROF", 0)
 
 
 class JavaScriptProcess:
-    """Runs one call at a time. `ask` blocks its thread; `kill` may come from any thread and ends that.
+    """A process that runs one call at a time.
 
-    `is_ended` says that it was killed and is of no more use.
+    `ask` blocks its thread; `kill` may be called from any thread and unblocks it. After that, `is_ended` is true and
+    the
+    object cannot be used again.
     """
 
     def __init__(self) -> None:
@@ -50,7 +52,7 @@ class JavaScriptProcess:
 
         Raises:
             ScriptTimeoutError: the code used up its processor time.
-            ScriptCrashError: the process ended otherwise, or is not to be used any more.
+            ScriptCrashError: the process ended for another reason, or was killed.
         """
         child = self._child or self._start()
         assert child.stdin is not None
@@ -72,14 +74,14 @@ class JavaScriptProcess:
         raise ScriptCrashError(f"the JavaScript engine exited with status {status} instead of answering")
 
     def kill(self) -> None:
-        """End the process for good; pending calls raise. Safe to call twice."""
+        """End the process for good; a pending call raises. Safe to call twice."""
         self.is_ended = True
         child = self._child
         if child is not None:
             child.kill()
 
     def close(self) -> None:
-        """End the process and forget it; for the thread that asks."""
+        """End the process and forget it. Call this only from the thread that calls `ask`."""
         child, self._child = self._child, None
         if child is not None:
             _end(child)
@@ -88,7 +90,7 @@ class JavaScriptProcess:
         spec = find_spec("_quickjs")
         assert spec is not None
         assert spec.origin is not None
-        # Without the environment and in a session of its own: code sees no keys, and Ctrl-C in the terminal is geval's.
+        # Without the environment, so that code sees no keys, and in a new session, so that only geval gets Ctrl-C.
         self._child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_WORKER), str(Path(spec.origin).parent)],
             stdin=subprocess.PIPE,
@@ -107,7 +109,7 @@ def _end(child: "subprocess.Popen[bytes]") -> int:
     child.kill()
     for stream in (child.stdin, child.stdout):
         if stream is not None:
-            with suppress(OSError):  # what was never read by the other side
+            with suppress(OSError):  # data that the process never read
                 stream.close()
     return child.wait()
 
@@ -115,7 +117,7 @@ def _end(child: "subprocess.Popen[bytes]") -> int:
 INSTALL_HINT = f"install it {install_hint('js')}"
 
 _LONE_SURROGATE = compile_later("[\ud800-\udfff]")
-# A text that speaks of `require(...)` asks for nothing, so what is quoted does not count.
+# `require(...)` in a string or a comment loads nothing, so these are removed first.
 _STRINGS_AND_COMMENTS = compile_later(
     r"//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"|`(?:\\.|[^`\\])*`", re.DOTALL
 )
@@ -138,7 +140,7 @@ _NOW = threading.Lock()
 
 
 class Entry(StrEnum):
-    """The part of a file to call: its function, its test generator, the `callApi` of a provider, or its `id`."""
+    """The part of a file to call: its function, its test generator, or a provider's `callApi` or `id`."""
 
     FUNCTION = "function"
     TESTS = "tests"
@@ -147,22 +149,22 @@ class Entry(StrEnum):
 
 
 def is_installed() -> bool:
-    """Return whether the engine's package is there."""
+    """Return whether the engine's package is installed."""
     return find_spec("_quickjs") is not None
 
 
 @lru_cache(4096)
 def check_javascript(code: Code, names: tuple[str, ...]) -> None:
-    """Compile without running anything; `names` are the arguments that a snippet sees.
+    """Compile the code without running it; `names` are the arguments that a snippet sees.
 
     Raises:
-        CodeError: a syntax error, or code that asks for modules, which it cannot have.
+        CodeError: the code has a syntax error, or loads modules, which is not supported.
     """
     if _MODULES.search(_STRINGS_AND_COMMENTS.sub("''", code.text)):
         hint = "write it without modules, or in Python"
         raise CodeError(f"{code.name} loads a module, which is not supported", hint=hint)
     try:
-        # Nothing runs, so nothing can take long, and no process need be started for it.
+        # Nothing runs, so this cannot take long and needs no process.
         _value_in(evaluate("check", _job(code, dict.fromkeys(names)), _of(_LIMITS)), _LIMITS)
     except ScriptError as error:
         line = error.line if isinstance(error, _JavaScriptError) else None
@@ -176,7 +178,7 @@ def call_javascript_now(
     *,
     entry: Entry = Entry.FUNCTION,
 ) -> JsonValue:
-    """Return the result of `JavaScriptEngine.call`, for callers that can only wait by blocking."""
+    """Call the code and return its result, as `JavaScriptEngine.call` does, but blocking."""
     job = _job(code, arguments, entry)
     with _NOW:
         process = _process_for_now(os.getpid())
@@ -199,7 +201,10 @@ def call_javascript_now(
 
 @lru_cache(1)
 def _process_for_now(owner: int) -> JavaScriptProcess:
-    """The process of `call_javascript_now`. A forked process is another `owner`: it must not write into our pipe."""
+    """Return the process of `call_javascript_now`.
+
+    `owner` is the process id: a forked process gets its own, so that it does not write into its parent's pipe.
+    """
     del owner
     process = JavaScriptProcess()
     atexit.register(process.close)
@@ -217,17 +222,18 @@ class JavaScriptEngine(Struct):
     async def call(
         self, code: Code, arguments: Mapping[str, JsonValue], *, entry: Entry = Entry.FUNCTION
     ) -> JsonValue:
-        """Return the result of the code, promises awaited; undefined and null are None.
+        """Return the result of the code, with promises awaited; undefined and null are None.
 
         Args:
-            code: a snippet sees `arguments` under their names; a function gets them in their order.
-            arguments: what can be written as JSON.
-            entry: what of a file is called. A provider's class is made anew for each call, with the last argument.
+            code: a snippet sees `arguments` by name; a function receives them in order.
+            arguments: JSON values.
+            entry: the part of a file to call. A provider's class is instantiated anew for each call, with the last
+            argument.
 
         Raises:
-            ScriptError: the code threw, or returned what is no JSON.
-            ScriptTimeoutError: it took longer than it may.
-            ScriptLimitError: it wants more memory than it may have, or what there is not.
+            ScriptError: the code threw an error, or its result cannot be written as JSON.
+            ScriptTimeoutError: the code took too long.
+            ScriptLimitError: the code needs too much memory, or something that the engine does not have.
         """
         if self._turns is None:
             self._turns = asyncio.Semaphore(self.size)
@@ -251,13 +257,13 @@ class JavaScriptEngine(Struct):
         return result
 
     def close(self) -> None:
-        """End the processes, and the threads that wait for them. Safe to call twice."""
+        """End the processes and the threads that wait for them. Safe to call twice."""
         while self._idle:
             self._idle.pop().end()
 
 
 class _JavaScriptError(ScriptError):
-    """The error that the code threw; `line` counts the code's lines from 1."""
+    """An error that the code threw; `line` counts the code's lines from 1."""
 
     def __init__(self, message: str, line: int | None) -> None:
         super().__init__(message if line is None else f"{message} (line {line})")
@@ -265,7 +271,7 @@ class _JavaScriptError(ScriptError):
 
 
 class _Thread:
-    """Waits for one process away from the event loop. A daemon, so that stuck code keeps no program from ending."""
+    """Waits for one process outside the event loop. A daemon, so that code that hangs does not keep geval running."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -286,17 +292,17 @@ class _Thread:
             try:
                 loop.call_soon_threadsafe(tell, result)
             except RuntimeError:
-                return  # the loop is closed: nobody waits
+                return  # the loop is closed, so nothing waits for the result
 
         self._work.put(do)
         return await done
 
     def end(self) -> None:
-        """Take nothing more, and end the process when what is under way is done."""
+        """Accept no more work, and end the process when the current call is done."""
         self._work.put(None)
 
     def kill(self) -> None:
-        """End the process at once, whatever it does."""
+        """End the process at once, even during a call."""
         self._process.kill()
         self.end()
 
@@ -320,7 +326,7 @@ def _job(code: Code, arguments: Mapping[str, JsonValue], entry: Entry = Entry.FU
 
 
 def _outcome(process: JavaScriptProcess, job: str, limits: JavaScriptLimits) -> JsonValue | ScriptError:
-    """The result or the error as a value: an exception's traceback would carry this thread's frames into another."""
+    """Return the result, or the error as a value, since a raised one would carry this thread's frames into another."""
     try:
         return _value_in(process.ask(job, _of(limits)), limits)
     except ScriptError as error:
@@ -334,7 +340,11 @@ def _of(limits: JavaScriptLimits) -> CallLimits:
 
 
 def _value_in(answer: Mapping[str, str | None], limits: JavaScriptLimits) -> JsonValue:
-    """Return the value in the engine's answer. Raises ScriptError where it holds an error."""
+    """Return the value in the engine's answer.
+
+    Raises:
+        ScriptError: the answer is an error.
+    """
     if "late" in answer:
         raise ScriptTimeoutError(f"it took longer than {limits.wall_s:g} s")
     if "unreadable" in answer:
@@ -366,7 +376,7 @@ def _read(reply: dict[str, Any]) -> JsonValue:
         return None
     if reply.get("json") is None:
         raise ScriptError(f"it returned a {reply['type']}, which is not a JSON value")
-    # No other program accepts halves of surrogate pairs as text.
+    # Other programs reject lone surrogates.
     text = reply["json"]
     if "\\u" not in text and not _LONE_SURROGATE.search(text):
         without_halves = text

@@ -1,7 +1,8 @@
-"""The process that runs JavaScript: one JSON request a line in, one JSON answer a line out; geval is not imported.
+"""The process that runs JavaScript: reads one JSON request per line, writes one JSON answer per line.
 
-Native code of the engine (a search in a huge text, a sort) cannot be interrupted from within, so this process can be
-killed, by the system's own clock when the code has used up its processor time, or by whoever waits for an answer.
+It does not import geval. Native code of the engine (a search in a huge text, a sort) cannot be interrupted from
+within, so the process may be killed: by a system timer once the code has used up its processor time, or by the parent
+process.
 """
 
 import json
@@ -14,14 +15,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_STACK_BYTES = 256 * 1024  # of a thread's 512 kB, the least that common systems give one
+_STACK_BYTES = 256 * 1024  # fits in 512 kB, the smallest thread stack on common systems
 _PLATFORM = re.compile(
     r"\b(?:Buffer|Intl|TextDecoder|TextEncoder|URL|URLSearchParams|structuredClone|localeCompare"
     r"|toLocale(?:Date|Time)?String)\b"
 )
 """Names of platform.js, which is loaded only for code that contains one of them."""
 
-_GRACE_S = 0.25  # in which the engine itself notices that the time is over, and can say so
+_GRACE_S = 0.25  # for the engine itself to notice that the time is over and report it
 
 
 class CallLimits(NamedTuple):
@@ -36,7 +37,9 @@ def evaluate(function: str, job: str, limits: CallLimits) -> dict[str, str | Non
     """Call `function` of the runtime with `job` in a new engine.
 
     Returns:
-        `outcome` (None: a promise that is never settled), or `failure` in the engine's words, or `late`.
+        A mapping with `outcome` (None if a promise is never settled), `failure` (the engine's error), or `late` (the
+        wall
+        time is over).
     """
     engine: Any = import_module("_quickjs")
     context = engine.Context()
@@ -58,7 +61,7 @@ def evaluate(function: str, job: str, limits: CallLimits) -> dict[str, str | Non
 
 
 def main() -> None:
-    """Answer until stdin ends. The engine's package is in the folder that the command line names."""
+    """Answer requests until stdin ends. The first command-line argument is the folder of the engine's package."""
     sys.path.append(sys.argv[1])
     for line in sys.stdin.buffer:
         request = json.loads(line)
@@ -74,7 +77,7 @@ def main() -> None:
 
 
 def _die_after(seconds: float) -> None:
-    """Have the system end this process after so much processor time; 0 for never."""
+    """Have the system end this process after that much processor time (never if 0). Does nothing on Windows."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, seconds)
 

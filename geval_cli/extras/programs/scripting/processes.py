@@ -1,4 +1,4 @@
-"""Child processes for a user's code: a Python file whose functions are called."""
+"""Child processes that call the functions of a user's Python file."""
 
 import asyncio
 import json
@@ -12,13 +12,13 @@ from typing import Any
 from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError, kill_child
 
 DEFAULT_PARALLEL = 4
-"""How many processes run a user's code at once unless the config says otherwise: their machine has other work too."""
+"""How many processes run a user's code at once by default; low, since the machine has other work too."""
 
 _WORKER = Path(__file__).with_name("python_worker.py")
-# An answer is one line; asyncio's own bound of 64 kB would refuse long ones.
+# An answer is one line; asyncio's default limit of 64 kB would reject long ones.
 _MAX_LINE_BYTES = 64 * 1024 * 1024
 _STDERR_LINES = 20
-# A process that closed its output may still be about to end, and its traceback about to arrive.
+# A process that closed its output may not have ended yet, and its traceback may still arrive.
 _LAST_WORDS_S = 0.5
 _SHOWN_BYTES = 500
 
@@ -26,7 +26,7 @@ _SHOWN_BYTES = 500
 class PythonProcess:
     """Calls functions of one Python file, one call at a time. Belongs to the event loop of its first call.
 
-    `home` is the folder in which it runs and from which it imports; the file's own when it is None.
+    `home` is the working directory and the first folder for imports; by default the file's own folder.
     """
 
     def __init__(self, path: Path, *, env: Mapping[str, str] | None = None, home: Path | None = None) -> None:
@@ -45,13 +45,15 @@ class PythonProcess:
     ) -> Any:
         """Call `function`, which may be async, with as many of `arguments` as it takes, and return its result.
 
-        The time runs from when the call's turn comes. With `rows_into`, the function returns or yields rows, which the
-        process writes into that file as JSON Lines, one by one; the result is their number.
+        `timeout_s` does not include the wait for earlier calls. With `rows_into`, the function returns or yields rows,
+        which
+        the process writes to that file as JSON Lines, one by one; the result is their number.
 
         Raises:
-            ScriptError: the function raised, does not exist, returned what is no JSON, or wrote into the channel.
+            ScriptError: the function raised or does not exist, its result is not JSON, or it wrote into the answer
+            channel.
             ScriptCrashError: the process ended.
-            ScriptTimeoutError: no answer within `timeout_s`.
+            ScriptTimeoutError: there was no answer within `timeout_s`.
         """
         request: dict[str, Any] = {"function": function, "arguments": arguments}
         if rows_into is not None:
@@ -87,7 +89,7 @@ class PythonProcess:
         try:
             with suppress(ConnectionError):
                 line = await child.stdout.readline()
-        except ValueError as error:  # asyncio's word for a line above the limit
+        except ValueError as error:  # how asyncio reports a line above the limit
             size = f"{_MAX_LINE_BYTES / 1024 / 1024:.3g} MB"
             raise ScriptError(f"{self._name} returned more than {size}, which is too much") from error
         if not line.endswith(b"\n"):
@@ -154,7 +156,7 @@ class PythonProcess:
 class PythonPool:
     """Calls functions of one Python file, up to `size` at a time. Belongs to the event loop of its first call.
 
-    A process is started only when all the others are busy: one call after another stays in one process.
+    A new process is started only when all others are busy, so consecutive calls share one process.
     """
 
     def __init__(
@@ -175,9 +177,10 @@ class PythonPool:
         timeout_s: float,
         begin: Callable[[], Awaitable[None]] | None = None,
     ) -> Any:
-        """Call `function` and return its result; see `PythonProcess.call`, whose errors it raises.
+        """Call `function` and return its result; raises the same errors as `PythonProcess.call`.
 
-        The time runs from when the call's turn comes. Then `begin` is awaited first; what it raises, the caller gets.
+        When the call's turn comes, `begin` is awaited first, and its exceptions are passed on. `timeout_s` starts after
+        that.
         """
         async with self._turns:
             if begin is not None:

@@ -1,4 +1,4 @@
-"""Evaluates a config's Python snippets inside the worker process; it imports nothing of geval."""
+"""Evaluates a config's Python snippets inside the worker process; it does not import geval."""
 
 import ast
 import inspect
@@ -10,11 +10,11 @@ _NAME = "<the config's code>"
 
 
 async def evaluate(source: str, arguments: dict[str, Any]) -> Any:
-    """Run a snippet and return its result: the value of an expression, or what several lines return.
+    """Run a snippet and return the value of its last expression, or what it returns.
 
     Args:
-        source: of the snippet; it sees `arguments` as variables, and the module json.
-        arguments: by name.
+        source: the snippet, which sees `arguments` as variables, and the module `json`.
+        arguments: the variables, by name.
     """
     text = textwrap.dedent(source).strip()
     tree = ast.parse(text, _NAME)
@@ -23,7 +23,7 @@ async def evaluate(source: str, arguments: dict[str, Any]) -> Any:
         # The last expression is the value, as in a notebook; `return` is not needed.
         body[-1] = ast.copy_location(ast.Return(body[-1].value), body[-1])
     is_async = any(isinstance(node, ast.Await) for node in ast.walk(tree))
-    # Any, since Python 3.12 alone wants all parts of a function to be named.
+    # Any, since only Python 3.12 and later have `type_params`.
     kind: Any = ast.AsyncFunctionDef if is_async else ast.FunctionDef
     names = ast.arguments([], [ast.arg(name) for name in arguments], None, [], [], None, [])
     function = kind("snippet", names, body or [ast.Pass()], [], None)

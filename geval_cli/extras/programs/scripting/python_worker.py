@@ -1,8 +1,8 @@
-"""The child process that runs a user's Python file: one JSON request a line in, one JSON answer a line out.
+"""The child process that runs a user's Python file: reads one JSON request per line, writes one JSON answer per line.
 
-Started as a script with the file's path; it imports nothing of geval. What the user's code prints goes to stderr, so
-that it cannot be taken for an answer. asyncio and inspect take longer to load than all else here: they are loaded for
-code that needs them.
+It is started as a script with the file's path, and does not import geval. What the user's code prints goes to stderr,
+so that it cannot be mistaken for an answer. asyncio and inspect take longer to load than everything else here, so they
+are loaded only for code that needs them.
 """
 
 import json
@@ -21,15 +21,18 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 _OWNER = os.getpid()
-_HIGH = 700  # below 1024, the number of files that systems allow at least
+_HIGH = 700  # below 1024, the lowest common limit on open files
 _CO_VARARGS = 0x04
 
 
 def main() -> None:
-    """Load the file that the command line names, with imports from its second argument; answer until stdin ends."""
-    # The protocol's pipes move out of the way of code that uses the first descriptors: it reads nothing from stdin, and
-    # what it prints goes to stderr, also from C and from children. Forks close the pipes, so that the other end sees
-    # when this process ends.
+    """Load the file in the first command-line argument and answer requests until stdin ends.
+
+    The second argument is the first folder for imports.
+    """
+    # The protocol's pipes are moved off descriptors 0 and 1, which the user's code may use: its stdin is empty, and
+    # what it prints goes to stderr, also from C and from child processes. Forks close the pipes, so that the parent
+    # notices when this process ends.
     channel = [_moved_up(0), _moved_up(1)]
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -58,7 +61,7 @@ def main() -> None:
                 lines = traceback.format_exception(error)
                 answer = {"error": f"{type(error).__name__}: {error}", "traceback": "".join(lines)}
         number = request["id"]
-        if os.getpid() != _OWNER:  # a fork that the user's code made and let return: its parent answers
+        if os.getpid() != _OWNER:  # the user's code forked, and the fork returned: only the parent answers
             os._exit(0)
         answers.write(json.dumps({"id": number, **answer}) + "\n")
         answers.flush()
@@ -86,14 +89,14 @@ def _call(module: ModuleType, request: dict[str, Any]) -> Any:
         result = _runner().run(_awaited(result))
     if "rows_into" in request:
         return _runner().run(_write_rows(result, request["rows_into"]))
-    # What is no JSON fails here, as an error of the call, and not in the middle of writing the answer.
+    # A result that is not JSON fails here, as an error of the call, not while the answer is written.
     json.dumps(result)
     return result
 
 
 @cache
 def _runner() -> Any:
-    """Return what runs all coroutines, one after another, in the same event loop."""
+    """Return the runner for all coroutines, so that they run one after another in the same event loop."""
     import asyncio
     import atexit
 
@@ -107,9 +110,9 @@ async def _awaited(result: Any) -> Any:
 
 
 async def _write_rows(made: Any, path: str) -> int:
-    """Write what a function returned or yields into a file, a line of JSON for each row, and return their number.
+    """Write the rows that a function returned or yields to a file as JSON Lines, and return their number.
 
-    Dates become texts, and numbers of numpy plain ones.
+    Dates are written as text, and numpy scalars as plain values.
     """
     if isinstance(made, (str, bytes, dict)) or (
         not hasattr(made, "__iter__") and not hasattr(made, "__aiter__")
@@ -144,7 +147,7 @@ def _plain(value: Any) -> Any:
 
 
 def _accepted_count(function: Callable[..., Any]) -> int | None:
-    """Return the number of positional arguments that `function` takes; None for any number."""
+    """Return how many positional arguments `function` takes; None if any number."""
     if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
         code = function.__code__
         return None if code.co_flags & _CO_VARARGS else code.co_argcount
@@ -158,11 +161,11 @@ def _accepted_count(function: Callable[..., Any]) -> int | None:
 
 
 class RowsError(Exception):
-    """A function made something else than rows. Where that was found is no help to anybody."""
+    """A function returned something other than rows. Reported without a traceback, which would not help."""
 
 
 def _moved_up(descriptor: int) -> int:
-    """Return a copy that programs do not inherit, with a high number where the system has one free."""
+    """Return a copy of the descriptor that child programs do not inherit, with a high number if possible."""
     if fcntl is not None:
         with suppress(OSError):
             return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)

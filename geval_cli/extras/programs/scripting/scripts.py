@@ -1,4 +1,4 @@
-"""All code that a run executes, in whichever language: one engine, a pool of processes for each Python file."""
+"""Runs all code that a run executes: one JavaScript engine, and a pool of processes for each Python file."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 
 PYTHON_LIMIT_S = 60.0
-"""How long one call of Python code may take."""
+"""Time limit of one call of Python code."""
 
 _SNIPPETS = Path(__file__).with_name("python_snippets.py")
-# For each Python file: assertions are short, and every process imports what the file imports.
+# Per Python file. Low, since assertions are short and each process repeats the file's imports.
 _PROCESSES = 2
 
 
@@ -22,7 +22,7 @@ _PROCESSES = 2
 class Scripts:
     """Runs the code of one suite. Belongs to the event loop of its first call.
 
-    `base_dir` is where Python snippets are at home: their folder, and where they import from.
+    `base_dir` is where Python snippets run and import from.
     """
 
     base_dir: Path
@@ -43,14 +43,14 @@ class Scripts:
         """Call the code and return its result.
 
         Args:
-            code: a snippet sees `arguments` by name; a function gets them in their order, as many as it takes.
-            arguments: what can be written as JSON.
-            default_function: which function of a Python file is meant when the config names none.
-            begin: for a Python file; awaited when the call's turn has come, right before it is made.
+            code: a snippet sees `arguments` by name; a function receives them in order, as many as it takes.
+            arguments: JSON values.
+            default_function: the function to call in a Python file when the config names none.
+            begin: awaited when the call's turn has come, right before it is made; for Python files only.
 
         Raises:
-            CodeFailedError: no code may be run for this suite.
-            ScriptError: the code raised, gave back what is no JSON, or needs what it cannot have.
+            CodeFailedError: this suite may not run code.
+            ScriptError: the code raised, its result is not JSON, or it needs something that it is not allowed.
         """
         self.access.require_code(code.name)
         if code.language is Language.JAVASCRIPT:
