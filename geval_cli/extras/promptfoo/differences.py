@@ -101,7 +101,7 @@ def _concerned_by(
         yield from ((row, place) for row in ROWS if row.template is not None and row.template(text))
 
 
-# How configs are recognised that a row concerns.
+# How to recognize the configs that a row affects.
 
 
 def _of(*types: str) -> Callable[[Assertion, MergedTest], bool]:
@@ -247,7 +247,7 @@ def _unquoted_dates(suite: LoadedSuite) -> Places:
             place = (
                 test.place.value("vars", name) if isinstance(value, str) and _DATE.fullmatch(value) else None
             )
-            # Other files have all of their texts in quotes.
+            # In other formats all text is quoted.
             if place is None or Path(place.file).suffix.lower() not in {".yaml", ".yml"}:
                 continue
             if place.file not in lines:
@@ -419,7 +419,7 @@ def _answers_tools(spec: Assertion, test: MergedTest) -> bool:
     return spec.base_type.startswith("is-valid-") and spec.base_type.endswith("call")
 
 
-# One sign of any kind, so many times or between the ends.
+# Any single character with a count, or up to the end.
 _COUNTS_SIGNS = compile_later(r"(?:(?<!\\)\.|\[\^[^\]]*\]|\\[DSW])(?:\{|\$)")
 _WEIGHS_LIKE_PYTHON = compile_later(r"\(\?[a-zA-Z]+\)|\(\?P<")
 
@@ -836,7 +836,7 @@ MATTERS: tuple[PromptfooDifference, ...] = (
         assertion=_of("moderation", "classifier"),
     ),
 )
-"""Differences in general, in the order of the page."""
+"""General differences, in the order of the documentation."""
 
 
 def _has_unknown_keywords(spec: Assertion, test: MergedTest) -> bool:
@@ -1116,7 +1116,7 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
         suite=lambda suite: iter([None] if suite.derived_metrics else []),
     ),
 )
-"""Differences of single types of assertions."""
+"""Differences that concern single assertion types."""
 
 ROWS: tuple[PromptfooDifference, ...] = (*MATTERS, *ASSERTIONS)
 

@@ -102,7 +102,7 @@ def with_file_contents(value: JsonValue, place: SourcePath, folder: Path, readin
 
 
 TRUE_WORDS = frozenset({"1", "true", "yes", "yup", "yeppers"})
-"""The words that promptfoo itself takes for yes in the environment."""
+"""Values of environment variables that promptfoo reads as true."""
 
 _QUOTED = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
 _LITERAL = rf"(?:{_QUOTED}|-?[0-9]+(?:\.[0-9]+)?|true|false|none|null)"
@@ -118,7 +118,7 @@ _MIN_HIDDEN = 6
 
 
 class PromptfooEnv(EnvValues):
-    """Fills in environment values. A name that is not set causes one warning, and its expression is left for rendering."""
+    """Fills in environment values. A missing name causes one warning, and its expression is left for rendering."""
 
     def __init__(self, values: Mapping[str, str], access: Access) -> None:
         super().__init__(values, access=access)
@@ -154,11 +154,11 @@ class PromptfooEnv(EnvValues):
                     hint = "set it, or add it to a .env file"
                     not_set = Problem(message, place.value(), hint, severity=Severity.WARNING)
                     problems.append(not_set)
-                return found[0]  # a provider may have an `env` of its own
+                return found[0]  # a provider's own `env` may set it
             known = {} if value is None else {name: value}
             try:
                 filled = templates_of(PROMPTFOO_RULES, known).render(found[0], {})
-            except TemplateError:  # of a filter that the config brings: left to the rendering
+            except TemplateError:  # the config's own filter, perhaps: left for rendering
                 return found[0]
             self._keep_secret(filled if value else "")
             return filled

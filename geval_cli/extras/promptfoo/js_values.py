@@ -18,10 +18,10 @@ from geval_cli.templating.js_text import js_string
 JS_SPACE = " \t\n\r\v\f\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
-"""JavaScript's white space."""
+"""JavaScript's whitespace."""
 
 MAX_SAFE_INTEGER = 2**53
-"""Beyond it a number of JavaScript, which is a float, skips whole numbers, so nothing here is an int any more."""
+"""Beyond this, JavaScript's numbers, which are floats, skip integers, so no int is used either."""
 
 # ECMAScript: keys that are array indexes come first in an object, in the order of numbers; 2**32 - 2 is the last.
 _LAST_INDEX, _INDEX_DIGITS = 2**32 - 1, 10
@@ -164,7 +164,7 @@ def js_calculate(operator: str, left: Any, right: Any) -> Any:
     first, second = js_number_of(left), js_number_of(right)
     try:
         return _rounded(_OPERATIONS[operator](first, second))
-    except OverflowError:  # of a power of whole numbers
+    except OverflowError:  # from a power of integers
         return -math.inf if first < 0 and second % 2 else math.inf
     except (ZeroDivisionError, ValueError):
         return NAN
@@ -222,7 +222,7 @@ def js_compare(left: Any, operator: str, right: Any) -> bool:
             return _is_in(left, right) is (operator == "in")
     first, second = _primitive(left), _primitive(right)
     if isinstance(first, str) and isinstance(second, str):
-        if not is_in_first_plane(first + second):  # texts are ordered by their UTF-16 units
+        if not is_in_first_plane(first + second):  # text is ordered by UTF-16 code units
             first, second = (text.encode("utf-16-be", "surrogatepass") for text in (first, second))
     else:
         first, second = js_number_of(first), js_number_of(second)
@@ -280,13 +280,13 @@ def parse_json(text: Any) -> Any:
     return as_js(json.loads(text)) if isinstance(text, str) else text
 
 
-# A template comes from a config that may be untrusted: a method may make a text or a list no larger than this.
+# Limits on what a method may build, since a template may come from an untrusted config.
 _MOST_REPEATED = 1_000_000
 _MOST_ENTRIES = 100_000
-_MOST_PLACES = 100  # as ECMAScript has it for `toFixed`
-_NOT_FIXED = 1e21  # from there on `toFixed` writes exponents
+_MOST_PLACES = 100  # ECMAScript's limit for `toFixed`
+_NOT_FIXED = 1e21  # from here on `toFixed` writes exponents
 _NUMERALS = "0123456789abcdefghijklmnopqrstuvwxyz"
-# The largest float has 309 digits before the point, and 100 may come behind it; the default of 28 would round them.
+# The largest float has 309 digits before the point, and up to 100 follow it; the default of 28 would round them.
 _DIGITS = Context(prec=500)
 _STANDS_FOR = compile_later(r"\$([$&`'])")
 
@@ -324,7 +324,7 @@ def _part(value: Any, start: int, end: int) -> Any:
 def _place(value: Any, otherwise: int = 0) -> int:
     """Convert an argument to an integer as JavaScript does for indexes; NaN counts as 0."""
     number = otherwise if isinstance(value, Undefined) else js_number_of(value)
-    # As JavaScript converts an index: what is no number counts as 0.
+    # As JavaScript converts an index: NaN counts as 0.
     if math.isnan(number):
         return 0
     return int(number) if math.isfinite(number) else int(math.copysign(MAX_SAFE_INTEGER, number))
@@ -433,7 +433,7 @@ def _concatenated(items: list[Any], *others: Any) -> JsArray:
 
 
 def _pushed(items: list[Any], *others: Any) -> int:
-    items.extend(others)  # a list belongs to one rendering
+    items.extend(others)  # safe, since a list belongs to one rendering
     return len(items)
 
 
@@ -461,7 +461,7 @@ def _fixed(number: float, places: Any = 0) -> str:
         raise ValueError(f"toFixed takes 0 to {_MOST_PLACES} places")
     if not math.isfinite(number) or abs(number) >= _NOT_FIXED:
         return js_text(number)
-    # The digits that a number stands for, not those that it is written with, and halves away from zero.
+    # The float's exact value, not its shortest notation; halves are rounded away from zero.
     exact = Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, _DIGITS)
     return f"{exact if exact or number < 0 else abs(exact):f}" if number else f"{0:.{digits}f}"
 

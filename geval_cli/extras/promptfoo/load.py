@@ -51,13 +51,13 @@ from geval_cli.suite.validation import LoadContext, ScriptCaller
 
 _REF = "$ref"
 _SCHEMA_KEYS = frozenset({"parameters", "schema", "json_schema", "input_schema", "inputSchema"})
-"""Below these keys are JSON Schemas, whose references are their own."""
+"""Keys with JSON Schemas, whose references are left to the schema."""
 # The `value` of an assertion that has one of these is a JSON Schema, too.
 _SCHEMA_MARKS = frozenset({"$defs", "definitions"})
 
 
 _MOST_VALUES, _REFERENCE_COSTS = 1_000_000, 100
-"""Of all references together, each counted as so many: forty that name the next one twice would fill the memory."""
+"""A limit on the values of all references, each costing extra: forty that name the next twice would fill the memory."""
 
 
 class References(Struct):
@@ -122,7 +122,7 @@ class References(Struct):
             return None
         found = document.value
         for part in filter(None, pointer.split("/")):
-            # In this order (RFC 6901): `~01` is the key `~1`, and not `/`.
+            # In this order (RFC 6901): `~01` is the key `~1`, not `/`.
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             if isinstance(found, dict) and key in found:
                 found = found[key]
@@ -169,9 +169,9 @@ _READ = frozenset(
     }
 )  # fmt: skip
 _SILENT = frozenset({"metadata", "writeLatestResults", "sharing", "extensions", "redteam"})
-"""Keys that change no result, and those that are refused elsewhere."""
+"""Keys that do not affect results, and keys that are refused elsewhere."""
 _FOR_ANCHORS = ("x-", ".", "_", "definitions", "$defs")
-"""How keys begin that only hold YAML anchors or what references name."""
+"""Prefixes of keys that only hold YAML anchors or the targets of references."""
 
 
 class ConfigFile(Struct, frozen=True):
@@ -364,7 +364,7 @@ _WITHOUT_EFFECT = frozenset(
         "generateSuggestions",
     }
 )
-"""Options of the display and of services that geval does not have; they change no result."""
+"""Options for display, and for services that geval lacks; they do not affect results."""
 
 _ELSEWHERE = {
     "timeoutMs": "set `timeout_s` in the `config` of providers",
@@ -384,7 +384,7 @@ _ELSEWHERE = {
 }
 _SEE_HELP = "see `geval run --help` for options"
 _MOST = 10_000
-# A day. Larger numbers are slips (microseconds, say), and a timer may not take them.
+# A day. Larger values are mistakes (microseconds, say), and may be too large for a timer.
 _LONGEST_DELAY_MS = 24 * 3600 * 1000
 
 
@@ -471,7 +471,7 @@ def open_suite(
     files = SourceFiles(base_dir, access)
     env_of_all = PromptfooEnv(values, access)
     reading = LoadContext(files, env_of_all, rules=PROMPTFOO_RULES, scripts=scripts)
-    # In a config its own `env` wins; what all of them say together is for the tests and the run.
+    # In each config its own `env` wins; the merged values are for the tests and the run.
     configs = [
         open_config(path, document, replace(reading, env=env_of_all.with_values(named)))
         for (path, document), named in zip(documents, own, strict=True)
@@ -490,7 +490,7 @@ def _suite(
     whole = configs[0].document.place
     prompts = read_promptfoo_prompts(merged.prompts, reading) or (default_prompt(whole),)
     providers = read_promptfoo_providers(merged.providers, reading)
-    # Warn of prompts that a provider chooses and that do not exist: promptfoo leaves them out, silently.
+    # Warn if a provider chooses a prompt that does not exist: promptfoo silently leaves it out.
     for provider in providers:
         chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
         for index, name in enumerate(chosen or ()):

@@ -103,7 +103,7 @@ class NunjucksParser(Parser):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._groups: dict[int, nodes.Expr] = {}  # what is in parentheses, by id
+        self._groups: dict[int, nodes.Expr] = {}  # expressions in parentheses, by id
 
     def parse_not(self) -> nodes.Expr:
         if self.stream.current.test("name:not"):
@@ -271,7 +271,7 @@ class _NunjucksNodes(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         if node.test is not None:
-            # What looks like Jinja2's filter of a loop is a condition of the whole there
+            # What looks like Jinja2's loop filter is a condition for the whole loop in nunjucks.
             node.iter = nodes.CondExpr(node.test, cast("nodes.Expr", node.iter), None, lineno=node.lineno)
             node.test = None
         self.generic_visit(node)
@@ -357,7 +357,7 @@ class _SharedNames(NodeTransformer):
         return nodes.Name(_FRAMES, "load")
 
 
-_UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is
+_UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves unchanged
 _TAG = compile_later(r"</?[a-z][a-z0-9]*\b[^>]*>|<!--.*?-->", re.IGNORECASE | re.DOTALL | re.ASCII)
 _WORD = compile_later(r"\w+", re.ASCII)
 _FLOAT = compile_later(r"[-+]?(?:Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", re.ASCII)
@@ -426,7 +426,7 @@ def _length(value: Any) -> Any:
 
 def _join(value: Any, separator: Any = "", attribute: Any = None) -> str:
     if isinstance(value, str):
-        return value  # an error there; the letters one by one are what nobody means
+        return value  # an error in nunjucks; joining single letters would be pointless
     items = _items(value)
     if attribute:
         items = [] if isinstance(value, Mapping) else [js_member(item, attribute) for item in items]
@@ -474,7 +474,7 @@ def _round(value: Any, places: Any = 0, method: Any = None) -> float:
     number = js_number_of(value) * factor
     if not math.isfinite(number):
         return NAN if math.isnan(number) else number
-    # Halves go up, as in JavaScript, also below zero.
+    # Halves are rounded up, as in JavaScript, also below zero.
     whole = {"ceil": math.ceil, "floor": math.floor}.get(js_text(method), lambda x: math.floor(x + 0.5))(
         number
     )
@@ -562,7 +562,7 @@ def _truncate(value: Any, length: Any = 0, kill_words: Any = False, end: Any = N
         return text
     cut = js_part(text, 0, most)
     if not kill_words:
-        # A space right behind the cut counts too.
+        # A space right after the cut counts too.
         space = js_part(text, 0, most + 1).rfind(" ")
         cut = cut if space < 0 else cut[:space]
     return cut + ("..." if end is None or isinstance(end, Undefined) else js_text(end))
@@ -737,7 +737,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "urlize": _urlize,
     "wordcount": lambda value: len(_WORD.findall(_text(value))) or None,
 }
-"""All that a template may use; Jinja2's own filters are not there, since promptfoo does not have them."""
+"""All filters that a template may use, without Jinja2's own, which promptfoo lacks."""
 
 TESTS: dict[str, Callable[..., Any]] = {
     "callable": lambda value: callable(value) and not isinstance(value, Undefined),
@@ -771,7 +771,7 @@ TESTS: dict[str, Callable[..., Any]] = {
 
 _UNFINISHED = re.compile(r"\{%[^%]*$|\{\{[^}]*$|\{#[^#]*$")
 _HAS_RAW = re.compile(r"\{%-?\s*raw\s*-?%\}.*\{%-?\s*endraw\s*-?%\}", re.DOTALL)
-_CARRIAGE_RETURN = "\ue00d"  # Jinja2 turns line breaks into its own; this stands for them meanwhile
+_CARRIAGE_RETURN = "\ue00d"  # placeholder, since Jinja2 normalizes line breaks
 _PAIR = 2
 _OWN_MEMBERS = (str, int, float, list, dict, type(None))
 
@@ -791,9 +791,9 @@ class NunjucksTemplates(Templates):
         self.rules = rules
         environment = _NunjucksEnvironment(
             undefined=JsUndefined,
-            # A prompt is no HTML; promptfoo switches nunjucks' escaping off, too.
+            # A prompt is not HTML; promptfoo turns off nunjucks' escaping too.
             autoescape=False,
-            optimized=False,  # its optimizer writes NaN and Infinity into the code, where they are unknown names
+            optimized=False,  # the optimizer would write NaN and Infinity into the code as unknown names
             keep_trailing_newline=True,
             finalize=js_text,
         )
@@ -821,7 +821,7 @@ class NunjucksTemplates(Templates):
             return text
         if _UNFINISHED.search(text) and not _HAS_RAW.search(text):
             return text
-        # Jinja2's lexer makes every line break `\n`; nunjucks leaves them as they are.
+        # Jinja2's lexer turns every line break into `\n`; nunjucks leaves them unchanged.
         if "\r" in text:
             return (
                 super()

@@ -30,11 +30,11 @@ from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_json
 
 _SEPARATOR = "---"
-# Files may name files. Deeper than this it is a circle.
+# Files may include files; anything deeper than this is a cycle.
 _MAX_NESTED = 10
 
 PromptTexts = Iterator[tuple[str, str]]
-"""Texts, each with the label that the file itself gives it, or ""."""
+"""Texts, each with the label that the file gives it, or ""."""
 
 
 def read_prompt_file(
@@ -84,7 +84,7 @@ def _whole(path: Path, access: Access, asked_at: Location | None) -> PromptTexts
 
 
 def _of_lines(path: Path, access: Access, asked_at: Location | None) -> PromptTexts:
-    # Not by `str.splitlines`: a string in JSON may have U+2028 in it.
+    # Not `str.splitlines`, since a JSON string may contain U+2028.
     for number, line in enumerate(split_lines(read_text(path, access, asked_at=asked_at)), start=1):
         if line.strip():
             read_json(line, str(path), first_line=number)
@@ -108,7 +108,7 @@ def _of_yaml(path: Path, access: Access, asked_at: Location | None) -> PromptTex
     try:
         value = read_document(path, access, asked_at=asked_at).value
     except ConfigError:
-        # Templates can make a file that is no YAML until the variables are in it.
+        # With templates in it, a file may be valid YAML only after rendering.
         yield from _whole(path, access, asked_at)
         return
     value = _with_files(value, path.parent, _AskedPrompt(access, asked_at))
@@ -117,7 +117,7 @@ def _of_yaml(path: Path, access: Access, asked_at: Location | None) -> PromptTex
 
 def _of_csv(path: Path, access: Access, asked_at: Location | None, delimiter: str = ",") -> PromptTexts:
     """Yield the `prompt` column of a table; if the file is not a table, each line, commas included."""
-    read_text(path, access, asked_at=asked_at)  # refuses what is too large
+    read_text(path, access, asked_at=asked_at)  # refuses a file that is too large
     rows = [row for row in csv_rows(path, access, asked_at, delimiter=delimiter) if any(row.cells)]
     header = [name.strip() for name in rows[0].cells] if rows else []
     if len(header) == 1 and "prompt" in re.split(r"\s*[;\t]\s*", header[0]) and header != ["prompt"]:
@@ -328,7 +328,7 @@ def _of_text(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Dra
     if text.startswith(FILE_PREFIX) or _must_be_file(text):
         files = existing_files(text, part.folder, access, location)
     else:
-        # A sentence with a slash in it names no file elsewhere: there, nothing is even looked at.
+        # A sentence with a slash in it is not a path to another folder, so nothing is looked up there.
         is_sentence = len(text.split()) > 1 or "{{" in text
         is_far = is_sentence and leads_outside(text, part.folder, access)
         files = [] if is_far else find_files(text, part.folder, access, location)

@@ -38,9 +38,9 @@ from geval_cli.suite.validation import LoadContext, build_spec, read_fields
 from geval_cli.templating.js_text import js_string
 
 _SHOWN_MODES = ("chat", "responses", "completion", "messages")
-"""Parts between the vendor and the model of an id, which are not shown when the config has only the id."""
+"""API modes between vendor and model in an id, which are not shown if the config has only the id."""
 _PRICED = ("openai:", "anthropic:", "mistral:", "xai:", "groq:", "deepseek:")
-"""Vendors whose answers promptfoo prices by the model's name, whatever server gives them."""
+"""Vendors whose answers promptfoo prices by the model's name, whichever server gives them."""
 _CALLBACK_KEYS = ("functionToolCallbacks",)
 _EXAMPLE = "write its id, for example openai:gpt-4.1"
 
@@ -161,14 +161,14 @@ def _built(
         key: entry for key, entry in value.items() if key not in {"inputs", "delay", "file_params"}
     }
     own_env = {} if value.get("env") is None else _own_env(value["env"], place.child("env"), reading)
-    # Those environment values that change what is sent: with others the provider is another one.
+    # Only the environment values that change requests, since they are part of the provider's identity.
     values = reading.env.values
     picked = {name: values[name] for name in ENV_NAMES if values.get(name)}
     known["env"] = {**picked, **own_env}
     name = known.get("id")
     if isinstance(name, str):
         known["id"] = _with_path(name, folder, place, reading)
-        # Before the id is changed: tables show it as the config writes it, but never a key in it.
+        # The id as written, since tables show it, but with any key in it masked.
         known.setdefault("label", mask_text(name))
     if isinstance(known.get("label"), int | float):
         known["label"] = js_string(known["label"])
@@ -198,7 +198,7 @@ def _own_name(name: str, options: dict[str, JsonValue], part: ConfigPart, readin
     try:
         found = reading.scripts().provider_name(file, export, {"config": {}, **options}, part.place.value())
     except ConfigError:
-        return None  # its calls fail as well, and say why
+        return None  # its calls will fail too, and say why
     return mask_text(found) if isinstance(found, str) and found.strip() else None
 
 
@@ -212,7 +212,7 @@ def _with_path(name: str, folder: Path, place: SourcePath, reading: LoadContext)
     if not is_script or " " in name:
         return name
     if suffix in RUNNABLE_SUFFIXES:
-        # Which folder a path is relative to is lost when several configs are merged.
+        # Absolute, because merging several configs loses the folder that a path is relative to.
         located = str((folder / path).absolute()) if folder != reading.files.base_dir else path
         return f"file://{located}" + (f":{function}" if function else "")
     language = "TypeScript" if suffix in JAVASCRIPT_SUFFIXES else f"`{suffix}`"

@@ -38,7 +38,7 @@ ENV_NAMES = (
     "ANTHROPIC_TEMPERATURE",
     "ANTHROPIC_MAX_TOKENS",
 )
-"""The environment variables that change what is added."""
+"""The environment variables that change the added parameters."""
 
 _MAX_TOKENS = 1024
 _MAX_TOKENS_OF_THINKERS = 2048
@@ -58,7 +58,7 @@ _CHAT_OF: Mapping[str, frozenset[str]] = {
         }
     ),
 }  # fmt: skip
-"""What single vendors are sent besides."""
+"""Further parameters that are sent to single vendors."""
 _RESPONSES = _CACHING | {
     "instructions", "tools", "tool_choice", "max_tool_calls", "include", "previous_response_id", "response_format",
     "truncation", "metadata", "parallel_tool_calls", "store", "background", "webhook_url", "user", "service_tier",
@@ -79,9 +79,9 @@ _MISTRAL = frozenset(
 _CLAUDE = frozenset({"cache_control", "service_tier", "stop_sequences", "metadata", "tools", "tool_choice"})
 
 _OPEN = frozenset({"together", "cerebras", "cloudflare-ai"})
-"""Vendors that are sent every parameter that a config has."""
+"""Vendors that are sent every parameter in a config."""
 _AS_THEY_ARE = frozenset({"google", "vertex", "ollama", "vllm"})
-"""Vendors for which nothing is added, and whose parameters are geval's to write."""
+"""Vendors for which nothing is added and whose parameters geval itself writes."""
 _WITHOUT_DEFAULTS = frozenset({"litellm"})
 _OWN = frozenset(spelling for key in ENDPOINT_KEYS for spelling in key.spellings) | SET_BY_GEVAL.keys()
 
@@ -433,7 +433,7 @@ def rendered_prompt(
     """
     is_made = isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by)
     raw = template_of(prompt, test)
-    # What a program wrote may hold answers of models, which are never rendered.
+    # A program's text may contain answers of models, which are never rendered.
     is_final = is_made and bool(opaque)
     sent = as_sent(raw) if is_final else render_text(raw, test.variables, templates, opaque)
     return Rendered(chat_messages(sent), shown_text(sent), sent=sent)
@@ -458,7 +458,7 @@ def request_parts(
     if rules.prompts_spell_chats:
         form = prompt_form(job.provider)
         if form == "chat":
-            # A model would answer a chat that cannot be read as one text of the user, and be judged for that.
+            # Otherwise the model would get the broken chat as a user message, and be judged on its answer.
             mistake = "" if takes_text(job.provider) else chat_mistake(rendered.whole)
             if mistake:
                 message = f"the prompt `{job.prompt.label}` starts like a chat, but cannot be read as one: {mistake}"
@@ -506,7 +506,7 @@ def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: MergedTest)
     The test's parameters override the prompt's, and those override the provider's. A schema in a file is found for the
     Responses API and Anthropic's, but not for chat APIs.
     """
-    # The parameter in which promptfoo looks whether a JSON Schema was asked for; None where it does not look.
+    # The parameter where promptfoo looks for a JSON Schema; None if it does not look.
     vendor = provider.id.partition(":")[0].lower()
     if vendor in _NEVER_DATA or takes_text(provider):
         key = None
@@ -562,7 +562,7 @@ def render_text(
     except (ValueError, RecursionError):
         if _stays_as_it_is(raw):
             return raw
-        # Texts rendered once more; one that is no template, or names what is no variable, stays as it is.
+        # Variables are rendered first; text that is not a template, or has an unknown name, stays unchanged.
         rendered = {}
         for name, value in variables.items():
             rendered[name] = value
@@ -635,7 +635,7 @@ def chat_messages(text: str) -> tuple[Message, ...]:
             found = json.loads(text)
         except (ValueError, RecursionError):
             found = None
-    # Whether this is meant as a message. Without content the API refuses it; as text it would pass.
+    # A list of items with roles is a chat even without content: as text, the mistake would go unnoticed.
     if (
         isinstance(found, list)
         and found
@@ -651,7 +651,7 @@ def messages_for(form: PromptForm, rendered: "Rendered") -> tuple[tuple[Message,
     The latter is None if the prompt does not set it.
     """
     text = rendered.whole
-    if rendered.messages != chat_messages(text):  # not from a text: a conversation that was held
+    if rendered.messages != chat_messages(text):  # not from text, but a conversation that was held
         return rendered.messages, None
     if text.lstrip().startswith("["):
         thinking = (message.further.get("thinking") for message in rendered.messages)
@@ -682,7 +682,7 @@ def _of_role_lines(text: str) -> tuple[tuple[Message, ...], JsonValue]:
     if not said and system is None:
         said = [("user", [text.strip()])]
     messages = [Message(role, "\n".join(lines)) for role, lines in said]
-    # An empty `system:` line is sent as it is there, where it says nothing.
+    # promptfoo sends an empty `system:` line too, but it says nothing.
     return (*((Message("system", system),) if system else ()), *messages), thinking
 
 
@@ -758,7 +758,7 @@ def _names_nothing_unknown(text: str, variables: Mapping[str, JsonValue]) -> boo
     text = _COMMENT.sub("", text)
     names = {found[1] or found[2] for found in _NAMES.finditer(text)}
     for loop in _LOOP.finditer(text):
-        # A loop sets its own variable; the list that it goes over must be known.
+        # A loop sets its own variable; the list that it iterates over must be known.
         names = (names - {loop[1]}) | {loop[2]}
     roots = (_ROOT.match(name) for name in names)
     return all(root is None or root[0] == "env" or root[0] in variables for root in roots)
@@ -770,7 +770,7 @@ def _opened(
     """Return `value` with the names of variables from a model replaced. Nothing is rendered after this."""
     if not isinstance(value, str) or name in opaque:
         return value
-    # Last of all and in one pass: a model's text may look like a template and must never be rendered.
+    # Last, and in one pass: a model's text may look like a template and must never be rendered.
     return _PLACEHOLDER.sub(
         lambda place: js_string(variables[place[1]]) if place[1] in opaque else place[0], value
     )
@@ -797,7 +797,7 @@ def param_levels(
 
 
 _NEVER_DATA = frozenset({"local", "mistral", "cohere", "ollama", "google", "gemini", "vertex"})
-"""Whose answers promptfoo leaves as texts, whatever format was asked for; and so of all who take texts."""
+"""Vendors whose answers promptfoo leaves as text, whatever format was requested."""
 
 
 def _overlooks_schema_files(provider_id: str) -> bool:

@@ -68,7 +68,7 @@ _THRESHOLDS = {
     ),
     "similar": 0.8,
 }
-"""promptfoo's threshold for these types in a table whose cell has none."""
+"""promptfoo's thresholds for these types if a table cell has none."""
 _TAKES_NO_THRESHOLD = frozenset({"starts-with"})
 
 
@@ -115,7 +115,7 @@ _RESERVED = (_EXPECTED, "__metric", "__threshold", "__metadata:", "__config:", *
 _SINGLE = frozenset({"__metric", "__threshold", "__metadata", *_PLAIN})
 _FAMILIES = (_EXPECTED, "__metadata:", "__config:")
 _CONFIG_KEYS = ("threshold",)
-# Lists are split at commas; `\,` is a comma of the text.
+# Lists are split at commas; `\,` is a literal comma.
 _ESCAPED_COMMA = compile_later(r"(?<!\\),")
 
 
@@ -181,7 +181,7 @@ class TableColumns(Struct):
         test["assert"] = [*found]
         if row.get("__threshold", "").strip():
             threshold = self._number(row["__threshold"], "__threshold", location)
-            if threshold == 0:  # to promptfoo no threshold, so that each assertion decides
+            if threshold == 0:  # no threshold in promptfoo, so every assertion must pass
                 message = "`__threshold` of 0 is not used, so every assertion of this row must pass"
                 self.reading.warn(message, location, "leave the cell empty")
             test |= {"threshold": threshold} if threshold else {}
@@ -240,7 +240,7 @@ def not_empty(rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list
 
 
 Rows = Iterator[tuple[int, list[str]]]
-"""Rows as texts, each with the number of the line that it ends on, from 1."""
+"""Rows as text, each with the number of its last line, from 1."""
 
 
 def _csv_texts(path: Path, asked_at: Location | None, reading: LoadContext) -> Rows:

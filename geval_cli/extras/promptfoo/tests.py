@@ -1,4 +1,4 @@
-"""Turns the tests of a promptfoo config into test cases, with scenarios, `defaultTest` and combinations of variables."""
+"""Turns the tests of a promptfoo config into test cases, with scenarios, `defaultTest` and variables expanded."""
 
 import base64
 import mimetypes
@@ -113,7 +113,7 @@ class ReadTest(Struct, frozen=True):
     promptfoo: PromptfooTestOptions = field(default_factory=PromptfooTestOptions)
 
     def over(self, below: "ReadTest") -> "ReadTest":
-        """Merge this test over another: vars, metadata and options are merged, and the other's assertions come first."""
+        """Merge this test over another: vars, metadata and options are merged, and `below`'s assertions come first."""
         given = self.spec.model_fields_set - {"vars", "metadata", "assertions", "options", "place"}
         merged = below.spec.model_copy(
             update={
@@ -182,8 +182,8 @@ def _take_options(
     if isinstance(options, dict):
         judged = spellings(TestOptionsSpec)
         known = spellings(PromptfooTestOptions).keys() - _FOUND_OUT
-        # Old spellings first, so that each is sorted into the right part below.
-        # `postprocess` is the old name of `transform`, beside which it counts for nothing.
+        # Old spellings are renamed first, so that each ends up in the right part below.
+        # `postprocess` is the old name of `transform`, and is ignored next to it.
         renamed = {key: entry for key, entry in options.items() if key != "postprocess"}
         options = {"transform": options["postprocess"], **renamed} if "postprocess" in options else renamed
         rest = {key: entry for key, entry in options.items() if key not in judged}
@@ -201,7 +201,7 @@ def _take_options(
         found["file_params"] = file_keys(params)
     elif options is None:
         value.pop("options", None)
-    # A single name is a list of one.
+    # A single name becomes a list of one.
     for key in ("prompts", "providers"):
         if isinstance(found.get(key), str):
             found[key] = [found[key]]
@@ -214,7 +214,7 @@ def _variables(value: JsonValue, row: TestRow, reading: LoadContext) -> dict[str
     if value is None:
         return {}
     if isinstance(value, str | list):
-        # The variables of YAML or JSON files, later ones winning; wildcards may fit none.
+        # Variables from YAML or JSON files; later ones win, and a wildcard may match none.
         variables: dict[str, JsonValue] = {}
         location = row.place.value("vars")
         for name in value if isinstance(value, list) else [value]:
@@ -262,7 +262,7 @@ def _merged_options(below: TestOptionsSpec, above: TestOptionsSpec) -> TestOptio
 _DOCUMENTS = frozenset({".yaml", ".yml"})
 _MEDIA = ("image/", "audio/", "video/")
 MAX_COMBINATIONS = 100_000
-"""How many tests the lists of one test may become; more is a slip, and would fill the memory."""
+"""How many tests the lists of one test may expand to; more is a mistake, and would fill the memory."""
 
 
 def expanded(
@@ -408,7 +408,7 @@ class PromptfooTests(Struct, frozen=True):
         scenarios = [part for item in self.scenarios for part in (*item.settings, *item.tests)]
         for row in iterate_rows((*self.tests, *scenarios), reading):
             yield row.value
-            reading.problems.clear()  # the check tells them
+            reading.problems.clear()  # the check reports them
             if isinstance(row.value, dict) and isinstance(row.value.get("vars"), str | list):
                 test = read_row(row, "a test", reading)
                 yield {} if test is None else test.spec.vars
@@ -428,7 +428,7 @@ class PromptfooTests(Struct, frozen=True):
         reading.put_warnings_aside(warnings)
 
     def _check_choices(self, test: ReadTest, reading: LoadContext) -> None:
-        """Report prompts and providers that a test chooses but that do not exist, since the test would silently not run."""
+        """Report prompts and providers that a test chooses but that do not exist: it would silently not run."""
         chosen = {"prompts": test.promptfoo.prompts, "providers": test.promptfoo.providers}
         for key, wanted in chosen.items():
             if not wanted:
