@@ -57,7 +57,7 @@ _SCHEMA_MARKS = frozenset({"$defs", "definitions"})
 
 
 _MOST_VALUES, _REFERENCE_COSTS = 1_000_000, 100
-"""A limit on the values of all references, each costing extra: forty that name the next twice would fill the memory."""
+"""The most values from references, each costing extra: forty that name the next twice would fill the memory."""
 
 
 class References(Struct):

@@ -1,1 +1,1 @@
-"""Tools that a model calls and geval answers: by functions, by a model that stands in for them, or as recorded."""
+"""Tools that a model calls and geval answers, with functions, a model that simulates them, or recorded answers."""

@@ -1,4 +1,4 @@
-"""is-valid-function-call and its kin, tool-call-f1: the output calls functions that exist, or the expected ones."""
+"""Assertions about tool calls in the output: `is-valid-function-call` and its variants, and `tool-call-f1`."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ class ToolCallF1Assertion(Assertion):
     threshold: Score | None = Field(None, description="The lowest passing F1; 1 by default.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return the problems of the expected names: none is given, or a template is broken."""
+        """Return the problems of the expected names: there are none, or a template is broken."""
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
         if not problems and not _expected(self, context.test, context.templates):
@@ -62,7 +62,9 @@ class ToolCallF1Assertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """The harmonic mean of the share of calls that are expected and the share of expected tools that are called.
+        """Score the harmonic mean of precision and recall of the called tools.
+
+        Precision is the share of called tools that were expected, recall the share of expected tools that were called.
 
         Raises:
             UnjudgeableError: the output has too much broken JSON to be searched for calls.
@@ -86,7 +88,7 @@ class ToolCallF1Assertion(Assertion):
             score, reason, threshold, is_default=is_default, precision=precision, recall=recall
         )
         if self.is_negated and not tools.rules.negates_scores:
-            return replace(outcome, score=1 - score)  # `not-` will turn it back
+            return replace(outcome, score=1 - score)  # `not-` will invert it again
         return outcome
 
 
@@ -98,7 +100,7 @@ class ToolCallAssertion(Assertion):
     """is-valid-function-call and its variants: the calls in the output match the tools in the provider's config."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Score 1 when every call names a known function and its arguments fit that function's JSON Schema.
+        """Pass if every call names a known function and its arguments match that function's JSON Schema.
 
         Raises:
             UnjudgeableError: the provider's config has no functions, or a schema in it is broken.
@@ -106,8 +108,8 @@ class ToolCallAssertion(Assertion):
         keys = _FUNCTIONS_KEY[self.base_type]
         known = await asyncio.to_thread(_functions, subject, keys)
         try:
-            # What ran at the vendor is not for the config's functions to check.
-            # The calls that came with the answer; its text holds them in the words of its API.
+            # The calls that came with the answer, since its text has them in the API's own format. Calls that ran
+            # at the vendor are left out, since the config does not define their functions.
             response = subject.response
             if response is not None and subject.output == response.text:
                 told_calls = response.tool_calls
@@ -130,7 +132,7 @@ class ToolCallAssertion(Assertion):
 
 
 def _wire_call(call: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """Return a call in the form of the chat API, which a test's turn may write in short."""
+    """Return a call, which a test's turn may have in a short form, in the chat API's form."""
     if "function" in call:
         return call
     return tool_call(call.get("name"), call.get("args", call.get("arguments")), call.get("id"))
@@ -141,10 +143,10 @@ def _is_to_run(call: Mapping[str, JsonValue]) -> bool:
 
 
 def _as_data(output: JsonValue) -> JsonValue:
-    """Return the output as data; a text is read as JSON, or as the calls of the Responses API, one a line.
+    """Return the output as data; text is parsed as JSON, or as calls of the Responses API, one per line.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is neither.
     """
     if not isinstance(output, str):
         return output
@@ -165,7 +167,7 @@ def _line(text: str) -> JsonValue:
 
 
 def _is_response_call(value: JsonValue) -> bool:
-    """Return whether this is a call of the Responses API: name and arguments without a `function` around them."""
+    """Return whether this is a call of the Responses API: name and arguments without an enclosing `function`."""
     return isinstance(value, dict) and value.get("type") == "function_call"
 
 
@@ -173,7 +175,7 @@ def _calls(data: JsonValue, *, is_tools: bool, is_function: bool) -> Iterator[Ma
     """Yield the calls in an answer, each with `name` and `arguments`.
 
     Raises:
-        ValueError: something in the list of calls is none.
+        ValueError: an item in the list of calls is not a call.
     """
     if is_tools and isinstance(data, dict) and "tool_calls" in data:
         data = data["tool_calls"]
@@ -201,7 +203,11 @@ def _is_call(value: JsonValue) -> bool:
 
 
 def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
-    """Return the JSON Schema of each known function by its name; None for custom tools, which take free text."""
+    """Return the JSON Schema of each known function, by name; None for custom tools, which take free text.
+
+    Raises:
+        UnjudgeableError: there are no functions, or a schema is broken.
+    """
     config = {} if subject.provider is None else subject.provider.config
     entries = [entry for key in keys if isinstance(config.get(key), list) for entry in config[key]]
     found: dict[str, JsonValue] = {}
@@ -228,7 +234,7 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
 
 
 def _declared(tool: JsonValue) -> Sequence[JsonValue]:
-    """Return the functions of a tool, as any API declares them; Gemini's are a list, with types in capitals."""
+    """Return the functions of a tool, in any API's format; Gemini's is a list, with upper-case types."""
     if not isinstance(tool, dict):
         return ()
     listed = next((tool[key] for key in _GEMINI_KEYS if isinstance(tool.get(key), list)), None)
@@ -248,7 +254,7 @@ def _with_small_types(schema: JsonValue) -> JsonValue:
 
 
 def _problem(call: Mapping[str, JsonValue], known: Mapping[str, JsonValue]) -> str:
-    """Return the problems of a call; empty when nothing is."""
+    """Return what is wrong with a call; empty if nothing is."""
     name = call["name"]
     if name not in known:
         return (

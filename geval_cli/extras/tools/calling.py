@@ -1,6 +1,6 @@
-"""The tools of a test: read from a config, checked with the providers that get them, and answered.
+"""The tools of a test: reads them from a config, checks them with their providers, and answers calls.
 
-A model is sent the results of what it calls until it calls none any more.
+The model is sent the results of its calls until it makes no more.
 """
 
 import json
@@ -98,7 +98,7 @@ class ToolsSpec(Spec):
 
 
 def read_tools(value: JsonValue, place: SourcePath, reading: LoadContext) -> ToolSet | None:
-    """Return the tools that a config names, with a problem for each mistake; None where they cannot be used."""
+    """Return the tools in a config, with a problem for each mistake; None if they cannot be used."""
     known = reading.errors
     if isinstance(value, str | list | tuple):
         written = {"functions": value}
@@ -169,7 +169,10 @@ def _may_run(reading: LoadContext) -> bool:
 def _functions(
     written: str, place: SourcePath, reading: LoadContext
 ) -> Iterator[tuple[ToolDefinition, Path]]:
-    """Yield the functions that a reference names as tools; without leave to run code, none, which is told elsewhere."""
+    """Yield the functions that a reference names as tools.
+
+    If code may not run there are none; that is reported elsewhere.
+    """
     location = place.value()
     found = _PYTHON.fullmatch(written.removeprefix(FILE_PREFIX)) if is_file_reference(written) else None
     if found is None:
@@ -180,7 +183,7 @@ def _functions(
         return
     try:
         path = reading.files.resolve(f"{FILE_PREFIX}{found['path']}", location)
-        reading.files.text_at(path, location)  # so that a missing file is told as one
+        reading.files.text_at(path, location)  # so that a missing file is reported as such
     except ConfigError as error:
         reading.problems.extend(error.problems)
         return
@@ -228,7 +231,7 @@ def _definitions(
             return [], []
         value, place = document.value, document.place
     if isinstance(value, dict) and isinstance(value.get("functionDeclarations"), list):
-        # As Gemini's API has them
+        # Gemini's format
         value = value["functionDeclarations"]
         place = place.child("functionDeclarations")
     if not isinstance(value, list | tuple):
@@ -349,7 +352,7 @@ def _check_recorded(
 def check_tools(
     tools: ToolSet, answerers: Mapping[str, ProviderSpec], context: CheckContext
 ) -> Iterator[Problem]:
-    """Yield what keeps the tools of a test from being called: by its providers, its turns, or its variables."""
+    """Yield the problems of a test's tools with its variables and with the providers that would call them."""
     if tools.simulator is not None:
         problems: list[Problem] = []
         context.render(tools.world, tools.place.child("simulate").value("world"), problems)
@@ -367,7 +370,7 @@ def check_tools(
 
 
 def _own_functions(written: JsonValue) -> Iterator[str]:
-    """Yield the functions in the tools of a provider's config; those that run at the vendor are no such."""
+    """Yield the functions in a provider's own tools, except those that run at the vendor."""
     for tool in written if isinstance(written, list) else ():
         if not isinstance(tool, dict):
             continue
@@ -390,13 +393,13 @@ _SHOWN_ARGUMENTS = 200
 
 
 class ToolCaller:
-    """The tools of one case. `generate` stands in the place of a plain request to the model.
+    """The tools of one case. `generate` replaces a plain request to the model.
 
-    `steps` are all calls so far, whatever becomes of the case.
+    `steps` has all calls so far, even if the case ends with an error.
     """
 
     def __init__(self, case_id: str, test: MergedTest, repeat_index: int, context: JobContext) -> None:
-        """Prepare the tools of a case. Where the context keeps no calls, as in a plan, none is called."""
+        """Prepare the tools of a case. If the context does not store calls, as in a plan, no tool is called."""
         assert test.tools is not None
         self.steps: list[TraceStep] = []
         self._tools: ToolSet = test.tools
@@ -412,11 +415,11 @@ class ToolCaller:
         self._called = 0
         self._stored: list[StoredCall] | None = None
         self._functions_called = 0
-        self._state: dict[Path, Mapping[str, JsonValue]] = {}  # of each file with functions
+        self._state: dict[Path, Mapping[str, JsonValue]] = {}  # by file
         self._used: set[int] = set()
 
     def accounted_for(self, result: CaseResult) -> CaseResult:
-        """Return a result, be it an error, with all calls of the case and what all of its rounds took."""
+        """Return a result, even an error, with all calls of the case and the usage of all its requests."""
         if not self._responses:
             return result
         whole = as_one(self._responses)
@@ -431,7 +434,7 @@ class ToolCaller:
         )
 
     async def generate(self, spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
-        """Return the model's answer once it calls no more tools.
+        """Answer the model's tool calls until it makes no more, and return its answer.
 
         Raises:
             GevalError: the model cannot answer, or a tool cannot be called.
@@ -453,7 +456,7 @@ class ToolCaller:
                     f"the calls of {spec.public_id} cannot be answered: its API is not known to take results",
                     hint="use another provider, or leave `tools` out",
                 )
-            # What is left of the arguments, where a limit or a filter ended the answer, may be valid JSON.
+            # If a limit or a filter cut the answer off, its last arguments may still be valid JSON, but incomplete.
             name = calls[-1]["function"]["name"]
             end = known_end(choice.finish_reason or "")
             if may_be_empty(end):
@@ -509,7 +512,7 @@ class ToolCaller:
         return step
 
     def _recorded(self, name: str, arguments: JsonValue) -> RecordedAnswerSpec | None:
-        """Return the first answer to a call that was not used yet, else the last one that was."""
+        """Return the first unused answer that matches a call, or else the last one that matches."""
         fitting = [
             (number, answer)
             for number, answer in enumerate(self._tools.recorded)
@@ -522,7 +525,7 @@ class ToolCaller:
         return answer
 
     async def _call_function(self, name: str, arguments: JsonValue) -> TraceStep:
-        """Call a function, unless this run has called it in this case already: then its stored answer is used."""
+        """Call a function, or use its stored answer if this run has already called it in this case."""
         assert self._log is not None
         number = self._functions_called
         self._functions_called += 1
@@ -641,7 +644,7 @@ def _simulated_answer(text: str) -> tuple[JsonValue, str | None]:
     """Return the result and the error in a reply.
 
     Raises:
-        JudgeParseError: it has neither, or both.
+        JudgeParseError: the reply has neither, or both.
     """
     try:
         found = decode_json(text[text.find("{") : text.rfind("}") + 1])
@@ -665,7 +668,7 @@ def _text(output: JsonValue) -> str:
 
 
 def _as_step(call: Mapping[str, Any]) -> TraceStep:
-    """Return the step of a call that ran at the vendor."""
+    """Return a call that ran at the vendor as a step."""
     function = call["function"]
     try:
         arguments = decode_json(function["arguments"])
@@ -683,7 +686,7 @@ def _fits(wanted: Mapping[str, JsonValue] | None, given: JsonValue) -> bool:
 
 
 def takes_tools(spec: ProviderSpec) -> bool:
-    """Return whether a provider takes tools and the results of its calls: chat models behind an API, and scripts."""
+    """Return whether a provider accepts tools and tool results: chat models behind an API, and `scripted`."""
     kind = spec.id.partition(":")[0].lower()
     is_api = kind in ("vertex", "scripted") or KIND_ALIASES.get(kind, kind) in PRESETS
     return is_api and kind_of(spec.id) == TEXT

@@ -1,7 +1,7 @@
-"""Describes and calls functions of a user's Python file, in the process for such code; imports nothing of geval.
+"""Describes and calls the functions of a user's Python file, in the process for such code; does not import geval.
 
-Each call begins with the file as it is: it is executed anew, then the module's variables get the values that they had
-after the case's last call. So no case sees what another one did, and a resumed case goes on where it was.
+Each call executes the file anew, then restores the module's variables as the case's last call left them. So no case
+sees the effects of another one, and a resumed case continues where it was.
 """
 
 import ast
@@ -20,17 +20,17 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 CONTEXT = "context"
-"""A parameter of this name is no argument of the tool: it gets the variables of the test."""
+"""A parameter of this name is not an argument of the tool; it receives the variables of the test."""
 
 MOST_MEMORY_BYTES = 2 << 30
-"""What functions and all that the file imports may take, on Linux."""
+"""The memory limit for functions and everything the file imports, on Linux only."""
 _MOST_STATE_CHARS = 4_000_000
 _CONTAINERS = (dict, list, set, frozenset, tuple, bytearray)
 _PLAIN = (str, int, float, complex, bool, bytes, type(None))
 
 
 def describe(path: str, name: str) -> dict[str, Any]:
-    """Return the tools of a file, all public functions or the one with this name, and what is wrong with them."""
+    """Return the tools in a file (all public functions, or the one named) and the problems with them."""
     module = _fresh(Path(path))
     names = [name] if name else [key for key, value in vars(module).items() if _is_tool(key, value, module)]
     tools, problems = [], []
@@ -51,9 +51,9 @@ def describe(path: str, name: str) -> dict[str, Any]:
 async def call(
     path: str, name: str, arguments: dict[str, Any], variables: dict[str, Any], state: dict[str, str]
 ) -> dict[str, Any]:
-    """Call a function, and return its `result` or its `error`, and the `state` of the module's variables after it.
+    """Call a function and return its `result` or its `error`, and the `state` of the module's variables after it.
 
-    `refused` says that the arguments do not fit; then nothing was called.
+    If the arguments are not valid, nothing is called, and the answer is `refused` with the reason.
     """
     module = _fresh(Path(path))
     at_first = _written_variables(module)
@@ -80,9 +80,9 @@ async def call(
     try:
         result = function(**keywords)
         answer = {"result": await result if inspect.isawaitable(result) else result}
-    except MemoryError:  # the model cannot help it
+    except MemoryError:  # the model cannot do anything about it
         raise MemoryError(f"it needs more than {MOST_MEMORY_BYTES >> 30} GB of memory") from None
-    except Exception as error:  # noqa: BLE001 - what a tool raises is told to the model, as agents are told
+    except Exception as error:  # noqa: BLE001 - a tool's error is sent to the model, as in an agent
         answer = {"error": f"{type(error).__name__}: {error}"}
     answer["ms"] = (time.perf_counter() - started) * 1000
     if "result" in answer:
@@ -91,7 +91,7 @@ async def call(
 
 
 def _fresh(path: Path) -> ModuleType:
-    """Return the module, executed anew; what it imports is imported once."""
+    """Execute the file anew and return its module; what it imports is imported only once."""
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -110,14 +110,14 @@ def _is_tool(name: str, value: Any, module: ModuleType) -> bool:
 
 
 class _SignatureError(Exception):
-    """A function cannot be a tool; the text says why."""
+    """A function cannot be a tool; the message says why."""
 
 
 def _arguments_of(function: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, str]]:
-    """Return the model of a function's arguments, and their names by the model's fields, which have names of their own.
+    """Return a model of a function's arguments, and the argument name for each of the model's fields.
 
     Raises:
-        _SignatureError: there is no such model.
+        _SignatureError: the function's parameters cannot be modelled.
     """
     name = function.__name__
     try:
@@ -146,7 +146,7 @@ def _arguments_of(function: Callable[..., Any]) -> tuple[type[BaseModel], dict[s
 
 
 def _without_titles(schema: Any) -> Any:
-    """Return a schema without the titles that pydantic makes of names."""
+    """Return a schema without the titles that pydantic derives from names."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
@@ -169,7 +169,7 @@ def _written_variables(module: ModuleType) -> dict[str, str]:
 
 
 def _state(module: ModuleType, at_first: Mapping[str, str]) -> dict[str, str]:
-    """Return the module's variables that are not as the file has them, as Python writes them.
+    """Return the module's variables that have changed since the file was executed, as Python literals.
 
     Raises:
         ValueError: one of them cannot be kept.

@@ -1,1 +1,1 @@
-"""Answers that an application gave before, read from its traces."""
+"""Answers that an application has already given, read from its traces."""

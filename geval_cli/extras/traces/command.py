@@ -1,4 +1,4 @@
-"""`geval import traces`: an application's traces and logs as a file of tests."""
+"""`geval import traces`: turns an application's traces and logs into a file of tests."""
 
 import sys
 from pathlib import Path
@@ -13,11 +13,11 @@ from geval_cli.report.safe_file import SafeFile
 
 
 def import_traces(source: Path, output: Path, choice: TracesOptions) -> None:
-    """Write the tests of a file of traces, and say how many there are.
+    """Write the tests in a file of traces, and print how many there are.
 
     Raises:
-        ConfigError: with the place of every line that is not understood; nothing is written then.
-        UsageError: there is nothing to write, or the file exists and must not be replaced.
+        ConfigError: lines cannot be read; it has the place of each, and nothing is written.
+        UsageError: there is nothing to write, or the file exists and may not be overwritten.
         OutputError: the file cannot be written.
     """
     if output.suffix.lower() != ".jsonl":
@@ -38,7 +38,7 @@ def import_traces(source: Path, output: Path, choice: TracesOptions) -> None:
         more = reading.bad - len(reading.problems)
         rest = [Problem(f"{plural(more, 'more line')} cannot be used")] if more > 0 else []
         problems = [*reading.problems, *rest]
-        # Within the block: what raises here leaves the file as it was.
+        # Inside the block, so that an error leaves the file unchanged.
         if reading.bad and not (choice.skips_bad and reading.answers):
             raise ConfigError(problems)
         if not written:

@@ -1,6 +1,6 @@
-"""Traces and logs of an application as tests: each trace, or each model call outside of one, becomes a row to judge.
+"""Turns an application's traces and logs into tests: one for each trace, or for each model call outside a trace.
 
-Spans come as OTLP and exporters write them, messages in any of their spellings.
+Spans are read as OTLP and as exporters write them, messages in any of their known formats.
 """
 
 import json
@@ -40,13 +40,14 @@ class TracedTurn(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelAnswer(Struct, frozen=True):
-    """One call of a model that a trace tells of.
+    """A model call found in a trace.
 
     Attributes:
-        turns: what was asked; empty where the line does not say.
-        answer: what came back.
-        facts: what `--where` is held against: attributes by their names.
-        steps: those of the whole trace, where its spans were joined; else the messages tell which tools were called.
+        turns: the messages sent; empty if they were not recorded.
+        answer: the model's answer.
+        facts: attributes by name, for `--where`.
+        steps: the steps of the whole trace, if its spans were joined; otherwise the messages show which tools were
+        called.
     """
 
     turns: tuple[TracedTurn, ...]
@@ -56,7 +57,7 @@ class ModelAnswer(Struct, frozen=True):
     steps: tuple[Fields, ...] = ()
 
     def row(self) -> dict[str, JsonValue]:
-        """Return the test: input, output, turns of a conversation, trace and metadata."""
+        """Return the test: input, output, the turns of a conversation, trace and metadata."""
         asked = [turn.content for turn in self.turns if turn.role == "user" and turn.content]
         metadata = {name: value for name, value in self.metadata.items() if value not in (None, "")}
         row: dict[str, JsonValue] = {"input": no_file(asked[-1])} if asked else {}
@@ -81,7 +82,7 @@ class ModelAnswer(Struct, frozen=True):
         }
 
     def fits(self, wanted: Sequence[tuple[str, str]]) -> bool:
-        """Return whether all of these facts hold."""
+        """Return whether all these names have these values, in `facts` or in the metadata."""
         known = {**self.facts, **self.metadata}
         return all(name in known and as_text(known[name]) == value for name, value in wanted)
 
@@ -89,7 +90,7 @@ class ModelAnswer(Struct, frozen=True):
 def answer_of(
     asked: Sequence[TracedTurn], given: Sequence[TracedTurn], metadata: Mapping[str, Any], facts: Fields
 ) -> ModelAnswer | None:
-    """Return the call of a model that was asked and answered in these messages; None where no answer is recorded."""
+    """Return the model call that these messages record; None if they have no answer."""
     if not given or not (given[0].content or given[0].tool_calls):
         return None
     kept = {name: item if isinstance(item, str) else None for name, item in metadata.items()}
@@ -97,8 +98,8 @@ def answer_of(
 
 
 def messages(value: Any, role: str = "user") -> list[TracedTurn]:
-    """Return messages in any of the known spellings; a text is one of `role`."""
-    # The messages that a value holds or a text spells; a text that spells something else is a text.
+    """Return messages in any of the known formats; plain text is a message of `role`."""
+    # Text may be JSON with messages; any other text is the message itself.
     found = data_in(value)
     if isinstance(found, dict):
         found = found.get("messages", [found])
@@ -169,7 +170,7 @@ def _call(call: Fields) -> Fields:
 
 
 def response_turns(source: Fields) -> list[TracedTurn]:
-    """Return the first answer in a response of chat, completions, responses or messages."""
+    """Return the first answer in a response of the chat, completions, responses or messages API."""
     if isinstance(source.get("choices"), list):
         choice = mapping(next(iter(source["choices"]), None))
         return messages([choice.get("message") or {"content": choice.get("text")}], "assistant")
@@ -186,12 +187,12 @@ def response_turns(source: Fields) -> list[TracedTurn]:
 
 
 def no_file(text: str) -> str:
-    """Return a text that a test takes for a text: one that begins like the name of a file gets a blank before it."""
+    """Return text that a test does not read as a file: a space is put before a leading `file://`."""
     return f" {text}" if text.startswith(FILE_PREFIX) else text
 
 
 def _tool_steps(turns: Sequence[TracedTurn]) -> Iterator[dict[str, JsonValue]]:
-    """Yield the tools that were called, each with what it gave back where a later message says so."""
+    """Yield the tools that were called, with their results if a later message has them."""
     given = {turn.tool_call_id: turn.content for turn in turns if turn.tool_call_id}
     for call in (call for turn in turns for call in turn.tool_calls):
         step = {"type": "tool", "name": str(call.get("name") or "tool"), "args": call.get("args")}
@@ -208,12 +209,12 @@ def _written(turn: TracedTurn) -> dict[str, JsonValue]:
 
 
 def as_text(value: Any) -> str:
-    """Return a text as it is, and anything else as JSON."""
+    """Return text unchanged, and anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def flat_names(nested: Fields, before: str) -> Iterator[tuple[str, Any]]:
-    """Yield what is nested by dotted names, each behind `before`."""
+    """Yield nested values under dotted names, each with the prefix `before`."""
     for name, item in nested.items():
         if isinstance(item, dict):
             yield from flat_names(item, f"{before}{name}.")
@@ -222,12 +223,12 @@ def flat_names(nested: Fields, before: str) -> Iterator[tuple[str, Any]]:
 
 
 def mapping(value: Any) -> Fields:
-    """Return a value that is a mapping; an empty one for anything else."""
+    """Return a value if it is a mapping, otherwise an empty mapping."""
     return value if isinstance(value, dict) else {}
 
 
 def first(fields: Fields, *names: str) -> Any:
-    """Return the first of these fields that is there and not null; None when there is none."""
+    """Return the first of these fields that is present and not null; None if there is none."""
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
@@ -238,7 +239,7 @@ def dicts(fields: Fields, *names: str) -> list[Fields]:
 
 
 FLAT_ATTRIBUTE = "attributes."
-"""Begins the names of attributes where a span is a row of a table."""
+"""Prefix of attribute names if a span is a row of a table."""
 
 _CALL_KINDS = frozenset({"chat", "text_completion", "generate_content"})
 _MESSAGE_EVENTS = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
@@ -260,13 +261,13 @@ _FAILED = frozenset({"2", "ERROR", "STATUS_CODE_ERROR"})
 
 
 class TraceSpan(Struct, frozen=True):
-    """A span of a trace: a call of a model or of a tool, or another step.
+    """A span of a trace: a call of a model or a tool, or another step.
 
     Attributes:
-        trace_id, span_id: of the trace and of the span in it; empty where it has none.
-        start: when it began, in nanoseconds; 0 where that is not known.
-        step: as the `trace` of a test has it.
-        is_call: whether a model was called; `answer` is what came back, None where that was not recorded.
+        trace_id, span_id: the ids of the trace and the span; empty if there is none.
+        start: the start time in nanoseconds since 1970; 0 if unknown.
+        step: the span as a step in the `trace` of a test.
+        is_call: whether it is a model call; `answer` is its answer, None if that was not recorded.
     """
 
     trace_id: str
@@ -278,7 +279,7 @@ class TraceSpan(Struct, frozen=True):
 
 
 def otlp_spans(value: Fields) -> Iterator[TraceSpan]:
-    """Yield the spans of a line of OTLP JSON that are steps of an agent."""
+    """Yield the spans in a line of OTLP JSON that are steps of an agent."""
     for resource in dicts(value, "resourceSpans", "resource_spans"):
         about = _attributes(mapping(resource.get("resource")).get("attributes"))
         for scope in dicts(resource, "scopeSpans", "scope_spans"):
@@ -287,7 +288,7 @@ def otlp_spans(value: Fields) -> Iterator[TraceSpan]:
 
 
 def spans_of(span: Fields, about: Fields) -> list[TraceSpan]:
-    """Return a span as a list: of one, or of none where it is of a kind that is no step of an agent."""
+    """Return a list with the span, empty if it is not a step of an agent."""
     written = span.get("attributes")
     if written is None:
         written = {
@@ -301,13 +302,13 @@ def spans_of(span: Fields, about: Fields) -> list[TraceSpan]:
         return []
     trace_id, span_id = _id(span, "traceId", "trace_id"), _id(span, "spanId", "span_id")
     start = _nanoseconds(first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"))
-    # A span as the `trace` of a test has it, with what is known of it.
+    # The span as a step in the `trace` of a test.
     end = _nanoseconds(first(span, "endTimeUnixNano", "end_time_unix_nano", "end_time"))
     names = _MODEL_NAMES if kind == "llm" else _TOOL_NAMES
     name = next(
         (known[key] for key in names if isinstance(known.get(key), str) and known[key]), span.get("name")
     )
-    # Why a span failed, as far as it says so; None for one that did not.
+    # Why a span failed, as far as it says; None if it did not fail.
     status = mapping(span.get("status"))
     code = first(status, "code", "status_code") or first(span, "status_code", "status.code")
     if str(code) in _FAILED or "error.type" in known:
@@ -340,7 +341,7 @@ def spans_of(span: Fields, about: Fields) -> list[TraceSpan]:
 
 
 def _kind_of(known: Fields) -> str | None:
-    """Return what a span is as a step of an agent; None for what only surrounds steps, and for anything else."""
+    """Return the type of step that a span is; None if it only encloses steps, or is something else."""
     operation = first(known, "gen_ai.operation.name")
     operation = operation if operation is None else str(operation)
     kind = str(first(known, "openinference.span.kind", "traceloop.span.kind") or "").upper()
@@ -355,7 +356,7 @@ def _kind_of(known: Fields) -> str | None:
 
 
 def _nanoseconds(value: Any) -> int:
-    """Return a time in nanoseconds since 1970, written as a number or as ISO 8601; 0 for anything else."""
+    """Return a time, given as a number or in ISO 8601, in nanoseconds since 1970; 0 for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value if 0 <= value < _TOO_LATE else 0
     if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value):
@@ -400,12 +401,12 @@ def _given(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[TracedTu
         if found:
             return found
     said_at_last = first(known, "output.value", "gen_ai.completion")
-    response = mapping(data_in(said_at_last))  # of the API, as it came
+    response = mapping(data_in(said_at_last))  # an unchanged response of the API
     return (response_turns(response) if "choices" in response else []) or messages(said_at_last, "assistant")
 
 
 def _attributes(written: Any) -> dict[str, Any]:
-    """Return attributes by their dotted names: those of OTLP's list, or of a mapping, nested or not."""
+    """Return attributes, from OTLP's list or from a mapping, nested or not, by their dotted names."""
     if isinstance(written, list):
         pairs = (item for item in written if isinstance(item, dict) and isinstance(item.get("key"), str))
         return {item["key"]: _otlp_value(item.get("value")) for item in pairs}
@@ -424,7 +425,7 @@ def _otlp_value(value: Any) -> Any:
 
 
 def _below(known: Fields, name: str) -> Any:
-    """Return the list of an attribute, or of its parts `name.0.role`, `name.1.role`, ..."""
+    """Return the list in an attribute, or the list that `name.0.role`, `name.1.role`, ... make up."""
     if isinstance(known.get(name), list):
         return known[name]
     parts: dict[int, dict[str, Any]] = {}
@@ -436,7 +437,7 @@ def _below(known: Fields, name: str) -> Any:
 
 
 def _nested(flat: Fields) -> dict[str, Any]:
-    """Return dotted names as mappings within mappings; numbers as keys make a list, in their order."""
+    """Return dotted names as nested mappings; numeric keys become lists, in numeric order."""
     tree: dict[str, Any] = {}
     for name, item in flat.items():
         below, steps = tree, name.split(".")
@@ -460,13 +461,13 @@ def _listed(tree: Any) -> Any:
 
 
 def _id(span: Fields, key: str, name: str) -> str:
-    """Return an id of a span, which some exporters put into its context; empty where there is none."""
+    """Return an id of a span, which some exporters put into its context; empty if there is none."""
     found = first(span, key, name, f"context.{name}") or mapping(span.get("context")).get(name)
     return found.removeprefix("0x") if isinstance(found, str) else ""
 
 
 MOST_PROBLEMS = 100
-"""So many unknown lines are told; nobody reads more."""
+"""How many unreadable lines are reported in full."""
 
 _LONGEST_LINE = 64 * 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -475,7 +476,7 @@ _KNOWN = "supported: OTLP JSON lines, spans with `attributes`, request with resp
 
 
 class TraceReading(Struct):
-    """Counts of a file: answers, calls without a text, and lines that are not understood."""
+    """Counts for a file: answers, calls without a recorded answer, and unreadable lines."""
 
     answers: int = 0
     silent: int = 0
@@ -485,14 +486,14 @@ class TraceReading(Struct):
 
 
 class _UnknownLineError(Exception):
-    """A line is none that is known; the text says why."""
+    """A line is in no known format; the message says why."""
 
 
 def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Iterator[ModelAnswer]:
-    """Yield the answers in a file that the user named; `reading` takes what is wrong with the others.
+    """Yield the model answers in a file; `reading` collects the counts and the problems.
 
-    The spans of a trace are joined to its last answer, if it `joins`: they may be far apart, so the file is read twice,
-    first to count them. Only traces that have begun and not ended are in memory.
+    With `joins`, the spans of a trace are joined to its last answer. They may be far apart, so the file is read twice,
+    first to count them. Only traces with spans still to come are kept in memory.
     """
     if joins:
         unread = TraceReading()
@@ -501,7 +502,7 @@ def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Ite
     else:
         counts = Counter[str]()
     begun: dict[str, list[TraceSpan]] = {}
-    given: set[tuple[str, str]] = set()  # the calls whose answers were yielded, where none are joined
+    given: set[tuple[str, str]] = set()  # calls whose answers were yielded, if none are joined
     for item in _items_of(path, reading):
         if not isinstance(item, TraceSpan):
             yield from _noted([item], reading)
@@ -514,7 +515,7 @@ def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Ite
             if not joins and item.span_id and item.answer is not None:
                 given.add(call)
             yield from _noted([item.answer], reading)
-    for spans in begun.values():  # of a file that has changed meanwhile
+    for spans in begun.values():  # only if the file has changed meanwhile
         yield from _joined(spans, reading)
 
 
@@ -528,8 +529,8 @@ def _noted(answers: Sequence[ModelAnswer | None], reading: TraceReading) -> Iter
 
 
 def _joined(spans: Sequence[TraceSpan], reading: TraceReading) -> Iterator[ModelAnswer]:
-    """Yield the last answer of a trace with the steps of all its spans, in the order in which they began."""
-    # An exporter that got no reply sends a span again, and some send one at its begin and at its end.
+    """Yield the last answer of a trace, with the steps of all its spans in order of their start."""
+    # An exporter that got no reply sends a span again, and some send one at both its start and its end.
     once: dict[str, TraceSpan] = {}
     for number, span in enumerate(spans):
         name = span.span_id or f"without id {number}"
@@ -540,7 +541,7 @@ def _joined(spans: Sequence[TraceSpan], reading: TraceReading) -> Iterator[Model
     if not answers:
         return
     steps = tuple(span.step for span in ordered)
-    if all(span.is_call for span in ordered):  # no span of a tool: the messages may tell of tools
+    if all(span.is_call for span in ordered):  # no tool spans, but the messages may have tool calls
         steps = ()
     yield replace(answers[-1], steps=steps)
 
@@ -579,7 +580,7 @@ def _items_in(
 def chosen_answers(
     answers: Iterable[ModelAnswer], where: Sequence[tuple[str, str]], sample: int | None, seed: int
 ) -> Iterator[ModelAnswer]:
-    """Yield the answers that `where` fits; with `sample`, so many of them drawn at random, in their order.
+    """Yield the answers that match `where`; with `sample`, a random sample of that size, in file order.
 
     Only the sample is held in memory. The same seed draws the same answers from the same file.
     """
@@ -598,11 +599,12 @@ def chosen_answers(
 
 
 def line_of(row: Mapping[str, JsonValue]) -> str:
-    r"""Return the line of a test, with a line break.
+    r"""Return a test as a line of JSON, with a line break.
 
-    In a file of tests, `{{ env.KEY }}` stands for a value of the environment. Whatever was logged must stay a text, so
-    the dot behind `env` is written as JSON's escape of it, by which the reader of tests does not know the expression.
-    Half of a surrogate pair becomes U+FFFD, as in results: names and tags of tests have to be text.
+    In a file of tests, `{{ env.KEY }}` stands for an environment value. Logged text must remain text, so the dot after
+    `env` is written as a JSON escape, which the reader of tests does not recognize as such an expression. A lone
+    surrogate
+    becomes U+FFFD, as in results: names and tags of tests must be valid text.
     """
     text = json.dumps(row, ensure_ascii=False)
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -610,10 +612,10 @@ def line_of(row: Mapping[str, JsonValue]) -> str:
 
 
 def _parse(line: bytes) -> Iterator[TraceSpan | ModelAnswer | None]:
-    """Return the spans or the model calls of one line, None for a call without an answer.
+    """Return the spans or the model calls in one line, with None for a call without an answer.
 
     Raises:
-        _UnknownLineError: it is none of the known kinds.
+        _UnknownLineError: the line is in no known format.
     """
     if len(line) > _LONGEST_LINE:
         raise _UnknownLineError(f"it is longer than {_LONGEST_LINE >> 20} MiB")
@@ -639,7 +641,7 @@ def _parse(line: bytes) -> Iterator[TraceSpan | ModelAnswer | None]:
     source = response or value
     given = response_turns(source)
     turns = messages(first(request or value, "messages", "input", "prompt"), "user")
-    if not given and turns and turns[-1].role == "assistant":  # a conversation on its own
+    if not given and turns and turns[-1].role == "assistant":  # just a conversation
         given = [turns.pop()]
     if not given and not is_batch and not (request and response):
         raise _UnknownLineError("it has none of the expected keys")

@@ -1,9 +1,9 @@
-"""`--otel`: a run as OpenTelemetry traces and log events, sent to the collector that OTEL_* variables name.
+"""`--otel`: sends a run as OpenTelemetry traces and log events to the collector that the OTEL_* variables name.
 
-Spans `geval run` > `geval case` > `chat MODEL`, and for each assertion the log event `gen_ai.evaluation.result`, after
-the conventions for generative AI. These are still in development, so their names stand here and not in a package that
-changes. A collector that is not there costs a warning and next to no time. Prompts, answers and reasons, which quote
-both, are sent only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for them.
+Spans are `geval run` > `geval case` > `chat MODEL`; each assertion is a log event `gen_ai.evaluation.result`. They
+follow the conventions for generative AI, which are still in development, so their names are spelled out here instead of
+imported from a package that changes. An unreachable collector costs a warning and next to no time. Prompts, answers and
+reasons, which quote both, are sent only if OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says so.
 """
 
 import json
@@ -58,7 +58,7 @@ _VENDORS = {
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""How the conventions spell vendors whose kind of provider has another name."""
+"""The conventions' names of vendors that geval calls something else."""
 
 _SETTINGS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "temperature": (float, ("temperature",)),
@@ -73,13 +73,13 @@ _SETTINGS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "presence_penalty": (float, ("presence_penalty", "presencePenalty")),
     "stop_sequences": (list, ("stop", "stop_sequences", "stopSequences")),
 }
-"""What the conventions call a parameter, its type, and what vendors call it."""
+"""The conventions' name of each parameter, its type, and the vendors' names."""
 
 _FINISH_REASONS = {"tool_calls": "tool_call", "tool_use": "tool_call", "function_call": "tool_call"}
 
 _NS = 1_000_000_000
 _LONGEST_EXIT_S = 5.0
-_QUEUE = 1 << 15  # spans and events that may wait: a fast run makes thousands a second
+_QUEUE = 1 << 15  # queued spans and events: a fast run makes thousands a second
 _FAILURES_OF_NEVER_SEEN, _FAILURES = 2, 5
 _MAY_PASS = frozenset({408, 429, 502, 503, 504})
 _NO_HTTP = "leave it out, or set http/protobuf and an endpoint with port 4318: geval sends OTLP over HTTP"
@@ -88,11 +88,11 @@ Attributes = dict[str, Any]
 
 
 class _GivenUpError(Exception):
-    """Nothing more is sent. No error of a connection, as the library would wait and try again."""
+    """Nothing more is sent. Not a connection error, after which the library would wait and retry."""
 
 
 class _Link(requests.Session):
-    """The connection to a collector. It gives up on one that is not there, so that no one waits for it."""
+    """The connection to a collector. After a few failures in a row it gives up, so that the run does not wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class _Link(requests.Session):
         return response
 
     def give_up(self, trouble: str) -> None:
-        """Send nothing more; the first trouble is kept."""
+        """Send nothing more. Only the first reason is kept."""
         self.trouble = self.trouble or trouble
         self.is_given_up = True
 
@@ -133,26 +133,28 @@ class _Link(requests.Session):
 
 
 class _LostBatchHandler(logging.Handler):
-    """Takes what the library tells of lost batches, once for each, and keeps that there were some."""
+    """Catches the library's messages about lost batches, and remembers whether there were any."""
 
     def __init__(self) -> None:
         super().__init__()
         self.has_some = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Warnings of what is tried again are no losses.
+        # A warning about something that will be retried is not a loss.
         self.has_some |= record.levelno >= logging.ERROR or "dropping" in str(record.msg).lower()
 
 
 class OtelTraces:
-    """A listener that sends what it hears to a collector, in the background. `warning` says what went wrong, if it did.
+    """A listener that sends a run's events to a collector in the background.
+
+    `warning` says what could not be sent.
 
     Raises:
-        UsageError: OTEL_* variables ask for what geval cannot do.
+        UsageError: the OTEL_* variables request something that geval does not support.
     """
 
     def __init__(self, environ: Mapping[str, str], *, sends_content: bool = False) -> None:
-        """Start to send; `sends_content` says whether reasons go along. Prompts and answers come with the events."""
+        """Start sending; `sends_content` includes reasons. Prompts and answers are sent if the events have them."""
         self._environ = environ
         self._sends_content = sends_content
         self._secrets = Secrets(environment_secrets(environ))
@@ -190,13 +192,13 @@ class OtelTraces:
 
     @property
     def ports(self) -> frozenset[int]:
-        """The TCP ports of the collector."""
+        """Return the TCP ports of the collector."""
         found = (split_url(endpoint_of(signal, self._environ)) for signal in self._links)
         return frozenset(parts.port or (443 if parts.scheme == "https" else 80) for parts in found)
 
     @property
     def warning(self) -> str:
-        """Return one sentence about what could not be sent; empty when all was."""
+        """Return one sentence about what could not be sent; empty if everything was."""
         troubled = [
             (signal, link) for signal, link in self._links.items() if link.trouble or link.last_failure
         ]
@@ -209,7 +211,7 @@ class OtelTraces:
         return f"not all {what} were sent: the collector at {where} {trouble}"
 
     def __enter__(self) -> Self:
-        # The library tells of each lost batch; `warning` tells it once.
+        # The library logs each lost batch; `warning` says it once.
         self._silenced = logging.getLogger("opentelemetry")
         self._was_propagated, self._silenced.propagate = self._silenced.propagate, False
         self._silenced.addHandler(self._losses)
@@ -223,7 +225,7 @@ class OtelTraces:
         self._silenced.propagate = self._was_propagated
 
     def close(self) -> None:
-        """Send what waits, for a few seconds at most: threads that hang are left behind and end with the process."""
+        """Send what is queued, for a few seconds at most; threads that hang are left to end with the process."""
         self._end_all()
         closing = [threading.Thread(target=part.shutdown, daemon=True) for part in (self._spans, self._logs)]
         until = time.monotonic() + _LONGEST_EXIT_S
@@ -239,7 +241,7 @@ class OtelTraces:
         return not all(link.is_given_up for link in self._links.values())
 
     def listen(self, event: RunEvent) -> None:
-        """Make a span or a log event, if the event is one for them."""
+        """Record the event as a span or a log event, if it is one."""
         if not self.is_heard():
             return
         match event:
@@ -258,10 +260,10 @@ class OtelTraces:
                 self._end_all({"geval.run.status": event.run.status.value})
 
     def finish(self, report: RunReport) -> None:
-        """Nothing, on purpose: spans of several runs go out together."""
+        """Do nothing: the spans of several runs are sent together."""
 
     def _within(self, case: str | None) -> Any:
-        """Return the context of a case, else of the run."""
+        """Return the context of a case, or of the run if the case has none."""
         parent = self._cases.get(case) if case is not None else None
         parent = parent or (self._runs[-1] if self._runs else None)
         return None if parent is None else set_span_in_context(parent)
@@ -308,7 +310,7 @@ class OtelTraces:
         span.end(started + int(event.latency_ms * _NS / 1000))
 
     def _content(self, detail: RequestDetail) -> Attributes:
-        """Return prompt and answers as the conventions write them, if they were kept at all."""
+        """Return prompt and answers in the form of the conventions, if they were kept at all."""
         asked = [self._asked(message) for message in detail.messages]
         given = [
             {
@@ -326,7 +328,7 @@ class OtelTraces:
         }
 
     def _asked(self, message: Message) -> dict[str, JsonValue]:
-        """Return a message that was sent; calls and results of tools are parts of their own, images are named."""
+        """Return a message that was sent, with tool calls and tool results as separate parts."""
         further = message.further
         parts: list[JsonValue] = []
         if message.role == "tool":
@@ -345,9 +347,9 @@ class OtelTraces:
         return {"role": message.role, "parts": parts}
 
     def _answered(self, choice: Choice) -> list[JsonValue]:
-        """Return an answer: its text, and calls of tools as parts of their own."""
+        """Return an answer as parts: its text, and each tool call."""
         calls = [self._call(call) for call in choice.tool_calls]
-        # Where the model calls tools and says nothing, the text is the calls once more.
+        # If the model only calls tools, the text repeats the calls.
         is_text = choice.text and not (calls and choice.text.lstrip()[:1] in {"{", "["})
         text: list[JsonValue] = [{"type": "text", "content": self._secrets.redact(choice.text)}]
         return [*(text if is_text else []), *calls]
@@ -389,7 +391,7 @@ class OtelTraces:
     def _evaluation(self, found: AssertionResult, context: Any) -> None:
         if not self._sends_logs or self._links["LOGS"].is_given_up:
             return
-        # The reason, which may quote the output; None where content is not to be sent.
+        # The reason may quote the output, so it is left out unless content is sent.
         is_sent = self._sends_content and found.reason is not None
         explanation = self._secrets.redact(found.reason or "") if is_sent else None
         facts = {
@@ -410,7 +412,7 @@ class OtelTraces:
         )
 
     def _end_all(self, facts: Attributes | None = None) -> None:
-        """End the run's span and those of cases that came to no end."""
+        """End the spans of runs, and of cases that did not finish."""
         for span in self._cases.values():
             span.end()
         self._cases.clear()
@@ -421,10 +423,10 @@ class OtelTraces:
 
 
 def check_signal(signal: str, environ: Mapping[str, str]) -> bool:
-    """Return whether TRACES or LOGS are to be sent.
+    """Return whether a signal (TRACES or LOGS) is to be sent.
 
     Raises:
-        UsageError: by a protocol, or an exporter, or to an address that geval does not know.
+        UsageError: its exporter, protocol, headers or endpoint are not supported.
     """
     exporter = environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower()
     if exporter not in {"", "otlp", "none"}:
@@ -445,7 +447,7 @@ def check_signal(signal: str, environ: Mapping[str, str]) -> bool:
 
 
 def _are_headers(text: str) -> bool:
-    """Return whether the library reads all headers in a variable. It would write others into its log, keys included."""
+    """Return whether the library can read all headers in a variable; it would log the others, keys included."""
     refused: list[logging.LogRecord] = []
 
     def take(record: logging.LogRecord) -> bool:
@@ -462,7 +464,7 @@ def _are_headers(text: str) -> bool:
 
 
 def endpoint_of(signal: str, environ: Mapping[str, str]) -> str:
-    """Return the address of the collector for TRACES or LOGS."""
+    """Return the collector's address for a signal (TRACES or LOGS)."""
     names = (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     return next((value for name in names if (value := environ.get(name, "").strip())), DEFAULT_ENDPOINT)
 
@@ -474,7 +476,7 @@ def _all_assertions(found: tuple[AssertionResult, ...]) -> Iterator[AssertionRes
 
 
 def _request_settings(detail: RequestDetail) -> Attributes:
-    """Return what a request asked for, whichever vendor's word the config uses for it."""
+    """Return the parameters of a request, whichever vendor's names the config uses."""
     settings: dict[str, Any] = dict(detail.settings)
     for name in ("generationConfig", "passthrough"):
         inner = settings.get(name)

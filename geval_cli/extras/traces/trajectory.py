@@ -1,4 +1,7 @@
-"""trajectory:... and trace-...: which steps an agent took, in which order, with which arguments, how long, how well."""
+"""The assertions `trajectory:...` and `trace-...`: which steps an agent took, in which order, and how.
+
+They also check arguments of tool calls, durations and failures.
+"""
 
 import json
 import math
@@ -40,33 +43,33 @@ _BOUNDS_HINT = "add one of them"
 
 
 class Fill(Struct, frozen=True):
-    """Fills the variables of a test into what an assertion expects."""
+    """Fills the variables of a test into the values that an assertion expects."""
 
     test: MergedTest
     templates: Templates
 
     def text(self, written: str) -> str:
-        """Return a text rendered."""
+        """Return rendered text."""
         return self.templates.render(written, self.test.variables)
 
     def texts(self, written: JsonValue, *, split: bool = False) -> list[str]:
-        """Return texts rendered, of which a variable may hold a list; with `split` one text is cut at commas."""
+        """Return rendered texts; a variable may hold a list of them. With `split`, a single text is split at commas."""
         return rendered_texts(written, self.test, self.templates, split=split)
 
     def data(self, written: JsonValue) -> JsonValue:
-        """Return data with its texts rendered; one that is a variable alone may also be what it holds."""
+        """Return data with its texts rendered; one that is just a variable also matches the variable's own value."""
         return render_deep(written, lambda text: filled(text, self.test, self.templates))
 
 
 class StepMatcher(Spec):
-    """Which steps are meant."""
+    """The name of the steps to match."""
 
     name: str | None = Field(None, description="The name of the step; `*` and `?` are wildcards.")
     pattern: str | None = Field(None, description="Another spelling of `name`, which it overrides.")
 
     @property
     def wanted(self) -> str:
-        """The pattern that a name has to fit; empty for any."""
+        """Return the pattern for the name; empty for any name."""
         return self.pattern or self.name or ""
 
 
@@ -75,19 +78,19 @@ class _Bounds(ValueRules):
     max: Count | None = Field(None, description="The largest passing number.")
 
     def problems(self) -> Sequence[Problem]:
-        """Return a problem of bounds that nothing can meet."""
+        """Return a problem if nothing can meet the bounds."""
         if self.min is not None and self.max is not None and self.min > self.max:
             message = f"`min` ({self.min}) must not be above `max` ({self.max})"
             return [Problem(message, self.place.value("min"), "exchange them")]
         return []
 
     def holds(self, count: int) -> bool:
-        """Return whether a count lies within the bounds."""
+        """Return whether a count is within the bounds."""
         return (self.min is None or count >= self.min) and (self.max is None or count <= self.max)
 
     @property
     def shown(self) -> str:
-        """The bounds in words."""
+        """Return the bounds in words."""
         if self.min is not None and self.max is not None:
             return f"{self.min}" if self.min == self.max else f"{self.min} to {self.max}"
         return f"at least {self.min}" if self.min is not None else f"at most {self.max}"
@@ -106,30 +109,30 @@ def _unbounded(rules: _Bounds, what: str) -> list[Problem]:
 
 
 class TraceAssertion(Assertion):
-    """An assertion about the steps of a trace; each derived class says which pass."""
+    """An assertion about the steps of a trace; subclasses decide which steps pass."""
 
     def texts(self) -> Iterator[str]:
         """Yield the templates in `value`."""
         yield from ()
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of templates in `value`."""
+        """Return the problems of the templates in `value`."""
         problems: list[Problem] = []
         for text in self.texts():
             context.render(text, self.place.value("value"), problems)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Look at the steps that led to the output.
+        """Judge the steps that led to the output.
 
         Raises:
-            UnjudgeableError: nothing is known of them.
+            UnjudgeableError: the steps are unknown.
         """
         steps = known_trace(subject, self.base_type)
         return self.verdict(steps, Fill(subject.test, tools.templates))
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
-        """Return the verdict on the steps; `fill` fills the test's variables in."""
+        """Return the verdict on the steps; `fill` fills in the test's variables."""
         raise NotImplementedError
 
 
@@ -137,7 +140,7 @@ class ToolCount(_Bounds, StepMatcher):
     """A tool, and how often it may be called."""
 
     def problems(self) -> Sequence[Problem]:
-        """Return problems of the name and the bounds."""
+        """Return the problems of the name and the bounds."""
         never = self.max == 0 and self.min is None
         message = "`max: 0` without `min` can never pass: the tool has to be called at least once"
         hint = "add `min: 0`, or `not-trajectory:tool-used`"
@@ -161,11 +164,11 @@ class ToolUsedAssertion(TraceAssertion):
         yield from [self.value.wanted] if isinstance(self.value, ToolCount) else _listed(self.value)
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of names: none is given, or one is empty."""
+        """Return the problems of the names: there are none, or one is empty."""
         return _with_empty_names(super().check(context), self, context)
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
-        """Pass when all tools were called; with `not-`, when none was."""
+        """Pass if the tool was called as often as required, or all tools were called (with `not-`: if none was)."""
         called = _tools_in(steps)
         if isinstance(self.value, ToolCount):
             wanted = fill.text(self.value.wanted)
@@ -177,7 +180,7 @@ class ToolUsedAssertion(TraceAssertion):
         wanted_names = fill.texts(self.value, split=True)
         used = [name for name in wanted_names if any(fits(step.name, name) for step in called)]
         missing = [name for name in wanted_names if name not in used]
-        # `not-` turns this round: then one of the forbidden tools is enough to fail.
+        # `not-` inverts this, so that a single forbidden tool is enough to fail.
         passed = bool(used) if self.is_negated else not missing
         told = (
             f"found {', '.join(used)}"
@@ -188,7 +191,7 @@ class ToolUsedAssertion(TraceAssertion):
 
 
 class ToolSequence(ValueRules):
-    """Tools in their order."""
+    """Tools in order."""
 
     mode: Literal["in_order", "exact"] = Field(
         "in_order", description="in_order allows other calls in between; exact allows only these calls."
@@ -196,7 +199,7 @@ class ToolSequence(ValueRules):
     steps: tuple[str | StepMatcher, ...] = Field(description="The tools in order.")
 
     def problems(self) -> Sequence[Problem]:
-        """Return a problem of a list without tools."""
+        """Return a problem if there are no tools."""
         return (
             []
             if self.steps
@@ -223,11 +226,11 @@ class ToolSequenceAssertion(TraceAssertion):
             yield step if isinstance(step, str) else step.wanted
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of names: none is given, or one is empty."""
+        """Return the problems of the names: there are none, or one is empty."""
         return _with_empty_names(super().check(context), self, context)
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
-        """Pass when the calls fit one after the other; with `mode: exact`, when there is no other call."""
+        """Pass if the tools were called in this order; with `mode: exact`, only if there was no other call."""
         called = _tools_in(steps)
         wanted = fill.texts(list(self.texts()))
         if self._sequence.mode == "exact":
@@ -249,7 +252,7 @@ class ToolSequenceAssertion(TraceAssertion):
 
 
 class ToolArguments(ValueRules, StepMatcher):
-    """A call of a tool with its arguments."""
+    """A tool call with its arguments."""
 
     args: Any = Field(
         validation_alias=AliasChoices("args", "arguments"), description="The expected arguments."
@@ -265,7 +268,7 @@ class ToolArguments(ValueRules, StepMatcher):
     )
 
     def problems(self) -> Sequence[Problem]:
-        """Return a problem of a missing name."""
+        """Return a problem if the name is missing."""
         return _unnamed(self, self.wanted, "an expected call")
 
 
@@ -277,7 +280,7 @@ class ToolArgumentsAssertion(TraceAssertion):
     value: ToolArguments = Field(description="The expected call: {name, args, mode, defaults, ignore}.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of templates in the name and in the arguments."""
+        """Return the problems of templates in the name and the arguments."""
         problems: list[Problem] = []
         place = self.place.value("value")
         render_deep(
@@ -286,7 +289,7 @@ class ToolArgumentsAssertion(TraceAssertion):
         return problems
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
-        """Pass when one of the tool's calls has the arguments."""
+        """Pass if one of the tool's calls has the expected arguments."""
         rules, called = self.value, _tools_in(steps)
         wanted = fill.text(rules.wanted)
         expected = fill.data(rules.args)
@@ -306,7 +309,7 @@ class ToolArgumentsAssertion(TraceAssertion):
 
 
 class StepCount(_Bounds, StepMatcher):
-    """How many steps there may be, of which kind and name."""
+    """How many steps of a type and name there may be."""
 
     type: _Kind | tuple[_Kind, ...] | None = Field(
         None,
@@ -317,7 +320,7 @@ class StepCount(_Bounds, StepMatcher):
     )
 
     def problems(self) -> Sequence[Problem]:
-        """Return problems of the bounds."""
+        """Return the problems of the bounds."""
         return [*_unbounded(self, "a number of steps"), *super().problems()]
 
 
@@ -333,7 +336,7 @@ class StepCountAssertion(TraceAssertion):
         yield self.value.wanted
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
-        """Count the steps of the type and the name."""
+        """Pass if the number of steps with this type and name is within the bounds."""
         rules = self.value
         wanted = fill.text(self.value.wanted)
         kinds = (rules.type,) if isinstance(rules.type, str) else rules.type or ()
@@ -350,12 +353,12 @@ class StepCountAssertion(TraceAssertion):
 
 
 class SpanCount(_Bounds):
-    """How many steps of a name there may be."""
+    """How many steps with a matching name there may be."""
 
     pattern: str = Field(min_length=1, description="The name of the steps; `*` and `?` are wildcards.")
 
     def problems(self) -> Sequence[Problem]:
-        """Return problems of the bounds."""
+        """Return the problems of the bounds."""
         return [*_unbounded(self, "a number of spans"), *super().problems()]
 
 
@@ -371,7 +374,7 @@ class SpanCountAssertion(TraceAssertion):
         yield self.value.pattern
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
-        """Count the steps whose names fit."""
+        """Pass if the number of steps with a matching name is within the bounds."""
         pattern = fill.text(self.value.pattern)
         count = len(_named(steps, pattern))
         reason = f"{_number(count, 'step')} with a name that matches {pattern}; expected: {self.value.shown}"
@@ -402,7 +405,10 @@ class SpanDurationAssertion(TraceAssertion):
         yield self.value.pattern
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
-        """Hold the slowest step against the limit, or the percentile of all by nearest rank; passes without any."""
+        """Pass if the slowest step, or the percentile by nearest rank, is within the limit, or if no step matches.
+
+        Steps without a duration are left out. If none has one, the dialect decides: it passes or is an error.
+        """
         rules = self.value
         pattern = fill.text(self.value.pattern)
         timed = sorted((step.ms, step.name) for step in _named(steps, pattern) if step.ms is not None)
@@ -450,7 +456,7 @@ class ErrorSpansAssertion(TraceAssertion):
         yield self._rules.pattern
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
-        """Count the steps that have an error."""
+        """Pass if the number and the percentage of failed steps are within the limits, or if no step matches."""
         rules = self._rules
         pattern = fill.text(self._rules.pattern)
         named = _named(steps, pattern)
@@ -471,9 +477,6 @@ class ErrorSpansAssertion(TraceAssertion):
         return Outcome.of(passed, f"{told}. {shortened(first)}" if first else told, count=len(failed))
 
 
-# -- pieces ---------------------------------------------------------------------------------------------------------
-
-
 def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
@@ -481,7 +484,7 @@ def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
 def _with_empty_names(
     problems: list[Problem], spec: ToolUsedAssertion | ToolSequenceAssertion, context: CheckContext
 ) -> list[Problem]:
-    """Return the problems of templates, or one of names: none is given, or one is empty, in a variable too."""
+    """Return the problems of templates, and one if there are no names or one is empty, also in a variable."""
     names = list(spec.texts())
     if problems or not context.knows_variables:
         rendered = names
@@ -501,7 +504,7 @@ def _with_empty_names(
 
 
 def _kinds_of(step: TraceStep) -> set[str]:
-    """Return the type of a step, and what promptfoo would call it by its name."""
+    """Return the type of a step, and the types that promptfoo derives from its name."""
     name = step.name.strip().lower()
     if step.type == TOOL:
         return {TOOL, "command"} if name in _COMMANDS else {TOOL}
@@ -535,7 +538,7 @@ def _json(value: JsonValue) -> str:
 
 
 def _arguments_fit(args: JsonValue, expected: JsonValue, rules: ToolArguments) -> bool:
-    """Return whether arguments are the expected ones, without those that do not count."""
+    """Return whether a call has the expected arguments, apart from ignored ones and defaults."""
     ignored = _listed(rules.ignore)
     own, wanted = _without(args, ignored), _without(expected, ignored)
     if isinstance(own, Mapping) and rules.defaults:
@@ -561,7 +564,7 @@ def _is_ignored(name: str, entry: str) -> bool:
 
 
 def _has(value: JsonValue, expected: JsonValue) -> bool:
-    """Return whether a value holds all that is expected: mappings may have more, lists have to be as long."""
+    """Return whether a value has everything expected: mappings may have more keys, lists must be of equal length."""
     if isinstance(expected, Filled) and _has(value, expected.held):
         return True
     if isinstance(expected, Mapping):

@@ -33,7 +33,7 @@ class Language(StrEnum):
 
 
 class CodeError(Exception):
-    """The code is missing or invalid. `line` is the line in the code, from 1, where it is known."""
+    """The code is missing or invalid. `line` counts the code's lines from 1; None if unknown."""
 
     def __init__(self, message: str, *, hint: str = "", line: int | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The child process that runs a user's Python file: reads one JSON request per line, writes one JSON answer per line.
+"""The child process that runs a user's Python file: one JSON request and one JSON answer per line.
 
 It is started as a script with the file's path, and does not import geval. What the user's code prints goes to stderr,
 so that it cannot be mistaken for an answer. asyncio and inspect take longer to load than everything else here, so they
