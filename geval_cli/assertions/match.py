@@ -99,13 +99,16 @@ class TextListAssertion(Assertion):
         return Outcome.of(False, f"the output contains none of {listed(expected)}{case}")
 
 
-def _always(spec: Assertion, place: Location | None, context: CheckContext) -> Problem:
-    """Return a warning that an assertion looks for an empty text, so that its verdict is the same for every output."""
-    ends = "fails" if spec.is_negated else "passes"
-    message = (
-        f"{spec.type} always {ends} ({context.where}): every output has the empty text that it looks for"
-    )
-    return Problem(message, place, "give it a text, or leave it out", severity=Severity.WARNING)
+def _always(
+    spec: Assertion, place: Location | None, context: CheckContext, *, is_pattern: bool = False
+) -> Problem:
+    """Return a warning that an assertion finds the empty text, so that its verdict is the same for every output."""
+    found = "its pattern matches the empty text too"
+    hint = "make a part of it required, as in `a+` for `a*`, or anchor it with ^ and $"
+    if not is_pattern:
+        found, hint = "every output has the empty text that it looks for", "give it a text, or leave it out"
+    message = f"{spec.type} always {'fails' if spec.is_negated else 'passes'} ({context.where}): {found}"
+    return Problem(message, place, hint, severity=Severity.WARNING)
 
 
 def _expected_texts(spec: TextListAssertion, test: MergedTest, templates: Templates) -> list[str]:
@@ -237,6 +240,8 @@ def _escape(pattern: str, place: int, *, in_class: bool) -> tuple[str, int]:
     return (letter if is_letter and letter not in _SAME else f"\\{letter}"), place + 1
 
 
+_LOOKS_AROUND = re.compile(r"[\^$]|\\[bBmMAZzG]|\(\?<?[=!]|\(\?\(")
+"""What makes a match depend on the text around it: without any, a pattern that matches "" matches every output."""
 _ANY_CASE = " (case-insensitive)"
 
 
@@ -293,11 +298,14 @@ class TextAssertion(Assertion):
                 problems.append(Problem(message, location, hint, severity=Severity.WARNING))
                 return problems
             try:
-                compiled(_pattern(value, context.rules))
+                matches_nothing = compiled(_pattern(value, context.rules)).match("") is not None
             except regex.error as error:
                 problems.append(
                     Problem(f"broken regular expression: {error}", location, "this does not compile")
                 )
+                return problems
+            if matches_nothing and not _LOOKS_AROUND.search(value):
+                problems.append(_always(self, location, context, is_pattern=True))
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

@@ -105,6 +105,16 @@ def test_nothing_to_look_for_is_a_problem() -> None:
         ("contains", "{{x}}", None),
         ("equals", "", None),
         ("not-equals", "{{e}}", None),
+        *(
+            ("regex", pattern, "passes")
+            for pattern in (".*", "yes|no|", "(?i)a?", r"\s*", "[0-9]{0,3}", "{{x}}*", "()")
+        ),
+        ("not-regex", "(sorry)?", "fails"),
+        *(
+            ("regex", pattern, None)
+            for pattern in ("^a?$", "a+", "[^^]", r"\b", "(?!z)", "(?<!z)$", "^.{0,9}$", "{{x}}")
+        ),
+        ("not-regex", "z", None),
     ],
 )
 def test_a_text_that_every_output_has_is_pointed_out(kind: str, value: object, ends: str | None) -> None:
