@@ -424,7 +424,7 @@ def _named_in(value: JsonValue) -> Mapping[str, JsonValue]:
 
 
 def _parts(value: Mapping[str, JsonValue]) -> Iterator[AssertionResult]:
-    """Yield the named scores and the component results that the code returned beside its verdict."""
+    """Yield the named scores and the component results that the code returned in addition to its verdict."""
     for name, score in _named_in(value).items():
         if _is_number(score) or isinstance(score, bool):
             yield AssertionResult("named-score", str(name), Status.NOT_EVALUATED, float(score))

@@ -97,8 +97,7 @@ class NunjucksParser(Parser):
     """Jinja2's parser with the operator precedence of nunjucks.
 
     nunjucks compiles an expression to JavaScript without parentheses, so JavaScript's precedence applies: `~` has that
-    of
-    `+`, and `not` applies only to the first operand of what follows. `in`, `is`, `//` and `**` become calls.
+    of `+`, and `not` applies only to the first operand of what follows. `in`, `is`, `//` and `**` become calls.
     """
 
     def __init__(self, *arguments: Any) -> None:

@@ -118,8 +118,7 @@ def prompt_form(spec: ProviderSpec) -> PromptForm:
     """Return how promptfoo reads a prompt for a model.
 
     `chat`: a chat in JSON or YAML, otherwise text. `json`: a chat in JSON, otherwise text. `lines`, for Claude: a chat
-    in
-    JSON, otherwise lines that may begin with a role.
+    in JSON, otherwise lines that may begin with a role.
     """
     kind, _, name = spec.id.partition(":")
     if kind == "anthropic":
@@ -551,8 +550,7 @@ def render_text(
     """Return the text to send for a prompt.
 
     In a JSON prompt each string is rendered separately, so that quotes and line breaks in variables cannot break it,
-    and
-    the result is indented.
+    and the result is indented.
 
     Raises:
         TemplateError: the prompt's template is broken.

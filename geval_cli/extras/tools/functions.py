@@ -1,4 +1,4 @@
-"""Describes and calls the functions of a user's Python file, in the process for such code; does not import geval.
+"""Describes and calls the functions of a user's Python file, inside the worker process; does not import geval.
 
 Each call executes the file anew, then restores the module's variables as the case's last call left them. So no case
 sees the effects of another one, and a resumed case continues where it was.

@@ -46,8 +46,7 @@ class ModelAnswer(Struct, frozen=True):
         turns: the messages sent; empty if they were not recorded.
         answer: the model's answer.
         facts: attributes by name, for `--where`.
-        steps: the steps of the whole trace, if its spans were joined; otherwise the messages show which tools were
-        called.
+        steps: the steps of the whole trace; if empty, the tool calls in the messages are used.
     """
 
     turns: tuple[TracedTurn, ...]
@@ -603,8 +602,7 @@ def line_of(row: Mapping[str, JsonValue]) -> str:
 
     In a file of tests, `{{ env.KEY }}` stands for an environment value. Logged text must remain text, so the dot after
     `env` is written as a JSON escape, which the reader of tests does not recognize as such an expression. A lone
-    surrogate
-    becomes U+FFFD, as in results: names and tags of tests must be valid text.
+    surrogate becomes U+FFFD, as in results: names and tags of tests must be valid text.
     """
     text = json.dumps(row, ensure_ascii=False)
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

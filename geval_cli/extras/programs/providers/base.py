@@ -134,9 +134,8 @@ class ProgramProvider:
 async def called_in_thread(threads: Executor, call: Callable[[], Any]) -> Any:
     """Run `call` in a thread and return its result.
 
-    StopIteration, and every BaseException except Ctrl-C, is raised as a RuntimeError: a future cannot hold
-    StopIteration,
-    so the caller would wait forever, and SystemExit would end geval.
+    StopIteration, SystemExit and the like are raised as a RuntimeError instead. The event loop cannot pass on
+    StopIteration, so the caller would wait forever, and SystemExit would end geval. Ctrl-C is passed on.
     """
 
     def guarded() -> Any:

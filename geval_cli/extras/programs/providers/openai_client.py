@@ -140,7 +140,7 @@ class ClientTransport(Transport):
 
 
 def build(asked: ClientModel, number: int) -> ClientProvider:
-    """Return the provider for a user's client, the `number`-th in its event loop."""
+    """Return the provider for a user's client; `number` distinguishes it from the other clients."""
     return ClientProvider(asked, number)
 
 
@@ -159,8 +159,7 @@ def client_problem(client: Any) -> tuple[str, str] | None:
     """Return the problem of a client and a hint; None if the client can be used.
 
     Judges run in an event loop of their own, so an asynchronous client is copied with new connections. That is
-    impossible
-    if the user gave it an `http_client`, whose connections belong to the user's event loop.
+    impossible if the user gave it an `http_client`, whose connections belong to the user's event loop.
     """
     if not is_async_client(client) or type(client._client).__name__ == "AsyncHttpxClientWrapper":
         return None

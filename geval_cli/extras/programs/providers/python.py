@@ -27,8 +27,7 @@ class PythonProvider(ProgramProvider):
     """A provider that answers with what a function returns.
 
     That is text, or a mapping with `output`, `token_usage`, `cost` and `error`. Up to `max_concurrency` calls run at
-    once,
-    each in its own process.
+    once, each in its own process.
     """
 
     def __init__(

@@ -39,8 +39,7 @@ class JavaScriptProcess:
     """A process that runs one call at a time.
 
     `ask` blocks its thread; `kill` may be called from any thread and unblocks it. After that, `is_ended` is true and
-    the
-    object cannot be used again.
+    the object cannot be used again.
     """
 
     def __init__(self) -> None:
@@ -227,7 +226,7 @@ class JavaScriptEngine(Struct):
         Args:
             code: a snippet sees `arguments` by name; a function receives them in order.
             arguments: JSON values.
-            entry: the part of a file to call. A provider's class is instantiated anew for each call, with the last
+            entry: the part of a file to call. Each call makes a new instance of a provider's class, from the last
             argument.
 
         Raises:

@@ -37,9 +37,7 @@ def evaluate(function: str, job: str, limits: CallLimits) -> dict[str, str | Non
     """Call `function` of the runtime with `job` in a new engine.
 
     Returns:
-        A mapping with `outcome` (None if a promise is never settled), `failure` (the engine's error), or `late` (the
-        wall
-        time is over).
+        A mapping with `outcome` (None: the promise is never settled), `failure` (the engine's error) or `late`.
     """
     engine: Any = import_module("_quickjs")
     context = engine.Context()

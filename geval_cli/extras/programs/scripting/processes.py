@@ -46,8 +46,7 @@ class PythonProcess:
         """Call `function`, which may be async, with as many of `arguments` as it takes, and return its result.
 
         `timeout_s` does not include the wait for earlier calls. With `rows_into`, the function returns or yields rows,
-        which
-        the process writes to that file as JSON Lines, one by one; the result is their number.
+        which the process writes to that file as JSON Lines, one by one; the result is their number.
 
         Raises:
             ScriptError: the function raised or does not exist, its result is not JSON, or it wrote into the answer
