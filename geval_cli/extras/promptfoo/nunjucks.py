@@ -621,14 +621,14 @@ def _striptags(value: Any, keep_breaks: Any = False) -> str:
 def _int(value: Any, fallback: Any = UNDEFINED, base: Any = 10) -> Any:
     """Return the integer that a text begins with; `fallback` if there is none."""
     text = js_primitive_text(value).strip(JS_SPACE)
-    radix = _whole(base, 10)
+    radix = _whole(base, 0)  # 0 stands for 16 after `0x`, and for 10 otherwise
     sign = "-" if text.startswith("-") else ""
     digits = text.lstrip("+-")
-    if len(text) - len(digits) > 1 or not 1 < radix <= _HIGHEST_BASE:
+    if len(text) - len(digits) > 1 or radix == 1 or not 0 <= radix <= _HIGHEST_BASE:
         return fallback
-    if radix in {10, _HEX} and digits[:2] in {"0x", "0X"}:
-        digits = digits[2:]
-        radix = _HEX if base is UNDEFINED or radix == _HEX else radix
+    if radix in {0, _HEX} and digits[:2] in {"0x", "0X"}:
+        digits, radix = digits[2:], _HEX
+    radix = radix or 10
     count = next((place for place, sign in enumerate(digits) if not _is_digit(sign, radix)), len(digits))
     return int(sign + digits[:count], radix) if count else fallback
 

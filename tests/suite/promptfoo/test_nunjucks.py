@@ -70,6 +70,14 @@ TEMPLATES = NunjucksTemplates(PROMPTFOO_RULES, {"HOME": "/root"})
             {},
             "8 2.35 1 3",
         ),
+        (  # as nunjucks 3.2.4 prints it
+            "{{ h | int }} {{ h | int(7) }} {{ h | int(7, 16) }} {{ h | int(7, 0) }} {{ h | int(7, none) }} "
+            "{{ h | int(base=16) }} {{ '-0X1f' | int(7, 16) }} {{ '0x' | int(7, 16) }} {{ '0x' | int }} "
+            "{{ '0b1' | int }} {{ '1e3' | int }} {{ '12' | int(7, 1) }} {{ '12' | int(7, 37) }} "
+            "{{ '12' | int(7, '8') }} {{ '12' | int(7, -3) }} {{ 'x' | int(7) }}",
+            {"h": "0x1f"},
+            "0 0 31 31 31 31 -31 7 0 0 1 7 7 10 7 7",
+        ),
         (
             "{{ [3, 1, 2] | sort | join(',') }} {{ l | sort(false, false, 'n') | dump }}",
             {"l": [{"n": 2}, {"n": 1}]},
