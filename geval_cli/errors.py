@@ -14,7 +14,7 @@
     │  │  └─ UnsupportedParameterError  ... because of one parameter, which is named
     │  └─ ProviderResponseError         a 2xx whose body cannot be read
     │     └─ ProviderShapeError         ... or can be, but has no answer where one is expected
-    ├─ UndoneError                      what needs the answer is left undone for now, without an error
+    ├─ NotDoneError                      what needs the answer is left undone for now, without an error
     │  ├─ BudgetError                   the run has reached its budget, so a request was not sent
     │  ├─ StoppedError                  the run was told to stop, so no more requests are sent
     │  └─ PendingError                  the answer comes with a provider's batch, in hours
@@ -280,19 +280,19 @@ class ProviderShapeError(ProviderResponseError):
     is_retryable = False
 
 
-class UndoneError(GevalError):
+class NotDoneError(GevalError):
     """There is no answer for now, which is not a failure: what needs it is left undone, without a result."""
 
 
-class BudgetError(UndoneError):
+class BudgetError(NotDoneError):
     """The run has reached its limit of cost or requests, so what needs this request is left undone."""
 
 
-class StoppedError(UndoneError):
+class StoppedError(NotDoneError):
     """The run was told to stop, so no more requests are sent."""
 
 
-class PendingError(UndoneError):
+class PendingError(NotDoneError):
     """The request waits for a provider's batch; the same request is answered once the batch has ended."""
 
 

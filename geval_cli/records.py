@@ -270,13 +270,13 @@ class ModelResponse(Struct, frozen=True):
         dropped: parameters that were left out because the server refused them (for example "logprobs").
         sample_indexes: which sample each choice is, in the same order; set by the gateway (a provider leaves it empty:
             its choices are the first ones of the request's `sample_indexes`).
-        bought_usd: for a cached answer, its cost when it was requested; None if unknown.
+        original_cost_usd: for a cached answer, its cost when it was requested; None if unknown.
         model: as named in the answer, often more precisely than in the request.
         fingerprint: the vendor's name for the state of its servers (`system_fingerprint`); None if it gives none.
         between: what was said before this answer in the same exchange: answers with tool calls, and the results, each
             as a turn and as the API wants it back.
-        retold: the part of `usage` that was already reported to a case that was then postponed, because its other
-            answers were to come with a batch.
+        repeated_usage: the part of `usage` that was already reported to a case that was then postponed, because its
+            other answers were to come with a batch.
         request_id: the vendor's id of the request, from a header, else `response_id`.
         response_id: the API's id of its answer.
         cache_read_tokens, cache_write_tokens: how much of the input was read from, or written to, the vendor's prompt
@@ -299,15 +299,19 @@ class ModelResponse(Struct, frozen=True):
     sample_indexes: tuple[int, ...] = ()
     exhausted_s: float = 0.0
     lost: int = 0
-    bought_usd: float | None = None
+    original_cost_usd: float | None = None
     shared: bool = False
-    retold: Usage = Usage()
+    repeated_usage: Usage = Usage()
     between: tuple[tuple[Turn, Message], ...] = ()
 
     @property
     def cost_usd_generated(self) -> float | None:
         """Return the cost of the answer when it was generated, whoever paid for it; None if unknown."""
-        return self.bought_usd if self.cached or self.bought_usd is not None else self.usage.cost_usd
+        return (
+            self.original_cost_usd
+            if self.cached or self.original_cost_usd is not None
+            else self.usage.cost_usd
+        )
 
     @property
     def is_from_cache(self) -> bool:
@@ -378,7 +382,7 @@ class ProviderRef(Struct, frozen=True):
     label: str
 
 
-class AskedTest(Struct, frozen=True):
+class RecordedTest(Struct, frozen=True):
     """The texts of a test that a judge may compare an output with, stored once for all of its results.
 
     Attributes:
@@ -469,10 +473,10 @@ class CaseResult(Struct, frozen=True):
     reported: Mapping[str, JsonValue] = field(default_factory=dict)
     cost_usd_generated: float | None = 0.0
     ended_by: str | UnsetType = UNSET
-    test: AskedTest | UnsetType = UNSET
+    test: RecordedTest | UnsetType = UNSET
 
     @property
-    def asked(self) -> AskedTest | None:
+    def asked(self) -> RecordedTest | None:
         """Return `test`, or None if it has nothing in addition to its variables."""
         return self.test or None
 
@@ -887,9 +891,9 @@ def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
     return _record(data, CaseResult)
 
 
-def asked_test_from_json(data: Mapping[str, JsonValue]) -> AskedTest:
-    """Return an `AskedTest` from the output of `to_json`, as `case_result_from_json` does."""
-    return _record(data, AskedTest)
+def recorded_test_from_json(data: Mapping[str, JsonValue]) -> RecordedTest:
+    """Return an `RecordedTest` from the output of `to_json`, as `case_result_from_json` does."""
+    return _record(data, RecordedTest)
 
 
 def run_record_from_json(data: Mapping[str, JsonValue]) -> RunRecord:

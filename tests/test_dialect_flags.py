@@ -32,7 +32,7 @@ from geval_cli.extras.programs.assertions import code_text
 from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.extras.web.editor.routes import open_suite_file
 from geval_cli.extras.web.problems_json import RefusedError
-from geval_cli.judge.calls import JudgeMemory
+from geval_cli.judge.calls import JudgeFacts
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.records import CaseResult, Choice, Message, ModelRequest, ModelResponse
 from geval_cli.runs.prepare import prepare
@@ -86,7 +86,7 @@ class Probe:
             return pytest.fail("a judge") if says is None else SpeakingJudge([says])
 
         return Tools(
-            self.templates, judge_for, JudgeMemory(), scripts=None if scripts is None else lambda: scripts
+            self.templates, judge_for, JudgeFacts(), scripts=None if scripts is None else lambda: scripts
         )
 
     def verdict(self, spec: Assertion, output: Any, says: str | None = None, **variables: Any) -> Any:

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, Field, PrivateAttr
 
 from geval_cli.assertions.json_text import calls_beside
 from geval_cli.errors import GevalError, Location, Problem, Severity, TemplateError
-from geval_cli.judge.calls import JudgeMemory, SharedByTests, SharedMetrics
+from geval_cli.judge.calls import JudgeFacts, SharedMetrics, SharedValues
 from geval_cli.judge.estimate import passes
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
 from geval_cli.judge.source import ASSISTANT
@@ -361,7 +361,7 @@ class ModelGradedAssertion(Assertion):
         """Return everything from a test and its output that a judge may be shown."""
         return [subject.text, subject.rendered_prompt, subject.system, subject.test.variables]
 
-    def holds_again(self, rated: "AssertionResult", subject: "Subject", tools: "Tools") -> bool:
+    def is_still_valid(self, rated: "AssertionResult", subject: "Subject", tools: "Tools") -> bool:
         """Return whether a rating of an earlier run is still valid: False if the settled steps have changed since."""
         return True
 
@@ -654,13 +654,13 @@ class Tools(Struct, frozen=True):
 
     templates: Templates
     judge_for: Callable[[ProviderSpec], Judge]
-    judge_memory: JudgeMemory
+    judge_facts: JudgeFacts
     defaults: JudgeDefaults = field(default_factory=JudgeDefaults)
     judge_each: JudgeEach = judge_none
     scripts: Callable[[], CodeRunner] | None = None
     access: Access = TRUSTED
     metrics: SharedMetrics = field(default_factory=SharedMetrics)
-    criteria: SharedByTests[CriterionKey] = field(default_factory=SharedByTests[CriterionKey])
+    criteria: SharedValues[CriterionKey] = field(default_factory=SharedValues[CriterionKey])
     earlier: tuple[AssertionResult, ...] = ()
     calibrations: Calibrations = UNCALIBRATED
 
@@ -790,7 +790,7 @@ def _held(text: str, test: MergedTest, templates: Templates) -> JsonValue:
     return list(value) if isinstance(value, tuple) else value
 
 
-def held_data(text: str, test: MergedTest, templates: Templates) -> JsonValue:
+def variable_data(text: str, test: MergedTest, templates: Templates) -> JsonValue:
     """Return the list or mapping that a text stands for if it only names a variable or a part of it; else None.
 
     Rendering it would give one of many ways to write it as JSON. In nunjucks, it renders in JavaScript's way instead.
@@ -799,19 +799,19 @@ def held_data(text: str, test: MergedTest, templates: Templates) -> JsonValue:
     return found if isinstance(found, list | dict) else None
 
 
-class Filled(str):
+class VariableText(str):
     """A rendered text that named only a variable, and so may also mean the variable's value, `held`."""
 
     held: JsonValue
 
 
 def filled(text: str, test: MergedTest, templates: Templates) -> str:
-    """Return a text inside data, rendered; a `Filled` if it is just `{{ id }}` for a number, a list or the like."""
+    """Return a text inside data, rendered: a `VariableText` if it is just `{{ id }}` for a number, list or the like."""
     rendered = templates.render(text, test.variables)
     held = _held(text, test, templates)
     if isinstance(held, str):
         return rendered
-    found = Filled(rendered)
+    found = VariableText(rendered)
     found.held = held
     return found
 
@@ -828,7 +828,7 @@ def rendered_texts(
     texts: list[str] = []
     for item in value if is_list else [value]:
         written = as_text(item)
-        found = _flat_list(held_data(written, test, templates))
+        found = _flat_list(variable_data(written, test, templates))
         if found is None:
             text = templates.render(written, test.variables)
             found = [text]

@@ -22,7 +22,7 @@ from geval_cli.assertions.geval_metric import (
 )
 from geval_cli.assertions.judges import judge_provider, members_of
 from geval_cli.assertions.registry import judge_parts
-from geval_cli.assertions.trace import brings_trace, trace_of, trace_of_given
+from geval_cli.assertions.trace import knows_all_steps, trace_of, trace_of_given
 from geval_cli.errors import Problem, Severity, TemplateError
 from geval_cli.judge.estimate import Grade
 from geval_cli.judge.grading import grade, judged_texts, missed_required, steps_needed, steps_requests
@@ -153,7 +153,7 @@ class GEvalAssertion(GEvalFields):
         """Return what the judge sees of a test and its output."""
         return judged_case(self, subject, tools)
 
-    def holds_again(self, rated: AssertionResult, subject: Subject, tools: Tools) -> bool:
+    def is_still_valid(self, rated: AssertionResult, subject: Subject, tools: Tools) -> bool:
         """Return whether the rating followed the lock file's steps, if any; for a jury, those of each judge."""
         named = judge_provider(self, subject.test, tools.defaults)
         needed = steps_needed(metric_of(self, subject.test, tools), self.case(subject, tools))
@@ -162,7 +162,7 @@ class GEvalAssertion(GEvalFields):
             model = tools.judge_for(judge)
             parts = vote.get("parts") or [vote]
             for (criteria, labels), part in zip(needed, parts, strict=False):
-                locked = tools.judge_memory.locked_steps(criteria, labels, model)
+                locked = tools.judge_facts.locked_steps(criteria, labels, model)
                 if locked is not None and locked != tuple(part.get("evaluation_steps") or ()):
                     return False
         return True
@@ -191,7 +191,7 @@ def prefetch_case(
     metric = metric_of(spec, test, tools)
     for judge in members_of(named):
         model = tools.judge_for(judge)
-        for request in steps_requests(metric, case, model, memory=tools.judge_memory):
+        for request in steps_requests(metric, case, model, memory=tools.judge_facts):
             yield model, request
 
 
@@ -207,7 +207,7 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: MergedTest, tool
 
     async def ask(judge: ProviderSpec) -> Grade:
         model = tools.judge_for(judge)
-        return await grade(metric, case, model, render=tools.templates.render, memory=tools.judge_memory)
+        return await grade(metric, case, model, render=tools.templates.render, memory=tools.judge_facts)
 
     is_default = spec.threshold is None and not spec.strict_mode
     rules = spec.jury_rules
@@ -284,8 +284,8 @@ def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase
     case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
     if turns := subject.conversation:
         case = replace(case, turns=turns)
-    if brings_trace(subject) or not _OF_TRACE.isdisjoint(spec.evaluation_params or ()):
-        case = replace(case, trace=trace_of(subject), shows_trace=brings_trace(subject))
+    if knows_all_steps(subject) or not _OF_TRACE.isdisjoint(spec.evaluation_params or ()):
+        case = replace(case, trace=trace_of(subject), shows_trace=knows_all_steps(subject))
     if spec.source is None:
         return case
     return replace(case, source=tools.templates.render(spec.source, subject.test.variables))

@@ -34,9 +34,9 @@ from geval_cli.assertions.json_text import (
     Schema,
     every_json,
     find_json,
+    none_if_empty,
     parse_schema,
     parse_strict_json,
-    unless_empty,
 )
 from geval_cli.assertions.match import is_javascript_pattern, python_pattern
 from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, compiled, is_found, within
@@ -388,7 +388,7 @@ class SchemaEvaluationAssertion(Assertion):
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return the problems of the test's schema; an empty schema has none."""
-        written = unless_empty(self.value)
+        written = none_if_empty(self.value)
         if written is None:
             return []
         return schema_problems(written, "`evaluation_schema`", self.place) or schema_slips(
@@ -402,7 +402,7 @@ class SchemaEvaluationAssertion(Assertion):
 
 async def evaluate_text(text: str, schema: WrittenSchema | None, parsing: EvaluationParsing) -> Outcome:
     """Return the verdict on a text by a schema without problems; an empty schema evaluates nothing."""
-    written = unless_empty(schema)
+    written = none_if_empty(schema)
     if written is None:
         return Outcome.not_evaluated("the test has no `evaluation_schema`")
     try:
@@ -542,4 +542,4 @@ def _some_json(values: Iterator[JsonValue], schema: Schema | None) -> Outcome:
 
 def _schema_of(spec: IsJsonAssertion) -> dict[str, JsonValue] | bool | str | None:
     """Return the schema as written; None for blank text."""
-    return unless_empty(spec.value) if isinstance(spec.value, str) else spec.value
+    return none_if_empty(spec.value) if isinstance(spec.value, str) else spec.value

@@ -138,7 +138,7 @@ def parse_schema(written: WrittenSchema) -> Schema:
     return schema
 
 
-def unless_empty(written: WrittenSchema | None) -> WrittenSchema | None:
+def none_if_empty(written: WrittenSchema | None) -> WrittenSchema | None:
     """Return the schema, or None if it is empty: blank text, an object without keys, or None."""
     is_empty = "".join(written.split()) in {"", "{}"} if isinstance(written, str) else written == {}
     return None if is_empty else written

@@ -14,21 +14,21 @@ from pydantic import Field
 from geval_cli.assertions.base import (
     Assertion,
     CheckContext,
-    Filled,
     MergedTest,
     Outcome,
     Subject,
     Tools,
     ValueRules,
+    VariableText,
     as_text,
     check_texts,
     compact_json,
     filled,
-    held_data,
     listed,
     render_deep,
     rendered_texts,
     shortened,
+    variable_data,
 )
 from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.assertions.patterns import compiled, is_found
@@ -132,7 +132,9 @@ class EqualsAssertion(Assertion):
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Compare with the rendered `value`: texts character by character, lists and mappings as JSON."""
-        held = held_data(self.value, subject.test, tools.templates) if isinstance(self.value, str) else None
+        held = (
+            variable_data(self.value, subject.test, tools.templates) if isinstance(self.value, str) else None
+        )
         if held is None and not isinstance(self.value, dict | list) and self.value is not None:
             expected = tools.templates.render(as_text(self.value), subject.test.variables)
             nearly = _nearly(str.__eq__, subject.text, expected, "is")
@@ -157,7 +159,7 @@ def expected_data(value: JsonValue, render: Callable[[str], str], rules: Dialect
 
 def is_same_json(one: JsonValue, other: JsonValue) -> bool:
     """Return whether a value equals the expected one as JSON: 1 equals 1.0, true is not 1, key order is ignored."""
-    if isinstance(other, Filled) and is_same_json(one, other.held):
+    if isinstance(other, VariableText) and is_same_json(one, other.held):
         return True
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
@@ -280,7 +282,7 @@ class TextAssertion(Assertion):
         value = context.render(text, location, problems)
         if value == "":
             return [_always(self, location, context)]
-        held = held_data(text, context.test, context.templates)
+        held = variable_data(text, context.test, context.templates)
         if held is not None:
             what = "list" if isinstance(held, list) else "mapping"
             message = f"{self.type} looks for a {what}, written as JSON ({context.where})"

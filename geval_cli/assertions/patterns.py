@@ -22,7 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _TimeUp(SystemExit):
+class _TimeLimitReached(SystemExit):
     """Raised inside the work to stop it; as a SystemExit, it passes error handlers and ends a thread quietly."""
 
 
@@ -44,7 +44,7 @@ def within(seconds: float, what: str, work: Callable[P, T], *args: P.args, **wor
         try:
             if not is_late:  # on a busy machine, the thread may start after its time is up
                 returned.append(work(*args, **words))
-        except _TimeUp:
+        except _TimeLimitReached:
             pass
         except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
             raised.append(error)
@@ -61,7 +61,7 @@ def within(seconds: float, what: str, work: Callable[P, T], *args: P.args, **wor
         raise
     if not is_over:
         is_late = True
-        with _silent_about_it():
+        with _ignore_unraisable():
             # Repeatedly, because the work may have caught the exception, or the thread may not have started.
             for _ in range(max(int(seconds / _PATIENCE_S), _LEAST_TRIES)):
                 _stop(thread)
@@ -75,10 +75,10 @@ def within(seconds: float, what: str, work: Callable[P, T], *args: P.args, **wor
 
 
 @contextmanager
-def _silent_about_it() -> Iterator[None]:
+def _ignore_unraisable() -> Iterator[None]:
     """Print nothing if the exception is raised in a finalizer, where Python can only report it."""
     before = sys.unraisablehook
-    sys.unraisablehook = lambda told: None if told.exc_type is _TimeUp else before(told)
+    sys.unraisablehook = lambda told: None if told.exc_type is _TimeLimitReached else before(told)
     try:
         yield
     finally:
@@ -87,7 +87,7 @@ def _silent_about_it() -> Iterator[None]:
 
 def _stop(thread: int) -> None:
     """Raise the exception in a thread; no effect before it has started or after it has ended."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TimeUp))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TimeLimitReached))
 
 
 REGEX_TIMEOUT_S = 2.0

@@ -164,7 +164,7 @@ def _with_key(vote: Mapping[str, JsonValue], found: CriterionKey) -> dict[str, J
 
 def _facts_of(spec: ProviderSpec, tools: Tools) -> JsonValue:
     judge = tools.judge_for(spec)
-    known = tools.judge_memory.facts
+    known = tools.judge_facts.facts
     if judge not in known:
         known[judge] = judge_facts(judge)
     return known[judge]
@@ -209,7 +209,7 @@ def _earlier_result(
         # Assume the steps of the earlier rating, so that the keys differ only if anything else does.
         if criterion_key(spec, subjects[0], tools, result.detail).key != result.detail.get(CRITERION_KEY):
             continue
-        if not spec.holds_again(result, subjects[0], tools):
+        if not spec.is_still_valid(result, subjects[0], tools):
             continue
         if rating_keys(spec, subjects, tools, result.detail, place)[RATING_KEY] == key:
             return result

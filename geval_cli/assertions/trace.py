@@ -20,7 +20,7 @@ def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
     """
     if subject.called is not None:
         return subject.called
-    if brings_trace(subject):
+    if knows_all_steps(subject):
         return subject.test.trace
     calls = subject.tool_calls
     steps = (
@@ -31,7 +31,7 @@ def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
     return steps if steps or had_tools else None
 
 
-def brings_trace(subject: Subject) -> bool:
+def knows_all_steps(subject: Subject) -> bool:
     """Return whether all steps are known: the test has tools, or both the trace and the output come with the test."""
     if subject.called is not None:
         return True
@@ -44,7 +44,7 @@ def known_trace(subject: Subject, asked_by: str) -> tuple[TraceStep, ...]:
     Raises:
         UnjudgeableError: nothing is known about it, and `asked_by` needs it.
     """
-    steps = trace_of(subject) if subject.rules.traces_from_answers or brings_trace(subject) else None
+    steps = trace_of(subject) if subject.rules.traces_from_answers or knows_all_steps(subject) else None
     if steps is None:
         takes_answers = subject.rules.traces_from_answers
         raise UnjudgeableError(

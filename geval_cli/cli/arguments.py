@@ -271,7 +271,7 @@ def _files_of(config: Path) -> tuple[Path, ...]:
     return files
 
 
-_NOT_AGAIN = {"plan", "watch", "home", "cache_folder"}
+_NOT_FOR_RESUME = {"plan", "watch", "home", "cache_folder"}
 """Options that a resumed run does not need, or that are added separately."""
 
 
@@ -283,7 +283,7 @@ def repeated_options(options: RunOptions) -> str | None:
     words = []
     for declared, option in declared_options(RunOptions):
         value = getattr(options, declared.name)
-        is_left_out = declared.name in _NOT_AGAIN or option.group in (
+        is_left_out = declared.name in _NOT_FOR_RESUME or option.group in (
             OptionGroup.RESULTS,
             OptionGroup.RESUMING,
         )

@@ -136,7 +136,7 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
                 _remove_one(runs, run_id, told, removes_labels=given.removes_labels)
             told.labels_removed += sum(runs.labels().remove(run_id) for run_id in told.orphans)
             runs.shrink()
-            told.answers = _remove_answers(given, told.gone, shrinks=not runs.is_any_going_on)
+            told.answers = _remove_answers(given, told.gone, shrinks=not runs.is_any_run_active)
     if given.as_json:
         document = {
             "schema_version": SCHEMA_VERSION,

@@ -443,9 +443,12 @@ def _finish(files: Sequence[ResultsFile], report: RunReport) -> Iterator[Problem
         try:
             file.finish(report)
         except (OutputError, StoreError) as error:
-            is_lost = isinstance(error, OutputError) and not report.is_stored
+            cannot_reach_minimum = isinstance(error, OutputError) and not report.is_stored
             yield Problem(
-                error.message, None, _NOT_STORED if is_lost else error.hint, severity=Severity.ERROR
+                error.message,
+                None,
+                _NOT_STORED if cannot_reach_minimum else error.hint,
+                severity=Severity.ERROR,
             )
 
 

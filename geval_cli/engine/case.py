@@ -31,7 +31,7 @@ from geval_cli.engine.prompt import (
     shown_prompt,
 )
 from geval_cli.engine.transforms import PROGRAMS, own_verdict, with_made_parts, with_transformed_output
-from geval_cli.errors import CodeFailedError, GevalError, TemplateError, UndoneError
+from geval_cli.errors import CodeFailedError, GevalError, NotDoneError, TemplateError
 from geval_cli.gateway.call import OPEN_CASE
 from geval_cli.metrics import named_scores
 from geval_cli.plugins import extra
@@ -39,13 +39,13 @@ from geval_cli.providers.base import is_program
 from geval_cli.providers.wire.chat import reported_logprobs
 from geval_cli.records import (
     TEST_TEXTS,
-    AskedTest,
     AssertionResult,
     CaseResult,
     Choice,
     JsonValue,
     ModelRequest,
     ModelResponse,
+    RecordedTest,
     RenderedPrompt,
     Role,
     Status,
@@ -95,7 +95,7 @@ async def run_job(job: Job, context: JobContext) -> CaseResult:
     """Return the result of one job, with any error in it.
 
     Raises:
-        UndoneError: the run may spend no more, or the answer will come with a batch; the job stays undone.
+        NotDoneError: the run may spend no more, or the answer will come with a batch; the job stays undone.
     """
     return (await begin_job(job, context)).result
 
@@ -104,12 +104,12 @@ async def begin_job(job: Job, context: JobContext) -> PendingResult:
     """Return the state of a job, judged except for the assertions that compare its output with others.
 
     Raises:
-        UndoneError: as in `run_job`.
+        NotDoneError: as in `run_job`.
     """
     prefetched = PrefetchedAnswers()
     try:
         pending = await _run(job, context, prefetched)
-        result = await prefetched.accounted_for(pending.result)
+        result = await prefetched.with_unused_cost(pending.result)
         # The key is that of the job as planned: programs may have changed its variables.
         return replace(pending, result=replace(result, test_key=key_of(job.test)))
     finally:
@@ -146,7 +146,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             )
             response = held.response
             answered = held.result(blank_result(job, held.sent))
-            answered = answered if caller is None else caller.accounted_for(answered)
+            answered = answered if caller is None else caller.with_unused_cost(answered)
             if held.error is not None:
                 info = error_info(held.error)
                 info = replace(info, message=f"{held.failed_at}{info.message}")
@@ -154,7 +154,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
         else:
             held = None
             answered, response = await _answer(job, test, rendered, replace(context, generate=answering))
-            answered = answered if caller is None else caller.accounted_for(answered)
+            answered = answered if caller is None else caller.with_unused_cost(answered)
         if job.generates:
             if (case := OPEN_CASE.get()) is not None:
                 case.begun.set()
@@ -175,14 +175,14 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             ended_by=None if held is None else held.ended_by,
         )
         return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
-    except UndoneError:
+    except NotDoneError:
         raise
     except GevalError as error:
         info = error_info(error)
     except Exception as error:  # noqa: BLE001 - one broken job must not lose the results of all the others
         info = internal_error(error)
     result = replace(blank_result(job, shown), error=info, latency_ms=elapsed_ms(started))
-    return PendingResult(job, result if caller is None else caller.accounted_for(result))
+    return PendingResult(job, result if caller is None else caller.with_unused_cost(result))
 
 
 async def _judge_stored(
@@ -265,7 +265,7 @@ def _stored_response(found: CaseResult) -> ModelResponse:
         usage=found.usage.get(Role.GENERATION, Usage()),
         latency_ms=found.latency_ms,
         cached=found.cached,
-        bought_usd=found.cost_usd_generated,
+        original_cost_usd=found.cost_usd_generated,
     )
 
 
@@ -396,8 +396,8 @@ def blank_result(job: Job, rendered: str = "") -> CaseResult:
     )
 
 
-def _asked(test: MergedTest) -> AskedTest | UnsetType:
-    found = AskedTest(
+def _asked(test: MergedTest) -> RecordedTest | UnsetType:
+    found = RecordedTest(
         index=test.index,
         **{name: getattr(test, name) for name in TEST_TEXTS},
         images=tuple(named_and_hashed(item) for item in test.images if is_marker(item)),
@@ -425,7 +425,7 @@ class ComparisonGroups(Struct):
         """Return the results that are final with this job: its own, those of its whole group, or none.
 
         Raises:
-            UndoneError: the run may spend no more, or an answer will come with a batch.
+            NotDoneError: the run may spend no more, or an answer will come with a batch.
         """
         if not any(spec.compares_outputs for spec in job.test.assertions):
             return (await run_job(job, self.context),)

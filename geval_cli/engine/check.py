@@ -39,7 +39,7 @@ from geval_cli.engine.transforms import check_code
 from geval_cli.errors import ConfigError, GevalError, Location, Problem, Severity, TemplateError
 from geval_cli.plugins import extra
 from geval_cli.providers.options import ENDPOINT_KEYS, own_settings
-from geval_cli.providers.registry import hears_audio, sees_images
+from geval_cli.providers.registry import accepted_audio, sees_images
 from geval_cli.records import JsonValue, Message
 from geval_cli.source.files import is_bare_path
 from geval_cli.source.media import (
@@ -90,7 +90,7 @@ def check_prompt_media(
             named = counted([item for item in shown if item.kind == kind])
             said = f"{provider.public_id} {lack}, but {named} is in its prompt ({where})"
             yield Problem(said, provider.place.value(), hint)
-        yield from _doubtful(provider, shown, provider.place.value())
+        yield from _check_audio_model(provider, shown, provider.place.value())
 
 
 def check_judged_media(
@@ -120,14 +120,14 @@ def check_judged_media(
             for lack, _, hint in _lacks(judge, seen):
                 message = f"{judge.public_id} judges but {lack}, which the test has ({where})"
                 yield Problem(message, place, hint)
-            yield from _doubtful(judge, seen, place)
+            yield from _check_audio_model(judge, seen, place)
 
 
 def _lacks(provider: ProviderSpec, shown: Sequence[Media]) -> Iterator[tuple[str, str, str]]:
     """Yield what a provider cannot take of the media in `shown`: the reason in words, the kind of media, and a hint."""
     if any(item.kind == "image" for item in shown) and not sees_images(provider):
         yield "cannot see images", "image", _WHO_SEES
-    heard = hears_audio(provider)
+    heard = accepted_audio(provider)
     sounds = {item.media_type for item in shown if item.kind == "audio"}
     if sounds and not heard:
         yield "cannot hear audio", "audio", _WHO_HEARS
@@ -137,13 +137,15 @@ def _lacks(provider: ProviderSpec, shown: Sequence[Media]) -> Iterator[tuple[str
         yield f"cannot hear audio as {names}", "audio", hint
 
 
-def _doubtful(provider: ProviderSpec, shown: Sequence[Media], place: Location | None) -> Iterator[Problem]:
+def _check_audio_model(
+    provider: ProviderSpec, shown: Sequence[Media], place: Location | None
+) -> Iterator[Problem]:
     """Yield a warning if audio goes to a model of OpenAI's own whose name does not suggest that it takes audio."""
     if (
         any(item.kind == "audio" for item in shown)
         and provider.id.startswith("openai:")
         and "audio" not in provider.id
-        and hears_audio(provider)
+        and accepted_audio(provider)
         and not own_settings(provider.config, ENDPOINT_KEYS).keys() & {"base_url", "api_host", "api_endpoint"}
     ):
         message = (
@@ -216,7 +218,7 @@ class _Totals(Struct):
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Yield the problems of providers and tests taken together; tests with turns need no prompt."""
         if self.without_turns or not self.tests:
-            yield from _check_silence(plan)
+            yield from _check_missing_prompts(plan)
         elif self.with_answers == self.tests:
             # All tests bring their own answers, so the providers are never called.
             asked = next((provider for provider in plan.providers if provider.id != NO_PROVIDER.id), None)
@@ -617,7 +619,7 @@ def _prompt_problem(
     return template_problem(error, where=where, location=prompt.place.value(key))
 
 
-def _check_silence(plan: Plan) -> Iterator[Problem]:
+def _check_missing_prompts(plan: Plan) -> Iterator[Problem]:
     """Yield a problem if there are providers but no prompts: each would get empty requests, which cost money."""
     asks_nothing = plan.suite.prompts == (NO_PROMPT,)
     for provider in plan.providers:

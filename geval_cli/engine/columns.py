@@ -289,11 +289,11 @@ class _TestSums(Struct):
     def add(self, result: CaseResult, members: Sequence[AssertionResult]) -> None:
         if result.status in {Status.PASSED, Status.FAILED}:
             self.passes.append(result.status is Status.PASSED)
-            self.keys.setdefault(_PASS_RATE, []).append(measured_things(result, members))
+            self.keys.setdefault(_PASS_RATE, []).append(measure_keys(result, members))
         for name, score in result.named_scores.items():
             self.scores.setdefault(name, []).append(score)
             of_metric = [item for item in members if item.metric == name]
-            self.keys.setdefault(name, []).append(measured_things(result, of_metric))
+            self.keys.setdefault(name, []).append(measure_keys(result, of_metric))
 
     def means(self) -> _Means:
         """Return the share of repeats that passed, and the mean of each metric."""
@@ -310,7 +310,7 @@ class _TestSums(Struct):
         return Counter(own) == Counter(others)
 
 
-def measured_things(result: CaseResult, members: Iterable[AssertionResult]) -> _Keys:
+def measure_keys(result: CaseResult, members: Iterable[AssertionResult]) -> _Keys:
     """Return keys that are equal for two verdicts that measure the same thing: equal texts, judged by equal means.
 
     For a judge's rating, it is the key of the rating. A pass/fail check saw the output and gave a reason; the hash of

@@ -89,8 +89,8 @@ class _Sums(Struct):
             self._count(result.status, result)
             if result.score is not None:
                 self.scores.add(result.test_index, result.score)
-            is_lost = result.status is Status.ERROR
-            self.unscored += is_lost and result.score is None
+            cannot_reach_minimum = result.status is Status.ERROR
+            self.unscored += cannot_reach_minimum and result.score is None
         else:
             # Assertions of the same metric count as one, with the worst status among them.
             metric = self.gate.metric
@@ -98,15 +98,15 @@ class _Sums(Struct):
                 self.scores.add(result.test_index, result.named_scores[metric])
             status = metric_status(result.assertions, metric)
             # If another assertion failed the case, an error of this one is lost all the same.
-            is_lost = status is Status.ERROR or (status is None and _may_lack_a_metric(result))
-            self.unscored += is_lost and metric not in result.named_scores
-            self.unjudged += is_lost and status is None
+            cannot_reach_minimum = status is Status.ERROR or (status is None and _may_lack_a_metric(result))
+            self.unscored += cannot_reach_minimum and metric not in result.named_scores
+            self.unjudged += cannot_reach_minimum and status is None
             if status not in {None, Status.NOT_EVALUATED}:
                 self._count(status, result)
         marks = list(_borderline_marks(result, self.gate.metric))
         if marks:
             self.borderline.add(result.test_index, float(any(marks)))
-        self.unmarked += is_lost and not marks
+        self.unmarked += cannot_reach_minimum and not marks
         for usage in result.usage.values():
             self.usage += usage
         # Cached answers and failed calls say nothing about the speed of the model.

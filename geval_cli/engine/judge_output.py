@@ -19,11 +19,11 @@ from geval_cli.errors import (
     GevalError,
     JudgeError,
     MachineLimitError,
+    NotDoneError,
     ProviderError,
-    UndoneError,
 )
 from geval_cli.gateway.call import OPEN_CASE, AheadRequest, OpenCase, ahead_key
-from geval_cli.judge.calls import all_of
+from geval_cli.judge.calls import gather_all
 from geval_cli.judge.metric import CachingJudge, Judge, identity_of, public_id_of
 from geval_cli.plugins import source_of_bug
 from geval_cli.providers.base import ProviderIdentity
@@ -109,7 +109,7 @@ class PrefetchedAnswers(Struct):
 
         return replace(tools, judge_for=judge_for)
 
-    async def accounted_for(self, result: CaseResult) -> CaseResult:
+    async def with_unused_cost(self, result: CaseResult) -> CaseResult:
         """Return `result` with the cost of the answers that were not taken; they are paid for all the same."""
         if not self._questions:
             return result
@@ -262,21 +262,21 @@ async def judge_each(specs: Sequence[Assertion], subject: Subject, tools: Tools)
     """Return the results of several assertions on one output, in order. Raises like `judge_one`."""
     if len(specs) == 1:  # most tests: no task is needed for it
         return [await judge_one(specs[0], subject, tools)]
-    return await all_of(judge_one(spec, subject, tools) for spec in specs)
+    return await gather_all(judge_one(spec, subject, tools) for spec in specs)
 
 
 async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> AssertionResult:
     """Return the result of one assertion on one output; errors are results too.
 
     Raises:
-        UndoneError: the run may spend no more, or the answer will come with a batch.
+        NotDoneError: the run may spend no more, or the answer will come with a batch.
     """
     started, meter = time.monotonic(), Meter()
     metered = _metered(tools, meter)
     try:
         seen = await seen_by_assertion(spec, subject, metered)
         return meter.read(await judge_assertion(spec, seen, metered))
-    except UndoneError:
+    except NotDoneError:
         raise
     except Exception as error:  # noqa: BLE001 - as in run_job: the other assertions' paid verdicts must stay
         return meter.read(_error_result(spec, subject, tools, error, started))
@@ -314,13 +314,13 @@ async def compare_outputs(
     """Return the results of an assertion that compares the outputs of a group; errors are results too.
 
     Raises:
-        UndoneError: the run may spend no more, or the answer will come with a batch.
+        NotDoneError: the run may spend no more, or the answer will come with a batch.
     """
     started = time.monotonic()
     found: Sequence[AssertionResult | Exception]
     try:
         found = await judge_row(spec, members, tools)
-    except UndoneError:
+    except NotDoneError:
         raise
     except Exception as error:  # noqa: BLE001 - as in run_job: the paid answers of the whole row must stay
         found = [error] * len(members)

@@ -16,7 +16,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from geval_cli.assertions.base import Assertion, MergedTest
-from geval_cli.assertions.json_text import parse_schema, unless_empty
+from geval_cli.assertions.json_text import none_if_empty, parse_schema
 from geval_cli.assertions.registry import EVALUATION_TYPES, check_schema
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.json_codec import decode_json, encode_json
@@ -58,7 +58,7 @@ def answer_schema(prompt: PromptSpec) -> Mapping[str, JsonValue] | None:
     """Return the JSON Schema for answers to a checked prompt, where the provider supports it; None without one."""
     if prompt.expected_schema is None:
         return None
-    written = unless_empty(prompt.expected_schema)
+    written = none_if_empty(prompt.expected_schema)
     schema = None if written is None else parse_schema(written)
     return schema if isinstance(schema, dict) else None
 
@@ -75,7 +75,7 @@ def check_prompts(prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
 
 def check_unused_schema(test: MergedTest, prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
     """Yield a warning if a test has an `evaluation_schema` that no prompt uses."""
-    if unless_empty(test.evaluation_schema) is None:
+    if none_if_empty(test.evaluation_schema) is None:
         return
     modes = {prompt.effective_mode for prompt in prompts}
     if "schema" in modes:
@@ -94,7 +94,7 @@ def check_unused_schema(test: MergedTest, prompts: Iterable[PromptSpec]) -> Iter
 
 
 def _check_expected_schema(prompt: PromptSpec) -> list[Problem]:
-    written = unless_empty(prompt.expected_schema)
+    written = none_if_empty(prompt.expected_schema)
     if written is None:
         return []
     place = prompt.place.child("expected_schema")
@@ -168,8 +168,8 @@ def key_of(test: MergedTest) -> str:
     """Return the key of a test as written in the config, before programs change its variables."""
     said = _given(
         input=test.input,
-        turns=_turns_said(test),
-        images=[_hash_said(item) for item in (*test.images, *test.audio)],
+        turns=_turns_without_answers(test),
+        images=[_media_as_hash(item) for item in (*test.images, *test.audio)],
     )
     if not (said or test.description or test.vars):
         # Nothing but an output to judge. In other tests these two may be corrected, and the test stays the same.
@@ -181,7 +181,7 @@ def _given(**parts: JsonValue) -> dict[str, JsonValue]:
     return {name: value for name, value in parts.items() if value}
 
 
-def _turns_said(test: MergedTest) -> list[JsonValue]:
+def _turns_without_answers(test: MergedTest) -> list[JsonValue]:
     """Return the turns without the answers of models, and without the answer that is judged."""
     if test.user is not None:
         return [[test.user.goal, test.user.opening]]
@@ -195,7 +195,7 @@ def _turns_said(test: MergedTest) -> list[JsonValue]:
     return found
 
 
-def _hash_said(marker: str) -> str:
+def _media_as_hash(marker: str) -> str:
     """Return the hash of an image or a recording, since its file may be renamed; other texts as they are."""
     return named_and_hashed(marker)[1] if is_marker(marker) else marker
 
@@ -250,13 +250,13 @@ class Selection(Struct, frozen=True):
     only: frozenset[int] | None = None
 
     @property
-    def takes_all(self) -> bool:
+    def selects_all(self) -> bool:
         """Return whether nothing is left out."""
         return self == Selection(seed=self.seed)  # a seed alone selects nothing
 
     def apply(self, suite: LoadedSuite) -> LoadedSuite:
         """Return the suite with only what is selected. Tests keep their indexes."""
-        if self.takes_all:
+        if self.selects_all:
             return suite
         providers = tuple(spec for spec in suite.providers if _is_wanted(self.providers, spec))
         prompts = tuple(spec for spec in suite.prompts if _is_wanted(self.prompts, spec))
@@ -344,7 +344,7 @@ def _draw(tests: Iterable[MergedTest], count: int, seed: int) -> frozenset[int]:
 def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
     """Return the names of the tests that failed, or could not be judged, in any column of an earlier run."""
     return frozenset(
-        _older_name(result.description, result.vars, result.test_index)
+        _fallback_name(result.description, result.vars, result.test_index)
         if result.test_key is None
         else _name(key_across_formats(result.test_key, result.description, result.vars), result.test_index)
         for result in results
@@ -356,14 +356,14 @@ def names_of(test: MergedTest) -> tuple[str, str]:
     """Return the names that another run may have for a test: by its key, and as made for results without a key."""
     variables = without_media_data(test.vars)
     key = key_across_formats(key_of(test), test.description, variables)
-    return _name(key, test.index), _older_name(test.description, test.vars, test.index)
+    return _name(key, test.index), _fallback_name(test.description, test.vars, test.index)
 
 
 def _name(key: str, index: int) -> str:
     return f"test {index}" if key == NOTHING_SAID else key
 
 
-def _older_name(description: str | None, variables: Mapping[str, JsonValue], index: int) -> str:
+def _fallback_name(description: str | None, variables: Mapping[str, JsonValue], index: int) -> str:
     """Return a name made of description and variables, or of the index if both are empty."""
     # Sorted by name: the order of variables in a file does not matter.
     what: JsonValue = [description, with_texts(variables)] if description or variables else index

@@ -30,7 +30,7 @@ class StopReason(StrEnum):
     DECIDED = "decided"
     BUDGET = "budget"
     BATCHES = "batches"
-    HANDED_IN = "submitted"
+    SUBMITTED = "submitted"
     REQUEST = "request"
     SIGINT = "SIGINT"
     SIGTERM = "SIGTERM"

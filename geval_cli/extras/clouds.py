@@ -477,7 +477,10 @@ def _refused(
     if not settings.get("cloud_login"):
         return f"the credentials of {cloud.title} are sent to its own hosts only", _ANYWHERE_HINT
     if not access.runs_code:
-        return f"{access.refuser} not allow the credentials of {cloud.title} at another address", TRUST_HINT
+        return (
+            f"{access.refused_by} not allow the credentials of {cloud.title} at another address",
+            TRUST_HINT,
+        )
     return None
 
 

@@ -32,7 +32,7 @@ from geval_cli.assertions.judges import judge_provider
 from geval_cli.engine.case import JobContext, PendingResult
 from geval_cli.engine.judge_output import Meter, MeteredJudge, compare_outputs
 from geval_cli.engine.plan import Job, assertions_of
-from geval_cli.errors import GevalError, JudgeError, Problem, UndoneError, UnjudgeableError
+from geval_cli.errors import GevalError, JudgeError, NotDoneError, Problem, UnjudgeableError
 from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value, own_prompt
 from geval_cli.extras.graded.verdicts import SPELLINGS, parse_choice, parse_winner, weigh_words
 from geval_cli.judge.calls import is_cut_off, reply_schema
@@ -361,7 +361,7 @@ class PairwiseAssertion(ModelGradedAssertion):
 
         Raises:
             UnjudgeableError: there is nothing to compare with.
-            UndoneError: the run may spend no more, or an answer comes with a batch.
+            NotDoneError: the run may spend no more, or an answer comes with a batch.
         """
         pairs = _pairs_of(self, members)
         judge = JudgeClient(self, members[0].subject, tools)
@@ -569,12 +569,12 @@ async def _both_orders(asking: Sequence[_Asking]) -> list[Preference | GevalErro
     """Return what comes of all that is asked side by side, in order.
 
     Raises:
-        UndoneError: the run may spend no more, or an answer comes with a batch.
+        NotDoneError: the run may spend no more, or an answer comes with a batch.
     """
     found: list[Preference | GevalError] = []
     came = await asyncio.gather(*asking, return_exceptions=True)
     for item in came:
-        if isinstance(item, UndoneError) or not isinstance(item, Preference | GevalError):
+        if isinstance(item, NotDoneError) or not isinstance(item, Preference | GevalError):
             raise item
         found.append(item)
     return found
@@ -622,7 +622,7 @@ async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[
     """Return the final results of a whole group. Cases without an output are not compared and stay errors.
 
     Raises:
-        UndoneError: the run may spend no more, or an answer comes with a batch.
+        NotDoneError: the run may spend no more, or an answer comes with a batch.
     """
     specs = [spec for spec in row[0].job.test.assertions if spec.compares_outputs]
     answered = [member for member in row if member.subject is not None]

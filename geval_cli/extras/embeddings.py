@@ -25,7 +25,7 @@ from geval_cli.assertions.judges import DEFAULT_THRESHOLD, judge_provider
 from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
 from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value, question_of
 from geval_cli.extras.graded.verdicts import parse_plain
-from geval_cli.judge.calls import all_of
+from geval_cli.judge.calls import gather_all
 from geval_cli.judge.estimate import passes
 from geval_cli.judge.prompt import Block, user_message
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
@@ -58,7 +58,7 @@ async def embed(
     requests = [
         ModelRequest(user_message(text), role=Role.JUDGE, purpose=Purpose.EMBEDDING) for text in texts
     ]
-    responses = await all_of(model.complete(request) for request in requests)
+    responses = await gather_all(model.complete(request) for request in requests)
     vectors = [_vector(response.choices[0].text) for response in responses]
     if len({len(vector) for vector in vectors}) > 1:
         raise JudgeParseError("the embeddings differ in length", raw_text=responses[0].choices[0].text)

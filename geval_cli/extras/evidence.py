@@ -625,7 +625,7 @@ def print_failures(failures: Failures, report: RunReport, console: Console) -> N
         kind = "result" if failures.verbose else "failure or error"
         kinds = "results" if failures.verbose else "failures and errors"
         what = plural(left_out, f"more {kind}", f"more {kinds}")
-        console.print(Text(f"\n {what} not shown; everything: {report.way_to_everything}", style="dim"))
+        console.print(Text(f"\n {what} not shown; everything: {report.hint_for_all}", style="dim"))
 
 
 def print_cases(
@@ -734,7 +734,7 @@ def _print_notes(selection: TableRows, report: RunReport, console: Console) -> N
     if not selection.is_whole:
         notes += [
             _what_is_hidden(selection),
-            f"everything: {report.way_to_everything}",
+            f"everything: {report.hint_for_all}",
         ]
     if notes and rows:
         console.print()

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Outcome
-from geval_cli.errors import GevalError, JudgeError, UndoneError, UnjudgeableError
+from geval_cli.errors import GevalError, JudgeError, NotDoneError, UnjudgeableError
 from geval_cli.extras.graded.checklists import HALF
 from geval_cli.judge.estimate import Grade, passes
 from geval_cli.judge.grading import CHECKLIST, missed_required
@@ -114,14 +114,14 @@ async def ask_jury(members: Sequence[Member]) -> list[Vote]:
     """Ask all judges concurrently and return their votes, in the order of the jury.
 
     Raises:
-        UndoneError: the budget is used up, or an answer comes with a batch; all judges have finished by then.
+        NotDoneError: the budget is used up, or an answer comes with a batch; all judges have finished by then.
     """
     came = await asyncio.gather(*(judge.ask() for judge in members), return_exceptions=True)
     votes = []
     for judge, found in zip(members, came, strict=True):
         if isinstance(found, Grade):
             votes.append(Vote(judge, found))
-        elif isinstance(found, GevalError) and not isinstance(found, UndoneError):
+        elif isinstance(found, GevalError) and not isinstance(found, NotDoneError):
             votes.append(Vote(judge, error=found))
         else:
             raise found

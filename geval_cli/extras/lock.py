@@ -30,7 +30,7 @@ from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.event_loop import all_or_first_error
 from geval_cli.runs.prepare import LOCK_NAME
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.session import open_suite_session, unasked_tools
+from geval_cli.runs.session import inspection_tools, open_suite_session
 from geval_cli.source.access import Access
 from geval_cli.source.files import read_document
 from geval_cli.source.source_map import SourcePath
@@ -305,7 +305,7 @@ def needs_of_plan(
 
     With `with_variables`, criteria that name variables are there, too, as each test fills them.
     """
-    tools = unasked_tools(plan.suite, templates, defaults)
+    tools = inspection_tools(plan.suite, templates, defaults)
     needs = Needs()
     for spec, subject in assertions_of_plan(plan, templates):
         if isinstance(spec, GEvalAssertion) and spec.applies_to(subject.test, templates):

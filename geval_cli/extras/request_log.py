@@ -19,7 +19,7 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import open_in_place, output_error
 from geval_cli.report.sanitize import one_line
-from geval_cli.store.home import close_to_others
+from geval_cli.store.home import restrict_to_owner
 
 _OWNER_ONLY = 0o600
 _LINE_WIDTH = 400
@@ -44,7 +44,7 @@ class RequestLogFile:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             descriptor = open_in_place(self._path, flags, mode=_OWNER_ONLY)
-            close_to_others(self._path)  # one of an earlier run may be open to them
+            restrict_to_owner(self._path)  # one of an earlier run may be open to them
             self._file = os.fdopen(descriptor, "a", buffering=1, encoding="utf-8", newline="\n")
         except OSError as error:
             raise output_error(self._path, error, advice="choose a writable file") from error

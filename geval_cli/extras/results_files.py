@@ -25,18 +25,18 @@ from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.plugins import extra, extras_of
 from geval_cli.records import (
     SCHEMA_VERSION,
-    AskedTest,
     AssertionResult,
     CaseResult,
     Column,
     JsonValue,
     ProviderRef,
+    RecordedTest,
     RenderedPrompt,
     RunRecord,
     RunStatus,
     RunSummary,
-    asked_test_from_json,
     case_result_from_json,
+    recorded_test_from_json,
     run_record_from_json,
     run_summary_from_json,
 )
@@ -52,8 +52,8 @@ from geval_cli.store.runs import (
     RunStore,
     new_run,
     new_run_id,
-    read_asked_test,
     read_case_result,
+    read_recorded_test,
     time_now,
 )
 
@@ -112,7 +112,7 @@ class ResultsRow(NamedTuple):
     """A result as a file has it: its JSON, what finds its test, and the number of its line or row; None without."""
 
     text: bytes
-    find_test: Callable[[int], AskedTest | None]
+    find_test: Callable[[int], RecordedTest | None]
     number: int | None = None
 
 
@@ -161,13 +161,13 @@ class ResultsReader:
         """Yield the results; raises as reading the head does."""
         if self._kind == PARQUET_SUFFIX:
             for number, text, written in extra("Parquet files").read_result_texts(self.path, self._access):
-                tests = () if written is None else (read_asked_test(written),)
+                tests = () if written is None else (read_recorded_test(written),)
                 yield ResultsRow(text.encode(), {item.index: item for item in tests}.get, number)
             return
         with self._opened() as file, self._opened() as beside:
             if self._kind == ".jsonl":
                 # Each test is before its first result; the last ones are kept
-                told: dict[int, AskedTest] = {}
+                told: dict[int, RecordedTest] = {}
                 for number, line in enumerate(map(bytes.strip, file), 1):
                     if _TEST_LINE.match(line) and (test := self._test(line, number)) is not None:
                         if len(told) >= _TESTS_KEPT:
@@ -182,16 +182,16 @@ class ResultsReader:
                     yield ResultsRow(line, listed.get, number)
             else:
                 whole = self._whole()
-                asked_tests = {
-                    item.index: item for item in map(asked_test_from_json, whole.get("tests") or ())
+                recorded_tests = {
+                    item.index: item for item in map(recorded_test_from_json, whole.get("tests") or ())
                 }
-                yield from (ResultsRow(encode_json(item), asked_tests.get) for item in whole["results"])
+                yield from (ResultsRow(encode_json(item), recorded_tests.get) for item in whole["results"])
 
-    def _test(self, line: bytes, number: int) -> AskedTest | None:
+    def _test(self, line: bytes, number: int) -> RecordedTest | None:
         """Return the test that a line holds; None for a result that begins with its test."""
         try:
             found = decode_json(line)
-            return asked_test_from_json(found["test"]) if len(found) == 1 else None
+            return recorded_test_from_json(found["test"]) if len(found) == 1 else None
         except (ValueError, TypeError) as error:
             where = Location(str(self.path), number, 1, length=0)
             raise ConfigError(
@@ -256,9 +256,9 @@ class _ListedTests:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._lines = self._begun()
-        self._last: AskedTest | None = None
+        self._last: RecordedTest | None = None
 
-    def get(self, index: int) -> AskedTest | None:
+    def get(self, index: int) -> RecordedTest | None:
         """Return the test with this index."""
         if self._last is not None and self._last.index > index:  # out of order: somebody wrote the file anew
             self._lines, self._last = self._begun(), None
@@ -266,7 +266,7 @@ class _ListedTests:
             line = next(self._lines, None)
             if line is None:
                 return None
-            self._last = read_asked_test(line)
+            self._last = read_recorded_test(line)
         return self._last if self._last.index == index else None
 
     def _begun(self) -> Iterator[bytes]:

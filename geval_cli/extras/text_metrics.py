@@ -21,8 +21,8 @@ from geval_cli.assertions.base import (
     Tools,
     as_text,
     check_texts,
-    held_data,
     rendered_texts,
+    variable_data,
 )
 from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, within
 from geval_cli.errors import CheckTimeoutError, Problem, Severity
@@ -53,7 +53,7 @@ class LevenshteinAssertion(Assertion):
         problems: list[Problem] = []
         place = self.place.value("value")
         expected = context.render(as_text(self.value), place, problems)
-        if held_data(as_text(self.value), context.test, context.templates) is not None:
+        if variable_data(as_text(self.value), context.test, context.templates) is not None:
             message = f"{self.type} compares with a list or mapping, written as JSON ({context.where})"
             problems.append(Problem(message, place, "name one of its texts", severity=Severity.WARNING))
         if expected and len(expected) <= self.threshold and not self.is_negated:

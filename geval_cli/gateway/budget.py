@@ -186,7 +186,7 @@ class Budget(Struct):
         if self.max_requests is not None and self.requests >= self.max_requests:
             message = f"the budget of {plural(self.max_requests, 'request')} is used up"
             raise BudgetError(message, hint=self.hint)
-        if not self.leaves_room_beside(0.0):
+        if not self.has_money_left(0.0):
             raise BudgetError(
                 f"the budget of {format_cost(self.max_cost_usd or 0.0)} is used up", hint=self.hint
             )
@@ -200,15 +200,15 @@ class Budget(Struct):
         self.check()
         self.requests += 1
 
-    def leaves_room_beside(self, reserved_usd: float) -> bool:
+    def has_money_left(self, reserved_usd: float) -> bool:
         """Return whether any money is left if the requests under way cost `reserved_usd`."""
         if self.whole is not None:
-            return self.whole.leaves_room_beside(reserved_usd + self.reserved_usd)
+            return self.whole.has_money_left(reserved_usd + self.reserved_usd)
         # In floating point, ten times 0.1 is a little less than 1; without the tolerance an eleventh would be sent.
         spent_usd = self.cost_usd + self.reserved_usd + reserved_usd
         return self.max_cost_usd is None or spent_usd < self.max_cost_usd * (1 - ROUNDING)
 
-    def part_that_fits(self, expected_usd: Sequence[float]) -> int:
+    def affordable_count(self, expected_usd: Sequence[float]) -> int:
         """Return how many of these requests, counted from the first one, may be submitted together."""
         count = len(expected_usd)
         if self.max_requests is not None:
@@ -216,11 +216,11 @@ class Budget(Struct):
         sum_usd = 0.0
         for place in range(count):
             sum_usd += expected_usd[place]
-            if not self.leaves_room_beside(sum_usd):
+            if not self.has_money_left(sum_usd):
                 return place
         return max(count, 0)
 
-    def hand_in(self, requests: int, expected_usd: float) -> None:
+    def reserve_batch(self, requests: int, expected_usd: float) -> None:
         """Count requests that are submitted together, and reserve their expected cost."""
         self.requests += requests
         self.reserved_usd += expected_usd
@@ -402,7 +402,7 @@ class CostReservation:
         while True:
             self._budget.check()
             is_known = price.answers > 0
-            if not price.is_asked and self._budget.leaves_room_beside(self._reserved_usd):
+            if not price.is_asked and self._budget.has_money_left(self._reserved_usd):
                 break
             waiter = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)

@@ -84,7 +84,7 @@ class Claimed:
         try:
             return await send_next(call)
         finally:
-            self._claims.give_back(key)
+            self._claims.release_claim(key)
 
     async def _wait(self, key: str, most_s: float) -> bool:
         """Wait for a claim; return False when its holder seems to hang.
@@ -289,7 +289,7 @@ class CachedAnswers:
         self._bought = KeyFilter() if is_in_passes else None
         self._used_in_pass: set[int] = set()
 
-    def at_hand(self, call: ModelCall) -> ModelResponse | None:
+    def answer_in_memory(self, call: ModelCall) -> ModelResponse | None:
         """Return the answer to `call` if all of it is in memory, otherwise None."""
         # Most tests need steps that are known already: the stack, with its task for each call, would be wasted on them.
         found = self._memory.get(call.keys)
@@ -308,8 +308,13 @@ class CachedAnswers:
         # An earlier pass paid for these, for cases that were not done then: the cost still belongs to those cases.
         again = [choice for key, choice in known.values() if key in set(new) and bought.may_hold(key)]
         found = recalled(stored, new=len(new) - len(again))
-        retold = sum(map(_usage_of, again), Usage())
-        return replace(found, usage=found.usage + retold, retold=retold, cached=len(again) < len(new))
+        repeated_usage = sum(map(_usage_of, again), Usage())
+        return replace(
+            found,
+            usage=found.usage + repeated_usage,
+            repeated_usage=repeated_usage,
+            cached=len(again) < len(new),
+        )
 
     def begin_pass(self) -> None:
         """Start another pass over the cases: answers used for cases that were not done then count again."""
@@ -468,7 +473,7 @@ def recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
         model=stored[0].model,
         fingerprint=stored[0].fingerprint,
         sample_indexes=tuple(known),
-        bought_usd=sum((item.usage for item in stored), Usage()).cost_usd,
+        original_cost_usd=sum((item.usage for item in stored), Usage()).cost_usd,
         shared=not new,
     )
 

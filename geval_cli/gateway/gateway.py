@@ -36,7 +36,7 @@ from geval_cli.gateway.call import (
     less,
 )
 from geval_cli.gateway.capabilities import CapabilityLayer, FanOut
-from geval_cli.gateway.limits import Limits, OpenCases, Pace
+from geval_cli.gateway.limits import CapShare, Limits, OpenCases
 from geval_cli.gateway.retry import Circuit, Pauses, Retry
 from geval_cli.plugins import WrongResultError
 from geval_cli.providers.base import Provider, ProviderIdentity
@@ -113,7 +113,7 @@ class CallPolicy(Struct, frozen=True):
     is_heard: Callable[[], bool] = lambda: True
     is_offline: bool = False
     run_id: str | None = None
-    pace: Pace = field(default_factory=Pace)
+    pace: CapShare = field(default_factory=CapShare)
     begin_batches: BatchStart | None = None
     wire: Wire = field(default_factory=Wire)
 
@@ -317,7 +317,7 @@ class Gateway:
         started = time.perf_counter()
         call = self._call(provider, request)
         try:
-            response = self._answers.at_hand(call)
+            response = self._answers.answer_in_memory(call)
             if response is None:
                 response = await self._send(call)
             elif len(self._repeated) < _MOST_REPEATED:
@@ -335,7 +335,7 @@ class Gateway:
         _, lost = self._ledger.close(call.number)
         if lost != Usage():
             response = replace(response, usage=response.usage + lost)
-        self._tell(call, started, less(response.usage, response.retold), dropped=response.dropped)
+        self._tell(call, started, less(response.usage, response.repeated_usage), dropped=response.dropped)
         return response
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:

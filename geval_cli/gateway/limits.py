@@ -55,7 +55,7 @@ class OpenCases:
         """Return whether the number of requests that a case takes matters."""
         return self._budget.max_requests is not None
 
-    def begin_at_once(self, case: OpenCase) -> bool:
+    def try_begin(self, case: OpenCase) -> bool:
         """Start a case if there is room for it and no other case is waiting; return False when it has to wait.
 
         Raises:
@@ -72,9 +72,9 @@ class OpenCases:
         """Wait until the case may start.
 
         Raises:
-            BudgetError: as in `begin_at_once`.
+            BudgetError: as in `try_begin`.
         """
-        if self.begin_at_once(case):
+        if self.try_begin(case):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((case, turn))
@@ -84,7 +84,7 @@ class OpenCases:
             if turn.cancelled():  # it may have blocked other cases that do fit
                 self._call_next()
 
-    def begin_anyway(self, case: OpenCase) -> None:
+    def begin_without_waiting(self, case: OpenCase) -> None:
         """Start a case whose answer is available, without waiting: other cases may depend on its judge calls."""
         if not case.is_begun:
             self._begin(case)
@@ -217,7 +217,7 @@ class CallOutcome(Enum):
     UNCLEAR = auto()
 
 
-class Pace(Struct):
+class CapShare(Struct):
     """The part of every cap that this process may use when several processes share a run.
 
     Attributes:
@@ -250,7 +250,7 @@ def _divided(cap: float | None, parts: int) -> float | None:
     return None if cap is None else cap / parts
 
 
-class Turns:
+class WaitQueue:
     """A queue of waiters: first come, first served, except that priority waiters go first."""
 
     def __init__(self) -> None:
@@ -294,15 +294,15 @@ class AdaptiveSlots:
     fast. Each round of clean answers restores some slots, up to the cap.
     """
 
-    def __init__(self, most: int | None, pace: Pace | None = None) -> None:
+    def __init__(self, most: int | None, pace: CapShare | None = None) -> None:
         """Start with `most` slots, without a cap if None; only the share that `pace` allows is given out."""
-        self._pace = pace or Pace()
+        self._pace = pace or CapShare()
         self._most = math.inf if most is None else float(most)
         self._step = 1.0 if most is None else max(1.0, most * _GROWTH)
         self._allowed = self._most
         self._taken = 0
         self._halvings = 0
-        self._waiting = Turns()
+        self._waiting = WaitQueue()
 
     @property
     def allowed(self) -> float:
@@ -457,7 +457,7 @@ class _Weights(Struct):
         return max(estimate, self.tokens / self.answers) if self.answers else estimate
 
     @property
-    def is_being_found_out(self) -> bool:
+    def is_unknown_yet(self) -> bool:
         """Return whether the first request is still under way: until its answer, the tokens per request are unknown."""
         return not self.answers and self.under_way > 0
 
@@ -466,7 +466,7 @@ class _Line:
     """A line of calls: the first one waits for time to pass or for a slot, the others wait for their turn."""
 
     def __init__(self) -> None:
-        self._turns = Turns()
+        self._turns = WaitQueue()
         self._has_first = False
 
     def is_behind(self, *, goes_before: bool) -> bool:
@@ -514,7 +514,7 @@ class _AdmissionQueue(Struct):
         by_requests = self.requests.wait_s(1, now) if self.requests else 0.0
         if self.tokens is None:
             by_tokens = 0.0
-        elif self.weights.is_being_found_out:
+        elif self.weights.is_unknown_yet:
             by_tokens = _LOOK_AGAIN_S
         else:
             by_tokens = self.tokens.wait_s(self.weights.expected(tokens), now)
@@ -555,7 +555,7 @@ class Limits:
         check_budget: Callable[[], None],
         runtime: Runtime,
         max_concurrency: int | None,
-        pace: Pace,
+        pace: CapShare,
         cases: OpenCases,
         check_judges: Callable[[OpenCase], None],
     ) -> None:
@@ -644,7 +644,7 @@ class Limits:
             return None
         if call.request.role is not Role.JUDGE:
             return case
-        self._cases.begin_anyway(case)
+        self._cases.begin_without_waiting(case)
         return None
 
     async def _admit(
@@ -668,7 +668,7 @@ class Limits:
     def _begins_at_once(self, case: OpenCase | None, queue: _AdmissionQueue, ticket: int) -> bool:
         """Start the case of a call that holds its slots; without room for it, give the slots back and return False."""
         try:
-            may_begin = case is None or self._cases.begin_at_once(case)
+            may_begin = case is None or self._cases.try_begin(case)
         except BaseException:
             queue.slots.release(ticket)
             raise

@@ -177,7 +177,7 @@ class Retry:
             # Outside the except block, so that the next error is not chained to this one.
             if is_pause:
                 self._pauses.pause(call.server, delay_s)
-                self._tell_of_pause(call, state)
+                self._report_pause(call, state)
             else:
                 await self._wire.sleep(self._runtime.sleep(delay_s))
 
@@ -224,7 +224,7 @@ class Retry:
         self._pauses.give_up(server)
         return None
 
-    def _tell_of_pause(self, call: ModelCall, state: _RetryState) -> None:
+    def _report_pause(self, call: ModelCall, state: _RetryState) -> None:
         """Tell the user once that geval waits for a server, and again when the server does not answer for long."""
         told = self._given[call.server]
         limited_s = self._pauses.limited_for_s(call.server)

@@ -49,7 +49,7 @@ class _FailedSteps(Struct):
     at: float
 
 
-class JudgeMemory:
+class JudgeFacts:
     """The facts learned about judges in a run: which give no token probabilities, and which need more tokens.
 
     It also holds the steps from the lock file, for which no judge is called, and in `facts` the settings of each judge
@@ -128,7 +128,7 @@ class JudgeMemory:
         self._needs_room.add(judge)
 
 
-class SharedByTests(Struct, Generic[Shared]):
+class SharedValues(Struct, Generic[Shared]):
     """A cache of values built from config objects and their rendered texts; one per run."""
 
     _kept: dict[tuple[object, ...], tuple[tuple[object, ...], Shared]] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class SharedByTests(Struct, Generic[Shared]):
         return value
 
 
-class SharedMetrics(SharedByTests[Metric]):
+class SharedMetrics(SharedValues[Metric]):
     """The metrics built from `g-eval` assertions, shared by all tests of a run."""
 
 
@@ -175,7 +175,7 @@ Read = TypeVar("Read")
 Found = TypeVar("Found")
 
 
-async def all_of(asked: Iterable[Awaitable[Found]]) -> list[Found]:
+async def gather_all(asked: Iterable[Awaitable[Found]]) -> list[Found]:
     """Await everything at once and return the results in order; the first error is raised after all have ended.
 
     Requests in flight are paid for, so their cost must be counted and their answers kept even if another one fails.
@@ -203,7 +203,7 @@ def reply_schema(properties: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 class JudgeCalls:
     """The calls to one judge, with their total usage and latency."""
 
-    def __init__(self, judge: Judge, memory: JudgeMemory) -> None:
+    def __init__(self, judge: Judge, memory: JudgeFacts) -> None:
         self.judge = judge
         self.memory = memory
         self.usage = Usage()
@@ -221,7 +221,7 @@ class JudgeCalls:
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
         """Return the judge's response, and add its usage and latency to the totals of this judgement."""
-        response = await self.judge.complete(await self._as_kept(_of_judge(request)))
+        response = await self.judge.complete(await self._as_cached(_of_judge(request)))
         self.usage += response.usage
         self.latency_ms += response.latency_ms or 0.0  # None for a batch
         return response
@@ -237,13 +237,13 @@ class JudgeCalls:
         async def was_sampled() -> bool:
             if not isinstance(self.judge, CachingJudge) or await self.judge.has_kept(_of_judge(request)):
                 return False
-            return await self.judge.has_kept(await self._as_kept(_of_judge(samples())))
+            return await self.judge.has_kept(await self._as_cached(_of_judge(samples())))
 
         return await self.memory.ask_with_logprobs(
             self.judge, lambda: self.ask(request), was_sampled=was_sampled
         )
 
-    async def _as_kept(self, request: ModelRequest) -> ModelRequest:
+    async def _as_cached(self, request: ModelRequest) -> ModelRequest:
         """Return `request` without geval's token limit if only that form is cached: an earlier run had to drop it."""
         if "max_tokens" not in request.params or self.memory.needs_room(self.judge):
             return request
@@ -288,7 +288,7 @@ class JudgeCalls:
         Raises:
             JudgeError: the second reply cannot be read either.
         """
-        roomier = self.give_room(request, (choice,))
+        roomier = self.without_limit_if_cut(request, (choice,))
         again = replace(roomier, messages=messages, sample_indexes=(1,), purpose=Purpose.RETRY)
         second = await self.ask(again)
         try:
@@ -304,7 +304,7 @@ class JudgeCalls:
             for request in requests:
                 await self.judge.forget(_of_judge(request))
 
-    def give_room(self, request: ModelRequest, choices: tuple[Choice, ...]) -> ModelRequest:
+    def without_limit_if_cut(self, request: ModelRequest, choices: tuple[Choice, ...]) -> ModelRequest:
         """Return `request` without geval's token limit if that cut off one of the `choices`, else unchanged."""
         if "max_tokens" not in request.params or not any(is_cut_off(choice) for choice in choices):
             return request

@@ -708,7 +708,9 @@ async def _by_samples(
         await taken.add(request, question, metric, calls)
         if rule is not None:
             decision = decide(rule, [reply.rating for reply in taken.replies], metric.samples - end)
-        if taken.is_lost(metric) or (decision is not None and decision.stops and taken.is_enough(metric)):
+        if taken.cannot_reach_minimum(metric) or (
+            decision is not None and decision.stops and taken.is_enough(metric)
+        ):
             break
     await taken.check(metric, calls)
     if decision is None:
@@ -773,7 +775,7 @@ class SampledReplies(Struct, Generic[Reply]):
         response = await calls.ask(request)
         replies, problems = _read_all(question, response)
         is_enough = len(replies) >= _least_valid(metric, count)
-        roomier = request if is_enough else calls.give_room(request, response.choices)
+        roomier = request if is_enough else calls.without_limit_if_cut(request, response.choices)
         if roomier is not request:
             request = roomier
             response = await calls.ask(roomier)
@@ -789,7 +791,7 @@ class SampledReplies(Struct, Generic[Reply]):
             without_readable = replace(request, sample_indexes=tuple(indexes[place] for place in problems))
         self._unread.append(without_readable)
 
-    def is_lost(self, metric: Metric) -> bool:
+    def cannot_reach_minimum(self, metric: Metric) -> bool:
         """Return whether too few samples would be valid even if all that are left were."""
         left = metric.samples - self.requested
         return len(self.replies) + left < _least_valid(metric, metric.samples)

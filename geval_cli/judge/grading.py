@@ -11,8 +11,8 @@ from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.judge.calls import (
     EXPLANATION_MAX_TOKENS,
     JudgeCalls,
-    JudgeMemory,
-    all_of,
+    JudgeFacts,
+    gather_all,
     reply_schema,
     whole_text,
 )
@@ -104,7 +104,7 @@ async def grade(
     judge: Judge,
     *,
     render: Render | None = None,
-    memory: JudgeMemory | None = None,
+    memory: JudgeFacts | None = None,
 ) -> Grade:
     """Have `judge` rate `case` by `metric`.
 
@@ -123,19 +123,19 @@ async def grade(
         TemplateError: the rubric prompt cannot be rendered.
     """
     if metric.checklist:
-        calls = JudgeCalls(judge, memory or JudgeMemory())
+        calls = JudgeCalls(judge, memory or JudgeFacts())
         grade: Grade = await extra("checklists").grade_checklist(metric, with_all_answers(case), calls)
         return grade
     criteria = metric_criteria(metric)
-    memory = memory or JudgeMemory()
+    memory = memory or JudgeFacts()
     cases = rated_cases(metric, case)
     judgings = {
-        turn: _Judging(metric, item, _what_is_shown(metric, item), judge, render, memory)
+        turn: _Judging(metric, item, _shown_fields(metric, item), judge, render, memory)
         for turn, item in cases.items()
     }
     if len(criteria) == 1:
         return await _rate(metric, judgings, criteria[0])
-    parts = await all_of(_rate(metric, judgings, criterion) for criterion in criteria)
+    parts = await gather_all(_rate(metric, judgings, criterion) for criterion in criteria)
     # Several criteria: the mean of their scores against one threshold, with each criterion's grade in the detail.
     about = {
         "criteria": metric.criteria,
@@ -153,7 +153,7 @@ async def _rate(metric: Metric, judgings: Mapping[int, "_Judging"], criterion: C
     """Rate a case by one criterion: as a whole, or all answers of its conversation concurrently."""
     if metric.over != "answers":
         return await judgings[WHOLE].grade(criterion)
-    rated = await all_of(judging.grade(criterion) for judging in judgings.values())
+    rated = await gather_all(judging.grade(criterion) for judging in judgings.values())
     return _mean_of_answers(metric, dict(zip(judgings, rated, strict=True)))
 
 
@@ -178,7 +178,7 @@ def rated_cases(metric: Metric, case: JudgedCase) -> Mapping[int, JudgedCase]:
 
 
 def steps_requests(
-    metric: Metric, case: JudgedCase, judge: Judge, *, memory: JudgeMemory
+    metric: Metric, case: JudgedCase, judge: Judge, *, memory: JudgeFacts
 ) -> Iterator[ModelRequest]:
     """Yield the requests that `grade` sends first, whatever the output: those for steps, if the judge writes them.
 
@@ -194,7 +194,7 @@ def steps_needed(metric: Metric, case: JudgedCase) -> Iterator[tuple[str, tuple[
     """Yield the criteria for which a judge writes steps whatever the output, with the labels of what it is shown."""
     if metric.evaluation_steps is None and metric.rubric_prompt is None:
         first = next(iter(rated_cases(metric, case).values()))
-        labels = _what_is_shown(metric, first).step_labels
+        labels = _shown_fields(metric, first).step_labels
         for criterion in metric_criteria(metric):
             yield criterion.criteria, labels
 
@@ -225,7 +225,7 @@ def judged_texts(metric: Metric, case: JudgedCase) -> JsonValue:
 
 
 def _texts_of(metric: Metric, case: JudgedCase) -> JsonValue:
-    shown = [[block.label, block.text] for block in _what_is_shown(metric, case).blocks]
+    shown = [[block.label, block.text] for block in _shown_fields(metric, case).blocks]
     if metric.rubric_prompt is None:
         return shown
     others = {
@@ -245,7 +245,7 @@ class _Shown(Struct, frozen=True):
     source: Source | None
 
 
-def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
+def _shown_fields(metric: Metric, case: JudgedCase) -> _Shown:
     if metric.dimension is None:
         texts_of = chosen_texts(metric.evaluation_params, case)
         blocks = tuple(Block(PARAM_LABELS[name], text) for name, text in texts_of.items())
@@ -272,7 +272,7 @@ class _Judging(Struct, frozen=True):
     shown: _Shown
     judge: Judge
     render: Render | None
-    memory: JudgeMemory
+    memory: JudgeFacts
 
     async def grade(self, criterion: Criterion) -> Grade:
         calls = JudgeCalls(self.judge, self.memory)
@@ -284,7 +284,7 @@ class _Judging(Struct, frozen=True):
             first = rotation(self.shown.blocks, len(asked))
             asked = asked[first:] + asked[:first]
             others = [item for item in asked if item.label != criterion.label]
-            found = await all_of(self._steps(item, calls) for item in others)
+            found = await gather_all(self._steps(item, calls) for item in others)
             steps_of = {
                 criterion.label: steps,
                 **dict(zip((item.label for item in others), found, strict=True)),

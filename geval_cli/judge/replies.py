@@ -189,7 +189,7 @@ def parse_rating(
         rating = next(filter(None, (pattern.search(words) for pattern in _BARE)), None)
         if rating is not None and (
             _CONDITION.search(_last_sentence(words[: rating.start()]))
-            or (name is None and _says_too_little(rating, words))
+            or (name is None and _is_ambiguous_number(rating, words))
         ):
             rating = None
     if rating is None:
@@ -261,7 +261,7 @@ def _label_of(name: str | None) -> re.Pattern[str]:
     )
 
 
-def _says_too_little(rating: re.Match[str], words: str) -> bool:
+def _is_ambiguous_number(rating: re.Match[str], words: str) -> bool:
     """Return whether a bare number among other words may be something else: a count, a limit, a number in a sentence.
 
     This is not checked in the dimension form, where the number is the answer whatever surrounds it.
@@ -283,7 +283,7 @@ def _is_a_statement(words: str, label: re.Match[str]) -> bool:
         return False
     # The number may belong to a list entry: "Score:", and on the next line "1. Facts".
     is_entry = re.match(r"\)[ \t]*\w", behind) or ("\n" in label[0] and re.match(r"\.[ \t]+\w", behind))
-    if is_supposed(words, label.start()) or re.match(_STOP, behind) is None or is_entry:
+    if is_hypothetical(words, label.start()) or re.match(_STOP, behind) is None or is_entry:
         return False
     ending = _SENTENCE_END.search(behind)
     sentence = behind if ending is None else behind[: ending.start()]
@@ -293,7 +293,7 @@ def _is_a_statement(words: str, label: re.Match[str]) -> bool:
     return opens_or_closes or (not line_before and re.match(r"[ \t.]*(?:\n|\Z)", behind) is not None)
 
 
-def is_supposed(text: str, start: int) -> bool:
+def is_hypothetical(text: str, start: int) -> bool:
     """Return whether the words before `start` make what follows an example, a quotation or a hypothetical case."""
     before = text[max(0, start - 2 * _LONGEST_SENTENCE) : start]
     if (">" in before or "<!" in before) and _QUOTED.search(before) is not None:
@@ -415,7 +415,7 @@ def _of_objects(
     is_wrapped = len(outer.members) == 1 and plain_key(outer.members[0].key) in _WRAPPERS
     is_own = holder is outer or (is_wrapped and outer.members[0].value is holder)
     is_quoted = answer[outer.start - 1 : outer.start] in ("'", '"', "\u201c", "\u2018")
-    if not is_own or is_quoted or plain_key(member.key) not in asked or is_supposed(answer, outer.start):
+    if not is_own or is_quoted or plain_key(member.key) not in asked or is_hypothetical(answer, outer.start):
         raise JudgeParseError(why_unreadable(text, "score"), raw_text=text)
     return _of_member(holder, member, answer, score_range, text), words, outer.start
 
@@ -449,7 +449,7 @@ def _of_member(
         raise JudgeParseError("the judge's reply says that it gives no rating", raw_text=text)
     for other in holder.members:
         key, claim = plain_key(other.key), other.value
-        is_another = _ANOTHER_SCORE_KEY.search(key) and _says_another(claim, value)
+        is_another = _ANOTHER_SCORE_KEY.search(key) and _is_other_number(claim, value)
         # `is` tells False and True from 0 and 1, which are not claims to have passed or failed.
         is_contrary = key in ("pass", "passed", "verdict") and (
             (value == score_range[1] and (claim is False or claim in ("fail", "no")))
@@ -467,7 +467,7 @@ def _of_member(
     return ParsedReply(value, reason, *match.span("number"))
 
 
-def _says_another(claim: Value, value: float) -> bool:
+def _is_other_number(claim: Value, value: float) -> bool:
     """Return whether a value next to the score is a different number, or a text with a different number."""
     if isinstance(claim, str):
         return any(float(number) != value for number in re.findall(r"\d{1,9}(?:\.\d{1,9})?", claim))

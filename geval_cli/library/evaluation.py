@@ -30,7 +30,7 @@ from geval_cli.judge.source import ASSISTANT, as_text, last_words, missing_param
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, is_missing, written_media
 from geval_cli.providers.base import ClientModel
-from geval_cli.providers.registry import hears_audio, sees_images
+from geval_cli.providers.registry import accepted_audio, sees_images
 from geval_cli.records import TEST_TEXTS, JsonValue, Status, TraceStep, Turn, to_json
 from geval_cli.runs.session import Session, check_price, counted
 from geval_cli.source.access import TRUSTED
@@ -252,7 +252,7 @@ def _media_of(case: TestCase, evaluation: Evaluation) -> list[Media]:
         if has_images and (spec is None or not sees_images(spec)):
             hint = "use a model from OpenAI, Anthropic or Google"
             raise UsageError(f"the judge {_id_of(judge)} cannot see images", hint=hint)
-        if sounds and (spec is None or not sounds <= hears_audio(spec)):
+        if sounds and (spec is None or not sounds <= accepted_audio(spec)):
             hint = "use Gemini, or a model with OpenAI's chat API (wav and mp3)"
             raise UsageError(f"the judge {_id_of(judge)} cannot hear this audio", hint=hint)
     return held

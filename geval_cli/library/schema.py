@@ -43,14 +43,14 @@ class SchemaEvaluation:
 
     def __post_init__(self) -> None:
         from geval_cli.assertions.json_output import schema_problems
-        from geval_cli.assertions.json_text import unless_empty
+        from geval_cli.assertions.json_text import none_if_empty
         from geval_cli.source.source_map import SourcePath
 
         if self.parsing not in ("strict", "tolerant"):
             raise UsageError(
                 f"`parsing` is strict or tolerant, not {self.parsing!r}", hint="strict is the default"
             )
-        written = unless_empty(self._written())
+        written = none_if_empty(self._written())
         problems = [] if written is None else schema_problems(written, "the schema", SourcePath.nowhere())
         if problems:
             raise UsageError.of("this schema cannot be used", problems)

@@ -144,7 +144,7 @@ _JAVASCRIPT = compile_later(r"\.[cm]?js(?::[\w$]+)?$", re.IGNORECASE)
 
 def _source(spec: ProviderSpec, env: Mapping[str, str], base_dir: Path, access: Access) -> ProviderSource:
     own = own_env_of(spec)
-    if access.vouches_for(spec):
+    if access.is_trusted_provider(spec):
         access = TRUSTED
     return ProviderSource(spec, {**env, **own} if own else env, base_dir, access)
 
@@ -239,7 +239,7 @@ _HEARD_BY_CHAT_API = frozenset({"audio/wav", "audio/mpeg"})
 _HEARD_BY_GOOGLE = _HEARD_BY_CHAT_API | {"audio/flac", "audio/ogg"}
 
 
-def hears_audio(spec: ProviderSpec) -> frozenset[str]:
+def accepted_audio(spec: ProviderSpec) -> frozenset[str]:
     """Return the media types of audio in a prompt that reach the provider, as audio or in texts (`sees_images`)."""
     source = ProviderSource(spec, {}, Path(), TRUSTED)
     kind = KIND_ALIASES.get(source.kind, source.kind)

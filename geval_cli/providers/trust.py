@@ -54,14 +54,14 @@ def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | 
     access, spec = source.access, source.spec
     if not access.runs_code and has_key_command(spec.config):
         key = next(name for name in KEY_COMMAND.spellings if name in spec.config)
-        message = f"`{key}` of `{spec.public_id}` runs a program, which {access.refuser} not allow"
+        message = f"`{key}` of `{spec.public_id}` runs a program, which {access.refused_by} not allow"
         return Problem(message, spec.place.value("config", key), TRUST_HINT)
     if (
         _kind(spec) in _MAY_SIGN
         and not access.runs_code
         and (what := extra(_AWS).misused_credentials(source))
     ):
-        message = f"`{spec.public_id}` uses {what} of this machine, which {access.refuser} not allow"
+        message = f"`{spec.public_id}` uses {what} of this machine, which {access.refused_by} not allow"
         return Problem(message, spec.place.value("id"), TRUST_HINT if access.is_untrusted else _SERVER_HINT)
     if not access.runs_code and runs_program(spec):
         return _refused(f"`{spec.public_id}` runs code", spec)

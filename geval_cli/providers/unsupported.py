@@ -151,11 +151,11 @@ def error_words(body: str) -> tuple[str, str]:
     codes = [error.get(name) for error in found for name in _CODE_KEYS]
     words = [error.get(name) for error in found for name in _SENTENCE_KEYS]
     words += [error for error in errors if isinstance(error, str)]
-    behind = [error_words(raw) for error in found if (raw := _words_behind(error))]
+    behind = [error_words(raw) for error in found if (raw := _nested_message(error))]
     return _joined([*codes, *(code for code, _ in behind)]), _joined([*words, *(said for _, said in behind)])
 
 
-def _words_behind(error: Mapping[str, Any]) -> str:
+def _nested_message(error: Mapping[str, Any]) -> str:
     metadata = error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     return raw if isinstance(raw, str) else json.dumps(raw) if isinstance(raw, dict) else ""
@@ -244,7 +244,7 @@ def _complaints_of(item: Mapping[str, Any]) -> Iterator[tuple[str | None, str | 
     if not isinstance(error, dict):
         return
     # A gateway puts the message of the server behind it there; its own says only that something went wrong.
-    raw = _words_behind(error)
+    raw = _nested_message(error)
     if raw:
         yield from _complaints(raw)
     message = error.get("message")

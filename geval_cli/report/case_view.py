@@ -386,7 +386,7 @@ class JudgeVerdict(Struct, frozen=True):
     @property
     def shares(self) -> list[tuple[str, float]]:
         """Each rating with its share of the distribution, in the order of the scale; the shares add up to 1."""
-        masses = _masses(self.detail.get("distribution"))
+        masses = _probabilities(self.detail.get("distribution"))
         total = sum(mass for _, mass in masses)
         return [(rating, mass / total) for rating, mass in _ordered(masses)] if total > 0 else []
 
@@ -452,7 +452,7 @@ def _tidy(value: JsonValue) -> JsonValue:
     return value
 
 
-def _masses(value: JsonValue) -> list[tuple[str, float]]:
+def _probabilities(value: JsonValue) -> list[tuple[str, float]]:
     pairs = value.items() if isinstance(value, Mapping) else value
     if not isinstance(value, Mapping | list | tuple):
         return []

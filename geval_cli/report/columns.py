@@ -25,7 +25,7 @@ from geval_cli.numbers import (
 )
 from geval_cli.records import ColumnSummary, Delta, Difference, MetricStat, Role, RunSummary, Stat, Usage
 from geval_cli.report.console import Cells, is_unicode, print_hanging, print_rows
-from geval_cli.report.report import RunReport, telling_metrics
+from geval_cli.report.report import RunReport, informative_metrics
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import (
     DIFFERENCE_STYLES,
@@ -700,8 +700,8 @@ def mean_cells(stat: MetricStat) -> tuple[str, ...]:
 
 
 def run_means(summary: RunSummary) -> list[tuple[str, MetricStat]]:
-    """Return the mean of each metric of a whole run, except those left out by `telling_metrics`."""
+    """Return the mean of each metric of a whole run, except those left out by `informative_metrics`."""
     return [
         (name, MetricStat(item.mean, item.interval, item.n, errored=item.errored))
-        for name, item in telling_metrics(summary).items()
+        for name, item in informative_metrics(summary).items()
     ]

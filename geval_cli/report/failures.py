@@ -208,14 +208,14 @@ class FailedTests(Struct):
             key = (test.names, normalised(test.reason) or test.number)
             self._reasons.setdefault(key, SameReason()).add(test)
         if len(self._reasons) > 2 * _KEPT_MAX:
-            worst_first = sorted(self._reasons.items(), key=lambda item: _badness(item[1]), reverse=True)
+            worst_first = sorted(self._reasons.items(), key=lambda item: _severity_of(item[1]), reverse=True)
             self._reasons = dict(worst_first[:_KEPT_MAX])
 
     def lines(self) -> list[SameReason]:
         """Return the groups that get a line of their own, worst first."""
         self._end_test()
         lines = [line for group in self._reasons.values() for line in group.lines()]
-        return sorted(lines, key=_badness, reverse=True)
+        return sorted(lines, key=_severity_of, reverse=True)
 
     def print(self, report: RunReport, console: Console, show: str) -> None:
         """Print the failures, worst first, one line each; `show` is the command that shows the rest."""
@@ -321,7 +321,7 @@ class FailedTests(Struct):
                     print_hanging(Text(f"{label:<8}", style="dim"), body, console, indent=4)
 
 
-def _badness(group: SameReason) -> tuple[int, float]:
+def _severity_of(group: SameReason) -> tuple[int, float]:
     return group.cases, group.margin
 
 

@@ -11,9 +11,9 @@ from geval_cli.errors import ConfigError, GevalError, OutputError, Problem, Usag
 from geval_cli.events import RunEvent
 from geval_cli.numbers import errors_failed, format_share
 from geval_cli.plugins import REPORTS, extra, find_plugin, plugin_names, source_of_bug
-from geval_cli.records import AskedTest, CaseResult, Column, MetricSummary, RunRecord, RunSummary
+from geval_cli.records import CaseResult, Column, MetricSummary, RecordedTest, RunRecord, RunSummary
 from geval_cli.report import FORMATS
-from geval_cli.report.safe_file import obstacle_to, output_error
+from geval_cli.report.safe_file import output_error, why_unwritable
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.source.files import PARQUET_SUFFIX
 
@@ -54,9 +54,9 @@ class RunReport(Struct, frozen=True):
     is_partly_stored: bool = False
     file: str = ""
     labels: Callable[[], HumanLabels | None] = lambda: None
-    tests: Callable[[], Iterator[AskedTest]] | None = None
+    tests: Callable[[], Iterator[RecordedTest]] | None = None
 
-    def asked(self) -> Iterator[AskedTest]:
+    def asked(self) -> Iterator[RecordedTest]:
         """Yield what the tests contain besides their variables, each test once, without keeping any in memory."""
         if self.tests is not None:
             yield from self.tests()
@@ -68,7 +68,7 @@ class RunReport(Struct, frozen=True):
                 yield result.asked
 
     @property
-    def way_to_everything(self) -> str:
+    def hint_for_all(self) -> str:
         """The hint that says how to get all of the run."""
         if not self.is_stored and not self.file:
             return "run with -o results.json"
@@ -92,7 +92,7 @@ def worst_case(summary: RunSummary) -> str:
     return f", at least {format_share(least)} {errors_failed(summary.errored)}"
 
 
-def telling_metrics(summary: RunSummary) -> dict[str, MetricSummary]:
+def informative_metrics(summary: RunSummary) -> dict[str, MetricSummary]:
     """Return the metrics of a run, except comparisons of all columns with each other, whose mean is always a half."""
     return {
         name: metric
@@ -140,7 +140,7 @@ def check_output_path(path: Path) -> Problem | None:
         return cast("Problem", problem)
     for what, file in zip(("results", "tests"), files, strict=False):
         try:
-            obstacle = obstacle_to(file)
+            obstacle = why_unwritable(file)
         except OSError as trouble:
             error = output_error(file, trouble)
             return Problem(error.message, hint=error.hint)

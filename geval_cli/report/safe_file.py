@@ -85,13 +85,13 @@ def real_path(path: Path) -> Path:
             raise LinkedError(errno.ELOOP, f"{here} is a link, which may come from the untrusted config")
         # Whether Linux itself would refuse to follow the link with its protected_symlinks setting.
         if not hasattr(os, "geteuid"):
-            is_somebody_elses = False
+            is_foreign_link = False
         else:
             folder = here.parent.stat()
             owner = here.lstat().st_uid
             is_open = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
-            is_somebody_elses = bool(is_open) and owner not in {os.geteuid(), folder.st_uid}
-        if is_somebody_elses:
+            is_foreign_link = bool(is_open) and owner not in {os.geteuid(), folder.st_uid}
+        if is_foreign_link:
             raise LinkedError(
                 errno.ELOOP, f"{here} is another user's link in a folder that everyone can write to"
             )
@@ -185,7 +185,7 @@ def open_in_place(path: Path, flags: int, *, mode: int = _BY_UMASK) -> int:
     raise LinkedError(errno.ELOOP, f"{path} {what}")
 
 
-def obstacle_to(path: Path) -> tuple[str, str] | None:
+def why_unwritable(path: Path) -> tuple[str, str] | None:
     """Return why nothing can be written to `path`, and what to do about it; None if it can be written.
 
     Raises:

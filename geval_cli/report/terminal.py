@@ -30,7 +30,7 @@ from geval_cli.report.case_view import PROBLEMS, case_number, case_title
 from geval_cli.report.columns import PASS_RATE, mean_text, print_columns, share_text
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.failures import FailedTests, GroupBy
-from geval_cli.report.report import RunReport, run_title, telling_metrics, worst_case
+from geval_cli.report.report import RunReport, informative_metrics, run_title, worst_case
 from geval_cli.report.sanitize import (
     folder_options,
     home_option,
@@ -323,7 +323,7 @@ def print_answer(
     config = Text(f"  {sanitize(report.run.config_path)}", style="dim")
     print_line("run", Text(_run_text(report)).append_text(config), console)
     console.print()
-    _print_counts(report, console, _way_to_the_rest(report, folder_options(home, cache_folder), repeated))
+    _print_counts(report, console, _hint_for_rest(report, folder_options(home, cache_folder), repeated))
     compare = f"geval compare {quoted(before)} {quoted(name or 'latest')}{home_option(home)}"
     rest = [compare if before else f"{show} -v", f"geval view{home_option(home)}"]
     # Print the commands that answer the next question, if the run is stored.
@@ -364,7 +364,7 @@ def _print_metrics_line(summary: RunSummary, console: Console) -> None:
     judged = summary.passed + summary.failed
     rate = Stat(summary.passed / judged if judged else None, summary.pass_interval)
     parts = [f"{PASS_RATE} {share_text(rate)}{worst_case(summary)}"]
-    metrics = telling_metrics(summary)
+    metrics = informative_metrics(summary)
     for name, metric in list(metrics.items())[:_METRICS_ON_A_LINE]:
         mean = Stat(metric.mean, metric.interval)
         parts.append(f"{one_line(name, 40)} {mean_text(mean)}")
@@ -483,7 +483,7 @@ def _decided_gates(report: RunReport) -> Sequence[GateResult]:
 _HEADLINE_STYLES = {**STYLES, Status.PASSED: "bold green", Status.NOT_EVALUATED: "bold yellow"}
 
 
-def _way_to_the_rest(report: RunReport, folders: str, repeated: str | None) -> str:
+def _hint_for_rest(report: RunReport, folders: str, repeated: str | None) -> str:
     if report.run.judged_from is not None:  # such a run cannot be resumed
         return f"; judge run {report.run.judged_from} again for the rest: answers so far are cached"
     command = resume_command(report.run.config_path, (repeated or "") + folders)

@@ -45,7 +45,7 @@ def baseline_problems(
     """
     named = suite.baseline
     if named is not None and (columns_named(columns, named.name) or not _may_be_a_run(named.name)):
-        of_filter = Severity.ERROR if request.selection.takes_all else Severity.WARNING
+        of_filter = Severity.ERROR if request.selection.selects_all else Severity.WARNING
         for problem in check_baseline(named, columns):
             yield dataclasses.replace(problem, severity=of_filter)
     if baseline_name(request, suite, columns) is not None:

@@ -32,10 +32,10 @@ from geval_cli.providers.base import Provider
 from geval_cli.records import (
     STOPPED,
     TEST_TEXTS,
-    AskedTest,
     CaseResult,
     GateResult,
     JsonValue,
+    RecordedTest,
     RunRecord,
     RunStatus,
     RunSummary,
@@ -163,7 +163,7 @@ async def run_evaluation(
         if dirty is not None and run.git is not None:
             run = replace(run, git=replace(run.git, dirty=await dirty))
         if not running.cancelled() and running.exception() is None:
-            run = replace(run, workers=_with_those_before(run.workers, running.result()))
+            run = replace(run, workers=_with_earlier_totals(run.workers, running.result()))
         if evaluation.driver is not None or run.batches:
             batches = extra("batches").run_batches(state.cache, run.id, run.batches, evaluation.driver)
             run = replace(run, batches=await batches)
@@ -302,7 +302,7 @@ class _Evaluation(Struct):
         parallel = 1 if prepared.plan.is_serial else request_limit(prepared) * JOBS_PER_REQUEST
         async with open_jobs(prepared, cache, events, policy, began_s=began, calls=calls) as runner:
             driver = self.driver = runner.session.gateway.batches
-            stop.patience_s = answer_patience_s(prepared, runner.session.pool)
+            stop.patience_s = max_answer_s(prepared, runner.session.pool)
             done = None if resumed is None else resumed.done
             if done is None and driver is not None:
                 done = done_cases(prepared)
@@ -331,7 +331,7 @@ class JobRunner(Struct, frozen=True):
     groups: ComparisonGroups
     rows: dict[str, OpenCase] = field(default_factory=dict)
     """The cases of tests whose outputs are compared, by group, until the last output of the group is done."""
-    safe_tests: dict[int, AskedTest] = field(default_factory=dict)
+    safe_tests: dict[int, RecordedTest] = field(default_factory=dict)
     """The latest tests without secrets, so that a long document is searched once and not for every column."""
 
     def begin_pass(self) -> None:
@@ -516,7 +516,7 @@ def _open_decisions(prepared: PreparedRun, baseline: Any, state: State, resumed:
     return decisions
 
 
-def answer_patience_s(prepared: PreparedRun, pool: ProviderPool) -> float:
+def max_answer_s(prepared: PreparedRun, pool: ProviderPool) -> float:
     """Return the seconds after which every request in flight has been answered or has timed out."""
     limits = [pool.get(spec).limits for spec in prepared.asked]
     return max((limit.timeout_s for limit in limits), default=0.0) + _CLOSING_S
@@ -618,7 +618,7 @@ def _what_changed(error: ConfigError) -> str:
     return f"{STOPPED}the tests changed during the run: {first.message}{where}{more}"
 
 
-def _with_those_before(
+def _with_earlier_totals(
     before: Sequence[WorkerRecord], now: Sequence[WorkerRecord]
 ) -> tuple[WorkerRecord, ...]:
     """Return the totals of a run's workers, including those of earlier processes of the run."""
@@ -642,7 +642,7 @@ def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCo
     if stopped_by in {StopReason.SIGTERM, StopReason.SIGHUP}:
         return ExitCode.TERMINATED
     summary = report.summary
-    if stopped_by is StopReason.HANDED_IN:
+    if stopped_by is StopReason.SUBMITTED:
         return ExitCode.PENDING
     if report.bugs:
         return ExitCode.BUG

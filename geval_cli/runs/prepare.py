@@ -82,7 +82,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         templates,
         defaults,
         is_complete=all(map(is_of_gates, opened.problems)),
-        is_filtered=not request.selection.takes_all or judged is not None,
+        is_filtered=not request.selection.selects_all or judged is not None,
         broken=opened.problems,
         text=_text_of(request) if opened.suite.gates else "",
     )
@@ -284,11 +284,11 @@ def _nothing_to_run(whole: LoadedSuite, suite: LoadedSuite, request: RunRequest)
             message = f"no {what} of {suite.path} matches {option}, so there is nothing to run"
             names = [*dict.fromkeys(f"`{spec.label or spec.id}`" for spec in of_whole)][:10]
             return Problem(message, None, f"use a pattern that is found in one of these: {', '.join(names)}")
-    if request.selection.takes_all and suite.providers and not Plan(suite).columns:
+    if request.selection.selects_all and suite.providers and not Plan(suite).columns:
         message = f"no provider of {suite.path} gets any prompt, so there is nothing to run"
         known = ", ".join(f"`{prompt.label}`" for prompt in suite.prompts)
         return Problem(message, None, f"list prompts under `prompts:` of a provider: {known}")
-    if request.selection.takes_all:
+    if request.selection.selects_all:
         return Problem(f"{suite.path} has no tests, so there is nothing to run", None, "add `tests:`")
     hint = "use a wider filter, or allow it with --allow-empty"
     tests = suite.tests.source if isinstance(suite.tests, SelectedTests) else suite.tests

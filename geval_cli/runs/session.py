@@ -19,7 +19,7 @@ from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.gateway.budget import Budget, Spending
 from geval_cli.gateway.call import COUNTS_CALL, Wire
 from geval_cli.gateway.gateway import BatchStart, BoundModel, CallPolicy, Gateway, ModelCaller
-from geval_cli.judge.calls import JudgeMemory, LockedSteps
+from geval_cli.judge.calls import JudgeFacts, LockedSteps
 from geval_cli.judge.estimate import Grade
 from geval_cli.judge.grading import grade
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
@@ -126,7 +126,7 @@ class Session:
             locked_steps: evaluation steps that need no judge call.
         """
         self.pool = pool
-        self.memory = JudgeMemory(locked_steps or {})
+        self.memory = JudgeFacts(locked_steps or {})
         self._caller = caller
         self._suite = suite
         self._models: dict[int, tuple[ProviderSpec, BoundModel]] = {}
@@ -345,7 +345,7 @@ def job_context(session: Session, prepared: PreparedRun) -> JobContext:
     return JobContext(generate, tools, stored=prepared.stored, columns=row_columns(prepared.plan.columns))
 
 
-def unasked_tools(
+def inspection_tools(
     suite: LoadedSuite, templates: Templates, defaults: JudgeDefaults, locked_steps: LockedSteps | None = None
 ) -> Tools:
     """Return tools to inspect assertions before anything is sent: their judges can be identified, but not called."""

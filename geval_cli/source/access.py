@@ -50,23 +50,23 @@ class Access(Struct, frozen=True):
         """Return whether the config is untrusted, as with `--untrusted`."""
         return not self.reads_environment
 
-    def vouches_for(self, spec: NamedProvider) -> bool:
+    def is_trusted_provider(self, spec: NamedProvider) -> bool:
         """Return whether the user vouches for a provider: it is in no config, and the user named it."""
         return spec.place.value() is None and spec.fingerprint in self.vouched
 
     def require_code(self, what: str) -> None:
         """Raise CodeFailedError if code may not be run; `what` names the code in the message."""
         if not self.runs_code:
-            raise CodeFailedError(f"{what} runs code, which {self.refuser} not allow", hint=TRUST_HINT)
+            raise CodeFailedError(f"{what} runs code, which {self.refused_by} not allow", hint=TRUST_HINT)
 
     def require_host(self, what: str) -> None:
         """Raise UnjudgeableError if the config may not name its own addresses; `what` names what would send to one."""
         if not self.reaches_any_host:
-            message = f"{what} sends outputs to another server, which {self.refuser} not allow"
+            message = f"{what} sends outputs to another server, which {self.refused_by} not allow"
             raise UnjudgeableError(message, hint=TRUST_HINT)
 
     @property
-    def refuser(self) -> str:
+    def refused_by(self) -> str:
         """Return who refuses, with the verb of the sentence: `--untrusted does`."""
         return "--untrusted does" if self.is_untrusted else "this server does"
 

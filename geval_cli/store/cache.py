@@ -240,7 +240,7 @@ class ResponseCache:
         self._latest = max(self._latest, time_s)
         self._own_since = math.inf  # other processes stored some of the answers, whatever the clock says
 
-    async def begin_with_others(self, time_s: float) -> None:
+    async def begin_shared(self, time_s: float) -> None:
         """Do the same as `begin_at`, but allow answers that other processes store later to be missed, to save look-ups.
 
         Raises:

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from geval_cli.errors import StoreError
-from geval_cli.store.home import close_to_others, make_folder, make_private_file, temporary_folder
+from geval_cli.store.home import make_folder, make_private_file, restrict_to_owner, temporary_folder
 
 _FOREIGN = """
     SELECT 1 FROM sqlite_schema
@@ -350,7 +350,7 @@ class Database(Struct, frozen=True):
                 raise self.error(error) from error
 
     @staticmethod
-    def is_to_blame(error: Exception) -> bool:
+    def is_storage_error(error: Exception) -> bool:
         """Return whether `error` comes from the file or the disk, rather than from the work."""
         return _primary_code(error) in _ADVICE
 
@@ -502,7 +502,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 def _prepare(path: Path, schema: Schema) -> None:
     make_private_file(path)  # files that SQLite creates beside it get its mode
     for ending in _COMPANIONS:
-        close_to_others(Path(f"{path}{ending}"))
+        restrict_to_owner(Path(f"{path}{ending}"))
     with contextlib.closing(_open(path)) as connection:
         # Check before anything is changed, WAL included: the file may not be ours.
         if applied_migrations(connection, path, schema) == len(schema.migrations):
@@ -699,7 +699,7 @@ class DatabaseThread:
         except Exception as error:  # noqa: BLE001 - whatever it is, a caller waits for each of these jobs
             for job in batch:
                 # If the disk is locked or full, each would fail alike, after a wait of its own.
-                if self._database.is_to_blame(error):
+                if self._database.is_storage_error(error):
                     self._fail(job, error)
                 else:
                     self._run_alone(job)

@@ -264,7 +264,7 @@ def make_folder(folder: Path) -> None:
     """
     if folder.is_dir():
         if _is_ours(folder):
-            close_to_others(folder)
+            restrict_to_owner(folder)
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -294,12 +294,12 @@ def make_private_file(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_FILE))
     except FileExistsError:
-        close_to_others(path)
+        restrict_to_owner(path)
     except OSError:
         return
 
 
-def close_to_others(path: Path) -> None:
+def restrict_to_owner(path: Path) -> None:
     """Take all permissions on the user's own file or folder away from others, where possible.
 
     In a folder with the setgid bit, it is left unchanged: that is how people share one with a group.

@@ -60,7 +60,7 @@ class Claims:
             self._file.users += 1
 
     def take(self, key: str) -> bool:
-        """Claim the answer of `key` until `give_back`; False if it is already claimed."""
+        """Claim the answer of `key` until `release_claim`; False if it is already claimed."""
         if self._file is None:
             return True
         place = int(key[:_PLACE_DIGITS], 16)
@@ -75,7 +75,7 @@ class Claims:
                 self._file.places.add(place)
         return is_taken
 
-    def give_back(self, key: str) -> None:
+    def release_claim(self, key: str) -> None:
         """Give up a claim that `take` granted."""
         if self._file is None:
             return
@@ -174,7 +174,7 @@ class RunLocks:
         """Return whether the lock of a run is held here."""
         return run_id in self._held
 
-    def is_going_on(self, run_id: str) -> bool:
+    def is_run_active(self, run_id: str) -> bool:
         """Return whether a process works on the run; if the file system cannot tell, True, to be safe."""
         if self._folder is None or run_id in self._held:
             return run_id in self._held
@@ -186,17 +186,17 @@ class RunLocks:
         except OSError:
             return True
 
-    def is_any_going_on(self) -> bool:
+    def is_any_run_active(self) -> bool:
         """Return whether a process works on any run; if the file system cannot tell, True, to be safe."""
         try:
-            return bool(self._held) or any(map(self.is_going_on, self._names()))
+            return bool(self._held) or any(map(self.is_run_active, self._names()))
         except OSError:
             return True
 
-    def going_on(self) -> list[str]:
+    def locked_names(self) -> list[str]:
         """Return the locked names, of runs and all else that processes share; our own if the folder is unreadable."""
         try:
-            return [name for name in {*self._held, *self._names()} if self.is_going_on(name)]
+            return [name for name in {*self._held, *self._names()} if self.is_run_active(name)]
         except OSError:
             return list(self._held)
 

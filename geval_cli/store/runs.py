@@ -29,17 +29,17 @@ from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.metrics import metric_verdicts
 from geval_cli.patterns import compile_later
 from geval_cli.records import (
-    AskedTest,
     CaseResult,
     Column,
     JsonValue,
+    RecordedTest,
     Role,
     RunRecord,
     RunStatus,
     RunSummary,
     Usage,
-    asked_test_from_json,
     case_result_from_json,
+    recorded_test_from_json,
     run_record_from_json,
     run_summary_from_json,
     to_json,
@@ -391,7 +391,7 @@ def read_case_result(text: str | bytes) -> CaseResult:
 _CASE_DECODER = msgspec.json.Decoder(CaseResult)
 
 
-def read_asked_test(text: str | bytes) -> AskedTest:
+def read_recorded_test(text: str | bytes) -> RecordedTest:
     """Return the test that `record_text` wrote.
 
     Raises:
@@ -400,10 +400,10 @@ def read_asked_test(text: str | bytes) -> AskedTest:
     try:
         return _TEST_DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeError):
-        return asked_test_from_json(decode_json(text))
+        return recorded_test_from_json(decode_json(text))
 
 
-_TEST_DECODER = msgspec.json.Decoder(AskedTest)
+_TEST_DECODER = msgspec.json.Decoder(RecordedTest)
 _SELECT_TEST = "SELECT test FROM tests WHERE run_id = ? AND test_index = ?"
 
 
@@ -413,14 +413,14 @@ class ResultReader:
     def __init__(self, connection: sqlite3.Connection, run_id: str) -> None:
         self._connection = connection
         self._run_id = run_id
-        self._test: tuple[int, AskedTest | UnsetType] = (-1, UNSET)
+        self._test: tuple[int, RecordedTest | UnsetType] = (-1, UNSET)
 
     def read(self, text: str) -> CaseResult:
         """Return the result in `text`, with its test."""
         result = read_case_result(text)
         if self._test[0] != result.test_index:
             found = self._connection.execute(_SELECT_TEST, (self._run_id, result.test_index)).fetchone()
-            self._test = (result.test_index, UNSET if found is None else read_asked_test(found[0]))
+            self._test = (result.test_index, UNSET if found is None else read_recorded_test(found[0]))
         return replace(result, test=self._test[1]) if self._test[1] else result
 
 
@@ -482,9 +482,9 @@ class RunStore:
         return self._database.access is not OpenMode.MEMORY and not self._database.path.exists()
 
     @property
-    def is_any_going_on(self) -> bool:
+    def is_any_run_active(self) -> bool:
         """Return whether a process works on any run of this home folder."""
-        return self._locks.is_any_going_on()
+        return self._locks.is_any_run_active()
 
     def make_room(self) -> None:
         """Check that results can be stored; a store in memory always has room.
@@ -528,7 +528,7 @@ class RunStore:
 
     def holder(self, run_id: str) -> str | None:
         """Return which process works on a run, in words; None if there is none."""
-        return self._locks.holder(run_id) if self._locks.is_going_on(run_id) else None
+        return self._locks.holder(run_id) if self._locks.is_run_active(run_id) else None
 
     def add(self, run_id: str, result: CaseResult) -> "Future[None]":
         """Store `result`, replacing an older one of its case.
@@ -575,7 +575,7 @@ class RunStore:
         """
         writer = self._writing()
         if not self.claim(run_id):
-            raise self._going_on(run_id, hint="stop it first")
+            raise self._in_progress_error(run_id, hint="stop it first")
 
         def delete(connection: sqlite3.Connection) -> int:
             connection.execute("PRAGMA secure_delete = ON")  # prompts and answers are private
@@ -595,7 +595,7 @@ class RunStore:
         """
         self._writing()
         if not self.claim(run_id):
-            raise self._going_on(run_id, hint="wait for it to finish, or stop it first")
+            raise self._in_progress_error(run_id, hint="wait for it to finish, or stop it first")
         try:
             self._write(_ANNOTATE_RUN, (title, encode_json(dict(tags)).decode(), run_id)).result()
         finally:
@@ -608,7 +608,7 @@ class RunStore:
             StoreError: the database cannot be read.
         """
         wanted = os.path.realpath(config)
-        for run_id in self._locks.going_on():
+        for run_id in self._locks.locked_names():
             origin = self.origin(run_id)
             if origin is None or os.path.realpath(origin.config_file) != wanted:
                 continue
@@ -620,7 +620,7 @@ class RunStore:
     def shrink(self) -> None:
         """Give the space of removed runs back to the disk, unless a run is in progress, which would have to wait."""
         path = self._database.path
-        if self.is_any_going_on or not path.is_file() or path.stat().st_size > SHRUNK_MAX_BYTES:
+        if self.is_any_run_active or not path.is_file() or path.stat().st_size > SHRUNK_MAX_BYTES:
             return
         with contextlib.closing(self._database.connect()) as connection:
             shrink(connection)
@@ -696,7 +696,7 @@ class RunStore:
             return []
         return found
 
-    def _going_on(self, run_id: str, *, hint: str) -> UsageError:
+    def _in_progress_error(self, run_id: str, *, hint: str) -> UsageError:
         who = self.holder(run_id) or "another process"
         return UsageError(f"run {run_id} is in progress in {who}", hint=hint)
 
@@ -741,7 +741,7 @@ class RunStore:
             reader = ResultReader(connection, run_id)
             return {case_id: reader.read(text) for case_id, text in found}
 
-    def tests(self, run_id: str) -> Iterator[AskedTest]:
+    def tests(self, run_id: str) -> Iterator[RecordedTest]:
         """Yield what a run's tests have besides their variables, in order; none of it is held in memory.
 
         Raises:
@@ -749,7 +749,7 @@ class RunStore:
         """
         with self.reading() as connection:
             for (text,) in connection.execute(_SELECT_TESTS, (run_id,)):
-                yield read_asked_test(text)
+                yield read_recorded_test(text)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -791,7 +791,7 @@ class RunStore:
 
     def settled(self, run: RunRecord) -> RunRecord:
         """Return `run` with its true status: without a process that works on it, it is not running."""
-        if run.status is RunStatus.RUNNING and not self._locks.is_going_on(run.id):
+        if run.status is RunStatus.RUNNING and not self._locks.is_run_active(run.id):
             return replace(run, status=RunStatus.INTERRUPTED)
         return run
 

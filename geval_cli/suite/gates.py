@@ -170,7 +170,7 @@ class Gate(Condition):
         return f"{100 * difference:+.1f} pts" if self.is_share else f"{difference:+.3f}"
 
     @property
-    def breaks_on_a_shown_drop(self) -> bool:
+    def passes_until_disproved(self) -> bool:
         """Return whether the gate holds until the opposite is shown, so that chance breaks it in some runs."""
         return self.statistic in DELTAS and not (self.is_proven or self.is_equivalence)
 
@@ -227,8 +227,8 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
 
 def corrected(gates: Sequence[Gate]) -> tuple[Gate, ...]:
     """Return the gates such that they share the chance of a false alarm, which then does not grow with their number."""
-    family = len({gate.text for gate in gates if gate.breaks_on_a_shown_drop})
-    return tuple(replace(gate, family=family) if gate.breaks_on_a_shown_drop else gate for gate in gates)
+    family = len({gate.text for gate in gates if gate.passes_until_disproved})
+    return tuple(replace(gate, family=family) if gate.passes_until_disproved else gate for gate in gates)
 
 
 def _is_calibrated(reading: LoadContext) -> bool:

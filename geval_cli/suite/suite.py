@@ -108,7 +108,7 @@ class LoadedSuite:
         The id of a configured provider does not match: a judge must not inherit the settings of the model under test.
         A configured provider always stands for itself, whatever label another one has.
         """
-        if self.access.vouches_for(spec) or any(spec is item for item in self.providers):
+        if self.access.is_trusted_provider(spec) or any(spec is item for item in self.providers):
             return spec
         named = (item for item in self.providers if spec.id == item.label != item.id and not spec.config)
         return next(named, spec)

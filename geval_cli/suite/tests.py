@@ -50,12 +50,12 @@ def read_turns(fields: Fields, reading: LoadContext) -> None:
     if turns is not None and reading.errors == before:
         _check_whole(turns, fields, place, reading)
     if turns is None or reading.errors > before:
-        drop_turns(fields)
+        drop_faulty_turns(fields)
     else:
         fields.values["turns"] = turns
 
 
-def drop_turns(fields: Fields) -> None:
+def drop_faulty_turns(fields: Fields) -> None:
     """Drop turns that are already reported as wrong, and give prompts an empty `input`, so that they do not miss it."""
     fields.drop("turns")
     fields.values.setdefault("input", "")
@@ -109,7 +109,7 @@ def turns_of(written: Sequence[TurnSpec] | SimulationSpec | None) -> tuple[Turn,
     )
 
 
-def are_played(written: Sequence[TurnSpec] | SimulationSpec | None) -> bool:
+def are_user_turns(written: Sequence[TurnSpec] | SimulationSpec | None) -> bool:
     """Return whether the turns are what the user will say."""
     if isinstance(written, SimulationSpec):
         return True
@@ -200,10 +200,10 @@ def check_output_of_test(test: TestSpec, default: TestSpec | None, reading: Load
 def _check_output(
     turns: Sequence[TurnSpec] | SimulationSpec, whose: str, place: SourcePath, reading: LoadContext
 ) -> None:
-    if isinstance(turns, SimulationSpec) or are_played(turns) or turns[-1].role == ASSISTANT:
+    if isinstance(turns, SimulationSpec) or are_user_turns(turns) or turns[-1].role == ASSISTANT:
         why = (
             "answers come from the model"
-            if are_played(turns)
+            if are_user_turns(turns)
             else "leave it out: the assistant's last turn is the output"
         )
         reading.report(f"a test with these `turns`{whose} cannot have an `output`", place.key("output"), why)
@@ -285,7 +285,7 @@ def merge_test(
     if isinstance(written, SimulationSpec):
         user = extra("simulated users").merged_user(written, below.turns)
     turns = turns_of(written)
-    plays = are_played(written)
+    plays = are_user_turns(written)
     answer = output_of(turns[-1]) if turns and not plays and turns[-1].role == ASSISTANT else None
     return MergedTest(
         index=index,
@@ -489,7 +489,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
             if spec is not None:
                 check_output_of_test(spec, self.default, reading)
                 yield index, spec
-            reading.put_warnings_aside(self.warnings)
+            reading.hold_back_warnings(self.warnings)
             if reading.errors >= MAX_PROBLEMS:
                 reading.report(
                     f"more than {MAX_PROBLEMS:,} problems: nothing after tests[{index}] is checked", None

@@ -163,7 +163,7 @@ class LoadContext(Struct, frozen=True):
     def warn(self, message: str, location: Location | None, hint: str = "") -> None:
         self.problems.append(Problem(message, location, hint, severity=Severity.WARNING))
 
-    def put_warnings_aside(self, kept: dict[tuple[str, int], Problem]) -> None:
+    def hold_back_warnings(self, kept: dict[tuple[str, int], Problem]) -> None:
         """Move the warnings so far to `kept`, by message and number; at most ten alike, as each row may have it."""
         for problem in [item for item in self.problems if item.severity is Severity.WARNING]:
             self.problems.remove(problem)

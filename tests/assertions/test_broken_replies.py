@@ -15,7 +15,7 @@ from support.specs import TEMPLATES, assertion, case
 from geval_cli.assertions.base import ModelGradedAssertion, RowColumn, RowMember, Subject, Tools
 from geval_cli.assertions.registry import ASSERTION_TYPES, judge_assertion, judge_row
 from geval_cli.errors import GevalError, JudgeError
-from geval_cli.judge.calls import JudgeCalls, JudgeMemory
+from geval_cli.judge.calls import JudgeCalls, JudgeFacts
 from geval_cli.judge.grading import write_steps
 from geval_cli.records import ModelRequest, ModelResponse, Status, TraceStep
 from geval_cli.specs.base import ProviderSpec
@@ -186,7 +186,7 @@ def verdict_on(kind: str, reply: str | None, *, is_cut_off: bool = False) -> lis
         return json.dumps(spec.before) if asked_before else written
 
     judge = (_CutOffJudge if is_cut_off else SpeakingJudge)([says])
-    tools = Tools(TEMPLATES, lambda _: judge, JudgeMemory())
+    tools = Tools(TEMPLATES, lambda _: judge, JudgeFacts())
     made = assertion(kind.split(maxsplit=1)[0], **spec.keys)
     steps = (TraceStep("tool", "search"),)
     own = {"input": "the input", "has_output": True, "output": "the output"}
@@ -241,7 +241,7 @@ def test_in_promptfoos_dialect_an_output_passes_that_the_reply_only_scores(
     reply: str, status: Status, score: float
 ) -> None:
     judge = SpeakingJudge([reply])
-    tools = Tools(Templates(PROMPTFOO_RULES), lambda _: judge, JudgeMemory())
+    tools = Tools(Templates(PROMPTFOO_RULES), lambda _: judge, JudgeFacts())
     result = asyncio.run(
         judge_assertion(assertion("llm-rubric", value="nice"), Subject(case(), "the output", "p"), tools)
     )
@@ -251,7 +251,7 @@ def test_in_promptfoos_dialect_an_output_passes_that_the_reply_only_scores(
 def test_a_prompt_of_your_own_may_ask_for_a_yes_or_no_alone() -> None:
     judge = SpeakingJudge(['{"pass": true}'])
     own = assertion("llm-rubric", value="nice", rubricPrompt="{{ output }}? Reply with JSON: pass")
-    tools = Tools(TEMPLATES, lambda _: judge, JudgeMemory())
+    tools = Tools(TEMPLATES, lambda _: judge, JudgeFacts())
     result = asyncio.run(judge_assertion(own, Subject(case(), "the output", "p"), tools))
     assert (result.status, result.score) == (Status.PASSED, 1.0)
 
@@ -277,7 +277,7 @@ def test_a_reply_in_words_that_a_token_limit_cut_off_is_no_verdict(
 def test_steps_in_words_that_a_token_limit_cut_off_are_none() -> None:
     judge = _CutOffJudge(["1. Read it.\n2. Rate i"])
     with pytest.raises(JudgeError, match="breaks off"):
-        asyncio.run(write_steps("It is kind.", ("Input",), JudgeCalls(judge, JudgeMemory())))
+        asyncio.run(write_steps("It is kind.", ("Input",), JudgeCalls(judge, JudgeFacts())))
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"answer-relevance"}))

@@ -542,8 +542,8 @@ def test_parts_of_a_budget_share_its_money_and_not_their_requests() -> None:
         first.check()
     second.take_request()
     second.pay(0.75)
-    assert first.leaves_room_beside(0.2)
-    assert not first.leaves_room_beside(0.3)
+    assert first.has_money_left(0.2)
+    assert not first.has_money_left(0.3)
     first.pay(0.25)
     for budget in (whole, first, second):
         with pytest.raises(BudgetError):

@@ -134,8 +134,8 @@ def test_tests_that_failed_are_found_by_what_they_say() -> None:
 
 
 def test_a_seed_alone_selects_nothing() -> None:
-    assert Selection(seed=3).takes_all
-    assert not Selection(first=3).takes_all
+    assert Selection(seed=3).selects_all
+    assert not Selection(first=3).selects_all
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderRateLimitError, ProviderRequestError, ProviderUnavailableError
-from geval_cli.gateway.limits import AdaptiveSlots, CallOutcome, Pace
+from geval_cli.gateway.limits import AdaptiveSlots, CallOutcome, CapShare
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse
 
@@ -112,14 +112,14 @@ def test_a_cancelled_waiter_takes_no_slot_with_it(cancelled_at):
 
 
 def test_a_share_of_less_than_one_slot_is_one():
-    slots = AdaptiveSlots(2, Pace(processes=9, share=0.25))
+    slots = AdaptiveSlots(2, CapShare(processes=9, share=0.25))
     assert [slots.take(), slots.take()] == [0, None]
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_share_that_grows_is_given_to_those_who_still_wait(is_cancelled):
     async def main():
-        pace = Pace(processes=2, share=0.25)
+        pace = CapShare(processes=2, share=0.25)
         slots = AdaptiveSlots(4, pace)
         ticket = await slots.acquire()
         waiting = asyncio.ensure_future(slots.acquire())

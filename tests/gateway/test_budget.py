@@ -408,7 +408,7 @@ def test_a_refused_key_takes_nothing_of_the_budget_where_requests_leave():
     ],
 )
 def test_money_that_is_set_aside_is_as_good_as_spent(budget, beside_usd, is_room):
-    assert budget.leaves_room_beside(beside_usd) is is_room
+    assert budget.has_money_left(beside_usd) is is_room
 
 
 @pytest.mark.parametrize(
@@ -426,19 +426,19 @@ def test_money_that_is_set_aside_is_as_good_as_spent(budget, beside_usd, is_room
     ],
 )
 def test_of_a_batch_as_many_are_submitted_as_the_budget_has_room_for(budget, expected_usd, count):
-    assert budget.part_that_fits(expected_usd) == count
+    assert budget.affordable_count(expected_usd) == count
 
 
 def test_what_parts_of_a_budget_spend_is_spent_of_the_whole():
     whole = Budget(max_cost_usd=1.0)
     first, second = whole.part(3), whole.part(1)
-    first.hand_in(2, 0.25)
+    first.reserve_batch(2, 0.25)
     first.pay(0.5)
 
     assert (first.requests, first.reserved_usd, first.cost_usd) == (2, 0.25, 0.5)
     assert (whole.requests, whole.cost_usd) == (0, 0.5)
-    assert [first.leaves_room_beside(usd) for usd in (0.2, 0.25)] == [True, False]
-    assert [second.leaves_room_beside(usd) for usd in (0.45, 0.5)] == [True, False]
+    assert [first.has_money_left(usd) for usd in (0.2, 0.25)] == [True, False]
+    assert [second.has_money_left(usd) for usd in (0.45, 0.5)] == [True, False]
     first.take_request()
     for part, most in ((first, 3), (second, 1)):
         part.requests = most

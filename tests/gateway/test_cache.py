@@ -353,7 +353,9 @@ def test_within_one_run_an_answer_counts_once_however_many_share_it(world, cache
     assert not any(response.is_from_cache for response in fresh)
     assert [response.shared for response in fresh] == [False, True, True, False] + [True] * 8
     assert all(
-        response.bought_usd == 0.01 for response in fresh if response.shared and len(response.choices) == 1
+        response.original_cost_usd == 0.01
+        for response in fresh
+        if response.shared and len(response.choices) == 1
     )
     again = world.time.run(run(provider, requests))
     assert counts(again) == (4, 4)
@@ -421,25 +423,25 @@ class TestAnswersOfPasses:
     def test_an_answer_counts_in_each_pass_until_its_case_is_done_and_costs_what_it_did(self):
         answers, call = self.answers(is_in_passes=True), self.call(self.key)
         self.keep(answers, self.key)
-        in_same_pass = answers.at_hand(call)
+        in_same_pass = answers.answer_in_memory(call)
         answers.begin_pass()
-        in_next_pass, once_more = answers.at_hand(call), answers.at_hand(call)
+        in_next_pass, once_more = answers.answer_in_memory(call), answers.answer_in_memory(call)
         assert KEYS_OF_CASE.get() == [self.key, self.key]
         answers.settle(KEYS_OF_CASE.get())
         answers.begin_pass()
-        when_done = answers.at_hand(call)
+        when_done = answers.answer_in_memory(call)
 
-        assert in_next_pass.usage == in_next_pass.retold == self.bought
+        assert in_next_pass.usage == in_next_pass.repeated_usage == self.bought
         assert not in_next_pass.cached
         for shared in (in_same_pass, once_more, when_done):
             assert shared.usage == Usage()
-            assert (shared.cached, shared.shared, shared.bought_usd) == (True, True, 0.25)
+            assert (shared.cached, shared.shared, shared.original_cost_usd) == (True, True, 0.25)
 
     def test_an_answer_of_a_batch_is_one_of_a_batch_in_each_pass(self):
         answers = self.answers(is_in_passes=True)
         self.keep(answers, self.key, latency_ms=None)
         answers.begin_pass()
-        usage = answers.at_hand(self.call(self.key)).usage
+        usage = answers.answer_in_memory(self.call(self.key)).usage
         assert usage == Usage(1, 100, 10, cost_usd=0.25, batched_requests=1)
 
     def test_of_samples_only_those_that_the_run_bought_are_told_again(self):
@@ -447,50 +449,51 @@ class TestAnswersOfPasses:
         self.keep(answers, self.key)
         answers._memory.put({other: StoredChoice(Choice("older"), self.bought)})
         answers.begin_pass()
-        response = answers.at_hand(self.call(self.key, other))
+        response = answers.answer_in_memory(self.call(self.key, other))
         assert response.usage == Usage(2, 100, 10, cached_requests=1, cost_usd=0.25)
-        assert (response.retold, response.cached) == (self.bought, True)
+        assert (response.repeated_usage, response.cached) == (self.bought, True)
 
     def test_without_passes_an_answer_counts_once(self):
         answers = self.answers()
         self.keep(answers, self.key)
         answers.begin_pass()
-        assert answers.at_hand(self.call(self.key)).usage == Usage()
+        assert answers.answer_in_memory(self.call(self.key)).usage == Usage()
         assert KEYS_OF_CASE.get() == []
 
     def test_keys_that_differ_at_their_end_of_sixteen_digits_are_others(self):
         answers, near = self.answers(is_in_passes=True), "0123456789abcdee" + "0" * 48
         self.keep(answers, self.key)
         answers._memory.put({near: StoredChoice(Choice("older"), self.bought)})
-        assert answers.at_hand(self.call(near)).usage == Usage(1, cached_requests=1)
+        assert answers.answer_in_memory(self.call(near)).usage == Usage(1, cached_requests=1)
 
     def test_a_part_of_what_is_asked_for_is_not_at_hand(self):
         answers = self.answers()
         self.keep(answers, self.key)
-        assert answers.at_hand(self.call(self.key, "f" * 64)) is None
-        assert answers.at_hand(self.call("f" * 64)) is None
+        assert answers.answer_in_memory(self.call(self.key, "f" * 64)) is None
+        assert answers.answer_in_memory(self.call("f" * 64)) is None
 
     def test_a_call_whose_answers_are_not_kept_is_never_at_hand(self):
         assert (
-            self.answers().at_hand(ModelCall(FakeProvider(), ask(), ServerKey("fake", "", "fake-1"))) is None
+            self.answers().answer_in_memory(ModelCall(FakeProvider(), ask(), ServerKey("fake", "", "fake-1")))
+            is None
         )
 
     def test_without_a_store_thousands_of_answers_of_the_run_stay_at_hand(self):
         answers = self.answers()
         keys = [f"{number:064x}" for number in range(5_000)]
         answers._memory.put({key: StoredChoice(Choice("fine"), self.bought) for key in keys})
-        assert all(answers.at_hand(self.call(key)) for key in keys)
+        assert all(answers.answer_in_memory(self.call(key)) for key in keys)
 
     def test_of_samples_those_that_counted_in_this_pass_are_not_told_once_more(self):
         answers, other = self.answers(is_in_passes=True), "f" * 64
         self.keep(answers, self.key)
         self.keep(answers, other)
         answers.begin_pass()
-        answers.at_hand(self.call(self.key))
-        assert answers.at_hand(self.call(self.key, other)).usage == self.bought
+        answers.answer_in_memory(self.call(self.key))
+        assert answers.answer_in_memory(self.call(self.key, other)).usage == self.bought
 
     def test_beside_a_run_each_answer_counts_as_one_of_the_cache(self):
         answers = CachedAnswers(None, since=None, notice=lambda text: None)
         self.keep(answers, self.key)
         for _ in range(2):
-            assert answers.at_hand(self.call(self.key)).usage == Usage(1, cached_requests=1)
+            assert answers.answer_in_memory(self.call(self.key)).usage == Usage(1, cached_requests=1)

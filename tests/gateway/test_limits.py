@@ -16,7 +16,7 @@ from geval_cli.errors import (
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import OPEN_CASE, ModelCall, OpenCase, ServerKey
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.gateway.limits import OpenCases, Pace, Window, _Line
+from geval_cli.gateway.limits import CapShare, OpenCases, Window, _Line
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Role, Usage
 
@@ -253,8 +253,8 @@ def test_processes_share_the_caps_and_each_may_send_one_request(processes, cap, 
     limits = ProviderLimits(
         max_concurrency=cap, requests_per_minute=60, tokens_per_minute=None, delay_ms=100, max_retries=7
     )
-    assert Pace(processes).part(cap) == part
-    assert Pace(processes).of(limits) == ProviderLimits(
+    assert CapShare(processes).part(cap) == part
+    assert CapShare(processes).of(limits) == ProviderLimits(
         max_concurrency=part,
         requests_per_minute=60 / processes,
         tokens_per_minute=None,
@@ -489,7 +489,7 @@ def test_what_is_left_of_a_minute_goes_to_cases_that_are_begun(world):
 
 
 def test_each_overload_is_counted_for_all_processes_of_a_run(world):
-    pace = Pace(processes=2)
+    pace = CapShare(processes=2)
     errors = [
         ProviderRateLimitError("too many", provider_id="f", status=429),
         ProviderRequestError("bad", provider_id="f", status=400),
@@ -529,12 +529,12 @@ def test_of_cases_that_wait_one_that_is_cancelled_keeps_no_other_from_beginning(
 
 
 def test_a_case_whose_only_request_is_its_answer_needs_no_more_of_the_budget():
-    assert OpenCases(Budget(max_requests=1), None).begin_at_once(OpenCase())
+    assert OpenCases(Budget(max_requests=1), None).try_begin(OpenCase())
 
 
 def test_no_case_begins_once_the_money_is_spent():
     with pytest.raises(BudgetError, match=r"the budget of \$1"):
-        OpenCases(Budget(max_cost_usd=1.0, cost_usd=1.0), None).begin_at_once(judged())
+        OpenCases(Budget(max_cost_usd=1.0, cost_usd=1.0), None).try_begin(judged())
 
 
 def test_requests_beyond_those_that_a_case_was_given_are_taken_from_no_other():
@@ -548,16 +548,16 @@ def test_requests_beyond_those_that_a_case_was_given_are_taken_from_no_other():
             budget.requests += 1
             cases.count(call)
 
-    assert cases.begin_at_once(longer)
+    assert cases.try_begin(longer)
     contextvars.copy_context().run(send_three)
     assert longer.sent == 3
-    assert cases.begin_at_once(OpenCase(is_judged=True, judge_calls=1))
-    assert not cases.begin_at_once(OpenCase()), "two requests are left, and both belong to a case"
+    assert cases.try_begin(OpenCase(is_judged=True, judge_calls=1))
+    assert not cases.try_begin(OpenCase()), "two requests are left, and both belong to a case"
 
 
 def test_repetitions_are_no_further_requests_of_a_case():
     cases, case = OpenCases(Budget(max_requests=9), None), OpenCase(is_judged=True, judge_calls=1)
-    assert cases.begin_at_once(case)
+    assert cases.try_begin(case)
 
     def send():
         OPEN_CASE.set(case)
@@ -570,10 +570,10 @@ def test_repetitions_are_no_further_requests_of_a_case():
 
 def test_the_first_case_of_a_share_of_a_budget_begins_even_if_it_is_not_paid_for_whole():
     budget = Budget(max_requests=2, requests=1, begun_at=1)
-    assert OpenCases(budget, None).begin_at_once(OpenCase(is_judged=True, judge_calls=1))
+    assert OpenCases(budget, None).try_begin(OpenCase(is_judged=True, judge_calls=1))
     budget.begun_at = 0
     with pytest.raises(BudgetError, match="1 left, but another case needs 2"):
-        OpenCases(budget, None).begin_at_once(OpenCase(is_judged=True, judge_calls=1))
+        OpenCases(budget, None).try_begin(OpenCase(is_judged=True, judge_calls=1))
 
 
 def test_cases_begin_as_far_as_what_the_whole_ones_cost_on_average_is_left():
@@ -586,26 +586,26 @@ def test_cases_begin_as_far_as_what_the_whole_ones_cost_on_average_is_left():
         budget.cost_usd += cost_usd
         cases.close(case)
 
-    assert cases.begin_at_once(first)
-    assert not cases.begin_at_once(second), "the first one shows what one costs"
+    assert cases.try_begin(first)
+    assert not cases.try_begin(second), "the first one shows what one costs"
     close(first, 0.375)
-    assert cases.begin_at_once(second)
-    assert not cases.begin_at_once(third), "$0.625 pays for one of $0.375, not for two"
+    assert cases.try_begin(second)
+    assert not cases.try_begin(third), "$0.625 pays for one of $0.375, not for two"
     close(second, 0.125)
-    assert cases.begin_at_once(third)
-    assert cases.begin_at_once(fourth), "$0.50 pays for two of $0.25"
-    assert not cases.begin_at_once(fifth)
+    assert cases.try_begin(third)
+    assert cases.try_begin(fourth), "$0.50 pays for two of $0.25"
+    assert not cases.try_begin(fifth)
 
 
 def test_nobody_overtakes_a_case_that_waits_and_all_go_on_when_it_is_cancelled():
     async def body():
         cases = OpenCases(Budget(), 2)
         large, small = OpenCase(is_judged=True, weight=2), judged()
-        assert cases.begin_at_once(judged())
+        assert cases.try_begin(judged())
         waiting = [asyncio.create_task(cases.begin(case)) for case in (large, small)]
         await asyncio.sleep(0)
         assert not small.is_begun, "there is room for it, and another was here before"
-        assert not cases.begin_at_once(judged())
+        assert not cases.try_begin(judged())
         waiting[0].cancel()
         await asyncio.wait_for(waiting[1], 30)
         return large.is_begun, small.is_begun
@@ -615,11 +615,11 @@ def test_nobody_overtakes_a_case_that_waits_and_all_go_on_when_it_is_cancelled()
 
 def test_a_case_that_is_closed_twice_gives_back_its_room_once():
     cases, first = OpenCases(Budget(), 1), judged()
-    assert cases.begin_at_once(first)
+    assert cases.try_begin(first)
     cases.close(first)
     cases.close(first)
-    assert cases.begin_at_once(judged())
-    assert not cases.begin_at_once(judged())
+    assert cases.try_begin(judged())
+    assert not cases.try_begin(judged())
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def noting(claims, seen):
     async def send(call):
         free = [key for key in KEYS if claims.take(key)]
         for key in free:
-            claims.give_back(key)
+            claims.release_claim(key)
         seen.append([key for key in KEYS if key not in free])
         return call.keys
 
@@ -286,7 +286,7 @@ def test_a_claim_that_is_given_back_is_taken_over_and_given_back_again(world, cl
         waiting = asyncio.create_task(layer(call_with(KEYS[0]), noting(claims, seen)))
         await world.time.sleep(1.0)
         assert seen == []
-        claims.give_back(KEYS[0])
+        claims.release_claim(KEYS[0])
         await waiting
 
     world.time.run(body())
@@ -314,7 +314,7 @@ def test_each_claim_that_is_given_back_gives_those_who_wait_for_others_more_time
         assert all(claims.take(key) for key in KEYS)
         waiting = asyncio.gather(*map(one, KEYS))
         await world.time.sleep(1.5)
-        claims.give_back(KEYS[0])
+        claims.release_claim(KEYS[0])
         await waiting
 
     world.time.run(body())

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from geval_cli.errors import JudgeError
-from geval_cli.judge.calls import all_of
+from geval_cli.judge.calls import gather_all
 
 
 async def answer(number: int, ended: list[int], *, fails: bool = False) -> int:
@@ -19,7 +19,7 @@ async def answer(number: int, ended: list[int], *, fails: bool = False) -> int:
 
 def test_answers_come_in_the_order_of_the_questions() -> None:
     async def body() -> list[int]:
-        return await all_of(answer(number, []) for number in (3, 1, 2))
+        return await gather_all(answer(number, []) for number in (3, 1, 2))
 
     assert asyncio.run(body()) == [3, 1, 2]
 
@@ -29,7 +29,7 @@ def test_an_error_is_raised_when_all_others_have_ended() -> None:
 
     async def body() -> None:
         with pytest.raises(JudgeError, match="no answer to 1"):
-            await all_of(answer(number, ended, fails=number in (1, 3)) for number in range(5))
+            await gather_all(answer(number, ended, fails=number in (1, 3)) for number in range(5))
         assert ended == [0, 2, 4]
 
     asyncio.run(body())

@@ -3,7 +3,7 @@
 import pytest
 from support.scripted_judge import ScriptedJudge
 
-from geval_cli.judge.calls import JudgeCalls, JudgeMemory
+from geval_cli.judge.calls import JudgeCalls, JudgeFacts
 from geval_cli.judge.estimate import (
     Distribution,
     RatingEstimate,
@@ -17,7 +17,7 @@ from geval_cli.judge.prompt import Criterion
 
 
 @pytest.mark.parametrize(
-    ("samples", "min_valid", "requested", "valid", "is_lost", "is_enough"),
+    ("samples", "min_valid", "requested", "valid", "cannot_reach_minimum", "is_enough"),
     [
         (20, 0.5, 2, 2, False, True),
         (20, 0.5, 2, 1, False, False),
@@ -38,12 +38,12 @@ from geval_cli.judge.prompt import Criterion
     ],
 )
 def test_how_many_samples_must_be_readable(
-    samples: int, min_valid: float, requested: int, valid: int, is_lost: bool, is_enough: bool
+    samples: int, min_valid: float, requested: int, valid: int, cannot_reach_minimum: bool, is_enough: bool
 ) -> None:
     metric = Metric("fluency", samples=samples, min_valid=min_valid)
     taken = SampledReplies[int](requested, [4] * valid)
 
-    assert (taken.is_lost(metric), taken.is_enough(metric)) == (is_lost, is_enough)
+    assert (taken.cannot_reach_minimum(metric), taken.is_enough(metric)) == (cannot_reach_minimum, is_enough)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_question_for_one_rating_lists_what_may_be_answered(
     score_range: tuple[int, int], step: float, joint: tuple[str, ...], ratings: tuple[str, ...]
 ) -> None:
     criterion = Criterion("fluency", "", score_range, step)
-    calls = JudgeCalls(ScriptedJudge(lambda _: ""), JudgeMemory())
+    calls = JudgeCalls(ScriptedJudge(lambda _: ""), JudgeFacts())
 
     assert RatingQuestion((), criterion, 0, joint=joint).request(calls).ratings == ratings
 

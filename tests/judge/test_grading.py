@@ -15,7 +15,7 @@ from geval_cli.errors import (
     ProviderAuthError,
     UsageError,
 )
-from geval_cli.judge.calls import JudgeMemory
+from geval_cli.judge.calls import JudgeFacts
 from geval_cli.judge.estimate import MIN_COVERAGE
 from geval_cli.judge.grading import grade
 from geval_cli.judge.metric import JudgedCase, Metric, RubricPrompt
@@ -590,7 +590,7 @@ def test_one_run_finds_out_once_that_a_judge_has_no_probabilities():
         return replace(reply(*["4"] * len(request.sample_indexes)), dropped=dropped)
 
     judge = ScriptedJudge(answer)
-    memory = JudgeMemory()
+    memory = JudgeFacts()
 
     async def grade_many():
         return await asyncio.gather(*(grade(COHERENT, ARTICLE, judge, memory=memory) for _ in range(5)))
@@ -603,7 +603,7 @@ def test_one_run_finds_out_once_that_a_judge_has_no_probabilities():
 
 def test_an_empty_form_is_no_sign_that_a_judge_has_no_probabilities():
     judge = says(reply("", finish_reason="length"), weighed_reply("", {"4": 1.0}))
-    memory = JudgeMemory()
+    memory = JudgeFacts()
 
     async def grade_many():
         return [await grade(COHERENT, ARTICLE, judge, memory=memory) for _ in range(3)]
@@ -638,7 +638,7 @@ def test_a_judge_that_thinks_first_gets_room_once_the_limit_cut_it_off():
             return reply(*["Let me think"] * len(request.sample_indexes), finish_reason="length")
         return reply(*["4"] * len(request.sample_indexes))
 
-    memory = JudgeMemory()
+    memory = JudgeFacts()
     judge = ScriptedJudge(answer)
     metric = replace(COHERENT, scoring="samples", samples=3)
     assert run(metric, judge, ARTICLE, memory=memory).estimate.rating == 4

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from support.scripted_judge import ScriptedJudge, reply, weighed_reply
 
-from geval_cli.judge.calls import JudgeMemory
+from geval_cli.judge.calls import JudgeFacts
 
 WITHOUT = replace(reply("4"), dropped=("logprobs",))
 WEIGHED = weighed_reply("", {"4": 1.0})
@@ -32,7 +32,7 @@ def judge(label="judge"):
 
 def at_once(ask, *, count=10):
     async def body():
-        memory, one = JudgeMemory(), judge()
+        memory, one = JudgeFacts(), judge()
         answers = (memory.ask_with_logprobs(one, ask) for _ in range(count))
         return await asyncio.gather(*answers, return_exceptions=True)
 
@@ -64,7 +64,7 @@ def test_when_the_first_call_breaks_the_others_are_made_at_once():
 
 def test_judges_are_kept_apart_also_when_they_are_called_the_same():
     async def body():
-        memory, one, other = JudgeMemory(), judge("same"), judge("same")
+        memory, one, other = JudgeFacts(), judge("same"), judge("same")
         memory.note_needs_room(one)
         await memory.ask_with_logprobs(one, Asked(WITHOUT))
         answer = await memory.ask_with_logprobs(other, Asked(WEIGHED))

@@ -16,7 +16,7 @@ from geval_cli.errors import ConfigError, UnjudgeableError
 from geval_cli.gateway.cache import choice_keys
 from geval_cli.gateway.gateway import with_media_for
 from geval_cli.providers.base import ProviderIdentity
-from geval_cli.providers.registry import hears_audio
+from geval_cli.providers.registry import accepted_audio
 from geval_cli.records import Message, ModelRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.media import Media, data_url_media, media_type_of, read_media, with_media
@@ -181,7 +181,7 @@ def test_a_second_is_reckoned_as_about_32_tokens(seconds: int, tokens: int) -> N
     ],
 )
 def test_who_hears_what(name: str, kinds: str) -> None:
-    heard = hears_audio(ProviderSpec(id=name))
+    heard = accepted_audio(ProviderSpec(id=name))
     assert heard == {f"audio/{kind}" for kind in kinds.split()}
     if name.startswith(("openai", "google", "vertex", "anthropic")):
         config: Mapping[str, Any] = {"project_id": "p"} if "vertex" in name else {}

@@ -8,7 +8,7 @@ from support.loopback import LoopbackServer, chat_reply
 
 from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.registry import build_provider
-from geval_cli.providers.wire.refusals import longest_reset_s, retry_after_s, used_up_for_s
+from geval_cli.providers.wire.refusals import exhausted_for_s, longest_reset_s, retry_after_s
 from geval_cli.records import Message, ModelRequest
 from geval_cli.specs.base import ProviderSpec
 
@@ -44,7 +44,7 @@ NOW_S = 1_800_000_000.0
     ],
 )
 def test_how_long_a_limit_without_anything_left_lasts(headers, wait_s):
-    assert used_up_for_s(headers, now_s=NOW_S, tokens=100) == pytest.approx(wait_s)
+    assert exhausted_for_s(headers, now_s=NOW_S, tokens=100) == pytest.approx(wait_s)
 
 
 def test_of_a_refusal_that_does_not_say_what_is_left_every_limit_counts():
@@ -129,7 +129,7 @@ def test_whatever_a_server_writes_is_a_wait_or_none(headers, status, body):
     for wait_s in (
         retry_after_s(reply, now_s=NOW_S),
         longest_reset_s(headers, NOW_S),
-        used_up_for_s(headers, now_s=NOW_S, tokens=100),
+        exhausted_for_s(headers, now_s=NOW_S, tokens=100),
     ):
         assert wait_s is None or (wait_s >= 0 and math.isfinite(wait_s))
 

@@ -6,7 +6,7 @@ import pytest
 from geval_cli.providers.wire.token_usage import (
     Exchange,
     TokenUsage,
-    believed,
+    plausible_tokens,
     read_chat_usage,
     read_messages_usage,
     token_limit,
@@ -126,7 +126,7 @@ LONGEST_INPUT, LONGEST_OUTPUT = 2_000_000, 2_000_000
 
 
 @pytest.mark.parametrize(
-    ("tokens", "exchange", "is_believed"),
+    ("tokens", "exchange", "is_plausible"),
     [
         (TokenUsage(7, 3), Exchange("hello", ("hi",)), True),
         (TokenUsage(7, 0), Exchange("hello", ("",)), True),
@@ -144,9 +144,9 @@ LONGEST_INPUT, LONGEST_OUTPUT = 2_000_000, 2_000_000
     ],
 )
 def test_counts_are_believed_as_far_as_the_texts_can_have_taken_them(
-    tokens: TokenUsage, exchange: Exchange, is_believed: bool
+    tokens: TokenUsage, exchange: Exchange, is_plausible: bool
 ) -> None:
-    assert believed(tokens, exchange) == (tokens if is_believed else None)
+    assert plausible_tokens(tokens, exchange) == (tokens if is_plausible else None)
 
 
 @pytest.mark.parametrize(

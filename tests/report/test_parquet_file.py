@@ -13,7 +13,7 @@ from support.sample_run import RUN, SUMMARY, make_case, make_judged, make_report
 from geval_cli.errors import ConfigError, OutputError, UsageError
 from geval_cli.extras.parquet import file_of_tests, read_shape
 from geval_cli.extras.results_files import read_importable, read_results_file
-from geval_cli.records import AskedTest, CaseResult, Role, Status, Usage, case_result_from_json
+from geval_cli.records import CaseResult, RecordedTest, Role, Status, Usage, case_result_from_json
 from geval_cli.report.report import check_output_paths, write_results_file
 from geval_cli.report.sanitize import value_text
 from geval_cli.source.access import TRUSTED
@@ -71,7 +71,7 @@ def test_each_metric_has_its_reason_and_each_simulated_transcript_its_end(tmp_pa
 
 def test_the_tests_of_a_run_are_a_table_beside_it(tmp_path: Path) -> None:
     nested = {"question": "Why?", "order": {"items": [1, None]}, "half \ud800": 2}
-    asked = AskedTest(7, input="Why?", context=("One.", "Two."))
+    asked = RecordedTest(7, input="Why?", context=("One.", "Two."))
     cases = [
         replace(
             make_case(7, test_key="key", description="first", vars=nested, repeat_index=repeat), test=asked

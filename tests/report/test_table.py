@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.sample_run import COLUMNS, console_of, make_case, make_judged, make_report
 
 from geval_cli.extras.evidence import print_table
-from geval_cli.records import AskedTest, CaseResult, Column, Status
+from geval_cli.records import CaseResult, Column, RecordedTest, Status
 from geval_cli.report.case_view import case_title
 from geval_cli.report.report import RunReport
 from geval_cli.report.terminal import TableRows
@@ -179,5 +179,5 @@ def test_a_test_is_named_by_its_values_where_they_speak_for_themselves(
 
 
 def test_a_test_without_variables_is_named_by_its_input_before_the_prompt_that_all_tests_share() -> None:
-    assert case_title(replace(make_case(vars={}), test=AskedTest(0, "How long?")), 80) == "How long?"
+    assert case_title(replace(make_case(vars={}), test=RecordedTest(0, "How long?")), 80) == "How long?"
     assert case_title(make_case(vars={}), 80) == "How much vacation do I have?"

@@ -13,7 +13,7 @@ import pytest
 from support.geval_command import run_geval
 
 from geval_cli.extras.results_files import read_results_file
-from geval_cli.records import AskedTest, CaseResult
+from geval_cli.records import CaseResult, RecordedTest
 from geval_cli.runs.stored import open_reports
 
 DOCUMENT = "Refunds take 14 days. " * 900  # 20 kB
@@ -32,8 +32,8 @@ CONFIG: dict[str, Any] = {
     ],
 }
 WANTED = [
-    AskedTest(0, "How long?", "14 days", DOCUMENT, ("Refunds.", "14 days.")),
-    AskedTest(1, "second"),
+    RecordedTest(0, "How long?", "14 days", DOCUMENT, ("Refunds.", "14 days.")),
+    RecordedTest(1, "second"),
 ]
 
 
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-def asked_in(results: list[CaseResult]) -> list[AskedTest | None]:
+def asked_in(results: list[CaseResult]) -> list[RecordedTest | None]:
     return [result.asked for result in results]
 
 

@@ -36,7 +36,7 @@ from geval_cli.records import (
 )
 from geval_cli.report.case_view import AssertionView, CaseView, score_text
 from geval_cli.report.failures import FailedTests
-from geval_cli.report.report import telling_metrics, write_results_file
+from geval_cli.report.report import informative_metrics, write_results_file
 from geval_cli.report.terminal import print_answer
 from geval_cli.report.verdict import cell_verdict, signs_of
 
@@ -298,9 +298,9 @@ def test_a_mean_that_is_always_a_half_is_not_shown() -> None:
     ranked = RankedColumn("a", 1500.0, None, None, wins=1, ties=0, losses=1)
     metrics = {"helpful": MetricSummary(0.5, 8, 0, (0.5, 0.5)), "tone": MetricSummary(0.5, 8, 0)}
     summary = RunSummary(metrics=metrics, rankings={"helpful": (ranked,)})
-    assert list(telling_metrics(summary)) == ["tone"]
+    assert list(informative_metrics(summary)) == ["tone"]
     beside = RunSummary(metrics={"helpful": MetricSummary(0.7, 8, 0)}, rankings={"helpful": (ranked,)})
-    assert list(telling_metrics(beside)) == ["helpful"]
+    assert list(informative_metrics(beside)) == ["helpful"]
 
 
 def test_the_largest_figure_of_a_page_is_of_the_cases_that_its_bar_shows() -> None:

@@ -734,7 +734,7 @@ def test_nobody_waits_with_no_wait_and_resuming_goes_on(tmp_path, server):
     suite = Suite(tmp_path, server)
     server.is_held = True
     first = suite.run(waits=False)
-    assert (first.reason, exit_code(first.report, first.reason)) == (StopReason.HANDED_IN, ExitCode.PENDING)
+    assert (first.reason, exit_code(first.report, first.reason)) == (StopReason.SUBMITTED, ExitCode.PENDING)
     assert first.report.run.status is RunStatus.INTERRUPTED
     assert [item["state"] for item in first.run["batches"]] == ["submitted"]
     assert any(
@@ -743,7 +743,7 @@ def test_nobody_waits_with_no_wait_and_resuming_goes_on(tmp_path, server):
     )
     # Without --batch: a run goes on as it began.
     again = suite.run(is_batched=False, waits=False, resume_latest=True)
-    assert again.reason is StopReason.HANDED_IN
+    assert again.reason is StopReason.SUBMITTED
     server.is_held = False
     last = suite.run(is_batched=False, resume_latest=True)
     assert last.reason is None

@@ -136,7 +136,7 @@ def test_options_tell_apart_whatever_selects_other_tests() -> None:
     ]
     written = [repr(deciding_options(request, {})) for request in requests]
     assert len(set(written)) == len(requests)
-    assert [request.selection.takes_all for request in requests] == [True] + [False] * (len(requests) - 1)
+    assert [request.selection.selects_all for request in requests] == [True] + [False] * (len(requests) - 1)
     assert deciding_options(asked(seed=5), {}) == deciding_options(asked(), {})
     (first, second) = (asked(failing=frozenset(text)) for text in ("abc", "cab"))
     assert deciding_options(first, {}) == deciding_options(second, {})

@@ -88,7 +88,7 @@ def test_permits_never_add_up_to_more_than_the_budget(
         else:
             permit = held.popleft()
             most, most_usd = permit.max_requests or 0, permit.max_cost_usd or 0.0
-            permits.give_back(permit, requests=int(most * used), cost_usd=most_usd * used)
+            permits.release_claim(permit, requests=int(most * used), cost_usd=most_usd * used)
         assert sum(item.max_requests or 0 for item in held) + budget.requests <= requests
         spent_usd = sum(item.max_cost_usd or 0.0 for item in held) + budget.cost_usd
         assert spent_usd <= cost_usd * (1 + 1e-9)
@@ -99,7 +99,7 @@ def test_until_a_price_is_known_one_worker_alone_finds_it_out() -> None:
     first = permits.take()
     assert first == Permit(0.2, 10)
     assert permits.take() is None
-    permits.give_back(first, requests=10, cost_usd=0.01)
+    permits.release_claim(first, requests=10, cost_usd=0.01)
     assert permits.take() == Permit(pytest.approx(9.99 * 0.02), None)
     assert permits.take() == Permit(pytest.approx(9.99 * 0.98 * 0.02), None)
 

@@ -75,7 +75,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "near the root, a step has twice as many digits as the one before: the last is smaller than either bound",
     (
         "geval_cli/gateway/limits.py",
-        "may_begin = case is None or self._cases.begin_at_once(case)",
+        "may_begin = case is None or self._cases.try_begin(case)",
         "may_begin = (case is None)",
     ): "a case that is not begun at once is begun a moment later",
     (

@@ -20,7 +20,7 @@ from geval_cli.store.locks import Claims
 claims = Claims(Path(sys.argv[1]))
 print(claims.take(sys.argv[2]), flush=True)
 sys.stdin.read()
-claims.give_back(sys.argv[2])
+claims.release_claim(sys.argv[2])
 print("given back", flush=True)
 sys.stdin.read()
 """
@@ -69,7 +69,7 @@ def test_users_of_one_process_exclude_one_another_and_closing_one_keeps_the_clai
         check=False,
     )
     assert found.stdout.startswith(b"False")
-    first.give_back(KEY)
+    first.release_claim(KEY)
     first.close()
 
 
@@ -77,7 +77,7 @@ def test_where_no_file_can_be_made_every_claim_is_granted(tmp_path):
     (tmp_path / CLAIMS_FILE).mkdir()
     claims = Claims(tmp_path)
     assert claims.take(KEY)
-    claims.give_back(KEY)
+    claims.release_claim(KEY)
     claims.close()
     claims.close()
 
@@ -115,7 +115,7 @@ for _ in range(300):
     if claims.take(sys.argv[2]):
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))  # fails if another process has the claim, too
         os.unlink(mark)
-        claims.give_back(sys.argv[2])
+        claims.release_claim(sys.argv[2])
         taken += 1
     claims.close()
 print(taken)

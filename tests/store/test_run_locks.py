@@ -33,12 +33,12 @@ def holder(tmp_path):
 
 def test_a_lock_ends_with_the_process_that_holds_it(tmp_path, holder):
     locks = RunLocks(tmp_path)
-    assert locks.is_going_on("one")
+    assert locks.is_run_active("one")
     assert not locks.acquire("one")
     assert locks.holder("one").startswith(f"process {holder.pid} on ")
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    assert not locks.is_going_on("one")
+    assert not locks.is_run_active("one")
     assert locks.acquire("one")
     locks.release_all()
 
@@ -56,7 +56,7 @@ def test_a_lock_is_held_once_and_leaves_no_file(tmp_path):
 
 
 def test_asking_creates_nothing(tmp_path):
-    assert not RunLocks(tmp_path).is_going_on("one")
+    assert not RunLocks(tmp_path).is_run_active("one")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -96,14 +96,14 @@ def test_a_full_disk_neither_keeps_a_run_from_its_lock_nor_breaks_letting_go_of_
         locks.release("one")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not locks.is_going_on("one")
+    assert not locks.is_run_active("one")
 
 
 def test_without_a_folder_runs_are_known_to_their_own_process_alone():
     locks = RunLocks(None)
     assert locks.acquire("one")
     assert not locks.acquire("one")
-    assert locks.is_going_on("one")
+    assert locks.is_run_active("one")
     assert locks.holder("one") == "another process"
     locks.release_all()
-    assert not locks.is_going_on("one")
+    assert not locks.is_run_active("one")

@@ -212,9 +212,9 @@ def test_a_stranger_runs_and_asks_nothing() -> None:
 def test_the_users_word_counts_only_for_what_stands_in_no_config() -> None:
     named = ProviderSpec(id="python:judge.py")
     access = untrusted_access([Path()], frozenset({named.fingerprint}))
-    assert access.vouches_for(named)
-    assert not access.vouches_for(ProviderSpec(id="python:other.py"))
-    assert not Access().vouches_for(named)
+    assert access.is_trusted_provider(named)
+    assert not access.is_trusted_provider(ProviderSpec(id="python:other.py"))
+    assert not Access().is_trusted_provider(named)
 
 
 def test_devices_are_not_read_even_where_everything_may_be() -> None:

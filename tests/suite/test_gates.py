@@ -205,7 +205,7 @@ def test_what_a_gate_needs_is_told_by_its_figure(statistic: Statistic) -> None:
         gate = Gate("", statistic, ">=", 0, **form)
         assert gate.needs_baseline is is_of_two_runs
         assert gate.needs_labels is needs_labels
-        assert gate.breaks_on_a_shown_drop is (is_of_two_runs and not form)
+        assert gate.passes_until_disproved is (is_of_two_runs and not form)
 
 
 @pytest.mark.parametrize(

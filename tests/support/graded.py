@@ -11,7 +11,7 @@ from support.specs import TEMPLATES, assertion, case
 
 from geval_cli.assertions.base import JudgeDefaults, Subject, Tools
 from geval_cli.assertions.registry import judge_assertion
-from geval_cli.judge.calls import JudgeMemory
+from geval_cli.judge.calls import JudgeFacts
 from geval_cli.judge.metric import Judge
 from geval_cli.providers.base import is_embedding
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse
@@ -90,7 +90,7 @@ def graded_tools(
         judge = embedding if is_embedding(spec.id) else speaking
         return judge if asked is None else _NotedJudge(judge, spec.id, asked)
 
-    return Tools(TEMPLATES, judge_for, JudgeMemory(), defaults or JudgeDefaults())
+    return Tools(TEMPLATES, judge_for, JudgeFacts(), defaults or JudgeDefaults())
 
 
 def graded(

@@ -6,7 +6,7 @@ from typing import Any
 
 from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, MergedTest, Subject, Tools
 from geval_cli.assertions.registry import ASSERTION_TYPES
-from geval_cli.judge.calls import JudgeMemory
+from geval_cli.judge.calls import JudgeFacts
 from geval_cli.judge.metric import Judge
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.source.source_map import SourcePath
@@ -34,7 +34,7 @@ def tools(judge: Judge | None = None, defaults: JudgeDefaults | None = None) -> 
         assert judge is not None, "this test has no judge"
         return judge
 
-    return Tools(TEMPLATES, judge_for, JudgeMemory(), defaults or JudgeDefaults())
+    return Tools(TEMPLATES, judge_for, JudgeFacts(), defaults or JudgeDefaults())
 
 
 def check_context(test: MergedTest | None = None) -> CheckContext:

@@ -51,7 +51,7 @@ from geval_cli.extras.trust.probes import (
 from geval_cli.extras.trust.probes import REWRITES as REWRITES_BY_NAME
 from geval_cli.extras.trust.probing import family_of, probe_document, probe_with
 from geval_cli.extras.trust.statistics.plain import Estimate
-from geval_cli.judge.calls import JudgeMemory
+from geval_cli.judge.calls import JudgeFacts
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
@@ -179,7 +179,7 @@ def probed(path: Path, rule: Rule, **options: Any) -> ProbeReport:
         raise AssertionError("the outputs are given")
 
     prepared = prepare(RunRequest(path, {}))
-    tools = Tools(prepared.templates, lambda spec: judge, JudgeMemory(), prepared.defaults)
+    tools = Tools(prepared.templates, lambda spec: judge, JudgeFacts(), prepared.defaults)
     return asyncio.run(probe_with(JobContext(generate, tools), prepared, ProbeOptions(**options)))
 
 
@@ -623,7 +623,7 @@ class TestJoint:
             raise AssertionError("the outputs are given")
 
         prepared = prepare(RunRequest(config(tmp_path, items=items, metrics=METRICS[:2]), {}))
-        tools = Tools(prepared.templates, lambda spec: judge, JudgeMemory(), prepared.defaults)
+        tools = Tools(prepared.templates, lambda spec: judge, JudgeFacts(), prepared.defaults)
         options = ProbeOptions(items=items, only=("joint",), labels=labels)
         report = asyncio.run(probe_with(JobContext(generate, tools), prepared, options))
         assert report.asked == 4 * items <= report.planned

@@ -394,7 +394,7 @@ class WaitOutcome(Enum):
     """How a wait ended."""
 
     PASS = auto()  # something was answered, or is to be sent directly: the jobs are to be done again
-    HANDED_IN = auto()  # nobody is to wait; what was asked is at the providers
+    SUBMITTED = auto()  # nobody is to wait; what was asked is at the providers
     STOPPED = auto()  # the run is to stop; its batches go on
     CANCELLED = auto()  # somebody cancelled a batch: the run is to stop
 
@@ -557,7 +557,7 @@ class BatchDriver:
                 rounds >= most_rounds or all(batch.state is BatchState.SUBMITTED for batch in still_open)
             ):
                 return self._after(
-                    WaitOutcome.PASS if has_news else WaitOutcome.HANDED_IN, cancelled=cancelled
+                    WaitOutcome.PASS if has_news else WaitOutcome.SUBMITTED, cancelled=cancelled
                 )
             delay_s = self.policy.poll_s if has_made else delay_s
             jitter = 0.75 + 0.5 * self._runtime.random()
@@ -619,7 +619,7 @@ class BatchDriver:
             if room < 0 and taken:
                 break
             taken.append(request)
-        fitting = taken[: self._budget.part_that_fits([request.reserved_usd for request in taken])]
+        fitting = taken[: self._budget.affordable_count([request.reserved_usd for request in taken])]
         if not fitting:
             self._starved = self._budget_error()
             return None
@@ -649,7 +649,7 @@ class BatchDriver:
             self._locks.release(_lock_of(wanted))
             return None
         self._watched[batch.id] = WatchedBatch(item.provider, group, is_fresh=True)
-        self._budget.hand_in(batch.requests, expected_usd)
+        self._budget.reserve_batch(batch.requests, expected_usd)
         return batch
 
     def _budget_error(self) -> BudgetError:
@@ -670,7 +670,7 @@ class BatchDriver:
         """
         name = _lock_of(batch)
         if not self._locks.holds(name):
-            if self._locks.is_going_on(name) or not self._locks.acquire(name):
+            if self._locks.is_run_active(name) or not self._locks.acquire(name):
                 return
             batch = (await self._store.find([batch.id]))[0]  # as it is now that no one else changes it
         watched = self._watched[batch.id]
@@ -815,8 +815,8 @@ async def run_in_waves(
                 hint = f"{driver.policy.way_on} sends its unanswered requests again"
                 events.emit(Noticed(f"{STOPPED}a batch was cancelled ({hint})"))
                 stop.request(StopReason.BATCHES)
-            elif outcome is WaitOutcome.HANDED_IN:
-                stop.request(StopReason.HANDED_IN)
+            elif outcome is WaitOutcome.SUBMITTED:
+                stop.request(StopReason.SUBMITTED)
     with suppress(StoreError):  # it is told where results are stored
         await driver.finish()
         if stop.is_requested and (open_batches := await driver.open_batches()):

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from geval_cli.assertions.base import verdict_of
-from geval_cli.engine.columns import column_name, margins_of, measured_things
+from geval_cli.engine.columns import column_name, margins_of, measure_keys
 from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.compare.matching import (
@@ -152,7 +152,7 @@ class ComparedCase(Struct, frozen=True, gc=False):
     Attributes:
         statuses: of its assertions, each set followed by its members.
         judgements: by metric, of the first assertion of each that a model judged.
-        measured: by metric, and under None for all assertions, a hash of what was measured (`measured_things`); no
+        measured: by metric, and under None for all assertions, a hash of what was measured (`measure_keys`); no
             entry where that is unknown.
         setup: the prompt and provider that produced the output, and the types and thresholds of the assertions.
         verdict: the stored verdict, if other columns of the run influenced it; None if it is `status`.
@@ -497,7 +497,7 @@ def compared_case(result: CaseResult, shared: dict[object, object] | None = None
     for item in assertions:
         if item.metric in result.named_scores:
             by_metric.setdefault(item.metric, []).append(item)
-    things = ((name, measured_things(result, items)) for name, items in by_metric.items())
+    things = ((name, measure_keys(result, items)) for name, items in by_metric.items())
     thresholds = tuple([(item.metric or item.type, item.threshold) for item in assertions])
     types = tuple([item.type for item in assertions])
     if shared is not None:
@@ -1471,7 +1471,7 @@ def judge_difference(gate: Gate, test: PairedTest | None) -> GateResult:
         worst, best = (None, None) if bounds is None else gate.worst_and_best(*bounds)
         is_broken = best is not None and not gate.holds(best)
         is_shown = (test.identical and gate.holds(0.0)) or (worst is not None and gate.holds(worst))
-    holds = not is_broken if gate.breaks_on_a_shown_drop else is_shown
+    holds = not is_broken if gate.passes_until_disproved else is_shown
     note = _certainty(gate, test, bounds)
     if not (is_broken or is_shown):
         note = f"undecided: {note}{_need(gate, test, level)}"

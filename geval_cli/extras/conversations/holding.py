@@ -18,10 +18,10 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import Rendered, render_prompt
 from geval_cli.errors import (
     GevalError,
+    NotDoneError,
     Problem,
     ProviderShapeError,
     Severity,
-    UndoneError,
     UnjudgeableError,
 )
 from geval_cli.judge.calls import is_cut_off
@@ -157,7 +157,7 @@ def as_one(responses: Sequence[ModelResponse]) -> ModelResponse:
         responses[-1],
         usage=sum((item.usage for item in responses), Usage()),
         latency_ms=_sum_of_all([item.latency_ms for item in responses]),
-        bought_usd=_sum_of_all([item.cost_usd_generated for item in responses]),
+        original_cost_usd=_sum_of_all([item.cost_usd_generated for item in responses]),
         cached=all(item.cached for item in responses),
         shared=all(item.shared for item in responses),
     )
@@ -203,7 +203,7 @@ async def hold_conversation(
         called: the tool calls so far, updated during the conversation; None if the test has no tools.
 
     Raises:
-        UndoneError: the budget is used up, or an answer comes with a batch.
+        NotDoneError: the budget is used up, or an answer comes with a batch.
         TemplateError: the prompt cannot be rendered.
     """
     model = replace(context, generate=generate)
@@ -213,7 +213,7 @@ async def hold_conversation(
     while True:
         try:
             new = await user.next_turns(held)
-        except UndoneError:
+        except NotDoneError:
             raise
         except GevalError as error:
             return _broken_off(held, error, test, ", the user")
@@ -233,7 +233,7 @@ async def hold_conversation(
         held.sent = rendered.text
         try:
             response = await ask_model(job, asked, rendered, model)
-        except UndoneError:
+        except NotDoneError:
             raise
         except GevalError as error:
             return _broken_off(held, error, test)

@@ -11,7 +11,7 @@ from string import punctuation
 
 from msgspec import Struct
 
-from geval_cli.errors import GevalError, ProviderSettledError, UndoneError
+from geval_cli.errors import GevalError, NotDoneError, ProviderSettledError
 from geval_cli.extras.conversations.transcripts import Transcript, Transcripts
 from geval_cli.extras.conversations.two_samples import (
     ComparedPair,
@@ -729,7 +729,7 @@ async def tell_apart(
         tell(done)
         problem = ""
         for reply in replies:
-            if isinstance(reply, UndoneError | ProviderSettledError):
+            if isinstance(reply, NotDoneError | ProviderSettledError):
                 stopped = stopped or reply.message
             elif isinstance(reply, GevalError):
                 problem = problem or reply.message

@@ -11,7 +11,7 @@ from geval_cli.errors import Problem, Severity
 from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt
 from geval_cli.extras.graded.rubric import text_or_json
 from geval_cli.extras.graded.verdicts import JudgeDecision, parse_yes_or_no
-from geval_cli.judge.calls import all_of, reply_schema
+from geval_cli.judge.calls import gather_all, reply_schema
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.source import answers_in, last_words
 from geval_cli.specs.base import Spec
@@ -67,7 +67,7 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
         turns = _turns(subject)
         judge = JudgeClient(self, subject, tools)
         windows = [turns[max(0, end - self.config.window_size) : end] for end in range(1, len(turns) + 1)]
-        decisions = await all_of(judge.ask(_question(window), parse_yes_or_no) for window in windows)
+        decisions = await gather_all(judge.ask(_question(window), parse_yes_or_no) for window in windows)
         fitting = sum(decision.passed for decision in decisions)
         return self.scored(fitting / len(decisions), _reason(decisions), judge.latency_ms)
 

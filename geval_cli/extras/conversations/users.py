@@ -14,7 +14,7 @@ from geval_cli.suite.assertions import read_assertion, read_provider
 from geval_cli.suite.schema import SimulatedUserSpec, SimulationSpec
 from geval_cli.suite.tables import csv_rows
 from geval_cli.suite.test_files import JsonLinesRows, named_files
-from geval_cli.suite.tests import PROFILE, Profiles, drop_turns
+from geval_cli.suite.tests import PROFILE, Profiles, drop_faulty_turns
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
 _TEXTS = ("goal", "profile", "opening", "done_when")
@@ -37,7 +37,7 @@ def read_simulation(fields: Fields, reading: LoadContext) -> None:
             user = build_spec(SimulatedUserSpec, inner, reading)
             spec = None if user is None else SimulationSpec(simulate=user, place=place)
     if spec is None or reading.errors > before:
-        drop_turns(fields)
+        drop_faulty_turns(fields)
     else:
         fields.values["turns"] = spec
 

@@ -62,7 +62,7 @@ class JudgeClient:
         self._subject = subject
         self._tools = tools
         judge = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, spec.judge_kinds[0]))
-        self._calls = JudgeCalls(judge, tools.judge_memory)
+        self._calls = JudgeCalls(judge, tools.judge_facts)
 
     @property
     def latency_ms(self) -> float:

@@ -32,7 +32,7 @@ from geval_cli.judge.metric import ChecklistItem, Estimator, JudgedCase, Metric,
 from geval_cli.judge.prompt import Block, checklist_prompt_version, checklist_text, user_message
 from geval_cli.judge.replies import (
     check_not_taken_back,
-    is_supposed,
+    is_hypothetical,
     plain_key,
     reason_of,
     why_unreadable,
@@ -116,7 +116,7 @@ def _own_objects(answer: str) -> Iterator[JsonObject]:
     for holder in find_begun_objects(answer):
         between = answer[end : holder.start]
         if end == 0 or between.strip(" \t\r\n,"):  # else it goes on as the object before it
-            is_foreign = is_supposed(between, len(between))
+            is_foreign = is_hypothetical(between, len(between))
         if not is_foreign:
             yield holder
         end = holder.end

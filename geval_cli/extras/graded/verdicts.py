@@ -19,7 +19,7 @@ from geval_cli.judge.replies import (
     PLACEHOLDER,
     check_no_error,
     check_not_taken_back,
-    is_supposed,
+    is_hypothetical,
     plain_key,
     reason_of,
     why_unreadable,
@@ -173,7 +173,7 @@ def parse_yes_or_no(text: str) -> JudgeDecision:
         return JudgeDecision(*decision)
     answer = without_thoughts(text)
     match = _LAST_WORD.search(answer)
-    if match is None or _holds_object(text) or is_supposed(answer, match.start(1)):
+    if match is None or _holds_object(text) or is_hypothetical(answer, match.start(1)):
         raise JudgeParseError(why_unreadable(text, "yes or no"), raw_text=text)
     # A word on a line of its own stands above those in the reasoning.
     of_line = [each for each in _EACH_WORD.finditer(answer) if _has_line(each, answer)]
@@ -225,7 +225,9 @@ def parse_attributions(text: str) -> tuple[bool, ...]:
     claims, _ = _find_one(text, read) or ((), None)
     if not claims and not _holds_object(text):
         lines = [tuple(_ATTRIBUTED.finditer(line)) for line in without_thoughts(text).splitlines()]
-        if any(len(tags) > 1 or (tags and is_supposed(tags[0].string, tags[0].start())) for tags in lines):
+        if any(
+            len(tags) > 1 or (tags and is_hypothetical(tags[0].string, tags[0].start())) for tags in lines
+        ):
             raise JudgeParseError("the judge's reply contradicts itself about one sentence", raw_text=text)
         claims = tuple(tags[0][1] is None for tags in lines if tags)
     if not claims:
@@ -371,7 +373,7 @@ def _find_one(
     found: list[tuple[Read, str | None]] = []
     end = len(answer)
     for holder in find_begun_objects(answer):
-        if not is_supposed(answer, holder.start):
+        if not is_hypothetical(answer, holder.start):
             check_no_error(holder, text)
             if not holder.is_closed:
                 raise JudgeParseError("the judge's reply breaks off inside its JSON object", raw_text=text)
@@ -525,7 +527,7 @@ def _stated(answer: str, text: str) -> Iterator[WinnerReply]:
     for holder in find_begun_objects(answer):
         rest += (answer[position : holder.start], "\ue000" * (holder.end - holder.start))
         position = holder.end
-        if not is_supposed(answer, holder.start):
+        if not is_hypothetical(answer, holder.start):
             check_no_error(holder, text)
             for member, reason in _winner_members(holder):
                 end = holder.end
@@ -540,7 +542,7 @@ def _stated(answer: str, text: str) -> Iterator[WinnerReply]:
     check_not_taken_back(answer[end:], text)
     outside = "".join((*rest, answer[position:]))
     for line in _WINNER_LINE.finditer(outside):
-        if not is_supposed(outside, line.start()):
+        if not is_hypothetical(outside, line.start()):
             yield _winner_reply(line, " ".join(outside[: line.start()].split()).strip("\ue000 ") or None)
 
 

@@ -51,7 +51,7 @@ from geval_cli.report.case_view import (
     whole_reason,
 )
 from geval_cli.report.columns import column_table, cost_note, leader_text, metric_names, share_text
-from geval_cli.report.report import RunReport, run_title, telling_metrics
+from geval_cli.report.report import RunReport, informative_metrics, run_title
 from geval_cli.report.sanitize import one_line, sanitized_lines, value_text
 from geval_cli.report.verdict import (
     derived_rows,
@@ -549,7 +549,7 @@ def run_values(report: RunReport) -> dict[str, Any]:
         ),
         "outcome": run_outcome(report.run, report.summary),
         "cost_note": cost_note(summary.columns),
-        "metrics": telling_metrics(summary),
+        "metrics": informative_metrics(summary),
         "rankings": [
             (
                 name,

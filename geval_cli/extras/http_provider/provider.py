@@ -70,7 +70,7 @@ from geval_cli.providers.wire.refusals import HEADERS_SOURCE, CallContext
 from geval_cli.providers.wire.token_usage import (
     Exchange,
     TokenUsage,
-    believed,
+    plausible_tokens,
     read_chat_usage,
     reported_cost_usd,
     reported_usage,
@@ -127,11 +127,11 @@ async def find_answer(
     *,
     path: tuple[PathStep, ...] = (),
     code: AnswerCode | None = None,
-    takes_all: bool = False,
+    selects_all: bool = False,
 ) -> Choice:
     """Return the answer that is at `path` of a reply or that `code` gives, with neither where most APIs have it.
 
-    With `takes_all` there is no looking around: without a place, all of the reply's JSON is the answer.
+    With `selects_all` there is no looking around: without a place, all of the reply's JSON is the answer.
 
     Raises:
         ProviderShapeError: there is none.
@@ -147,24 +147,24 @@ async def find_answer(
         reason = reported_finish_reason(beside)
         choice = _choice(made["output"])
         return replace(choice, finish_reason=reason, token_logprobs=logprobs, reported=beside)
-    if reply.status in _WITHOUT_CONTENT and not takes_all:
+    if reply.status in _WITHOUT_CONTENT and not selects_all:
         raise response_error(f"no answer (HTTP {reply.status})", reply, context)
     try:
         value = reply.json()
     except ValueError as error:
         if path:
             raise response_error("an answer that is not JSON", reply, context) from error
-        if not takes_all and reply.headers.get("content-type", "").startswith("text/event-stream"):
+        if not selects_all and reply.headers.get("content-type", "").startswith("text/event-stream"):
             raise response_error("an event stream instead of an answer", reply, context) from error
         return Choice(reply.text)
-    if isinstance(value, dict) and (path == _CHAT_PATH or not (path or takes_all)):
+    if isinstance(value, dict) and (path == _CHAT_PATH or not (path or selects_all)):
         answered = _chat_choice(value, reply, context)
         if answered is not None:
             return answered
-    end = _end_beside(value, path, reply, context) if isinstance(value, dict) and not takes_all else None
+    end = _end_beside(value, path, reply, context) if isinstance(value, dict) and not selects_all else None
     if path:
         found = _follow(value, path, reply, context)
-    elif takes_all:
+    elif selects_all:
         found = value or reply.text
     else:
         found = _known_answer(value, reply)
@@ -435,12 +435,12 @@ class HttpProvider:
                 context,
                 path=settings.response_path,
                 code=settings.response_code,
-                takes_all=settings.templates is not None,
+                selects_all=settings.templates is not None,
             )
         except ProviderResponseError as error:
             body = json_of(reply)
             tokens = read_chat_usage(body) if isinstance(body, dict) else None
-            tokens = believed(tokens, Exchange((call.url, call.body)))
+            tokens = plausible_tokens(tokens, Exchange((call.url, call.body)))
             if tokens is not None:
                 error.cost_usd = None if settings.price is None else settings.price.cost_usd(tokens)
                 error.input_tokens, error.output_tokens = tokens.input_tokens, tokens.output_tokens
@@ -455,7 +455,7 @@ class HttpProvider:
         tokens = reported_usage(choice.reported.get("tokenUsage"))
         if tokens is None and isinstance(body, dict):
             tokens = read_chat_usage(body)
-        tokens = believed(tokens, Exchange((call.url, call.body), (choice.text,)))
+        tokens = plausible_tokens(tokens, Exchange((call.url, call.body), (choice.text,)))
         counted = tokens or TokenUsage()
         price = self._settings.price
         cost = None if price is None else price.cost_usd(tokens)

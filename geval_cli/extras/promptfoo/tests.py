@@ -421,11 +421,11 @@ class PromptfooTests(Struct, frozen=True):
             for case in self._of_test(test, reading):
                 yield replace(case, index=index)
                 index += 1
-            reading.put_warnings_aside(warnings)
+            reading.hold_back_warnings(warnings)
             if len(reading.problems) >= MAX_PROBLEMS:
                 reading.report(f"more than {MAX_PROBLEMS:,} problems: nothing after them is checked", None)
                 break
-        reading.put_warnings_aside(warnings)
+        reading.hold_back_warnings(warnings)
 
     def _check_choices(self, test: ReadTest, reading: LoadContext) -> None:
         """Report prompts and providers that a test chooses but that do not exist: it would silently not run."""

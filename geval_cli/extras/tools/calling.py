@@ -418,7 +418,7 @@ class ToolCaller:
         self._state: dict[Path, Mapping[str, JsonValue]] = {}  # by file
         self._used: set[int] = set()
 
-    def accounted_for(self, result: CaseResult) -> CaseResult:
+    def with_unused_cost(self, result: CaseResult) -> CaseResult:
         """Return a result, even an error, with all calls of the case and the usage of all its requests."""
         if not self._responses:
             return result
@@ -585,7 +585,7 @@ class ToolCaller:
 
     async def _simulate(self, tool: ToolDefinition, arguments: JsonValue) -> TraceStep:
         assert self._tools.simulator is not None
-        calls = JudgeCalls(self._means.judge_for(self._tools.simulator), self._means.judge_memory)
+        calls = JudgeCalls(self._means.judge_for(self._tools.simulator), self._means.judge_facts)
         world = self._means.templates.render(self._tools.world, self._test.variables)
         request = ModelRequest(
             (

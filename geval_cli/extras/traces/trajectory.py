@@ -14,12 +14,12 @@ from pydantic import AliasChoices, Field
 from geval_cli.assertions.base import (
     Assertion,
     CheckContext,
-    Filled,
     MergedTest,
     Outcome,
     Subject,
     Tools,
     ValueRules,
+    VariableText,
     filled,
     render_deep,
     rendered_texts,
@@ -565,7 +565,7 @@ def _is_ignored(name: str, entry: str) -> bool:
 
 def _has(value: JsonValue, expected: JsonValue) -> bool:
     """Return whether a value has everything expected: mappings may have more keys, lists must be of equal length."""
-    if isinstance(expected, Filled) and _has(value, expected.held):
+    if isinstance(expected, VariableText) and _has(value, expected.held):
         return True
     if isinstance(expected, Mapping):
         return isinstance(value, Mapping) and all(

@@ -38,7 +38,7 @@ from geval_cli.extras.trust.statistics.plain import Calibration, Logistic, Score
 from geval_cli.judge.calls import LockedSteps
 from geval_cli.judge.grading import missed_required, steps_needed
 from geval_cli.records import AssertionResult, JsonValue
-from geval_cli.runs.session import unasked_tools
+from geval_cli.runs.session import inspection_tools
 from geval_cli.source.files import as_reference
 from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import SourcePath
@@ -423,7 +423,7 @@ def calibration_problems(
     """
     calibrations = plan.suite.calibrations
     assert isinstance(calibrations, FileCalibrations)
-    tools = unasked_tools(plan.suite, templates, defaults, locked_steps)
+    tools = inspection_tools(plan.suite, templates, defaults, locked_steps)
     seen: dict[tuple[str, str], Problem | None] = {}
     try:
         for spec, subject in assertions_of_plan(plan, templates):
@@ -535,4 +535,4 @@ def known_steps(
     if metric.evaluation_steps is not None:
         return metric.evaluation_steps
     needed = list(steps_needed(metric, spec.case(subject, tools)))
-    return tools.judge_memory.locked_steps(*needed[0], tools.judge_for(judges[0])) if needed else None
+    return tools.judge_facts.locked_steps(*needed[0], tools.judge_for(judges[0])) if needed else None

@@ -284,8 +284,8 @@ def _of_metric(
     has_weights = jury is not None and any(one.counts for one in weights)
     if not (is_weighted and has_weights):
         own = _calibration(name, pairs, scored, scores, options)
-        is_lost = jury is not None and not has_weights
-        yield replace(own, notes=(*own.notes, _NO_WEIGHTS)) if is_lost else own
+        cannot_reach_minimum = jury is not None and not has_weights
+        yield replace(own, notes=(*own.notes, _NO_WEIGHTS)) if cannot_reach_minimum else own
     if jury is not None and has_weights:
         yield _jury_calibration(name, pairs, scored, jury, options)
 

@@ -22,7 +22,7 @@ from geval_cli.assertions.geval_metric import GEvalFields, metric_name
 from geval_cli.assertions.registry import CRITERION_PARTS, STEPS
 from geval_cli.engine.case import JobContext, begin_job
 from geval_cli.engine.plan import NOTHING_SAID, Job, assertions_of, key_of
-from geval_cli.errors import UndoneError
+from geval_cli.errors import NotDoneError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.extras.plan import RunPlan
 from geval_cli.extras.trust.anchors import (
@@ -164,7 +164,7 @@ class _AskedAgain(Struct):
                 return
             try:
                 pending = await begin_job(job, replace(context, stored=lambda _: anchor.case))
-            except UndoneError as error:
+            except NotDoneError as error:
                 self.stopped = error.message
                 return
         results = [item for item, _ in with_members(pending.result.assertions)]

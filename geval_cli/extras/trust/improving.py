@@ -32,9 +32,9 @@ from geval_cli.errors import (
     GevalError,
     JudgeError,
     JudgeParseError,
+    NotDoneError,
     Problem,
     Severity,
-    UndoneError,
     UsageError,
 )
 from geval_cli.extras.graded.verdicts import parse_texts
@@ -653,7 +653,7 @@ class _CandidateRater(Struct):
             job = replace(asked.job, test=replace(asked.job.test, assertions=(spec,)))
             try:
                 pending = await begin_job(job, replace(self.context, stored=lambda _: case.case))
-            except UndoneError as error:
+            except NotDoneError as error:
                 self.stopped = error.message
                 return nothing
         self.count(1)
@@ -950,7 +950,7 @@ async def _ask_teacher(
                 raise JudgeParseError("its list of criteria is empty", raw_text=reply)
             if not any(map(is_template, (criteria, *steps))):
                 rewritten = replace(rewritten, criteria=criteria, steps=steps)
-    except UndoneError as error:
+    except NotDoneError as error:
         rater.stopped = error.message
     except GevalError as error:
         notes.append(f"the teacher returned nothing usable: {one_line(error.message, 200)}")
@@ -1007,7 +1007,7 @@ async def _evolve(
     async def ask(text: str) -> str:
         try:
             return await _taught(judge, rater, text)
-        except UndoneError as error:
+        except NotDoneError as error:
             rater.stopped = error.message
             raise
 

@@ -25,7 +25,7 @@ from geval_cli.providers.wire.chat import finite_number
 from geval_cli.records import JsonValue
 from geval_cli.report.csv_file import csv_line, formula_text
 from geval_cli.report.json_file import json_text
-from geval_cli.report.safe_file import SafeFile, obstacle_to, output_error
+from geval_cli.report.safe_file import SafeFile, output_error, why_unwritable
 from geval_cli.report.sanitize import output_digest, value_text
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import read_text
@@ -797,7 +797,7 @@ def check_is_new(path: Path, option: str, more: str = "", *, holds: str = "label
 def unwritable(path: Path) -> Problem | None:
     """Return why a file cannot be written; None if it can."""
     try:
-        found = obstacle_to(path)
+        found = why_unwritable(path)
     except OSError as error:
         refused = output_error(path, error)
         return Problem(refused.message, hint=refused.hint)

@@ -21,7 +21,7 @@ from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.engine.case import JobContext, PendingResult, begin_job
 from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job, assertions_of
-from geval_cli.errors import ConfigError, UndoneError, UsageError
+from geval_cli.errors import ConfigError, NotDoneError, UsageError
 from geval_cli.extras.plan import plan_run
 from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
@@ -274,7 +274,7 @@ class ConcurrentRater:
                 return None
             try:
                 return await ask()
-            except UndoneError as error:
+            except NotDoneError as error:
                 self.stopped = error.message
                 return None
 

@@ -430,7 +430,7 @@ def _judged(gate: Gate, labels: LabelFile | None, earlier: EarlierRun | None, la
     if true is None or judge is None or bounds is None:
         return GateResult(gate.text, Status.ERROR, None, f"the labels cannot decide: {found.why}")
     worst, best = gate.worst_and_best(*bounds)
-    holds = gate.holds(best) if gate.breaks_on_a_shown_drop else gate.holds(worst)
+    holds = gate.holds(best) if gate.passes_until_disproved else gate.holds(worst)
     shared = f", 5 % shared by {gate.family} gates" if gate.family > 1 else ""
     note = (
         f"{_counted(found.design, true.clusters)}, one-sided {100 * (1 - SIGNIFICANCE / gate.family):.3g} % bounds"

@@ -19,9 +19,9 @@ from geval_cli.errors import (
     BudgetError,
     ConfigError,
     GevalError,
+    NotDoneError,
     Problem,
     StoppedError,
-    UndoneError,
     UsageError,
 )
 from geval_cli.events import CaseFinished, Noticed
@@ -188,13 +188,13 @@ class _DistributedRun(Struct):
             end = await executor.run(worker, order, listen)
         except WorkerLostError as error:
             if isinstance(error, WorkerNotStartedError):
-                self.permits.give_back(permit, requests=0, cost_usd=0.0)
+                self.permits.release_claim(permit, requests=0, cost_usd=0.0)
             else:
                 self.permits.lose(permit)
             self._lost(shard, worker)
             return
         self.records[worker] = replace(self.records[worker], host=executor.host(worker))
-        self.permits.give_back(permit, requests=end.requests, cost_usd=end.cost_usd)
+        self.permits.release_claim(permit, requests=end.requests, cost_usd=end.cost_usd)
         was_slowed = slowings != self.slowings
         record = self.records[worker]
         self.records[worker] = replace(record, requests=record.requests + end.requests)
@@ -424,7 +424,7 @@ async def _steps_of(needed: NeededSteps, session: Session) -> tuple[str, ...]:
     try:
         calls = JudgeCalls(session.model_for(needed.judge), session.memory)
         return await write_steps(needed.criteria, needed.params, calls)
-    except UndoneError:
+    except NotDoneError:
         raise
     except GevalError:
         return ()

@@ -90,7 +90,7 @@ class Permits:
         self._held.append(permit)
         return permit
 
-    def give_back(self, permit: Permit, *, requests: int, cost_usd: float) -> None:
+    def release_claim(self, permit: Permit, *, requests: int, cost_usd: float) -> None:
         """Record what was spent of a permit, and return the rest to the budget."""
         self._held.remove(permit)
         self._budget.requests += requests
@@ -98,7 +98,7 @@ class Permits:
 
     def lose(self, permit: Permit) -> None:
         """Record a whole permit as spent, because the true amount is unknown."""
-        self.give_back(permit, requests=permit.max_requests or 0, cost_usd=permit.max_cost_usd or 0.0)
+        self.release_claim(permit, requests=permit.max_requests or 0, cost_usd=permit.max_cost_usd or 0.0)
 
     def _requests(self) -> int | None:
         most = self._budget.max_requests

@@ -24,11 +24,11 @@ from geval_cli.extras.workers.shards import (
     batch_to_json,
 )
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.limits import Pace
+from geval_cli.gateway.limits import CapShare
 from geval_cli.judge.calls import LockedSteps
 from geval_cli.records import STOPPED, JsonValue
 from geval_cli.runs import collect_garbage_rarely
-from geval_cli.runs.evaluate import JOBS_PER_REQUEST, JobRunner, answer_patience_s, open_jobs
+from geval_cli.runs.evaluate import JOBS_PER_REQUEST, JobRunner, max_answer_s, open_jobs
 from geval_cli.runs.prepare import reopened
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import fingerprint
@@ -85,7 +85,7 @@ class ShardRunner:
         jobs: JobRunner,
         batches: "EventBatcher",
         budget: Budget,
-        pace: Pace,
+        pace: CapShare,
         look_again: Callable[[], None],
     ) -> None:
         self._prepared = prepared
@@ -96,7 +96,7 @@ class ShardRunner:
         self._look_again = look_again
         self._tests = _TestReader(prepared.suite.tests)
         self._stop = StopSignal()
-        self._patience_s = answer_patience_s(prepared, jobs.session.pool)
+        self._patience_s = max_answer_s(prepared, jobs.session.pool)
         self._reason: StopReason | None = None
 
     async def run(self, order: ShardOrder) -> None:
@@ -174,7 +174,7 @@ async def open_runner(
     if fingerprint(prepared) != setup.covered:
         message = f"{setup.request.config}, or a file that it uses, has changed since the run started"
         raise ConfigError([Problem(message, None, "do not change the config during a run")])
-    budget, pace = Budget(), Pace(setup.workers)
+    budget, pace = Budget(), CapShare(setup.workers)
     allow(budget, first)
     policy = replace(call_policy(prepared, budget, setup.run_id), pace=pace)
     async with AsyncExitStack() as stack:
@@ -182,7 +182,7 @@ async def open_runner(
         if setup.is_resumed:
             cache.begin_at(setup.began_s)
         else:
-            await cache.begin_with_others(setup.began_s)
+            await cache.begin_shared(setup.began_s)
         jobs = await stack.enter_async_context(
             open_jobs(prepared, cache, batches, policy, began_s=setup.began_s)
         )

@@ -50,7 +50,7 @@ from geval_cli.providers.network.messages import (
     json_bytes,
 )
 from geval_cli.providers.redaction import public_url
-from geval_cli.providers.wire.refusals import CallContext, refusal_error, request_id_of, used_up_for_s
+from geval_cli.providers.wire.refusals import CallContext, exhausted_for_s, refusal_error, request_id_of
 from geval_cli.records import Usage
 from geval_cli.version import __version__, install_hint
 
@@ -269,7 +269,7 @@ class Transport:
     def exhausted_s(self, reply: HttpResponse, usage: Usage) -> float:
         """Return for how many seconds the quota at the server of `reply`, which used `usage`, is used up."""
         tokens = usage.input_tokens + usage.output_tokens
-        return used_up_for_s(reply.headers, now_s=self._clock(), tokens=tokens)
+        return exhausted_for_s(reply.headers, now_s=self._clock(), tokens=tokens)
 
     async def aclose(self) -> None:
         client, self._client = self._client, None

@@ -15,11 +15,11 @@ from geval_cli.providers.wire.chat import (
     called_function,
     content_text,
     error_part,
+    is_all_text,
     may_be_empty,
     refuse_lost_calls,
     refuse_other_speaker,
     reply_text,
-    says_all,
     tool_call,
     whole_end,
 )
@@ -261,6 +261,6 @@ def _choice(received: JsonAnswer) -> Choice:
         raise received.refuse(str(error)) from error
     said = reply_text(blocks)
     text = said or (json.dumps(to_run, ensure_ascii=False) if to_run else "")
-    if not text and (said is None or not says_all(blocks)) and not may_be_empty(end):
+    if not text and (said is None or not is_all_text(blocks)) and not may_be_empty(end):
         raise received.refuse("an answer without content")
     return Choice(text, end and end.value, tool_calls=calls)

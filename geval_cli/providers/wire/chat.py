@@ -133,7 +133,7 @@ def _choice(entry: Mapping[str, Any], *, is_stopped: bool) -> Choice:
     elif refusal and end in (FinishReason.STOP, None):
         end = FinishReason.REFUSED
     # A model may answer with an empty text, but only explicitly, not by stopping in the middle of its thoughts.
-    is_silence = said == "" and end is FinishReason.STOP and says_all(content)
+    is_silence = said == "" and end is FinishReason.STOP and is_all_text(content)
     is_silence = is_silence and not any(message.get(name) for name in _UNSPOKEN_KEYS)
     if not text and not is_silence and not may_be_empty(end):
         raise NotAnAnswer("an answer without text" if said is None else "an empty answer")
@@ -249,7 +249,7 @@ def refuse_other_status(place: Mapping[str, Any]) -> None:
                 raise NotAnAnswer(f"no whole answer ({key}: {written[:_WORDS]})")
 
 
-def _is_no(value: Any) -> bool:
+def _is_false(value: Any) -> bool:
     return value in (False, 0) or (isinstance(value, str) and value.strip().lower() in ("false", "0"))
 
 
@@ -260,8 +260,8 @@ def reports_trouble(body: Mapping[str, Any]) -> bool:
     code = body.get("code")
     return (
         error_in(body) is not None
-        or any(named and not _is_no(named) for named in codes)
-        or any(_is_no(body[key]) for key in ("success", "ok") if key in body)
+        or any(named and not _is_false(named) for named in codes)
+        or any(_is_false(body[key]) for key in ("success", "ok") if key in body)
         or (isinstance(code, int) and 400 <= code < 600)  # noqa: PLR2004 - the range of HTTP error statuses
         or any(str(body[key]).lower() == "error" for key in ("type", "object", "status") if key in body)
         or str(body.get("status")).lower() in ("failed", "failure")
@@ -315,7 +315,7 @@ def reply_text(content: Any) -> str | None:
     return "".join(said) if said else None
 
 
-def says_all(content: Any) -> bool:
+def is_all_text(content: Any) -> bool:
     """Return whether a content consists of text only, without thoughts or pictures."""
     return not isinstance(content, list) or all(map(_is_spoken, content))
 

@@ -27,7 +27,7 @@ from geval_cli.providers.wire.refusals import CallContext, WrittenParameter, ref
 from geval_cli.providers.wire.token_usage import (
     Exchange,
     TokenUsage,
-    believed,
+    plausible_tokens,
     read_chat_usage,
     text_in,
     token_limit,
@@ -318,7 +318,7 @@ class EndpointProvider:
             raise received.refuse("an empty answer: the model wrote no tokens")
         except ProviderResponseError as error:
             if isinstance(received.body, dict):
-                tokens = believed(self.tokens(received.body), Exchange(""))
+                tokens = plausible_tokens(self.tokens(received.body), Exchange(""))
                 usage = self._endpoint.usage(tokens, requests=1, is_batched=is_batched)
                 error.cost_usd = usage.cost_usd
                 error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
@@ -366,4 +366,4 @@ class EndpointProvider:
         said = (choice for choice in choices if self.writes and not withheld(choice.finish_reason))
         texts = tuple(choice.text for choice in said)
         asked = max(len(choices), len(request.sample_indexes))
-        return believed(tokens, Exchange(payload, texts, asked, token_limit(payload)))
+        return plausible_tokens(tokens, Exchange(payload, texts, asked, token_limit(payload)))

@@ -37,7 +37,7 @@ _EPOCH_SECONDS_FROM = 1e9
 _EPOCH_MILLISECONDS_FROM = 1e12
 
 
-def used_up_for_s(headers: Mapping[str, str], *, now_s: float, tokens: int) -> float:
+def exhausted_for_s(headers: Mapping[str, str], *, now_s: float, tokens: int) -> float:
     """Return the seconds until the used-up limits are renewed; 0 when none is used up.
 
     Args:

@@ -74,7 +74,7 @@ class Exchange(Struct, frozen=True):
     max_tokens: int | None = None
 
 
-def believed(tokens: TokenUsage | None, exchange: Exchange) -> TokenUsage | None:
+def plausible_tokens(tokens: TokenUsage | None, exchange: Exchange) -> TokenUsage | None:
     """Return `tokens` if they are possible for `exchange`, else None: wrong counts would make a wrong cost.
 
     The bounds are wide: servers add their own prompts and search results, and models produce hidden reasoning.

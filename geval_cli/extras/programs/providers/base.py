@@ -30,8 +30,8 @@ from geval_cli.providers.wire.chat import (
 from geval_cli.providers.wire.token_usage import (
     Exchange,
     TokenUsage,
-    believed,
     finite_amount,
+    plausible_tokens,
     reported_cost_usd,
     reported_usage,
 )
@@ -228,7 +228,7 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
     usage = Usage()
     if isinstance(result, dict):
         tokens = reported_usage(result.get("token_usage") or result.get("tokenUsage"))
-        usage = _usage(believed(tokens, Exchange(prompt, (text,))), result.get("cost"), caller)
+        usage = _usage(plausible_tokens(tokens, Exchange(prompt, (text,))), result.get("cost"), caller)
     error: ProviderError
     if isinstance(result, dict) and result.get("error"):
         message = caller.secrets.excerpt(f"{caller.id} reported an error: {result['error']}")

@@ -23,7 +23,15 @@ from geval_cli.errors import StoreError, UsageError
 from geval_cli.extras.run_pages import RunChoice, RunPages
 from geval_cli.extras.web.live_runs import LiveRuns, live_of, run_json, runs_of
 from geval_cli.extras.web.problems_json import RefusedError, answered, described
-from geval_cli.records import SCHEMA_VERSION, AskedTest, CaseResult, JsonValue, RunRecord, RunSummary, to_json
+from geval_cli.records import (
+    SCHEMA_VERSION,
+    CaseResult,
+    JsonValue,
+    RecordedTest,
+    RunRecord,
+    RunSummary,
+    to_json,
+)
 from geval_cli.report.json_file import json_document, json_text
 from geval_cli.runs.options import InApi, Option, RunOptions, declared_options, default_of
 from geval_cli.runs.record import without_keys
@@ -130,7 +138,7 @@ class RunAnswer(Struct, frozen=True):
     kind: Literal["run"]
     run: RunRecord
     summary: RunSummary
-    tests: list[AskedTest] | None = None
+    tests: list[RecordedTest] | None = None
     results: list[CaseResult] | None = None
 
 
@@ -153,7 +161,7 @@ class RunListAnswer(Struct, frozen=True):
 class ResultsAnswer(Struct, frozen=True):
     """Some of all results of a run, and what their tests bring beside variables."""
 
-    tests: list[AskedTest]
+    tests: list[RecordedTest]
     results: list[CaseResult]
     total: int
     offset: int
