@@ -1,4 +1,4 @@
-"""The judges of a jury one by one: how each follows people, what each should weigh, and whether the jury is better."""
+"""Compare the judges of a jury with human labels: each judge's agreement and weight, and the jury's gain."""
 
 from collections.abc import Callable, Sequence
 
@@ -33,11 +33,13 @@ _MOST_R = 0.99
 
 
 class JudgeAgreement(Struct, frozen=True):
-    """One judge of a jury held against people: Spearman's rho of its scores with their mean labels.
+    """The agreement of one judge of a jury with human labels.
 
     Attributes:
-        error_correlations: of its errors (score minus label) with those of each judge; None where they do not vary.
-        votes_without: how many independent votes the others are worth.
+        spearman: Spearman's rho between its scores and the mean labels.
+        error_correlations: correlation of its errors (score minus label) with those of each judge; None where they are
+            constant.
+        votes_without: how many independent votes the other judges are worth.
     """
 
     judge: str
@@ -47,16 +49,17 @@ class JudgeAgreement(Struct, frozen=True):
 
 
 class JuryAgreement(Struct, frozen=True):
-    """A jury beside its best judge.
+    """The agreement of a jury with human labels, compared with that of its best judge.
 
     Attributes:
-        combine: how one score was made of its judges' scores.
-        judges: each by itself.
-        best: the judge with the highest rho; None where none has one. It is picked on the same labels, so its rho is a
-            little too high.
-        jury: rho of the jury, and `best_alone` of its best judge, on outputs that both scored.
+        combine: how the scores of the judges are combined into one.
+        judges: the agreement of each judge.
+        best: the judge with the highest rho; None where no judge has one. It is selected on the same labels, so its rho
+            is slightly optimistic.
+        jury: rho of the jury on the outputs that both it and the best judge scored.
+        best_alone: rho of the best judge on the same outputs.
         gain: the jury's rho minus that of its best judge.
-        votes: how many judges with independent errors it is worth, of outputs that all of them scored.
+        votes: how many judges with independent errors the jury is worth, from outputs that all judges scored.
     """
 
     combine: str
@@ -72,11 +75,12 @@ class JuryScores(Struct, frozen=True):
     """The scores of a jury's judges on labelled outputs.
 
     Attributes:
-        judges: their names; `scores` has a row for each, NaN where one broke.
+        judges: their names; `scores` has a row for each judge, NaN where it failed.
         human: the mean human labels.
-        clusters: of outputs that belong together.
-        votes: of the first output, for the keys that the judges rated by.
-        noise: of each mean label: the variance of its raters by their number; 0 of a single rater.
+        clusters: the cluster of each output.
+        votes: one vote per judge, with the criterion key that the judge rated by.
+        noise: the sampling variance of each mean label: the variance of its annotators divided by their number; 0 for a
+            single annotator.
     """
 
     judges: tuple[str, ...]
@@ -87,20 +91,23 @@ class JuryScores(Struct, frozen=True):
     noise: Numbers
 
     def weights(self, kept: Mask) -> tuple[JudgeWeight, ...]:
-        """Return the weight of each judge by the outputs that a mask keeps."""
+        """Return the weight of each judge, estimated from the outputs that the mask keeps."""
         return tuple(
             _weight(vote, row[kept], self.human[kept])
             for vote, row in zip(self.votes, self.scores, strict=True)
         )
 
     def weighted(self, kept: Mask) -> Numbers:
-        """Return the score of the jury for all outputs, with weights by those that a mask keeps; NaN without one."""
+        """Return the jury's score of every output, with weights from the kept outputs; NaN where there is none."""
         weights = self.weights(kept)
         found = [weighted_score(weights, _known(column)) for column in self.scores.T.tolist()]
         return np.array([np.nan if score is None else score for score in found], dtype=np.float64)
 
     def held_back(self) -> Numbers:
-        """Return the score of the jury for each output, with weights by others: NaN where there are none."""
+        """Return the cross-fitted jury score of each output, with weights from the other folds.
+
+        All scores are NaN if there is only one cluster.
+        """
         folds = folds_of(self.clusters)
         found = np.full(len(self.human), np.nan)
         if folds is None:
@@ -111,7 +118,7 @@ class JuryScores(Struct, frozen=True):
         return found
 
     def take(self, rows: Mask) -> "JuryScores":
-        """Return some of the outputs."""
+        """Return the outputs that the mask selects."""
         return replace(
             self,
             scores=self.scores[:, rows],
@@ -139,7 +146,7 @@ def _known(scores: Sequence[float]) -> list[float | None]:
 
 
 def _weight(vote: JudgeVote, scores: Numbers, human: Numbers) -> JudgeWeight:
-    """Return how much a judge counts: r^2 / (1 - r^2), the weight of independent witnesses in a regression."""
+    """Return the weight of a judge: r^2 / (1 - r^2), the weight of an independent predictor in a regression."""
     there = ~np.isnan(scores)
     own, people = scores[there], human[there]
     r = pearson(own, people)
@@ -157,9 +164,9 @@ def _weight(vote: JudgeVote, scores: Numbers, human: Numbers) -> JudgeWeight:
 
 
 def jury_scores(metric: str, pairs: Sequence[JudgedLabel]) -> JuryScores | None:
-    """Return the scores of the jury that scored these outputs; None where no jury did, or not the same one each time.
+    """Return the scores of the jury that scored these outputs; None unless the same jury scored all of them.
 
-    Judges that rated by something else now and then are not the same.
+    Only the names of the judges are compared; a judge whose criterion key varies gets a vote without a key.
     """
     voted = [pair for pair in pairs if pair.match is not None and pair.match.item.votes.get(metric)]
     if not voted or len(voted) < len(pairs):
@@ -184,7 +191,7 @@ def _noise(marks: Sequence[float]) -> float:
 
 
 def _first_with_key(votes: Sequence[JudgeVote]) -> JudgeVote:
-    """Return a vote with the key that all votes of a judge have; without a key where they differ."""
+    """Return a judge's first vote with a key; without the key if its votes do not all share one."""
     keys = {vote.key.key for vote in votes if vote.key is not None}
     is_known = len(keys) == 1 and all(vote.key is not None for vote in votes if vote.score is not None)
     found = next((vote for vote in votes if vote.key is not None), votes[0])
@@ -192,7 +199,13 @@ def _first_with_key(votes: Sequence[JudgeVote]) -> JudgeVote:
 
 
 def jury_agreement(found: JuryScores, combined: Numbers, combine: str) -> JuryAgreement:
-    """Return how the jury's scores, `combined` (NaN: none) as `combine` says, follow people, beside each judge's."""
+    """Return the agreement of a jury and of each of its judges with human labels.
+
+    Args:
+        found: the scores of the judges.
+        combined: the jury's score of each output; NaN where it has none.
+        combine: how the scores were combined.
+    """
     there = ~np.isnan(combined)
     votes, without = found.independent_votes()
     errors = found.scores - found.human
@@ -255,7 +268,10 @@ def _gain(jury: Numbers, alone: Numbers, found: JuryScores, rows: Mask) -> Estim
 
 
 def jury_sentence(found: JuryAgreement, quote: Callable[[str], str] = str) -> str:
-    """Return in a sentence whether the jury follows people better than its best judge; names go through `quote`."""
+    """Return a sentence on whether the jury agrees better with human labels than its best judge.
+
+    Names go through `quote`.
+    """
     if found.best is None or found.jury.value is None or found.best_alone.value is None:
         return "No judge of the jury can be compared with human labels: their scores, or the labels, are all equal."
     said = (
@@ -278,7 +294,7 @@ def jury_sentence(found: JuryAgreement, quote: Callable[[str], str] = str) -> st
 
 
 def jury_section(metric: str, found: JuryAgreement, weights: Sequence[JudgeWeight] = ()) -> Section:
-    """Return the jury of a metric, judge by judge with its share of the weight, as a part of a document."""
+    """Return the section of a report on a metric's jury: each judge with its agreement and share of the weight."""
     total = sum(one.weight for one in weights)
     shares = [format_percentage(one.weight, total) for one in weights] if total else [""] * len(found.judges)
     judges = [

@@ -1,4 +1,4 @@
-"""Outputs of a run, or of two, that people label: which ones, their labels as rows, and people beside the judge."""
+"""Choose outputs of one or two runs for labelling, turn labels into rows, and compare them with the judge."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,12 +60,12 @@ _WORDS = {1.0: "pass", 0.0: "fail"}
 
 
 class Output(Struct, frozen=True):
-    """One output to label on one metric, without its text.
+    """An output to label on one metric, without its text.
 
     Attributes:
-        id: of the result; `test_index`, `repeat_index` and `column` find it in the run.
-        output_sha256: of the text, as labels name it.
-        run: the id of the run.
+        id: id of the result; `test_index`, `repeat_index` and `column` locate it in the run.
+        output_sha256: hash of the text, as labels refer to it.
+        run: id of the run.
     """
 
     id: str
@@ -78,10 +78,12 @@ class Output(Struct, frozen=True):
 
 
 class Sheet(Struct, frozen=True):
-    """The outputs to label, in the order in which they are shown, and the criteria of each metric.
+    """The outputs to label, in the order in which they are shown, with the criteria of each metric.
 
-    Of two runs, nothing that is shown says which output is of which run: `is_blind`. `draws` are named by metric, and
-    `weights` are by output, where chances were unequal.
+    Attributes:
+        is_blind: whether the outputs are of two runs, and nothing shown may reveal which run an output is from.
+        draws: the name of the draw by metric.
+        weights: 1 / the chance of being drawn, by output id, where chances were unequal.
     """
 
     outputs: tuple[Output, ...]
@@ -92,14 +94,15 @@ class Sheet(Struct, frozen=True):
 
 
 class LabelChoice(Struct, frozen=True):
-    """A choice among the outputs of a run.
+    """A selection of the outputs of a run.
 
     Attributes:
-        metrics: which ones; empty for all that a model judged, or all there are where none did.
-        count: how many outputs are drawn at random, of two runs how many tests; None for all, in the order of the run.
-        seed: of the draw.
-        kept: labels that there are; None for a draw to which they do not matter. With them, outputs without a label are
-            drawn, more often those whose labels tell most.
+        metrics: metrics to label; empty for all that a model judged, or for all there are if none was judged by a
+            model.
+        count: number of outputs to draw at random (of two runs: tests); None for all, in the order of the run.
+        seed: random seed of the draw.
+        kept: existing labels; None for a draw that ignores them. With them, outputs without a label are drawn, the most
+            informative ones more often.
     """
 
     metrics: tuple[str, ...] = ()
@@ -109,10 +112,11 @@ class LabelChoice(Struct, frozen=True):
 
 
 def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice, run_id: str = "") -> Sheet:
-    """Return what is to be labelled of a run. Goes through it once and keeps no texts.
+    """Return the outputs of a run to label. Reads the results once and keeps no texts.
 
     Raises:
-        UsageError: nothing in it has a metric, or not one that is chosen; or no score, where some are to be drawn.
+        UsageError: no output has a metric, or a chosen metric does not exist; or a draw is requested and no output has
+            a score.
     """
     found: dict[str, list[Output]] = {}
     criteria = MetricCriteria()
@@ -140,7 +144,7 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice, run_id:
 
 
 def _candidates_of(result: CaseResult) -> tuple[Stratum, dict[str, UnlabelledOutput]]:
-    """Return where an output stands, and what is known of it for each metric that has a score."""
+    """Return the stratum of an output, and for each scored metric what predicts its label."""
     [item] = judged_items([result])
     spreads: dict[str, float] = {}
     for assertion, _ in with_members(result.assertions):
@@ -164,10 +168,10 @@ def _next_outputs(
     choice: LabelChoice,
     criteria: Mapping[str, ShownCriterion],
 ) -> Sheet:
-    """Return outputs that have no label yet, drawn so that labels of them tell most.
+    """Return outputs without a label, drawn so that their labels are most informative.
 
     Raises:
-        UsageError: all outputs have labels, none has a score, or some have labels of a part of the metrics only.
+        UsageError: all outputs have labels, none has a score, or some are labelled on only part of the metrics.
     """
     digests = {(item.id, item.metric): item.output_sha256 for items in named.values() for item in items}
     valid = [
@@ -224,12 +228,13 @@ def _next_outputs(
 
 
 def pairs_to_label(a: RunReport, b: RunReport, choice: LabelChoice) -> Sheet:
-    """Return both outputs of tests of two runs, in an order that does not tell which is which.
+    """Return both outputs of tests of two runs, in an order that does not reveal which run is which.
 
-    Only what the judge scored in both runs is taken. Of equal texts one is enough: a label of it is of both.
+    Only metrics that the judge scored in both runs are included. Of identical texts only one is shown: its label counts
+    for both.
 
     Raises:
-        UsageError: the runs have no test or metric in common, or not one that is chosen.
+        UsageError: the runs have no test or metric in common, or a chosen metric does not exist.
     """
     places: dict[tuple[int, int, int], tuple[list[Output], frozenset[str]]] = {}
     for result in a.results():
@@ -292,9 +297,13 @@ def _checked_metrics(wanted: Sequence[str], known: set[str]) -> set[str]:
 
 
 class GivenLabel(Struct, frozen=True):
-    """One person's word on one output; None as `label`: nothing yet. `annotator` is "" for nobody in particular.
+    """A label that one annotator gave to one output.
 
-    `draw` names the random draw that the output is from; "" for none. `weight` is 1 / its chance in an unequal draw.
+    Attributes:
+        label: on `scale`; None if there is no label yet.
+        annotator: name of the annotator; "" if unnamed.
+        draw: name of the random draw that the output is from; "" for none.
+        weight: 1 / the chance of being drawn, for a draw with unequal chances.
     """
 
     label: float | None = None
@@ -306,7 +315,7 @@ class GivenLabel(Struct, frozen=True):
 
 
 def label_row(item: JudgedItem, metric: str, run_id: str, given: GivenLabel) -> dict[str, JsonValue]:
-    """Return a label as a line of a file of labels has it: the ends of 0 to 1 are written as `fail` and `pass`."""
+    """Return a label as a row of a label file. On the scale 0 to 1, 0 and 1 are written as `fail` and `pass`."""
     row: dict[str, JsonValue] = {
         "id": item.id,
         "metric": metric,
@@ -338,10 +347,10 @@ def _whole(value: float) -> float:
 
 
 def stored_label(row: Mapping[str, JsonValue], earlier: StoredLabel | None = None) -> StoredLabel:
-    """Return a row of `label_row` as it is stored.
+    """Return a row from `label_row` in its stored form.
 
-    `earlier` is the label that it replaces: who changes their mind does not change with which chance an output was
-    drawn.
+    `earlier` is the label that it replaces. The new label inherits its draw and weight, since changing a label does not
+    change the chance with which the output was drawn.
     """
     if earlier is not None and earlier.output_sha256 == row["output_sha256"] and "weight" not in row:
         row = {**row, **{name: earlier.row[name] for name in (DRAW_COLUMN, "weight") if name in earlier.row}}
@@ -349,7 +358,7 @@ def stored_label(row: Mapping[str, JsonValue], earlier: StoredLabel | None = Non
 
 
 def kept_labels(labels: RunLabels, *run_ids: str) -> LabelFile:
-    """Return the labels that are kept for a run, or for several.
+    """Return the labels stored for one or more runs.
 
     Raises:
         UsageError: there are none.
@@ -362,10 +371,10 @@ def kept_labels(labels: RunLabels, *run_ids: str) -> LabelFile:
 
 
 def removed_run(runs: RunStore, name: str) -> str | None:
-    """Return the id of a run that was removed and whose labels are kept; None for a run that is there.
+    """Return the id of a removed run whose labels are still stored; None for a run that exists.
 
     Raises:
-        UsageError: there is no such run, and no labels of one, or of several.
+        UsageError: no run matches, and the name matches the labels of no run or of more than one.
     """
     try:
         runs.find(name)
@@ -378,7 +387,7 @@ def removed_run(runs: RunStore, name: str) -> str | None:
 
 
 def labels_kept_for(*run_ids: str, home: Path | None) -> LabelFile:
-    """Return the labels that the state in `home` keeps for a run, or for several.
+    """Return the labels stored in `home` for one or more runs.
 
     Raises:
         UsageError: there are none.
@@ -390,10 +399,10 @@ def labels_kept_for(*run_ids: str, home: Path | None) -> LabelFile:
 def scales_of(
     metrics: Iterable[str], kept: Iterable[StoredLabel], asked: Scale | None = None
 ) -> dict[str, Scale]:
-    """Return the scale of each metric: that of the labels that are kept, else the one that is asked for, else 0..1.
+    """Return the scale of each metric: that of its stored labels, else the requested one, else 0..1.
 
     Raises:
-        UsageError: labels on another scale than the one asked for are kept.
+        UsageError: labels are stored on a scale other than the requested one.
     """
     known: dict[str, Scale] = {}
     for label in kept:
@@ -416,9 +425,9 @@ def rows_of_sheet(
     drawn: str = "",
     annotator: str = "",
 ) -> Iterator[dict[str, JsonValue]]:
-    """Yield the rows of a sheet: labels that are kept, and a row with the text of each output that has none yet.
+    """Yield the rows of a sheet: stored labels, and a row with the text of each output that has none yet.
 
-    Nothing in it says what the judge found. `annotator` is who is to fill it in; "" for anybody.
+    The rows do not reveal the judge's scores. `annotator` is who will fill in the sheet; "" for anyone.
     """
     labels: dict[tuple[str, str, str], list[StoredLabel]] = {}
     for label in kept:
@@ -452,13 +461,13 @@ def rows_of_sheet(
 def draw_sheet(
     run: RunReport | Sequence[CaseResult], count: int, seed: int = 0, *, only: Sequence[str] = ()
 ) -> list[dict[str, JsonValue]]:
-    """Return rows to label, of outputs drawn at random: the same ones for the same seed.
+    """Return rows to label, of randomly drawn outputs; the same seed gives the same rows.
 
-    Each output has a row for each metric that a model judged, or of `only`, without the judge's score, which would sway
-    the reader.
+    Each output has a row for each metric that a model judged, or for each metric in `only`. The judge's score is left
+    out, since it would bias the annotator.
 
     Raises:
-        UsageError: no output is judged, or not by a metric of `only`.
+        UsageError: no output is judged, or none by a metric in `only`.
     """
     run_id, results = (run.run.id, run.results) if isinstance(run, RunReport) else ("", lambda: iter(run))
     choice = _draw_choice(count, seed, only)
@@ -468,12 +477,12 @@ def draw_sheet(
 def draw_pairs(
     a: RunReport, b: RunReport, count: int, seed: int = 0, *, only: Sequence[str] = ()
 ) -> list[dict[str, JsonValue]]:
-    """Return rows to label, of both runs' outputs of tests drawn at random: the same ones for the same seed.
+    """Return rows to label, of both runs' outputs of randomly drawn tests.
 
-    The two outputs of a test come in an order that says nothing, and their rows do not say whose they are.
+    The two outputs of a test come in random order, and their rows do not say which run they are from.
 
     Raises:
-        UsageError: no test is judged in both runs, or not by a metric of `only`.
+        UsageError: no test is judged in both runs, or none by a metric in `only`.
     """
     sheet = pairs_to_label(a, b, _draw_choice(count, seed, only))
     return _drawn_rows(sheet, {a.run.id: a.results, b.run.id: b.results}, seed)
@@ -490,7 +499,7 @@ def _draw_choice(count: int, seed: int, only: Sequence[str]) -> LabelChoice:
 def _drawn_rows(
     sheet: Sheet, runs: Mapping[str, Callable[[], Iterable[CaseResult]]], seed: int
 ) -> list[dict[str, JsonValue]]:
-    """Return the rows of a sheet, on the scale that the judge rated on."""
+    """Return the rows of a sheet, on the scale that the judge used."""
     wanted = {(item.run, item.id) for item in sheet.outputs}
     found = {
         (name, result.id): result
@@ -518,10 +527,10 @@ def _drawn_rows(
 def labels_to_keep(
     path: Path, reports: Sequence[RunReport], *, annotator: str, allow_unmatched: bool
 ) -> dict[str, list[StoredLabel]]:
-    """Return by run the labels of a file, each about an output of it; `annotator` gave those that name nobody.
+    """Return the labels of a file by run, each matched to an output; `annotator` is the name for unnamed ones.
 
     Raises:
-        ConfigError: the file is broken, or a label has no output in any of the runs.
+        ConfigError: the file is invalid, or a label has no output in any of the runs.
     """
     runs = [(report.run.id, judged_items(report.results())) for report in reports]
     found = match_in_runs(read_labels(path).labels, runs, allow_unmatched=allow_unmatched)
@@ -542,9 +551,9 @@ def labels_to_keep(
 
 
 def parts_to_read(result: CaseResult, *, is_blind: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield what stands above an output, title and text: what the model was asked, and the variables not in it.
+    """Yield title and text of what is shown above an output: the prompt, and texts and variables not in it.
 
-    With `is_blind` the prompt is left out: of two runs it may tell which one the output is of.
+    With `is_blind` the prompt is left out, since it might reveal which of two runs the output is from.
     """
     prompt = "" if is_blind else result.prompt.rendered
     if prompt.strip():
@@ -562,13 +571,14 @@ _EXCERPT = 1000
 
 
 class Reviewed(Struct, frozen=True):
-    """A judge and one person on one output.
+    """The judge's score and one annotator's label of the same output.
 
     Attributes:
-        label: as it was given; `human` is it on 0..1, `score` the judge's; None where it broke.
-        differ: how far apart they are, 0..1.
+        label: as given; `human` is the same label on 0..1.
+        score: the judge's score; None where it failed.
+        differ: absolute difference between score and label, 0..1.
         passed: the judge's verdict, whatever its score; None where it gave none.
-        is_flipped: whether one finds the output good and the other does not; None without a verdict of the judge.
+        is_flipped: whether judge and annotator disagree on whether the output is good; None without a verdict.
     """
 
     id: str
@@ -586,14 +596,14 @@ class Reviewed(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[int, float]:
-        """Flipped verdicts first, then the widest differences, then what the judge could not judge."""
+        """Sort key: flipped verdicts first, then the largest differences, then outputs the judge failed on."""
         if self.differ is None:
             return 2, 0.0
         return (0 if self.is_flipped else 1), -self.differ
 
 
 def review(results: Iterable[CaseResult], kept: Iterable[StoredLabel]) -> list[Reviewed]:
-    """Return what people and the judge said, disagreements first. Labels of other texts than the run's are left out."""
+    """Return labels beside the judge's scores, disagreements first; labels of outdated texts are left out."""
     labels: dict[str, list[StoredLabel]] = {}
     for label in kept:
         labels.setdefault(label.case_id, []).append(label)
@@ -631,26 +641,26 @@ def _reviewed(label: StoredLabel, item: JudgedItem, result: CaseResult) -> Revie
 
 
 class LabelledRun(Struct, frozen=True):
-    """Human labels of a run beside its judges' verdicts; `outputs` by metric."""
+    """The human labels of a run with its judges' verdicts; `outputs` by metric."""
 
     outputs: Mapping[str, Sequence[LabelledOutput]]
 
     def means(self) -> dict[str, dict[str, float]]:
-        """Return the mean label of each output, 0..1, by metric and the output's id."""
+        """Return the mean label of each output, 0..1, by metric and output id."""
         return {
             metric: {output.id: output.label for output in outputs}
             for metric, outputs in self.outputs.items()
         }
 
     def charts(self, links: Links) -> Iterator[Chart]:
-        """Yield the drawings of labels beside scores."""
+        """Yield the charts of labels against scores."""
         return label_charts(self.outputs, links)
 
 
 def beside_judge(results: Iterable[CaseResult], kept: Sequence[StoredLabel]) -> LabelledRun:
-    """Return of each labelled metric the outputs that have the judge's score too, with the mean of all people.
+    """Return, for each labelled metric, the outputs that also have a judge's score, with their mean label.
 
-    Labels of other texts than those of `results` are left out, and so are metrics that nothing is left of.
+    Labels of texts other than those in `results` are left out, as are metrics that have no outputs left.
     """
     by_metric: dict[str, dict[str, list[Reviewed]]] = {label.metric: {} for label in kept}
     for row in review(results, kept):

@@ -1,7 +1,7 @@
-"""Labels that people gave to outputs: read from JSON Lines or CSV, checked, brought to 0..1, and written.
+"""Read, check, normalise to 0..1 and write human labels, as JSON Lines or CSV.
 
-One row is one item and one metric, by one annotator (`label`) or by several (`labels`). docs/trust.md describes the
-keys. What a label is about is found in a run by `matching`.
+One row is one item and one metric, labelled by one annotator (`label`) or by several (`labels`). docs/trust.md
+describes the keys. `matching` finds the output of a run that a label is about.
 """
 
 import csv
@@ -51,10 +51,10 @@ Row = tuple[Mapping[str, JsonValue], SourcePath]
 
 
 def kind_of(path: Path) -> str:
-    """Return the ending of a file of labels, in lower case.
+    """Return the extension of a label file, in lower case.
 
     Raises:
-        ConfigError: labels are not written into such a file.
+        ConfigError: it is not an extension of a label file.
     """
     ending = path.suffix.lower()
     if ending in JSON_LINES or ending == COMMA_SEPARATED:
@@ -64,7 +64,7 @@ def kind_of(path: Path) -> str:
 
 
 def read_rows(path: Path, problems: list[Problem], access: Access = TRUSTED) -> Iterator[Row]:
-    """Return the rows of a file, read one by one; what is wrong with one is added to `problems`.
+    """Return an iterator over the rows of a file; invalid rows are added to `problems` instead.
 
     `access` is that of the config that names the file.
 
@@ -106,7 +106,11 @@ def _json_rows(text: str, file: str, problems: list[Problem]) -> Iterator[Row]:
 
 
 def _decoded(line: str, file: str, number: int) -> JsonValue:
-    """Return the value of a line. The reader that knows places is slow, so it looks only where something is odd."""
+    """Return the JSON value of a line.
+
+    The parser that tracks positions is slow, so it is used only for lines that the fast one refuses or that may nest
+    too deeply.
+    """
     is_deep = line.count("[") + line.count("{") > MAX_DEPTH
     try:
         if not is_deep:
@@ -196,13 +200,16 @@ def _header_problems(header: list[str], place: Location) -> Iterator[Problem]:
 
 
 def _meant_key(name: str, others: Collection[str]) -> str | None:
-    """Return the key of labels that an unknown one is nearly, unless it is there, too."""
+    """Return the known key that an unknown one probably misspells, unless the row has that key too."""
     near = None if name in KEYS or name == DRAW_COLUMN else did_you_mean(name, KEYS)
     return None if near in others else near
 
 
 def _csv_row(cells: Mapping[str, str], mark: str) -> dict[str, JsonValue]:
-    """Return a row as JSON would write it; an empty cell says nothing. Where commas do not separate, `0,5` is 0.5."""
+    """Return a CSV row in its JSON form; empty cells are left out, except for `score`, which becomes None.
+
+    If the delimiter is not a comma, `0,5` is read as 0.5.
+    """
     row: dict[str, JsonValue] = {}
     for name, written in cells.items():
         cell = formula_text(written)
@@ -235,7 +242,7 @@ def _number_or_text(cell: str) -> JsonValue:
 
 
 class _CellMap(Mapping[KeyPath, Location]):
-    """Where the cells of a row begin; `written` is the row as it is in the file."""
+    """The location of each cell of a row; `written` is the row as it is in the file."""
 
     def __init__(self, start: Location, written: str, cells: Mapping[str, str]) -> None:
         self._start, self._written, self._cells = start, written, cells
@@ -263,7 +270,7 @@ class _CellMap(Mapping[KeyPath, Location]):
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, JsonValue]]) -> None:
-    """Write rows as .jsonl or .csv; see `labels.write_labels`."""
+    """Write rows as .jsonl or .csv; see `write_labels`."""
     kind = kind_of(path)
     with SafeFile(path) as file:
         if kind != COMMA_SEPARATED:
@@ -317,14 +324,15 @@ _DIGEST_HINT = "it is the SHA-256 of the output's text in UTF-8, 64 hexadecimal 
 
 
 class ItemRef(Struct, frozen=True):
-    """The parts of a row that say which output was read; None where it says nothing.
+    """The parts of a row that identify the labelled output; None where the row does not say.
 
     Attributes:
-        id: of the result (`0.0.1`), or the test's `metadata.id`.
+        id: id of the result (`0.0.1`), or the test's `metadata.id`.
         variables: the test's `vars` as texts, by name.
         repeat: counted from 1.
-        output_sha256: of the output's text in UTF-8, hexadecimal.
-        test_key: of the test, as its results have it; in another run the test may stand elsewhere.
+        output_sha256: SHA-256 of the output's text in UTF-8, hexadecimal.
+        test_key: key of the test, as in its results; it is the same in other runs, where the test may have another
+            index.
     """
 
     id: str | None = None
@@ -339,23 +347,23 @@ class ItemRef(Struct, frozen=True):
 
     @property
     def names_something(self) -> bool:
-        """Return whether an output can be found by it at all."""
+        """Return whether it says enough to find an output."""
         names = (self.id, self.description, self.variables, self.output_sha256, self.test_key)
         return any(name is not None for name in names)
 
 
 class Label(Struct, frozen=True):
-    """People's marks of one metric of one output, all annotators together.
+    """The human labels of one metric of one output, of all annotators together.
 
     Attributes:
-        marks: 0..1 by annotator; the name is "" where the file gives none. Never empty.
-        scale: of the labels as they were written.
-        score: the judge's, 0..1, where the file has it; None: the judge broke, or the file has no scores.
-        words: of the output, where the file holds its text.
+        marks: labels on 0..1 by annotator; the name is "" where the file gives none. Never empty.
+        scale: scale of the labels as written.
+        score: the judge's score, 0..1, where the file has it; None if the judge failed or the file has no scores.
+        words: number of words of the output, where the file contains its text.
         notes: by annotator, of those who wrote one.
-        weight: for how many outputs it stands, if `geval label --next` drew it: 1 / its chance; None otherwise.
-        columns: keys of the row that have no meaning of their own.
-        place: of the row in its file.
+        weight: number of outputs that it represents if `geval label --next` drew it: 1 / its chance; None otherwise.
+        columns: keys of the row without a meaning of their own.
+        place: location of the row in its file.
     """
 
     item: ItemRef
@@ -374,17 +382,17 @@ class Label(Struct, frozen=True):
 
     @property
     def human(self) -> float:
-        """The mean of the annotators, 0..1."""
+        """The mean label of all annotators, 0..1."""
         return mean_label([self])
 
     @property
     def location(self) -> Location | None:
-        """Where the row begins."""
+        """The location of the start of the row."""
         return self.place.value()
 
 
 def mean_label(labels: Iterable[Label]) -> float:
-    """Return the mean of all people's marks of one output, 0..1; without the last digits, which would break ties."""
+    """Return the mean label of all annotators of one output, 0..1, rounded so that rounding errors break no ties."""
     marks = [mark for label in labels for mark in label.marks.values()]
     return round(math.fsum(marks) / len(marks), _DIGITS)
 
@@ -393,11 +401,12 @@ class LabelledOutput(Struct, frozen=True):
     """An output with human labels and the judge's score.
 
     Attributes:
-        label: the mean of all people, 0..1; `score` the judge's.
-        id: of the result.
-        threshold: scores from here on passed.
-        passed: the judge's verdict, which the score alone does not tell; None where it gave none.
-        words: of the output, where its text is known.
+        label: the mean label of all annotators, 0..1.
+        score: the judge's score, 0..1.
+        id: id of the result.
+        threshold: lowest score that passes.
+        passed: the judge's verdict, which need not follow from the score alone; None where it gave none.
+        words: number of words of the output, where its text is known.
     """
 
     label: float
@@ -418,8 +427,8 @@ class LabelFile(Struct, frozen=True):
     Attributes:
         labels: one for each item and metric, in the order of the file.
         scales: by metric, as written.
-        unlabelled: rows that no one has labelled yet.
-        has_scores: whether the file has the judge's scores too, so that no run is needed.
+        unlabelled: number of rows without a label.
+        has_scores: whether the file also has the judge's scores, so that no run is needed.
     """
 
     path: str
@@ -435,12 +444,12 @@ class LabelFile(Struct, frozen=True):
 
 
 def count_words(output: JsonValue) -> int:
-    """Return the number of words, separated by white space."""
+    """Return the number of words of an output, separated by white space."""
     return len(value_text(output).split())
 
 
 def vars_key(variables: Mapping[str, JsonValue]) -> tuple[tuple[str, str], ...]:
-    """Return variables in a form that compares as a table would: values are texts, the order is nothing."""
+    """Return variables in a comparable form: values as texts, sorted by name."""
     return tuple(sorted((name, value_text(value)) for name, value in variables.items()))
 
 
@@ -448,18 +457,18 @@ def read_labels(path: Path, access: Access = TRUSTED) -> LabelFile:
     """Return the labels in a .jsonl or .csv file; `access` is that of the config that names it.
 
     Raises:
-        ConfigError: with every problem of the file: it cannot be read, a row is broken, names no item or is there
-            twice, a label is off its scale, or nothing is labelled.
+        ConfigError: with all problems of the file: it cannot be read, a row is invalid, identifies no output or is a
+            duplicate, a label is off its scale, or nothing is labelled.
     """
     problems: list[Problem] = []
     return _collected(read_rows(path, problems, access), problems, path)
 
 
 def labels_from_rows(rows: Iterable[Mapping[str, JsonValue]], name: str = "rows") -> LabelFile:
-    """Return labels from rows as a line of a .jsonl file has them; `name` is what the result calls them.
+    """Return labels from rows with the keys of a .jsonl file; `name` stands for the file in messages.
 
     Raises:
-        ConfigError: as `read_labels`, without places.
+        ConfigError: as for `read_labels`, without locations.
     """
     return _collected(((row, SourcePath.nowhere()) for row in rows), [], Path(name))
 
@@ -480,12 +489,12 @@ def _collected(rows: Iterable[Row], problems: list[Problem], path: Path) -> Labe
 
 
 def write_labels(path: Path, rows: Iterable[Mapping[str, JsonValue]]) -> None:
-    """Write rows of labels as .jsonl or .csv; the file appears only when all of it is on disk.
+    """Write rows of labels as .jsonl or .csv; the file appears only once it is completely on disk.
 
-    In a CSV file, `labels` become a row for each annotator, and each variable a column `var NAME`.
+    In a CSV file, `labels` become one row per annotator, and each variable a column `var NAME`.
 
     Raises:
-        ConfigError: the ending is another one.
+        ConfigError: the file has another extension.
         OutputError: the file cannot be written.
     """
     write_rows(path, rows)
@@ -495,7 +504,7 @@ _ItemKey = tuple[ItemRef, str]
 
 
 class _Collector:
-    """Rows become labels one by one; the rows of several annotators become one label."""
+    """Converts rows into labels one by one, merging the rows of several annotators into one label."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self._problems = problems
@@ -506,7 +515,7 @@ class _Collector:
         self.has_scores = False
 
     def add(self, row: Mapping[str, JsonValue], place: SourcePath) -> None:
-        """Take in a row; what is wrong with it goes to the problems, all at once."""
+        """Add a row, or report all that is wrong with it."""
         known = len(self._problems)
         for key in row:
             if near := _meant_key(key, row):
@@ -756,10 +765,11 @@ DRAW_COLUMN = "draw"
 def draw(
     items: Iterable[T], count: int | None = None, *, seed: int = 0, id_of: Callable[[T], str] = str
 ) -> list[T]:
-    """Return `count` of the items, drawn without replacement; None for all of them, in a random order.
+    """Return `count` items drawn without replacement; None for all of them, in random order.
 
-    Items are ordered by the hash of the seed and their id. So the order in which they come is nothing to the draw, a
-    larger draw holds a smaller one, and items that come later change little of it. Only those that are drawn are held.
+    Items are ordered by a hash of the seed and their id. So the draw does not depend on the order of the items, a
+    larger draw contains a smaller one, and added items change few of those drawn. With a `count`, only that many items
+    are held in memory.
     """
 
     def place(item: T) -> tuple[bytes, str]:
@@ -770,12 +780,12 @@ def draw(
 
 
 def draw_name(seed: int) -> str:
-    """Return what the column `draw` says of a draw."""
+    """Return the name of a draw, for the column `draw`."""
     return f"seed {seed}"
 
 
 def draw_notes(labels: Iterable[Label], unlabelled: int, what: str) -> Iterator[str]:
-    """Yield why labels may be no random draw; `what` says of what they should be one."""
+    """Yield reasons why labels may not be a random sample; `what` completes "true only if the labelled ..."."""
     if not all(DRAW_COLUMN in label.columns for label in labels):
         yield f"true only if the labelled {what}, as geval estimate --draw does"
     elif unlabelled:
@@ -785,7 +795,7 @@ def draw_notes(labels: Iterable[Label], unlabelled: int, what: str) -> Iterator[
 
 
 def check_is_new(path: Path, option: str, more: str = "", *, holds: str = "labels") -> None:
-    """Raise ConfigError where a file cannot be written, or would replace another, which may hold the user's work."""
+    """Raise ConfigError if a file cannot be written or already exists, since it may hold the user's work."""
     if path.exists():
         hint = f"choose another file: this one may contain {holds}{more}"
         raise ConfigError([Problem(f"`{path}` already exists, and {option} does not overwrite", None, hint)])

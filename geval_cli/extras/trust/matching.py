@@ -1,8 +1,8 @@
-"""Find the output of a run that each label is about, with the judge's score of it, and the group that it belongs to.
+"""Match labels to the outputs of a run, with the judge's scores and the cluster of each output.
 
-A label goes with the output that was read, wherever its test stands in this run. One whose `output_sha256` is
-another's, or that was made for another run and does not say which text it was about, is unmatched: what people said of
-one text is nothing about another.
+A label is matched to the output that was labelled, wherever its test is in this run. A label is unmatched if its
+`output_sha256` is that of another text, or if it was made for another run and does not say which text it is about: a
+label of one text says nothing about another.
 """
 
 from collections import Counter, defaultdict
@@ -48,7 +48,10 @@ _OTHER_HINT = "label this run's output, give the label's run with --run, or pass
 
 
 class JudgeVote(Struct, frozen=True):
-    """The score, 0..1, of one judge of a jury; None where it broke. `key` is what it rated by, where that was kept."""
+    """The score, 0..1, of one judge of a jury; None where it failed.
+
+    `key` identifies the criterion that it rated by, where it was recorded.
+    """
 
     judge: str
     score: float | None
@@ -59,20 +62,21 @@ class JudgedItem(Struct, frozen=True):
     """An output of a run with the judge's scores, without its text.
 
     Attributes:
-        id: of the result: test, repeat and column.
-        names: by which a label may mean it: its id, and the test's `metadata.id`.
-        prompt: its id and its label, of which a label may name either; likewise `provider`.
+        id: id of the result: test, repeat and column.
+        names: ids that a label may use: that of the result, and the test's `metadata.id`.
+        prompt: its id and its label; a label may name either. Likewise `provider`.
         repeat: counted from 1.
-        scores: 0..1 by metric; None where the judge broke.
-        verdicts: by metric, whether the judge passed the output, whatever its score; none where it gave no verdict.
-        thresholds: by metric, as the run decided with.
-        judges: which model gave the scores, by metric.
-        criteria: what each assertion of a metric rated by; None where that is unknown.
-        ranges: the lowest and highest rating that the judge could give, by metric.
-        inexact: metrics whose samples ended as soon as the verdict was settled, so that the score is less exact.
+        scores: 0..1 by metric; None where the judge failed.
+        verdicts: by metric, whether the judge passed the output, whatever its score; no entry where it gave no verdict.
+        thresholds: by metric, as used by the run.
+        judges: the model that gave the scores, by metric.
+        criteria: the criterion key of each assertion of a metric; None where it is unknown.
+        ranges: the lowest and highest rating on the judge's scale, by metric.
+        inexact: metrics whose sampling stopped as soon as the verdict was settled, so that the score is less precise.
         inverted: metrics of `not-` assertions.
-        p_pass: the chance of being good that the run's calibration gives, by metric.
-        votes: of each judge, by metrics that one assertion with a jury decides; `combined` says how it makes one score.
+        p_pass: the probability of being good according to the run's calibration, by metric.
+        votes: the votes of each judge, by metric, for metrics that a single assertion with a jury decides.
+        combined: how those votes are combined into one score, by metric.
     """
 
     id: str
@@ -101,14 +105,14 @@ class JudgedItem(Struct, frozen=True):
 
 
 class Match(Struct, frozen=True):
-    """A label and the output it is about."""
+    """A label and the output that it is about."""
 
     label: Label
     item: JudgedItem
 
     @property
     def score(self) -> float | None:
-        """The judge's, 0..1; None where it broke."""
+        """The judge's score, 0..1; None where it failed."""
         return self.item.scores[self.label.metric]
 
     @property
@@ -118,7 +122,7 @@ class Match(Struct, frozen=True):
 
 
 class Matching(Struct, frozen=True):
-    """The outputs of all labels, where they have one. `problems` say why the first of the `unmatched` have none."""
+    """Labels matched to outputs, and the unmatched rest; `problems` explain the first of the unmatched ones."""
 
     matches: tuple[Match, ...]
     unmatched: tuple[Label, ...] = ()
@@ -126,7 +130,7 @@ class Matching(Struct, frozen=True):
 
 
 def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
-    """Yield the outputs of a run that have, or should have, a score of some metric."""
+    """Yield the outputs of a run that have, or should have, a score on some metric."""
     for result in results:
         scores = scores_of(result)
         if not scores:
@@ -168,15 +172,15 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
 
 
 def document_of(metadata: Mapping[str, JsonValue]) -> str | int | None:
-    """Return the source that a test's output is about, by its metadata."""
+    """Return the source document that a test's output is about, from its metadata."""
     found = metadata.get("doc")
     return found if isinstance(found, str | int) and not isinstance(found, bool) else None
 
 
 def scores_of(result: CaseResult) -> dict[str, float | None]:
-    """Return the scores of a result by metric; None for one of which any assertion could not be judged.
+    """Return the scores of a result by metric; None for a metric with any assertion that could not be judged.
 
-    The mean of what could be judged would be another quantity than for the other outputs.
+    The mean of the remaining assertions would not be comparable with the scores of other outputs.
     """
     scores: dict[str, float | None] = dict(result.named_scores)
     for assertion, _ in with_members(result.assertions):
@@ -186,9 +190,9 @@ def scores_of(result: CaseResult) -> dict[str, float | None]:
 
 
 def verdicts_of(result: CaseResult) -> dict[str, bool]:
-    """Return by metric whether all of its assertions passed; none of one that could not be judged, or decides nothing.
+    """Return by metric whether all of its assertions passed; metrics with an error or without a verdict have no entry.
 
-    The score alone does not say it: a required item of a checklist, or most judges of a jury, may decide otherwise.
+    The score alone does not tell: a required item of a checklist, or a majority of a jury, may decide otherwise.
     """
     statuses: dict[str, set[Status]] = defaultdict(set)
     for assertion, _ in with_members(result.assertions):
@@ -203,7 +207,7 @@ def verdicts_of(result: CaseResult) -> dict[str, bool]:
 
 
 def _of_metrics(result: CaseResult, value_of: Callable[[AssertionResult], T | None]) -> dict[str, T]:
-    """Return the first value that the assertions of each metric have."""
+    """Return, by metric, the first value that one of its assertions has."""
     found: dict[str, T] = {}
     for assertion, _ in with_members(result.assertions):
         value = value_of(assertion)
@@ -213,7 +217,7 @@ def _of_metrics(result: CaseResult, value_of: Callable[[AssertionResult], T | No
 
 
 def _ended_early(result: AssertionResult) -> bool | None:
-    """Return True where samples of the judge, or of a judge of the jury, ended before all were taken."""
+    """Return True if sampling by the judge, or by a judge of the jury, stopped early, else None."""
     for vote in result.detail.get("judges") or [result.detail]:
         stopped = vote.get("early_stop")
         if stopped and stopped.get("taken") != stopped.get("upto"):
@@ -249,7 +253,7 @@ def _vote(vote: Mapping[str, JsonValue], *, is_turned: bool) -> JudgeVote:
 
 
 def score_notes(metric: str, pairs: Iterable["JudgedLabel"]) -> Iterator[str]:
-    """Yield sentences about scores whose samples ended early, and about those of `not-` assertions."""
+    """Yield notes on scores whose sampling stopped early, and on scores of `not-` assertions."""
     items = [pair.match.item for pair in pairs if pair.match is not None]
     if count := sum(metric in item.inexact for item in items):
         yield (
@@ -266,13 +270,14 @@ def match_labels(
     """Return each label with its output, in the order of the labels.
 
     Args:
-        labels: of a file.
-        items: of the run; gone through once, and only those that a label means are kept.
-        run_id: of the run that the items are from.
-        allow_unmatched: leave out labels without an output, or of a metric that is not judged there.
+        labels: labels of a file.
+        items: outputs of the run; iterated once, and only those that a label refers to are kept.
+        run_id: id of the run that the items are from.
+        allow_unmatched: skip labels that have no output, or whose metric is not judged in the run.
 
     Raises:
-        ConfigError: labels are unmatched, and that is not allowed; or none is matched.
+        ConfigError: labels are unmatched and that is not allowed, none is matched, or an annotator labelled an output
+            twice.
     """
     return match_in_runs(labels, [(run_id, items)], allow_unmatched=allow_unmatched)[0]
 
@@ -283,12 +288,12 @@ def match_in_runs(
     *,
     allow_unmatched: bool = False,
 ) -> list[Matching]:
-    """Return the labels of the outputs of each run, which are given as `match_labels` takes one.
+    """Return the matching for each run, given as its id and its outputs.
 
-    A label is of several runs where their texts are equal, and unmatched where it is of none.
+    A label belongs to several runs if their texts are equal, and is unmatched if it belongs to none.
 
     Raises:
-        ConfigError: as `match_labels`; or a label does not say of which run's text it is.
+        ConfigError: as for `match_labels`; or a label does not say which run's text it is about.
     """
     finders, judged = [], dict[str, None]()
     for run_id, items in runs:
@@ -326,7 +331,7 @@ def match_in_runs(
 
 
 def _unclear_runs(labels: Sequence[Label]) -> Iterator[Problem]:
-    """Yield problems of labels that do not say of which run's text they are: the first ones, and one for the rest."""
+    """Yield problems of labels that do not say which run's text they are about: the first few, and one for the rest."""
     hint = "add `run_id` or `output_sha256`"
     for label in labels[:_MOST_NAMED]:
         yield Problem("this label does not say which run's output was read", _named_at(label), hint)
@@ -336,7 +341,7 @@ def _unclear_runs(labels: Sequence[Label]) -> Iterator[Problem]:
 
 
 def _given_twice(matches: Sequence[Match]) -> Iterator[Problem]:
-    """Yield a problem for each label of which the same person gave another one to the same output of the same run."""
+    """Yield a problem for each repeated label of one output by the same annotator and for the same run."""
     first: dict[tuple[str, str, str, str | None], Label] = {}
     for match in matches:
         label = match.label
@@ -350,7 +355,7 @@ def _given_twice(matches: Sequence[Match]) -> Iterator[Problem]:
 
 
 def labelled_outputs(matches: Iterable[Match]) -> dict[str, dict[str, Label]]:
-    """Return one label of each output, by metric and the output's id; its weight is that of all of them."""
+    """Return one label of each output, by metric and output id, preferably one with a weight."""
     found: dict[str, dict[str, Label]] = defaultdict(dict)
     for match in matches:
         of_metric = found[match.label.metric]
@@ -360,7 +365,7 @@ def labelled_outputs(matches: Iterable[Match]) -> dict[str, dict[str, Label]]:
 
 
 def marks_of(matches: Iterable[Match]) -> dict[str, dict[str, float]]:
-    """Return the mean label of all people, 0..1, by metric and the id of the output."""
+    """Return the mean label of all annotators, 0..1, by metric and output id."""
     found: dict[str, dict[str, list[Label]]] = defaultdict(lambda: defaultdict(list))
     for match in matches:
         found[match.label.metric][match.item.id].append(match.label)
@@ -371,7 +376,7 @@ def marks_of(matches: Iterable[Match]) -> dict[str, dict[str, float]]:
 
 
 class _Finder:
-    """Labels by what they say about their item, so that the run is gone through once."""
+    """An index of labels by what they say about their output, so that the run is iterated only once."""
 
     def __init__(
         self, labels: Sequence[Label], run_id: str, judged: dict[str, None], *, is_alone: bool
@@ -392,7 +397,7 @@ class _Finder:
                 self._wanted[key].append(number)
 
     def _keys(self, item: ItemRef) -> Iterator[tuple[object, ...]]:
-        """Yield what finds the outputs that a label could be about: any one of these."""
+        """Yield the keys of outputs that a label may be about; an output is a candidate if it has any of them."""
         if item.test_key is not None:
             yield _TEST, item.test_key
         if item.id is not None:
@@ -405,12 +410,12 @@ class _Finder:
             yield _content_key(says, item)
 
     def _may_have_moved(self, item: ItemRef) -> bool:
-        """Return whether a label of another run says what its test says, whose id may be another's in this run."""
+        """Return whether a label is of another run and describes its test: its id may be another test's here."""
         is_of_other_run = bool(self._run_id) and item.run_id not in (None, self._run_id)
         return is_of_other_run and not (item.description is None and item.variables is None)
 
     def look_at(self, item: JudgedItem) -> None:
-        """Keep an item if a label means it."""
+        """Keep an output if a label may be about it."""
         self._metrics.update(dict.fromkeys(item.scores))
         if len(self._names) < _MOST_CANDIDATES:
             self._names.update(dict.fromkeys(sorted(item.names)))
@@ -420,7 +425,7 @@ class _Finder:
             self._candidates[number].append(item)
 
     def found(self, number: int) -> JudgedItem | list[JudgedItem]:
-        """Return the one output that a label is about; else all that it could be about, and is not clearly."""
+        """Return the only output that a label can be about, or all candidates if there is not exactly one."""
         label = self._labels[number]
         candidates = self._candidates.get(number, [])
         fitting = [item for item in candidates if self._fits(label, item)]
@@ -440,7 +445,7 @@ class _Finder:
         )
 
     def _is_of_test(self, said: ItemRef, item: JudgedItem) -> bool:
-        """Return whether a label can be about the test of an output; where it does not say which, it can."""
+        """Return whether a label can be about the test of an output; true if it does not say which test it is about."""
         if said.test_key is not None and item.test_key is not None:
             return said.test_key == item.test_key
         if not self._may_have_moved(said):
@@ -453,7 +458,7 @@ class _Finder:
         return not self._run_id or said.run_id in (None, self._run_id)
 
     def problem(self, label: Label, candidates: list[JudgedItem]) -> Problem:
-        """Return why a label has no output, with the nearest id."""
+        """Return the reason why a label has no output, with the most similar id."""
         if label.metric not in self._metrics:
             hint = hint_of(label.metric, self._metrics, "the run has")
             message = f"no judge of {self.where} scores `{label.metric}`"
@@ -509,15 +514,20 @@ def _few(names: Iterable[str]) -> str:
 
 
 def passed_at(score: float | None, verdict: bool | None, given: float | None, limit: float) -> bool:
-    """Return the judge's verdict; by its score where a threshold is `given`, or a run did not give one."""
+    """Return the judge's verdict.
+
+    If a threshold is `given`, or there is no verdict, the score is compared with `limit`.
+    """
     return passes(score or 0.0, limit) if given is not None or verdict is None else verdict
 
 
 class JudgedLabel(Struct):
-    """A label with the judge's score of the same output; `cluster` is filled in when all pairs are known.
+    """A label with the judge's score of the same output.
 
-    `share` is what it counts in a mean over all outputs, beside the others of its metric. Those that are `kept` are as
-    likely as if all had been drawn with equal chances.
+    Attributes:
+        cluster: filled in once all pairs are known.
+        share: relative weight in a mean over all outputs of the run, compared with the other labels of the metric.
+        is_kept: whether it is in the random subset in which all outputs are equally likely.
     """
 
     label: Label
@@ -533,16 +543,16 @@ class JudgedLabel(Struct):
 
     @property
     def output(self) -> str:
-        """Return the id of the output."""
+        """Return the id of the output; without a run, what identifies it in the label."""
         return self.test if self.match is None else self.match.item.id
 
     def passed_at(self, given: float | None, limit: float) -> bool:
-        """Return the judge's verdict; see the function of this name."""
+        """Return the judge's verdict; see the function of the same name."""
         return passed_at(self.score, None if self.match is None else self.match.passed, given, limit)
 
 
 def read_given(labels: "Labels") -> LabelFile:
-    """Return labels, from a file or from rows where they are not read yet."""
+    """Return labels as a LabelFile, read from a file or from rows if necessary."""
     if isinstance(labels, LabelFile):
         return labels
     return read_labels(Path(labels)) if isinstance(labels, Path | str) else labels_from_rows(labels)
@@ -553,14 +563,17 @@ Labels = LabelFile | Path | str | Iterable[Mapping[str, JsonValue]]
 
 
 def hint_of(name: str, known: Iterable[str], what: str = "known") -> str:
-    """Return what may be meant by a name that is not known, else all that are."""
+    """Return a hint for an unknown name: the most similar known name, else the known names."""
     return hint_among(name, known, what) or f"{what}: none"
 
 
 class JudgedLabels(Struct, frozen=True):
-    """Labels with the judge's scores of the same outputs, and what they are grouped by; `unmatched` have no output.
+    """Labels with the judge's scores of the same outputs.
 
-    `thinned` are left out, by metric, since outputs of their kind were drawn more often.
+    Attributes:
+        unmatched: number of labels without an output.
+        clustered_by: the column or metadata key that defines the clusters.
+        thinned: number of labels left out by metric, since outputs of their kind were drawn more often.
     """
 
     file: LabelFile
@@ -571,7 +584,7 @@ class JudgedLabels(Struct, frozen=True):
     thinned: Mapping[str, int] = {}
 
     def notes_of(self, metric: str) -> tuple[str, ...]:
-        """Return a sentence about labels of a metric that are left out, if there are any."""
+        """Return a note on the left-out labels of a metric, if there are any."""
         count = self.thinned.get(metric, 0)
         if not count:
             return ()
@@ -580,10 +593,10 @@ class JudgedLabels(Struct, frozen=True):
         )
 
     def by_metric(self, only: Sequence[str] = ()) -> dict[str, list[JudgedLabel]]:
-        """Return the labels of each metric; of those in `only` where it names any.
+        """Return the labels of each metric, or of the metrics in `only` if it names any.
 
         Raises:
-            UsageError: nobody labelled one of them.
+            UsageError: one of them has no labels.
         """
         found: dict[str, list[JudgedLabel]] = {}
         for pair in self.pairs:
@@ -592,10 +605,10 @@ class JudgedLabels(Struct, frozen=True):
 
 
 def chosen_metrics(labelled: Iterable[str], only: Sequence[str]) -> list[str]:
-    """Return the labelled metrics that are wanted; all where none is named.
+    """Return the labelled metrics to use; all if `only` is empty.
 
     Raises:
-        UsageError: nobody labelled one of them.
+        UsageError: one of them has no labels.
     """
     names = list(dict.fromkeys(labelled))
     for name in only:
@@ -612,14 +625,15 @@ def judged_labels(
     allow_unmatched: bool,
     uses_shares: bool = False,
 ) -> JudgedLabels:
-    """Return labels with their scores, of a run or, without one, of the labels themselves.
+    """Return labels with the judge's scores, from a run or, without one, from the labels themselves.
 
-    Of labels that were drawn with unequal chances, a random part is returned in which all are as likely; with
-    `uses_shares` all of them.
+    Labels that were drawn with unequal chances are thinned to a random subset in which all outputs are equally likely;
+    with `uses_shares` all of them are returned.
 
     Raises:
-        ConfigError: a row is broken or unmatched; all problems at once.
-        UsageError: there are no scores, or no such cluster.
+        ConfigError: rows are invalid or unmatched (with all problems), or labels that a draw was made after are
+            missing.
+        UsageError: there are no scores, or the cluster key does not exist.
     """
     file = read_given(labels)
     run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
@@ -630,7 +644,7 @@ def judged_labels(
 
 
 def threshold_of(used: Iterable[float | None], good: float, given: float | None = None) -> float:
-    """Return the threshold to pass: as given, else the only one that was used, else `good`."""
+    """Return the `given` threshold, else the one in use if there is only one, else `good`."""
     if given is not None:
         return given
     (only,) = found if len(found := set(used)) == 1 else (None,)
@@ -664,7 +678,7 @@ def _counted(items: Iterable[JudgedItem], outputs: Counter[str]) -> Iterator[Jud
 
 
 def _weigh(pairs: Sequence[JudgedLabel], outputs: Mapping[str, int]) -> None:
-    """Say of labels that were drawn with unequal chances what each counts, and which are a plain draw together.
+    """Set the shares of labels drawn with unequal chances, and which of them form an equal-probability sample.
 
     Raises:
         ConfigError: labels that a draw was made after are missing.
@@ -711,7 +725,7 @@ def _of_label(label: Label) -> JudgedLabel:
 
 
 def _assign_clusters(pairs: Sequence[JudgedLabel], key: str | None) -> str:
-    """Give each pair its cluster, and return what they are grouped by."""
+    """Assign each pair to its cluster, and return the key that defines the clusters."""
     if key is None:
         has_documents = all(pair.document is not None for pair in pairs)
         for pair in pairs:

@@ -1,7 +1,7 @@
-"""Options of label, agree, calibrate, drift, estimate, improve and probe, declared once.
+"""Options of label, agree, calibrate, drift, estimate, improve and probe, each declared once.
 
-A program passes the records named ...Options; the commands add to these what only a command line needs. A condition on
-a figure (`--require "spearman >= 0.4"`) holds when the figure's whole interval does.
+Programs pass the classes named ...Options; the ...Command classes add what only the command line needs. A requirement
+on a statistic (`--require "spearman >= 0.4"`) holds if its whole confidence interval satisfies it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,11 +41,11 @@ _EXAMPLE = "write it as `spearman >= 0.4` or `coherence.kappa >= 0.6`"
 
 
 class GateOutcome(Struct, frozen=True):
-    """The result of a gate on one metric: `failed` it is not shown to hold, `error` nothing can be said.
+    """The result of a gate on one metric: `failed` if it is not shown to hold, `error` if it cannot be decided.
 
     Attributes:
         bound: the end of the interval that was compared with the limit.
-        note: why it failed, or why there is nothing.
+        note: the value with its interval, or why there is none.
     """
 
     gate: str
@@ -57,7 +57,7 @@ class GateOutcome(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Requirement(Condition):
-    """A condition on a statistic, of one metric or of all of them."""
+    """A requirement on a statistic, of one metric or of all metrics."""
 
     text: str
     metric: str | None
@@ -68,10 +68,10 @@ class Requirement(Condition):
 
     @classmethod
     def parse(cls, text: str, statistics: Sequence[str]) -> "Requirement":
-        """Return the gate that `text` says: `[METRIC.][LEVEL.]STATISTIC >= NUMBER`.
+        """Parse a requirement of the form `[METRIC.][LEVEL.]STATISTIC >= NUMBER`.
 
         Raises:
-            UsageError: it is no gate, or of an unknown statistic.
+            UsageError: the text is not a requirement, or its statistic or limit is invalid.
         """
         found = GATE.match(text)
         if found is None or found["tags"] is not None or found["against"] is not None:
@@ -104,10 +104,10 @@ class Requirement(Condition):
         return cls(text.strip(), metric or None, level, statistic, comparison, limit)
 
     def decide(self, estimates: Mapping[str, Estimate | None]) -> Iterator[GateOutcome]:
-        """Yield the outcome for each metric that the gate is about, of its estimates by metric.
+        """Yield the outcome for each metric that the requirement is about, given the estimates by metric.
 
         Raises:
-            UsageError: there is no such metric.
+            UsageError: the metric does not exist.
         """
         if self.metric is not None and self.metric not in estimates:
             message = f"`{self.text}` is about `{self.metric}`, which has no labels"
@@ -141,11 +141,11 @@ SeedOption = Annotated[int, Option("--seed", "Random seed.", OptionGroup.SELECTI
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictOptions:
-    """The options that say which labels count as good, and which verdicts as passed.
+    """Options that say which labels count as good, and which scores as passed.
 
     Attributes:
-        good: mean labels from here on are good, 0..1.
-        threshold: scores from here on pass; None for the verdicts of the run, or `good` where there are none.
+        good: lowest mean label of a good output, 0..1.
+        threshold: lowest score that passes; None for the verdicts of the run, or for `good` where there are none.
     """
 
     good: Annotated[
@@ -170,7 +170,7 @@ class VerdictOptions:
     ] = None
 
     def check(self) -> None:
-        """Raise UsageError for a value that cannot be."""
+        """Raise UsageError if a value is out of range."""
         for name, value in (("good", self.good), ("threshold", self.threshold)):
             if value is not None and not 0 <= value <= 1:
                 hint = "use a share: labels and scores are scaled to 0..1"
@@ -179,7 +179,7 @@ class VerdictOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """The groups of outputs for intervals: a column of the labels or a key of metadata; None for doc or test."""
+    """Option for the clusters that intervals are based on: a column or metadata key; None for doc or test."""
 
     cluster: Annotated[
         str | None,
@@ -194,7 +194,7 @@ class ClusterOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricOptions:
-    """Which metrics; empty for all."""
+    """Option for the metrics to use; empty for all."""
 
     only: Annotated[
         tuple[str, ...],
@@ -204,7 +204,7 @@ class MetricOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """Where a command's result goes."""
+    """Options for where a command writes its results."""
 
     outputs: Annotated[
         tuple[Path, ...],
@@ -221,7 +221,7 @@ class ReportOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledRunOptions:
-    """The run that was labelled."""
+    """Options for the run that was labelled."""
 
     run: Annotated[
         str | None,
@@ -237,7 +237,7 @@ class LabelledRunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AgreeOptions(ClusterOptions, VerdictOptions):
-    """How agreement is computed. `annotators` says who labelled, a key of `EPSILONS`."""
+    """How agreement is computed. `annotators` is the kind of annotators, a key of `EPSILONS`."""
 
     annotators: Annotated[
         str,
@@ -267,8 +267,8 @@ class CalibrateOptions(MetricOptions, ClusterOptions, VerdictOptions):
     """How a calibration is made.
 
     Attributes:
-        costs: of a false pass and of a false fail; None to maximise Matthews' correlation.
-        prevalence: the share of good outputs where the judge will be used; None for that of the labels.
+        costs: costs of a false pass and of a false fail; None to maximise the Matthews correlation coefficient (MCC).
+        prevalence: share of good outputs where the judge will be used; None for that of the labels.
     """
 
     costs: Annotated[
@@ -313,9 +313,9 @@ class EstimateOptions(MetricOptions, VerdictOptions):
     """How true figures are estimated.
 
     Attributes:
-        method: `ppi`: the labels are a random draw of the run's outputs. `rogan-gladen`: they are from elsewhere, and
-            say only how often the judge errs.
-        margin: a calibration of the run that is off by less carries over to it.
+        method: `ppi` if the labels are a random sample of the run's outputs; `rogan-gladen` if they are of other
+            outputs and only tell the judge's error rates.
+        margin: the run's calibration carries over if it is shown to be off by less than this.
     """
 
     method: Annotated[
@@ -375,12 +375,14 @@ class EstimateCommand(ReportOptions, EstimateOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectOptions:
-    """How two runs are compared by labels.
+    """How two runs are compared with the help of labels.
 
     Attributes:
         columns: pairs of columns, each as `OLD=NEW`; the others are paired by their labels.
-        cluster: a name in the tests' metadata: tests of equal values are one cluster; None: each test is one.
-        margins: differences that do not matter; where there is none, a correction that is off by `MARGIN` carries over.
+        cluster: a metadata key of the tests: tests with equal values form a cluster; None to make each test its own
+            cluster.
+        margins: differences that do not matter; a metric without one uses `MARGIN` to decide whether a correction
+            carries over.
     """
 
     columns: tuple[str, ...] = ()
@@ -458,9 +460,9 @@ class ProbeOptions:
     """How a judge is probed.
 
     Attributes:
-        items: so many outputs, drawn at random with `seed`.
-        only: names of probes; empty for all. A damage that is named must lower the score of any metric.
-        labels: human labels: of `labelled` outputs for the probe `family`, and of the probed ones for `joint`.
+        items: number of outputs, drawn at random with `seed`.
+        only: names of probes; empty for all. A damage named here is expected to lower the score of any metric.
+        labels: human labels: of `labelled` outputs for the probe `family`, and of the probed outputs for `joint`.
     """
 
     items: Annotated[
@@ -479,7 +481,7 @@ class ProbeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
-    """Options of a command that calls a judge: what it may cost, and how it is called."""
+    """Options of a command that calls a judge: its budget, and how calls are sent."""
 
     plan: Annotated[
         bool, Option("--plan", "Show the number of judge calls needed; send nothing.", OptionGroup.BUDGET)
@@ -492,14 +494,14 @@ class BudgetOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RatingOptions(BudgetOptions):
-    """Options of a command that has judges rate outputs: who judges, how, and what it may cost."""
+    """Options of a command that has a judge rate outputs: the judge, its scoring and the budget."""
 
     grader: GraderOption = None
     scoring: ScoringOption = None
     samples: SamplesOption = None
 
     def of_request(self) -> dict[str, Any]:
-        """Return the fields that a `RunRequest` has too."""
+        """Return the options that are fields of a `RunRequest` as well."""
         return {item.name: getattr(self, item.name) for item in fields(RatingOptions) if item.name != "plan"}
 
 
@@ -519,7 +521,7 @@ class ProbeCommand(ReportOptions, RatingOptions, ProbeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DriftCommand(ReportOptions, RatingOptions):
-    """Options of `geval drift`. With `save`, anchors are drawn from a run, and nothing is judged."""
+    """Options of `geval drift`. With `save`, anchors are drawn from a run and nothing is judged."""
 
     save: Annotated[
         Path | None,
@@ -547,7 +549,7 @@ class DriftCommand(ReportOptions, RatingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ImproveOptions:
-    """How a better judge is looked for. `gepa`: the library GEPA looks for other words, too."""
+    """How a better judge is searched for. With `gepa`, the GEPA library rewrites the criteria, too."""
 
     seed: SeedOption = 0
     gepa: Annotated[bool, Option("--gepa", "Also let GEPA rewrite the criteria.", OptionGroup.JUDGING)] = (
@@ -558,7 +560,7 @@ class ImproveOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ImproveCommand(ReportOptions, RatingOptions, ImproveOptions):
-    """Options of `geval improve`. Without `labels_file`, the labels are those that `geval label` keeps for the run."""
+    """Options of `geval improve`. Without `labels_file`, the labels stored by `geval label` for the run are used."""
 
     outputs: Annotated[
         tuple[Path, ...],
@@ -608,5 +610,5 @@ class ImproveCommand(ReportOptions, RatingOptions, ImproveOptions):
     is_offline: OfflineOption = False
 
     def of_request(self) -> dict[str, Any]:
-        """Return the fields that a `RunRequest` has too."""
+        """Return the options that are fields of a `RunRequest` as well."""
         return {**super().of_request(), "is_offline": self.is_offline}

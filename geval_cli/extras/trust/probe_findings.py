@@ -1,7 +1,7 @@
-"""The findings of probes: figures with their intervals, held against their bars. Pure.
+"""Turn the score changes of probes into findings: figures with confidence intervals, compared with limits. Pure.
 
-A finding holds when its whole interval is on the right side of the bar, fails when the whole of it is on the wrong one,
-and is unclear between. The bars are proposals.
+A finding holds if its whole interval is within the limit, fails if the whole interval is beyond it, and is unclear
+otherwise. The limits are proposals.
 """
 
 import math
@@ -36,7 +36,7 @@ _CERTAIN = 1 - 1e-12
 
 
 def clustered(pairs: Sequence[ScoreChange], value_of: Callable[[ScoreChange], float]) -> ClusteredMean:
-    """Return the mean of a value over pairs, by cluster."""
+    """Return the clustered mean of a value over pairs."""
     mean = ClusteredMean()
     for pair in sorted(pairs, key=lambda pair: pair.cluster):
         mean.add(pair.cluster, value_of(pair))
@@ -44,14 +44,14 @@ def clustered(pairs: Sequence[ScoreChange], value_of: Callable[[ScoreChange], fl
 
 
 def _mean(pairs: Sequence[ScoreChange], level: float) -> Estimate:
-    """Return the mean change with its two-sided interval; none from fewer than `MIN_CLUSTERS` tests."""
+    """Return the mean change with its two-sided interval; no interval with fewer than `MIN_CLUSTERS` tests."""
     mean = clustered(pairs, lambda pair: pair.after - pair.before)
     interval = mean.interval(level, lowest=-1) if mean.clusters >= MIN_CLUSTERS else None
     return Estimate(mean.mean, interval, mean.n, mean.clusters)
 
 
 def _needed(estimate: Estimate, bar: float, *, is_upper: bool) -> str:
-    """Return how many tests would do if the share stays what it is."""
+    """Return how many tests would show that the limit holds if the share stays the same; "" if none would."""
     share = estimate.value
     if share is None or (share >= bar if is_upper else share <= bar):
         return ""
@@ -63,7 +63,10 @@ def _needed(estimate: Estimate, bar: float, *, is_upper: bool) -> str:
 
 
 class FigureLimit(Struct, frozen=True):
-    """Where a figure must lie: at least or at most a limit, or within one of 0; beyond `fails` it fails."""
+    """The limit of a figure: at least, at most, or within plus or minus a value.
+
+    `fails` is the value beyond which it fails; None for the limit itself.
+    """
 
     sign: str
     limit: float
@@ -73,7 +76,7 @@ class FigureLimit(Struct, frozen=True):
         return f"{self.sign}{self.limit:g}" if self.sign == "+-" else f"{self.sign} {self.limit:g}"
 
     def verdict(self, interval: tuple[float, float]) -> ProbeVerdict:
-        """Return `holds` where the whole interval is on the right side, `fails` where it is on the wrong one."""
+        """Return `holds` if the whole interval is within the limit, `fails` if all of it is beyond, else `unclear`."""
         low, high = interval
         fails = self.limit if self.fails is None else self.fails
         holds, broken = {
@@ -87,7 +90,7 @@ class FigureLimit(Struct, frozen=True):
 def _held(
     probe: Probe, metric: str, figure: str, estimate: Estimate, bar: FigureLimit, needs: str = "tests"
 ) -> Finding:
-    """Return a figure held against its bar; without an interval it is unclear, and says how many tests it needs."""
+    """Return the finding of a figure; without an interval it is unclear, and its note says how many tests it needs."""
     verdict = ProbeVerdict.UNCLEAR
     note = f"needs {MIN_CLUSTERS} {needs}"
     if estimate.interval is not None:
@@ -104,7 +107,7 @@ def _mean_finding(
     bar: FigureLimit,
     level: float = 0.95,
 ) -> Finding:
-    """Return a mean change held against its bar; where it is unclear, with how many tests would show that it holds."""
+    """Return the finding of a mean change; if it is unclear, the note says how many tests would show that it holds."""
     found = _held(probe, metric, figure, _mean(pairs, level), bar)
     if found.verdict is not ProbeVerdict.UNCLEAR:
         return found
@@ -126,7 +129,7 @@ def _share_finding(
     value_of: Callable[[ScoreChange], bool],
     bar: FigureLimit,
 ) -> Finding:
-    """Return a share of outputs held against its bar; where it is unclear, with how many tests would do."""
+    """Return the finding of a share of outputs; if it is unclear, the note says how many tests would settle it."""
     mean = clustered(pairs, lambda pair: float(value_of(pair)))
     estimate = Estimate(mean.mean, mean.interval(), mean.n, mean.clusters)
     if estimate.value is None:
@@ -139,7 +142,10 @@ def _share_finding(
 
 
 def damage_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange], *, is_certain: bool) -> Finding:
-    """Return how often the score fell. Without `is_certain` nobody knows whether the metric is about the damage."""
+    """Return the share of outputs whose score fell.
+
+    Without `is_certain`, the metric may not cover this kind of damage, and a failure is reported as unclear.
+    """
     found = _share_finding(
         probe,
         metric,
@@ -160,7 +166,7 @@ def damage_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange], *, i
 
 
 def harmless_findings(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> list[Finding]:
-    """Return how far the mean score shifted, and how many verdicts flipped."""
+    """Return the shift of the mean score and the share of flipped verdicts."""
     if not pairs:
         return [_nothing(probe, metric, "shift")]
     shift = _mean_finding(probe, metric, "shift", pairs, FigureLimit("+-", MOST_SHIFT), _TOST_LEVEL)
@@ -168,7 +174,7 @@ def harmless_findings(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -
 
 
 def flips_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
-    """Return how many verdicts changed."""
+    """Return the share of flipped verdicts."""
     most = MOST_JOINT_FLIPS if probe.kind is ProbeKind.JOINT else MOST_FLIPS
     return _share_finding(
         probe,
@@ -181,21 +187,21 @@ def flips_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Fi
 
 
 def deception_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
-    """Return how many failed outputs pass; `pairs` are of outputs that failed."""
+    """Return the share of failed outputs that now pass; `pairs` must be of outputs that failed."""
     return _share_finding(
         probe, metric, "flips", pairs, lambda pair: pair.passed_after, FigureLimit("<=", MOST_FLIPS)
     )
 
 
 def padding_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
-    """Return how far the mean score rose."""
+    """Return the rise of the mean score."""
     if not pairs:
         return _nothing(probe, metric, "rise")
     return _mean_finding(probe, metric, "rise", pairs, FigureLimit("<=", MOST_RISE))
 
 
 def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[ScoreChange]) -> list[Finding]:
-    """Return whether outputs are in the same order, and how many verdicts flipped."""
+    """Return the rank correlation (Kendall's tau) of repeated scores, and the share of flipped verdicts."""
     named = Probe(form if form in probe.name else f"{probe.name} {form}", probe.kind, (form,), probe.source)
     if not pairs:
         return [_nothing(named, metric, "tau")]
@@ -211,7 +217,7 @@ def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[Sc
 
 
 def place_finding(probe: Probe, metric: str, agreed: Sequence[tuple[int, bool]]) -> Finding:
-    """Return how often the same output wins when outputs stand in the other order; `agreed` by test."""
+    """Return how often the same output wins when the order of outputs is reversed; `agreed` by test."""
     pairs = [ScoreChange(cluster, 0.0, 0.0, True, same) for cluster, same in agreed]
     return _share_finding(
         probe, metric, "agreement", pairs, lambda pair: pair.passed_after, FigureLimit(">=", LEAST_AGREEMENT)
@@ -219,7 +225,7 @@ def place_finding(probe: Probe, metric: str, agreed: Sequence[tuple[int, bool]])
 
 
 class JointScores(Struct, frozen=True):
-    """The scores of one output by dimension, 0..1: asked one by one, and all in one call."""
+    """The scores of one output by dimension, 0..1: rated separately, and jointly in one call."""
 
     cluster: int
     separate: Mapping[str, float]
@@ -227,10 +233,10 @@ class JointScores(Struct, frozen=True):
 
 
 def halo_finding(probe: Probe, outputs: Sequence[JointScores]) -> Finding:
-    """Return how much more the dimensions go together when they are asked for in one call.
+    """Return how much more the dimensions correlate when they are rated in one call.
 
     The figure is the mean Spearman correlation between dimensions, joint minus separate, with a jackknife interval by
-    test. More than 0 is a halo: the judge lets its first rating colour the others.
+    test. A value above 0 is a halo effect: the judge's first rating influences the others.
     """
     names = sorted({name for item in outputs for name in item.joint})
     whole = [item for item in outputs if item.joint.keys() == item.separate.keys() == set(names)]
@@ -256,7 +262,7 @@ def halo_finding(probe: Probe, outputs: Sequence[JointScores]) -> Finding:
 
 
 class JointLabel(Struct, frozen=True):
-    """People's mean label of one output and dimension, with its scores one by one and together, all 0..1."""
+    """The mean human label of one output on one dimension, with its separate and joint score, all 0..1."""
 
     cluster: str
     human: float
@@ -265,7 +271,7 @@ class JointLabel(Struct, frozen=True):
 
 
 def loss_finding(probe: Probe, metric: str, scores: Sequence[JointLabel]) -> Finding:
-    """Return how much agreement with people is lost when dimensions are rated in one call.
+    """Return the loss of agreement with human labels when dimensions are rated in one call.
 
     The figure is Spearman's rho with human labels, separate minus joint, with a jackknife interval by cluster.
     """
@@ -288,7 +294,7 @@ def loss_finding(probe: Probe, metric: str, scores: Sequence[JointLabel]) -> Fin
 
 
 def _mean_correlation(scores: Numbers) -> float | None:
-    """Return the mean Spearman correlation between rows; None where a row is constant."""
+    """Return the mean Spearman correlation between pairs of rows; None if one is undefined."""
     pairs = [(one, other) for one in range(len(scores)) for other in range(one)]
     found = [spearman(scores[one], scores[other]) for one, other in pairs]
     known = [item for item in found if item is not None]
@@ -296,7 +302,7 @@ def _mean_correlation(scores: Numbers) -> float | None:
 
 
 class FamilyScore(Struct, frozen=True):
-    """A judge's error on one output, `score - human`; whether a model of the judge's own family wrote it."""
+    """A judge's error on one output, `score - human`, and whether a model of the judge's own family wrote it."""
 
     cluster: str
     error: float
@@ -304,11 +310,11 @@ class FamilyScore(Struct, frozen=True):
 
 
 def family_finding(probe: Probe, metric: str, scores: Sequence[FamilyScore]) -> Finding:
-    """Return how much kinder the judge is to its own family than people are, against how it is to others.
+    """Return the judge's self-preference: its mean error on outputs of its own family minus that on others.
 
-    The difference of two means with standard errors that are robust to clusters: Liang and Zeger, "Longitudinal data
-    analysis using generalized linear models", 1986. Each family must have so many tests: the error of one that has a
-    few is hardly known.
+    The difference of two means with cluster-robust standard errors: Liang and Zeger, "Longitudinal data analysis using
+    generalized linear models", 1986. There is an interval only with at least `MIN_CLUSTERS` labelled tests in each
+    group, since the mean error of a few tests is too uncertain.
     """
     own = np.array([score.is_own for score in scores], dtype=np.float64)
     clusters = {score.cluster for score in scores}
@@ -343,5 +349,5 @@ def _nothing(
 
 
 def skipped(probe: Probe, metric: str, why: str) -> Finding:
-    """Return the finding of a probe that was not made."""
+    """Return the finding of a probe that was not run."""
     return _nothing(probe, metric, "", why)

@@ -1,8 +1,8 @@
-"""Probes of a judge: which rewrites must move its scores and which must not, and how outputs are rewritten.
+"""Define the probes of a judge: which rewrites must change its scores, which must not, and how they are made.
 
-Rewrites are by rule, seeded and without a model: each damages, decorates or pads an output in one known way. One that
-finds nothing to change returns None. Rules about words are for English; a text in another language is left out of them,
-while those about sentences, spaces and whole texts work for all.
+Rewrites follow fixed rules, are seeded and need no model; each damages, decorates or pads an output in one known way. A
+rewrite that finds nothing to change returns None. Rules about words are for English and skip texts in other languages;
+those about sentences, white space and whole texts work in any language.
 """
 
 import random
@@ -33,14 +33,14 @@ _BOLD_WORDS = 3
 
 
 class RewriteMaterial(Struct, frozen=True):
-    """The texts that a rewrite may draw on.
+    """The texts that a rewrite can use.
 
     Attributes:
         text: the output.
-        other: another test's output; "" where there is none.
-        prompt: the text that the model was asked with; "" where there is none.
-        highest: the best rating of the judge's scale, in words.
-        seed: of whatever is shuffled.
+        other: another test's output; "" if there is none.
+        prompt: the text that was sent to the model; "" if there is none.
+        highest: the highest rating on the judge's scale, as text.
+        seed: random seed.
     """
 
     text: str
@@ -51,7 +51,7 @@ class RewriteMaterial(Struct, frozen=True):
 
 
 def rewritten(name: str, material: RewriteMaterial) -> str | None:
-    """Return the output as a rewrite makes it; None when that changes nothing."""
+    """Return the rewritten output; None if the rewrite changes nothing."""
     found = REWRITES[name](material)
     return None if found is None or found == material.text else found
 
@@ -91,7 +91,7 @@ def _repeat(material: RewriteMaterial) -> str | None:
 
 
 def _negate(material: RewriteMaterial) -> str | None:
-    """Say the opposite: sentence by sentence, a "not" goes in where there is none, and out where there is one."""
+    """Negate each sentence: add "not" where there is none, and remove it where there is one."""
     if _ENGLISH.search(material.text.lower()) is None:
         return None
     return " ".join(map(_opposite, sentences(material.text))) or None
@@ -106,7 +106,7 @@ def _opposite(sentence: str) -> str:
 
 
 def _swap(material: RewriteMaterial) -> str | None:
-    """Let numbers change places with numbers, and names with names; a number alone is another one."""
+    """Swap numbers with each other and names with each other; a single number is replaced by another one."""
     text = _rotated(material.text, _NUMBER.findall(material.text))
     if text == material.text:
         text = _NUMBER.sub(lambda found: _other_number(found[0]), material.text)
@@ -135,7 +135,7 @@ def _whitespace(material: RewriteMaterial) -> str | None:
 
 
 def _markdown(material: RewriteMaterial) -> str | None:
-    """Put the first words in bold; bold type that is there goes away."""
+    """Put the first words in bold, or remove existing bold type."""
     if _BOLD.search(material.text) is not None:
         return _BOLD.sub(r"\1", material.text)
     words = material.text.split(" ")
@@ -145,7 +145,7 @@ def _markdown(material: RewriteMaterial) -> str | None:
 
 
 def _typo(material: RewriteMaterial) -> str | None:
-    """Swap two neighbouring letters in one of fifty words, in one at least."""
+    """Swap two adjacent letters in one word out of fifty, and in at least one."""
     draw = _draw(material, "typo")
     words = material.text.split(" ")
     places = [place for place, word in enumerate(words) if _swappable(word)]
@@ -160,7 +160,7 @@ def _typo(material: RewriteMaterial) -> str | None:
 
 
 def _swappable(word: str) -> list[int]:
-    """Return where a word has two different letters beside each other, its first and last letter apart."""
+    """Return where two adjacent letters of a word differ, leaving out its first and last letter."""
     if len(word) < _SHORTEST_TYPO or not word.isalpha():
         return []
     return [at for at in range(1, len(word) - 2) if word[at] != word[at + 1]]
@@ -262,7 +262,7 @@ _SYNONYMS = {
 
 
 def rewritten_steps(steps: Sequence[str]) -> tuple[str, ...]:
-    """Return evaluation steps in other words with the same meaning."""
+    """Return evaluation steps reworded without changing their meaning."""
     return tuple(_reworded(step) for step in steps)
 
 
@@ -275,7 +275,7 @@ def _reworded(step: str) -> str:
 
 
 class ProbeKind(StrEnum):
-    """The kinds of probes, by what must become of the score."""
+    """The kinds of probes, by what is expected of the score."""
 
     DAMAGE = "score falls"
     HARMLESS = "score stays"
@@ -288,13 +288,13 @@ class ProbeKind(StrEnum):
 
 
 class Probe(Struct, frozen=True):
-    """One probe.
+    """A probe of a judge.
 
     Attributes:
-        forms: names of the rewrites that it makes of an output, or of other changes.
+        forms: names of the rewrites of an output, or of other changes.
         hits: dimensions whose scores the damage must lower; None for all.
-        source: where the probe comes from.
-        is_asked_for: whether it is made only where it is named.
+        source: the literature that it is based on.
+        is_asked_for: whether it is run only if named explicitly.
     """
 
     name: str
@@ -350,7 +350,7 @@ PROBES: Mapping[str, Probe] = {
 
 
 def chosen_probes(only: Sequence[str]) -> list[Probe]:
-    """Return the probes of these names; without any, all but those that are made only where they are named.
+    """Return the probes with these names; without names, all except those that must be named explicitly.
 
     Raises:
         UsageError: there is no such probe.
@@ -374,10 +374,11 @@ class Finding(Struct, frozen=True):
     """One figure of one probe on one metric.
 
     Attributes:
+        must: what is expected of the score.
         figure: its name: share fallen, shift, flips, rise, tau, agreement, difference, halo, loss.
-        estimate: the figure; its interval covers 95 %, of a `shift` 90 % (two one-sided tests at 5 %).
-        bar: where it must lie.
-        skipped: outputs that are left out of it, by the reason.
+        estimate: the figure with its 95 % interval; for `shift` it is a 90 % interval (two one-sided tests at 5 %).
+        bar: the limit that it is compared with.
+        skipped: number of outputs left out, by reason.
     """
 
     probe: str
@@ -392,7 +393,7 @@ class Finding(Struct, frozen=True):
 
 
 class ScoreChange(Struct, frozen=True):
-    """An output's score before and after a change, 0..1, with its verdicts; pairs of one test are a `cluster`."""
+    """An output's score and verdict before and after a change, scores 0..1; pairs of one test share a `cluster`."""
 
     cluster: int
     before: float
@@ -405,10 +406,13 @@ class ProbeReport(Struct, frozen=True):
     """The result of `geval probe`.
 
     Attributes:
-        items: outputs that were probed; `tests` they come from, `unanswered` could not be had.
-        planned: ratings at most; `asked` of them were made, `errored` of those failed; `first_error` says how one did.
-        stopped: why not all were asked: the budget was used up.
-        usage: of the judges.
+        items: number of outputs probed.
+        tests: number of tests that they are from.
+        planned: upper bound of the number of ratings.
+        asked: number of ratings made; `errored` of them failed, and `first_error` is the message of the first one.
+        usage: usage of the judges.
+        unanswered: number of outputs that could not be obtained.
+        stopped: why not all ratings were made, such as an exhausted budget; "" if they were.
     """
 
     config: str
@@ -427,7 +431,7 @@ class ProbeReport(Struct, frozen=True):
 
     @property
     def verdicts(self) -> set[ProbeVerdict]:
-        """All verdicts that there are."""
+        """The set of verdicts of all findings."""
         return {item.verdict for item in self.findings}
 
     def to_json(self) -> dict[str, JsonValue]:

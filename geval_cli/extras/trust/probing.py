@@ -1,7 +1,7 @@
-"""Ask a judge about rewritten outputs: `geval probe` and `geval_cli.extras.trust.probe`.
+"""Probe a judge with rewritten outputs: `geval probe` and `geval_cli.extras.trust.probe`.
 
-The outputs are those of the config's own tests, given or generated as in a run, through the cache and the budget. What
-the answers mean is in `probe_findings`, and the rewrites are in `probes`.
+The outputs are those of the config's own tests, given or generated as in a run, through the cache and within the
+budget. `probes` makes the rewrites, and `probe_findings` evaluates the scores.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ NO_FORM = "the metric has no such form"
 
 
 class ProbedOutput(Struct, frozen=True):
-    """An output that is probed, with the assertions that judge it, by metric."""
+    """An output to probe, with the assertions that judge it, by metric."""
 
     subject: Subject
     specs: Mapping[str, ModelGradedAssertion]
@@ -95,7 +95,7 @@ class ProbedOutput(Struct, frozen=True):
 
     @property
     def judged(self) -> JudgedItem:
-        """Return the output as labels find it."""
+        """Return the output in the form that labels are matched to."""
         job, test = self.job, self.subject.test
         own = test.metadata.get("id")
         return JudgedItem(
@@ -118,9 +118,9 @@ class ProbedOutput(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True):
-    """One metric of one output, and how it was judged as it is.
+    """One metric of one output, with its rating before any rewrite.
 
-    `floor` is the lowest score of all outputs as they are; 0 when they are all equal.
+    `floor` is the lowest score among all original outputs; 0 if their scores are all equal.
     """
 
     item: ProbedOutput
@@ -130,13 +130,13 @@ class Target(Struct, frozen=True):
 
     @property
     def is_at_bottom(self) -> bool:
-        """Return whether the judge has no worse for it: it failed, with the lowest score that the judge gave."""
+        """Return whether the score cannot fall: it is 0, or the output failed with the judge's lowest score."""
         score = self.base.score or 0.0
         return score <= 0 or (self.base.status is Status.FAILED and score <= self.floor + SAME)
 
 
 class ProbePairs(Struct):
-    """The pairs of one probe's form on one metric, and what was left out of them."""
+    """The score changes of one form of a probe on one metric, and the number of outputs left out, by reason."""
 
     pairs: list[ScoreChange] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class ProbePairs(Struct):
 
 
 def drawn_jobs(prepared: PreparedRun, options: ProbeOptions) -> list[Job]:
-    """Return the jobs that are probed, in the order of the plan; those that nothing judges are never drawn."""
+    """Return the jobs to probe, in the order of the plan; jobs that no model judges are never drawn."""
     names = [job.id for job in jobs_of(prepared) if specs_of(job, prepared) or is_compared(job)]
     drawn = set(draw(names, options.items, seed=options.seed))
     return [job for job in jobs_of(prepared) if job.id in drawn]
@@ -158,7 +158,7 @@ def jobs_of(prepared: PreparedRun) -> Iterator[Job]:
 
 
 def specs_of(job: Job, prepared: PreparedRun) -> dict[str, ModelGradedAssertion]:
-    """Return the assertions that a text model judges for itself, by metric; the first of each."""
+    """Return the assertions that a text model judges on their own, by metric; the first one of each metric."""
     found: dict[str, ModelGradedAssertion] = {}
     for spec in each_assertion(assertions_of(job.prompt, job.test)):
         if not isinstance(spec, ModelGradedAssertion) or spec.judge_kinds != (TEXT,):
@@ -171,18 +171,18 @@ def specs_of(job: Job, prepared: PreparedRun) -> dict[str, ModelGradedAssertion]
 
 
 def is_compared(job: Job) -> bool:
-    """Return whether a judge chooses the best of the outputs of the job's test."""
+    """Return whether a judge selects the best of the outputs of the job's test."""
     return any(spec.base_type == SELECT_BEST for spec in job.test.assertions)
 
 
 def is_hit(item: Probe, spec: ModelGradedAssertion, options: ProbeOptions) -> bool:
-    """Return whether a damage is about a metric. Of criteria in somebody's own words nobody knows; all are tried."""
+    """Return whether a metric should react to a damage. Custom criteria may cover any damage, so all are tried."""
     dimension = getattr(spec, "dimension", None)
     return item.hits is None or dimension is None or dimension in item.hits or item.name in options.only
 
 
 def with_floor(targets: Sequence[Target]) -> list[Target]:
-    """Return the targets with the lowest score that the judge gave one of them."""
+    """Return the targets with `floor` set to the lowest of their scores."""
     scores = [target.base.score or 0.0 for target in targets]
     floor = min(scores) if max(scores) - min(scores) > SAME else 0.0
     return [replace(target, floor=floor) for target in targets]
@@ -196,7 +196,7 @@ def probed_output(found: PendingResult, prepared: PreparedRun) -> ProbedOutput:
 
 
 def with_others(items: Sequence[ProbedOutput]) -> list[ProbedOutput]:
-    """Return the items with the output of the next item that is of another test and has another text."""
+    """Return the items, each with the output of the next item that has another test and another text."""
     found = []
     for place, item in enumerate(items):
         following = (*items[place + 1 :], *items[:place])
@@ -210,7 +210,7 @@ def with_others(items: Sequence[ProbedOutput]) -> list[ProbedOutput]:
 
 
 def changed_spec(spec: ModelGradedAssertion, form: str, steps: Sequence[str]) -> ModelGradedAssertion | None:
-    """Return the assertion with another scale or with reworded steps; None where it has none of it."""
+    """Return the assertion with another scale or with reworded steps; None if that does not apply to it."""
     if form == "again":
         return spec
     if not isinstance(spec, GEvalFields) or spec.dimension is not None or spec.checklist or spec.strict_mode:
@@ -227,7 +227,7 @@ def changed_spec(spec: ModelGradedAssertion, form: str, steps: Sequence[str]) ->
 
 
 def material_for(target: Target, text: str, seed: int) -> RewriteMaterial:
-    """Return what a rewrite of a text may be made of."""
+    """Return the material for rewriting a text."""
     subject = target.item.subject
     dimension = str(getattr(target.spec, "dimension", None))
     own = getattr(target.spec, "score_range", None) or DEFAULT_SCORE_RANGE
@@ -244,7 +244,7 @@ NO_LABELS_OF_OUTPUTS = "the loss of agreement needs labels of these outputs (--l
 
 
 class ConcurrentRater:
-    """Asks for ratings, a bounded number at once, and adds up what they took. Belongs to one event loop."""
+    """Rates outputs with bounded concurrency and totals the usage. Bound to one event loop."""
 
     def __init__(self, context: JobContext, options: ProbeOptions, listen: Callable[[int], None]) -> None:
         self._context, self._options, self._listen = context, options, listen
@@ -256,7 +256,7 @@ class ConcurrentRater:
         self.stopped = self.first_error = ""
 
     async def answers(self, jobs: Sequence[Job]) -> list[PendingResult]:
-        """Return the outputs, without a verdict: the assertions are asked one by one."""
+        """Return the outputs without verdicts; their assertions are rated one by one later."""
 
         async def answer(job: Job) -> PendingResult | None:
             kept = tuple(spec for spec in job.test.assertions if wants_logprobs([spec]))
@@ -268,7 +268,7 @@ class ConcurrentRater:
         return [pending for pending in found if pending is not None]
 
     async def _within_budget(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Return what is asked for; None once the budget is used up, when nothing is asked any more."""
+        """Return the result of a call; None once the budget is used up, after which nothing is sent any more."""
         async with self._room:
             if self.stopped:
                 return None
@@ -279,7 +279,7 @@ class ConcurrentRater:
                 return None
 
     async def rate(self, spec: ModelGradedAssertion, subject: Subject) -> AssertionResult | None:
-        """Return a rating; None for one that could not be had."""
+        """Return a rating; None if it failed or the budget is used up."""
         # The assertion without reasons to be bought for its scores: nobody reads them here.
         if not isinstance(spec, GEvalFields):
             quiet = spec
@@ -301,7 +301,7 @@ class ConcurrentRater:
         return found
 
     async def findings(self, probes: Sequence[Probe], items: Sequence[ProbedOutput]) -> list[Finding]:
-        """Rate every output as it is, then as each probe makes it, and return what came of it, metric by metric."""
+        """Rate every output as it is and as each probe rewrites it, and return the findings, metric by metric."""
         asked = [item for item in probes if item.kind not in APART]
         wanted = [(item, name, spec) for item in items for name, spec in item.specs.items() if asked]
         based = await asyncio.gather(*(self.rate(spec, item.subject) for item, _, spec in wanted))
@@ -353,7 +353,7 @@ class ConcurrentRater:
         return [_with_reasons(finding, left_out) for finding in found]
 
     async def _ask(self, item: Probe, form: str, target: Target, asked: ProbePairs) -> None:
-        """Rate one output in one form, beside what it is compared with."""
+        """Rate one output in one form, and record the change from its original rating."""
         spec, subject, base = target.spec, target.item.subject, target.base
         if item.kind is ProbeKind.REPETITION:
             await self._again(form, target, asked)
@@ -412,7 +412,7 @@ class ConcurrentRater:
         await self._compare(spec, subject, target, target.base, asked)
 
     async def together(self, item: Probe, items: Sequence[ProbedOutput]) -> list[Finding]:
-        """Rate outputs by their dimensions one by one and all in one call, and return how the two differ."""
+        """Rate dimensions separately and jointly in one call, and return how the scores differ."""
         asked = await asyncio.gather(*map(self._both_ways, items))
         found = [(output, both) for output, both in zip(items, asked, strict=True) if both is not None]
         if not found:
@@ -428,7 +428,7 @@ class ConcurrentRater:
     def _losses(
         self, item: Probe, found: Sequence[tuple[ProbedOutput, Mapping[str, ScoreChange]]]
     ) -> list[Finding]:
-        """Return how much worse the ratings that were given together follow people, by dimension."""
+        """Return the loss of agreement with human labels of joint ratings, by dimension."""
         labels = self._options.labels
         if labels is None:
             return [skipped(item, "", NO_LABELS_OF_OUTPUTS)]
@@ -448,7 +448,7 @@ class ConcurrentRater:
         return [loss_finding(item, name, members) for name, members in scores.items()]
 
     async def _both_ways(self, item: ProbedOutput) -> dict[str, ScoreChange] | None:
-        """Return the scores of one output one by one and together; None where not two dimensions judge it."""
+        """Return the separate and joint scores of one output; None if fewer than two dimensions judge it."""
         specs = {
             name: spec
             for name, spec in item.specs.items()
@@ -476,7 +476,7 @@ class ConcurrentRater:
         }
 
     async def places(self, item: Probe, prepared: PreparedRun) -> list[Finding]:
-        """Return whether `select-best` chooses the same output when they stand in the other order."""
+        """Return whether `select-best` chooses the same output when their order is reversed."""
         rows: dict[str, list[Job]] = {}
         for job in jobs_of(prepared):
             if is_compared(job):
@@ -509,14 +509,14 @@ class ConcurrentRater:
 
 
 def _with_reasons(finding: Finding, left_out: Mapping[str, int]) -> Finding:
-    """Return a finding with what was left out of it; one of nothing says why in its note."""
+    """Return a finding with what was left out of it; a skipped one gets the most common reason as its note."""
     if finding.verdict is ProbeVerdict.SKIPPED and left_out:
         return replace(finding, note=max(left_out, key=lambda why: left_out[why]), skipped=dict(left_out))
     return replace(finding, skipped=dict(left_out))
 
 
 def _sides(compared: Mapping[str, ScoreChange]) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the scores of an output by dimension: one by one, and together."""
+    """Return the separate and the joint scores of an output, by dimension."""
     return (
         {name: pair.before for name, pair in compared.items()},
         {name: pair.after for name, pair in compared.items()},
@@ -527,12 +527,14 @@ NO_LABELS = "needs labels of outputs from two model families"
 
 
 class ProbePlan(Struct, frozen=True):
-    """The ratings that a probe asks for at most, before it is known which rewrites change something.
+    """The maximum number of ratings of a probe, before it is known which rewrites change something.
 
     Attributes:
-        items: outputs; `variants` of each of `metrics` are rated, beside the output as it is.
-        ratings: all together; each is one request or more, by the judge's way of scoring.
-        cost_usd: at most, estimated from the plan of a run; None when unknown.
+        items: number of outputs.
+        metrics: largest number of metrics of an output.
+        variants: largest number of ratings of an output on one metric, besides that of the original.
+        ratings: total; each takes one or more requests, depending on the judge's scoring method.
+        cost_usd: upper bound, estimated from the plan of a run; None if unknown.
     """
 
     items: int
@@ -549,12 +551,12 @@ def probe(
     home: Path | None = None,
     **run_options: Any,
 ) -> ProbeReport:
-    """Return how a config's judges take rewritten outputs; `aprobe` is the same for async programs.
+    """Probe the judges of a config with rewritten outputs; `aprobe` is the same for async programs.
 
     Args:
         config: the config file.
         options: which probes, and on how many outputs.
-        home: where the cache is; None for GEVAL_HOME, or `.geval` here.
+        home: where the cache is; None for GEVAL_HOME, or `.geval` in the current folder.
         run_options: options of a run by their names in `RunOptions`: `grader`, `max_cost`, `max_requests`, ...
 
     Raises:
@@ -571,7 +573,7 @@ async def aprobe(
     home: Path | None = None,
     **run_options: Any,
 ) -> ProbeReport:
-    """Return how a config's judges take rewritten outputs, as `probe` does."""
+    """Probe the judges of a config with rewritten outputs, like `probe`."""
     chosen_probes(options.only)
     prepared = prepare(RunRequest(Path(config), os.environ, **run_options))
     with open_state(home, os.environ) as state:
@@ -579,7 +581,7 @@ async def aprobe(
 
 
 async def plan_probe(prepared: PreparedRun, cache: ResponseCache | None, options: ProbeOptions) -> ProbePlan:
-    """Return what a probe would ask for at most; nothing is sent.
+    """Return the maximum number of ratings of a probe, and their cost; nothing is sent.
 
     Raises:
         UsageError: there is no such probe, or nothing is judged by a model.
@@ -641,8 +643,8 @@ async def run_probe(
 ) -> ProbeReport:
     """Probe the judges of a prepared suite; `listen` is called after each rating.
 
-    Answers are kept in the cache, so that the same probe costs nothing the second time. When the budget is used up, the
-    report is of what was asked by then, and says so.
+    Answers are cached, so repeating a probe costs nothing. If the budget is used up, the report covers the ratings made
+    by then, and says so.
 
     Raises:
         UsageError: there is no such probe, or nothing is judged by a model.
@@ -661,7 +663,7 @@ async def probe_with(
     options: ProbeOptions,
     listen: Listen = lambda asked, planned: None,
 ) -> ProbeReport:
-    """Probe the judges that a context gives; as `run_probe`."""
+    """Probe the judges of a job context; see `run_probe`."""
     probes = chosen_probes(options.only)
     plan = _planned(prepared, options)
     rater = ConcurrentRater(context, options, lambda asked: listen(asked, plan.ratings))
@@ -711,7 +713,7 @@ def _family_findings(probes: Sequence[Probe], options: ProbeOptions) -> list[Fin
 
 
 def family_of(model: str) -> str:
-    """Return the family of a model by its id: the vendor, or behind a gateway the vendor in its name."""
+    """Return the model family from a model's id: the vendor, or for a gateway the vendor in the model name."""
     vendor, _, name = model.partition(":")
     owner, slash, _ = name.rpartition("/")
     if slash:
@@ -720,7 +722,7 @@ def family_of(model: str) -> str:
 
 
 def probe_document(report: ProbeReport) -> ReportDocument:
-    """Return the findings as a document: a section for each metric, and one for what was not probed."""
+    """Return the findings as a report: a section for each metric, and one for probes that were not run."""
     metrics: dict[str, list[Finding]] = {}
     for item in report.findings:
         metrics.setdefault(item.metric if item.figure else "", []).append(item)
@@ -742,7 +744,7 @@ def probe_document(report: ProbeReport) -> ReportDocument:
 
 
 def _not_probed(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield what was not probed, by the reason."""
+    """Yield the probes that were not run, grouped by reason."""
     reasons: dict[str, dict[str, None]] = {}
     for item in findings:
         reasons.setdefault(item.note, {})[f"{item.probe} of {item.metric}" if item.metric else item.probe] = (
@@ -760,7 +762,7 @@ _NEEDS = compile_later(r"needs ([\d,]+) ")
 
 
 def _answer(findings: Sequence[Finding]) -> str:
-    """Return in a sentence whether the judge is to be trusted, as far as the probes tell."""
+    """Return a sentence on whether the judge can be trusted, as far as the probes show."""
     of = {verdict: [item for item in findings if item.verdict is verdict] for verdict in _WORST_FIRST}
     failing, unclear, holding = of[ProbeVerdict.FAILS], of[ProbeVerdict.UNCLEAR], of[ProbeVerdict.HOLDS]
     checks = len(failing) + len(unclear) + len(holding)
@@ -802,7 +804,7 @@ def _level(finding: Finding, value: float | None) -> str:
 
 
 def _bar(finding: Finding) -> str:
-    """`at most 10 %`, `at least 0.80`, `within 0.05`: the bar of a finding in words."""
+    """Return the limit of a finding in words, such as "at most 10 %", "at least 0.80" or "within 0.05"."""
     found = _BAR.fullmatch(finding.bar)
     if found is None:
         return finding.bar
@@ -839,7 +841,7 @@ def _section(metric: str, findings: Sequence[Finding]) -> Section:
 
 
 def _about(report: ProbeReport, quote: Quote) -> str:
-    """Return in a sentence what was probed, and what was asked."""
+    """Return a sentence on what was probed and how many ratings were made."""
     judges = ", ".join(map(quote, report.judges)) or "none"
     parts = [
         f"Judge {judges}: {plural(report.items, 'output')} of {plural(report.tests, 'test')}",
@@ -863,7 +865,7 @@ def _interval(finding: Finding, bounds: tuple[float, float]) -> str:
 
 
 def _note_of(finding: Finding) -> str:
-    """Return the note of a finding, and what was left out of it."""
+    """Return the note of a finding, with what was left out of it."""
     left_out = [f"{why}: {count:,}" for why, count in finding.skipped.items()]
     note = "" if finding.note in finding.skipped else finding.note
     return "; ".join(filter(None, (note, *left_out)))

@@ -1,7 +1,7 @@
-"""The difference of two runs as people would see it: `geval compare --labels`, and gates on it.
+"""Correct the difference of two runs with human labels: `geval compare --labels`, and gates on true differences.
 
-A judge that likes longer answers shows gains that are none. Labels of some outputs say by how much it is off, and its
-difference is corrected by that. docs/trust.md says how to draw what to label.
+A judge that prefers longer answers, for example, reports gains that are not real. Labels of some outputs estimate the
+judge's error, and its difference is corrected by it. docs/trust.md says how to draw the outputs to label.
 """
 
 import os
@@ -65,14 +65,14 @@ from geval_cli.suite.gates import Gate
 
 
 class Design(StrEnum):
-    """The labels that a correction is made from."""
+    """The kind of labels that a correction is based on."""
 
     SAME_TESTS = "same tests"
     DIFFERENT_TESTS = "different tests"
 
 
 class SignAgreement(StrEnum):
-    """The agreement of judge and labels on which run is better; unclear where one of them shows no difference."""
+    """Whether judge and labels agree on which run is better; unclear if one of them shows no difference."""
 
     SAME = "same sign"
     OTHER = "other sign"
@@ -84,18 +84,20 @@ class CorrectedRow(Struct, frozen=True):
 
     Attributes:
         design: whether the labels are of both outputs of the same tests, or of outputs of different tests.
-        judge: the judge's own difference over all pairs; its interval knows nothing of the judge's errors, nor does
-            `judge_p`, its p-value.
-        corrected: the difference if people had read all outputs; without an interval where `why` says why.
-        p, p_adjusted: of no difference; the second by Holm over all rows.
-        margin: the largest difference that does not matter, and the 90 % interval that is held against it; None
-            where every difference matters.
-        weights: how much the judge's scores count, 0..1: of their differences, or of each run's.
-        labelled: outputs of each run with a label; `tests` with labels in each.
-        equal: labelled pairs of equal texts, whose difference is 0 whatever the judge says.
-        errored: pairs that the judge could not score; `unused` labels are of none of the pairs.
-        alone: labels of one output of a pair that are not used, since most labelled pairs have both.
-        carry_over: whether a calibration by the earlier run's labels holds for the later one's.
+        judge: the judge's own difference over all pairs. Neither its interval nor `judge_p`, its p-value, accounts for
+            errors of the judge.
+        corrected: the estimated difference if all outputs had human labels; without an interval if `why` gives a
+            reason.
+        p: p-value of the null hypothesis of no difference; `p_adjusted` is adjusted for all rows by Holm's method.
+        margin: the largest difference that does not matter; None if every difference matters.
+        margin_interval: the 90 % interval that is compared with the margin.
+        weights: the weight of the judge's scores, 0..1: one for their differences, or one for each run.
+        labelled: number of labelled outputs of each run; `tests` is the number of tests (or clusters) with labels in
+            each.
+        equal: number of labelled pairs of identical texts, whose difference is 0 whatever the judge says.
+        errored: number of pairs that the judge could not score; `unused` is the number of labels outside scored pairs.
+        alone: number of labels of only one output of a pair, not used because most labelled tests have labels of both.
+        carry_over: whether a calibration from the earlier run's labels holds for the later run's.
     """
 
     metric: str
@@ -124,7 +126,7 @@ class CorrectedRow(Struct, frozen=True):
 
 
 class CorrectedComparison(Struct, frozen=True):
-    """Two runs compared by labels; `unmatched` labels have no output in either run."""
+    """Two runs compared with the help of labels; `unmatched` labels have no output in either run."""
 
     labels: str
     a: str | None
@@ -141,7 +143,7 @@ class CorrectedComparison(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The sentence that matters: the judge's difference, and what the labels make of it."""
+        """The answer in a sentence: the judge's difference, and how the labels correct it."""
         return _sentence(self.rows, str)
 
     @property
@@ -150,11 +152,11 @@ class CorrectedComparison(Struct, frozen=True):
         return _figures(self.rows)[0]
 
     def print(self, console: Console) -> None:
-        """Print the sentence that matters, then the figures."""
+        """Print the answer in a sentence, then the figures."""
         print_document(_document(self), console)
 
     def to_markdown(self) -> str:
-        """Return the sentence and the figures as Markdown."""
+        """Return the answer and the figures as Markdown."""
         return markdown_of(_document(self))
 
 
@@ -167,21 +169,21 @@ def compare(
     allow_unmatched: bool = False,
     home: Path | None = None,
 ) -> CorrectedComparison:
-    """Return how far run `b` is from the earlier run `a` in each labelled metric, as people would see it.
+    """Return the difference of run `b` from the earlier run `a` in each labelled metric, corrected by human labels.
 
-    Labels of both outputs of the same tests correct the judge's differences, labels on different tests each run's mean.
-    What most labelled tests have decides, and every row says which.
+    Labels of both outputs of the same tests correct the judge's differences; labels on different tests correct each
+    run's mean. The design that most labelled tests have is used, and every row says which one it is.
 
     Args:
         labels: a file of labels of outputs of `a`, `b` or both, or its rows.
         a: the earlier run: its id, `latest~1`, a results file, or its report.
         b: the later run, likewise.
-        options: the columns and the groups that are compared.
-        allow_unmatched: leave out labels whose output is in neither run.
-        home: where runs are stored, if one is an id; None for GEVAL_HOME, or `.geval` here.
+        options: the columns to compare, the clusters and the margins.
+        allow_unmatched: skip labels whose output is in neither run.
+        home: where runs are stored, if one is an id; None for GEVAL_HOME, or `.geval` in the current folder.
 
     Raises:
-        ConfigError: a row is broken, unmatched or ambiguous; all problems at once.
+        ConfigError: a row is invalid, unmatched or ambiguous; all problems at once.
         UsageError: an unknown run or column, or no labelled metric that both runs judged.
 
     Source: Angelopoulos, Duchi and Zrnic, "PPI++: Efficient prediction-powered inference", 2023.
@@ -200,7 +202,7 @@ def correct(
     *,
     allow_unmatched: bool = False,
 ) -> CorrectedComparison:
-    """Return the comparison of runs of which the earlier one is read already; see `compare`."""
+    """Return the comparison of two runs when the earlier one is already loaded; see `compare`."""
     given = read_given(labels)
     found = labelled_pairs(given.labels, earlier, later, options, allow_unmatched=allow_unmatched)
     metrics = list(dict.fromkeys(label.metric for label in given.labels))
@@ -233,7 +235,7 @@ def correct(
 
 
 class ScoredText(Struct, frozen=True, gc=False):
-    """The part of an output that is compared; of the earlier run all are held."""
+    """The parts of an earlier output that are compared; those of the whole run are held in memory."""
 
     id: str
     output_sha256: str
@@ -241,7 +243,7 @@ class ScoredText(Struct, frozen=True, gc=False):
 
 
 class ScoredPair(Struct, frozen=True, gc=False):
-    """One test's outputs in both runs: their ids, whether their texts are equal, and scores by metrics of both."""
+    """The outputs of one test in both runs: ids, whether the texts are identical, and scores on shared metrics."""
 
     column: int
     cluster: str
@@ -252,7 +254,7 @@ class ScoredPair(Struct, frozen=True, gc=False):
 
 
 class LabelledPairs(Struct, frozen=True):
-    """The outputs of two runs in pairs, and the labels of each; `matches` are by run."""
+    """The paired outputs of two runs, and the labels of each run; `matches` are by run."""
 
     pairs: list[ScoredPair]
     columns: ColumnMatch
@@ -260,7 +262,7 @@ class LabelledPairs(Struct, frozen=True):
     unmatched: int
 
     def difference(self, metric: str, column: int | None = None) -> "MetricDifference":
-        """Return the difference of one metric, in one of the later run's columns or in all."""
+        """Return the difference of one metric, in one of the later run's columns or in all of them."""
         pairs = [item for item in self.pairs if metric in item.scores and column in (None, item.column)]
         before, after = (marks_of(matches).get(metric, {}) for matches in self.matches)
         sample = PairedSample()
@@ -307,7 +309,7 @@ class LabelledPairs(Struct, frozen=True):
 
 
 class MetricDifference(Struct, frozen=True):
-    """The difference of one metric over pairs, as labels have it; `sides` are the scores and labels of each run."""
+    """The difference of one metric over pairs, estimated from labels; `sides` are scores and labels of each run."""
 
     design: Design
     found: TrueDifference | None
@@ -321,7 +323,7 @@ class MetricDifference(Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """The reason why there is no interval; "" where there is one."""
+        """The reason why there is no interval; "" if there is one."""
         if self.found is None:
             return "one of the two runs has no labelled outputs"
         if self.found.se is not None:
@@ -341,11 +343,13 @@ def labelled_pairs(
     allow_unmatched: bool,
     takes: Callable[[CaseResult], bool] = lambda result: True,
 ) -> LabelledPairs:
-    """Return the pairs of two runs with the labels of their outputs; of the later run, only results that it `takes`.
+    """Return the pairs of two runs with the labels of their outputs.
+
+    Of the later run, only results for which `takes` is true are paired. Labels with a weight are not used.
 
     Raises:
-        ConfigError: a label has no output in either run, or does not say in which.
-        UsageError: the options name columns or groups that there are not.
+        ConfigError: a label has no output in either run or does not say in which, or all labels have weights.
+        UsageError: the options name columns or a cluster key that do not exist.
     """
     plain = [label for label in labels if label.weight is None]
     if labels and not plain:
@@ -403,13 +407,13 @@ def judge_true_differences(
     run: RunRecord,
     results: Callable[[], Iterator[CaseResult]],
 ) -> dict[str, GateResult]:
-    """Return the results of gates on the true difference from a baseline, by their text."""
+    """Return the results of gates on the true difference from a baseline, by the gate's text."""
     later = RunReport(run, RunSummary(), results)
     return {gate.text: _judged(gate, labels, earlier, later) for gate in gates}
 
 
 def _judged(gate: Gate, labels: LabelFile | None, earlier: EarlierRun | None, later: RunReport) -> GateResult:
-    """Return whether a gate holds: unless it must be proven, it is broken only where a drop is shown."""
+    """Return the result of a gate; unless the gate must be proven, it fails only if a drop is shown."""
     if labels is None or earlier is None or gate.metric is None:
         return GateResult(gate.text, Status.ERROR, None, "there are no labels, or no baseline")
     try:
@@ -482,7 +486,7 @@ def _row(
 
 
 def _decided(row: CorrectedRow, p: float) -> CorrectedRow:
-    """Return a row with what is shown, by the p-value adjusted for all rows."""
+    """Return a row with its verdict, given the p-value adjusted for all rows."""
     verdict = verdict_of(row.corrected.value or 0.0, p, row.margin, row.margin_interval)
     signs = SignAgreement.UNCLEAR
     if verdict.is_clear and row.judge_p <= SIGNIFICANCE:
@@ -521,14 +525,14 @@ def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], given: LabelFile)
 def _named(
     rows: Sequence[CorrectedRow],
 ) -> tuple[tuple[str, ...], list[tuple[tuple[str, ...], CorrectedRow]]]:
-    """Return the heads of what names a row, and each row with its names."""
+    """Return the headers of the columns that name a row, and each row with its names."""
     if len({row.column for row in rows}) > 1:
         return ("column", "metric"), [((row.column, row.metric), row) for row in rows]
     return ("metric",), [((row.metric,), row) for row in rows]
 
 
 def _figures(rows: Sequence[CorrectedRow]) -> list[Table]:
-    """Return the figures for a terminal, the widest table first."""
+    """Return the figures for a terminal, widest table first."""
     first, named = _named(rows)
     brief = [
         (*names, _change(row.judge), _with_interval(row.corrected), _p(row), _tests(row), _finding(row))
@@ -627,7 +631,7 @@ def _finding(row: CorrectedRow) -> str:
 
 
 def _sentence(rows: Sequence[CorrectedRow], quote: Quote) -> str:
-    """Return what the judge says, what the labels say, and whether they agree; of several rows the oddest in full."""
+    """Return what judge and labels say and whether they agree; of several rows, the most surprising one in full."""
     order = (SignAgreement.OTHER, SignAgreement.SAME, SignAgreement.UNCLEAR).index
     oddest = min(
         rows, key=lambda row: (order(row.signs) if not row.why else 3, -abs(row.corrected.value or 0.0))

@@ -1,4 +1,4 @@
-"""The true mean and pass rate of a metric, from labels of some outputs and all scores, and gates on them."""
+"""Estimate the true mean and pass rate of a metric from some labels and all scores, and decide gates on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,9 +39,10 @@ from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
 
 
 class ScoredOutput(Struct, frozen=True):
-    """The judge's score and verdict on one output, None where it broke, with the threshold that the run decided by.
+    """The judge's score and verdict on one output, None where it failed, with the threshold that the run used.
 
-    `p_pass` is the chance of being good by the run's calibration. `cluster` is its document, else its test.
+    `p_pass` is the probability of being good according to the run's calibration. `cluster` is the output's document,
+    else its test.
     """
 
     id: str
@@ -54,13 +55,14 @@ class ScoredOutput(Struct, frozen=True):
 
 
 class TrueFigures(Struct, frozen=True):
-    """The figures of one metric, as if people had read all outputs; None where nobody read any.
+    """The estimated figures of one metric if all outputs had human labels; None if none has.
 
     Attributes:
         judged_mean, judged_rate: the judge's own figures.
-        threshold: scores from here on pass.
-        labelled: outputs with a label and a score; `outputs` have a score, and on `errored` the judge broke.
-        carry_over: whether the run's calibration holds for the labels; None where it has none.
+        threshold: lowest score that passes.
+        labelled: number of outputs with a label and a score.
+        outputs: number of outputs with a score; on `errored` others the judge failed.
+        carry_over: whether the run's calibration holds for the labels; None if the run has none.
     """
 
     mean: Inference | None
@@ -77,7 +79,10 @@ class TrueFigures(Struct, frozen=True):
 def scored_outputs(
     metric: str, items: Iterable[JudgedItem], documents: Mapping[int, str] = MappingProxyType({})
 ) -> list[ScoredOutput]:
-    """Return the outputs of a run that a metric judged, or should have; `documents` are those of tests, by labels."""
+    """Return the outputs of a run that a metric judged or should have judged.
+
+    `documents` are those that labels name, by test number; they take precedence over the metadata.
+    """
 
     def cluster(item: JudgedItem) -> str:
         document = documents.get(item.test_index, document_of(item.metadata))
@@ -107,15 +112,15 @@ def true_figures(
     margin: float = MARGIN,
     shares: Mapping[str, float] | None = None,
 ) -> TrueFigures:
-    """Return the figures of one metric.
+    """Return the estimated figures of one metric.
 
     Args:
-        outputs: all of the run.
-        marks: the mean human label, 0..1, by the id of an output; a random draw of them.
-        good: mean labels from here on are good.
-        threshold: scores from here on pass; None for the run's own verdicts.
-        margin: what a calibration may be off by.
-        shares: what each label counts, by the output's id, if they do not count the same.
+        outputs: all outputs of the run.
+        marks: the mean human label, 0..1, by output id, of a random sample of the outputs.
+        good: lowest mean label of a good output.
+        threshold: lowest score that passes; None for the run's own verdicts.
+        margin: largest error of a calibration that does not matter.
+        shares: relative weight of each label, by output id; None if all labels have the same weight.
     """
     limit = threshold_of((item.threshold for item in outputs), good, threshold)
     scored = [(item, item.score) for item in outputs if item.score is not None]
@@ -162,7 +167,7 @@ def true_figures(
 
 
 def documents_in(matches: Iterable[Match]) -> dict[int, str]:
-    """Return the documents of tests, by their numbers; nothing unless all labels name one."""
+    """Return the documents of labelled tests, by test number; empty unless all labels name one."""
     found = {match.item.test_index: match.label.doc for match in matches}
     return {test: doc for test, doc in found.items() if doc is not None} if None not in found.values() else {}
 
@@ -170,7 +175,7 @@ def documents_in(matches: Iterable[Match]) -> dict[int, str]:
 def shares_in(
     matches: Iterable[Match], metric: str, outputs: Sequence[ScoredOutput]
 ) -> dict[str, float] | None:
-    """Return what each label of a metric counts, by output; None if all count the same.
+    """Return the relative weight of each label of a metric, by output; None if all have the same weight.
 
     Raises:
         ConfigError: labels that a draw was made after are missing.
@@ -187,7 +192,7 @@ _ADD = "add `labels: FILE` to the config; draw outputs to label with `geval esti
 
 
 def read_suite_labels(suite: LoadedSuite) -> tuple[LabelFile | None, list[Problem]]:
-    """Return the labels that a config names, and what is wrong with them or with the gates that need them."""
+    """Return the labels that a config names, and the problems with them or with the gates that need them."""
     gates = [gate for gate in suite.gates if gate.needs_labels]
     if suite.labels is None:
         return None, [
@@ -237,7 +242,10 @@ def judge_true_figures(
     results: Callable[[], Iterator[CaseResult]],
     run_id: str,
 ) -> dict[str, GateResult]:
-    """Return the results of gates on true figures, by their text. A gate holds only where its whole interval does."""
+    """Return the results of gates on true figures, by the gate's text.
+
+    A gate holds only if the whole interval satisfies it.
+    """
     return {gate.text: _judged(gate, labels, results, run_id) for gate in gates}
 
 

@@ -1,8 +1,7 @@
-"""Outputs that are drawn with unequal chances, and figures from their labels: `geval label --next`.
+"""Draw outputs with unequal probabilities and estimate figures from their labels: `geval label --next`.
 
-An output whose label is hard to foresee is drawn more often, and its label then counts for less, so that figures of the
-whole run stay unbiased. Each draw is made among the outputs that have no label yet, so it may learn from the labels
-there are.
+An output whose label is hard to predict is drawn more often, and its label then has less weight, so that estimates for
+the whole run stay unbiased. Each draw is made among the outputs without a label, so it can use the existing labels.
 """
 
 import hashlib
@@ -36,8 +35,10 @@ class UnlabelledOutput(Struct, frozen=True):
     """An output that may be drawn, for one metric.
 
     Attributes:
-        score: the judge's, 0..1; `threshold` is what passes, `spread` the deviation of its ratings or judges.
-        chance: of being good, by the run's calibration; None without one.
+        score: the judge's score, 0..1.
+        threshold: lowest score that passes, where it is known.
+        chance: probability of being good according to the run's calibration; None without one.
+        spread: standard deviation of the judge's ratings, or of the judges of a jury.
     """
 
     score: float
@@ -47,7 +48,7 @@ class UnlabelledOutput(Struct, frozen=True):
 
 
 class Stratum(Struct, frozen=True):
-    """Where an output stands: draws are spread over these."""
+    """The document, column and score of an output; a draw is spread evenly over these."""
 
     document: str
     column: int
@@ -55,7 +56,10 @@ class Stratum(Struct, frozen=True):
 
 
 def spread_of(result: AssertionResult) -> float:
-    """Return the standard deviation of a judge's ratings, or of a jury's scores, on 0..1; 0 if there is one only."""
+    """Return the spread of a judge's ratings or of a jury's scores, on 0..1; 0 if unknown.
+
+    It is the standard deviation of the ratings, or half of the recorded spread of the jury.
+    """
     found = result.detail.get("distribution")
     low, high = result.detail.get("score_range") or (0.0, 1.0)
     if isinstance(found, Mapping) and found and high > low:
@@ -72,13 +76,13 @@ def spread_of(result: AssertionResult) -> float:
 
 
 def sizes(candidates: Sequence[UnlabelledOutput], labelled: Sequence[tuple[float, float]]) -> list[float]:
-    """Return for each candidate how hard its label is to foresee: the deviation of the error of a judge's score.
+    """Return how hard each candidate's label is to predict: the standard deviation of the judge's error.
 
-    Before there are labels, scores near the threshold and ratings that are spread count as hard. Labels then say where
-    the judge errs.
+    Without enough labels, scores near the threshold and widely spread ratings count as hard; labels then show where the
+    judge errs.
 
     Args:
-        candidates: of one metric.
+        candidates: outputs that may be drawn, of one metric.
         labelled: score and mean label of each output that has both.
     """
     squares = [_expected_square(item) for item in candidates]
@@ -113,7 +117,7 @@ def sizes(candidates: Sequence[UnlabelledOutput], labelled: Sequence[tuple[float
 
 
 def _expected_square(item: UnlabelledOutput) -> float:
-    """Return the variance of a label that is good by chance, without any label that would tell more."""
+    """Return the expected squared error of predicting an output's label, before any labels are used."""
     chance = item.chance
     if chance is None:
         limit = item.threshold if item.threshold is not None and 0 < item.threshold < 1 else 0.5
@@ -124,7 +128,7 @@ def _expected_square(item: UnlabelledOutput) -> float:
 
 
 def chances(found: Sequence[float], count: int) -> list[float]:
-    """Return chances in proportion to sizes above 0, none above 1, whose sum is `count`."""
+    """Return inclusion probabilities in proportion to sizes above 0, none above 1, with the sum `count`."""
     certain: set[int] = set()
     while True:
         total = math.fsum(size for place, size in enumerate(found) if place not in certain)
@@ -138,9 +142,9 @@ def chances(found: Sequence[float], count: int) -> list[float]:
 
 
 def draw_spread(wanted: Sequence[float], places: Sequence[Stratum], random: Random) -> list[int]:
-    """Return the numbers of the outputs that are drawn, each with exactly its chance, spread over the places.
+    """Return the indices of the drawn outputs, each drawn with exactly its probability, spread over the strata.
 
-    Outputs of a document compete first, so few documents are drawn twice; then neighbours by score and column.
+    Outputs of a document compete first, so that few documents are drawn twice; then neighbours by score and column.
 
     Source: Deville and Tillé, "Unequal probability sampling without replacement through a splitting method", 1998 (the
     pivotal method).
@@ -166,7 +170,7 @@ def draw_spread(wanted: Sequence[float], places: Sequence[Stratum], random: Rand
 
 
 def _compete(numbers: Iterable[int], share: list[float], random: Random) -> int | None:
-    """Settle all outputs but one, which is returned, by letting neighbours compete for their chances."""
+    """Settle all outputs but at most one, which is returned, by letting neighbours compete for their chances."""
     waiting: int | None = None
     for number in numbers:
         if share[number] > 1 - _DUST or share[number] < _DUST:
@@ -190,17 +194,17 @@ def _compete(numbers: Iterable[int], share: list[float], random: Random) -> int 
 
 
 def draw_name(number: int, known: int, seed: int) -> str:
-    """Return what the column `draw` says of a draw: which one it is, and how many outputs had a label before."""
+    """Return the name of a draw, for the column `draw`: its number, and how many outputs had a label before it."""
     return f"next {number} after {known}, seed {seed}"
 
 
 def number_of_next(draws: Iterable[object]) -> int:
-    """Return the number of the next draw, when there are labels of these."""
+    """Return the number of the next draw, given the draws that existing labels are from."""
     return 1 + max((number for draw in draws if (number := _parsed(draw)[0])), default=0)
 
 
 def _parsed(draw: object) -> tuple[int, int]:
-    """Return the number of a draw and the labels before it; 0, 0 for none with unequal chances."""
+    """Return the number of a draw and of the labels before it; (0, 0) unless it had unequal chances."""
     found = _DRAW.fullmatch(draw) if isinstance(draw, str) else None
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -209,19 +213,20 @@ def _parsed(draw: object) -> tuple[int, int]:
 
 
 def is_weighted(labels: Iterable[Label]) -> bool:
-    """Return whether labels were drawn with unequal chances."""
+    """Return whether any label was drawn with unequal chances."""
     return any(label.weight is not None for label in labels)
 
 
 def shares_of_labels(labels: Mapping[str, Label], outputs: int) -> dict[str, float] | None:
-    """Return what each label counts in a mean over all outputs, by output; None if all count the same.
+    """Return the weight of each label in a mean over all outputs, by output; None if all have the same weight.
 
-    Each draw estimates the mean by itself: the labels before it are known, and its own stand for the other outputs. All
-    draws count by their numbers of labels. Labels of no draw stand for their own outputs only.
+    Each draw by itself gives an estimate of the mean: earlier labels are known, and its own labels represent the other
+    outputs. The estimates are combined in proportion to their numbers of labels. Labels that are of no draw represent
+    only their own outputs.
 
     Args:
-        labels: a label of each labelled output, of one metric.
-        outputs: how many the run has, with a score of the metric.
+        labels: one label of each labelled output, of one metric.
+        outputs: number of outputs of the run with a score on the metric.
 
     Raises:
         ConfigError: labels that a draw was made after are missing.
@@ -267,7 +272,7 @@ def _lacking(label: Label, known: int, found: int) -> Problem:
 
 
 def equally_likely(shares: Mapping[str, float]) -> set[str]:
-    """Return outputs whose labels may be treated as a plain random draw: each is kept by what it counts."""
+    """Return outputs whose labels form a simple random sample, by keeping each in proportion to its weight."""
     most = max(shares.values(), default=0.0)
     return {
         name
@@ -279,15 +284,16 @@ def equally_likely(shares: Mapping[str, float]) -> set[str]:
 
 
 def infer_by_shares(items: Sequence[Item], shares: Sequence[float], *, is_rate: bool) -> Inference | None:
-    """Return a figure of all outputs from labels that do not count the same; None without any label.
+    """Return an estimate for all outputs from labels with unequal weights; None without any label.
 
-    It is `infer_mean` or `infer_rate` with the judge's mean of all outputs, and each label's difference from the judge
-    by its share (Horvitz-Thompson, made to add up to 1). Clusters are as there.
+    It corresponds to `infer_mean` or `infer_rate`, with the judge's mean over all outputs, and each label's difference
+    from the judge weighted by its share (Horvitz-Thompson weights, normalised to sum to 1: the Hájek estimator).
+    Clusters are handled in the same way.
 
     Args:
         items: all outputs with a score.
-        shares: of each item; 0 of those without a label.
-        is_rate: whether figures are 1 (good, passes) or 0; then four pseudo-labels are added, as in `infer_rate`.
+        shares: weight of each item's label; 0 for items without a label.
+        is_rate: whether all values are 1 (good, passes) or 0; then four pseudo-labels are added, as in `infer_rate`.
 
     Sources: Angelopoulos, Duchi and Zrnic, "PPI++", 2023; Zrnic and Candès, "Active statistical inference", 2024;
     Hájek, "Comment on a paper by D. Basu", 1971.

@@ -1,1 +1,1 @@
-"""Figures of trust: agreement, calibration, true rates and means, drift. Pure: numbers in, numbers out."""
+"""Pure statistical functions of trust: agreement, calibration, drift, and true rates and means."""

@@ -1,7 +1,7 @@
-"""How well raters agree: correlations, kappas, alpha, the best threshold and the alt-test, with intervals for clusters.
+"""Measure inter-rater agreement: correlations, kappa, alpha, the best threshold and the alt-test, with intervals.
 
-Pure; needs numpy and scipy. Nothing here is random: an interval is the same each time. None stands for what is not
-defined, never 0 or NaN.
+Intervals account for clusters. Pure; needs numpy and scipy. Nothing is random, so intervals are reproducible. Undefined
+values are None, never 0 or NaN.
 """
 
 import hashlib
@@ -31,9 +31,9 @@ _CERTAIN = 1 - 1e-12
 
 
 def pearson(x: Numbers, y: Numbers, shares: Numbers | None = None) -> float | None:
-    """Return Pearson's r; None of fewer than two pairs, or when a side is constant.
+    """Return Pearson's r; None for fewer than two pairs, or if one side is constant.
 
-    Pairs count by `shares`, if given.
+    Pairs are weighted by `shares`, if given.
     """
     if shares is not None:
         counted = shares > 0
@@ -53,14 +53,17 @@ def pearson(x: Numbers, y: Numbers, shares: Numbers | None = None) -> float | No
 
 
 def spearman(x: Numbers, y: Numbers, shares: Numbers | None = None) -> float | None:
-    """Return Spearman's rho, ties at their mean rank; None as for `pearson`. Pairs count by `shares`, if given."""
+    """Return Spearman's rho with average ranks for ties; None as for `pearson`.
+
+    Pairs are weighted by `shares`, if given.
+    """
     if shares is None:
         return pearson(stats.rankdata(x), stats.rankdata(y))
     return pearson(_weighted_ranks(x, shares), _weighted_ranks(y, shares), shares)
 
 
 def _weighted_ranks(values: Numbers, shares: Numbers) -> Numbers:
-    """Return for each value the share of all that lie below it, and half of those that are equal."""
+    """Return the weighted mid-rank of each value: the total share of smaller values plus half that of equal ones."""
     _, place = np.unique(values, return_inverse=True)
     of_value = np.bincount(place, weights=shares)
     return np.asarray((np.cumsum(of_value) - of_value / 2)[place], dtype=np.float64)
@@ -79,7 +82,7 @@ CORRELATIONS: dict[str, Correlation] = {"pearson": pearson, "spearman": spearman
 
 
 def partial_spearman(x: Numbers, y: Numbers, given: Numbers) -> float | None:
-    """Return Spearman's rho of x and y with the ranks of `given` held fixed; None where one of them is constant."""
+    """Return the partial Spearman correlation of x and y controlling for `given`; None if it is undefined."""
     xy, xg, yg = spearman(x, y), spearman(x, given), spearman(y, given)
     if xy is None or xg is None or yg is None:
         return None
@@ -88,13 +91,13 @@ def partial_spearman(x: Numbers, y: Numbers, given: Numbers) -> float | None:
 
 
 def encode(names: Sequence[str]) -> Codes:
-    """Return a whole number from 0 for each name, equal ones for equal names, in the order in which they come."""
+    """Return an integer code for each name, counted from 0 in the order of first appearance."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names], dtype=np.intp)
 
 
 def fold(names: Sequence[str], most: int = MAX_GROUPS) -> Codes:
-    """Return the group of each cluster: itself, or one of `most` by the hash of its name when there are more."""
+    """Return the group of each cluster: its own, or one of `most` by a hash of its name if there are more clusters."""
     if len(set(names)) <= most:
         return encode(names)
     hashed = {
@@ -110,16 +113,17 @@ def jackknife(
     is_correlation: bool = True,
     n: int | None = None,
 ) -> Estimate:
-    """Return a statistic with its interval by leaving out one cluster at a time.
+    """Return a statistic with its 95 % interval from a delete-one-cluster jackknife.
 
     Args:
-        statistic: of the items that a mask keeps.
-        clusters: the name of each item's cluster; above `MAX_GROUPS` they are left out in groups.
-        is_correlation: whether it lies within -1..1: the interval is then made on Fisher's z scale, and from
-            `MIN_CLUSTERS` clusters on only; else from two on.
-        n: items that count, when it is not all of them.
+        statistic: computed from the items that a mask keeps.
+        clusters: cluster name of each item; more than `MAX_GROUPS` clusters are left out in groups.
+        is_correlation: whether the statistic lies within -1..1: the interval is then computed on Fisher's z scale, and
+            only for at least `MIN_CLUSTERS` clusters; otherwise for at least two.
+        n: number of items that count, if it is not all of them.
 
-    Source: Efron and Stein, "The jackknife estimate of variance", 1981; Student's t with G - 1 for G groups.
+    Source: Efron and Stein, "The jackknife estimate of variance", 1981; Student's t with G - 1 degrees of freedom for G
+    groups.
     """
     everything = np.ones(len(clusters), dtype=bool)
     value = statistic(everything)
@@ -132,20 +136,23 @@ def jackknife(
 
 
 def leave_one_out(statistic: Callable[[Mask], float | None], clusters: Sequence[str]) -> list[float | None]:
-    """Return a statistic without each cluster; above `MAX_GROUPS` clusters, without groups of them."""
+    """Return the statistic without each cluster in turn; above `MAX_GROUPS` clusters, without each group of them."""
     groups = fold(clusters)
     return [statistic(groups != group) for group in range(int(groups.max()) + 1)]
 
 
 def jackknife_error(left_out: Numbers) -> float:
-    """Return the standard error of a statistic by its values without each cluster."""
+    """Return the jackknife standard error of a statistic from its leave-one-out values."""
     return math.sqrt((len(left_out) - 1) / len(left_out) * float(((left_out - left_out.mean()) ** 2).sum()))
 
 
 def jackknife_interval(
     value: float, left_out: Sequence[float | None], *, is_correlation: bool = True
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval around `value` from the values without each group; None where one is undefined."""
+    """Return the 95 % interval around `value` from leave-one-out values; None if one of them is undefined.
+
+    It is also None for fewer than two values, and if a correlation is 1 or -1, which has no Fisher transform.
+    """
     known = [item for item in left_out if item is not None]
     if len(known) < len(left_out) or len(known) < 2:  # noqa: PLR2004 - a spread needs two
         return None
@@ -167,12 +174,12 @@ def replace_interval(estimate: Estimate, interval: tuple[float, float] | None) -
 
 
 def dataset_level(correlation: Correlation, x: Numbers, y: Numbers, clusters: Sequence[str]) -> Estimate:
-    """Return the correlation over all pairs."""
+    """Return the correlation over all pairs, with its interval."""
     return jackknife(lambda kept: correlation(x[kept], y[kept]), clusters)
 
 
 class DocumentMean(Struct, frozen=True):
-    """A mean over the documents that have one value each: `used` of them; `skipped` have a constant side."""
+    """A mean over documents with one value each: `used` of them have one; `skipped` ones have a constant side."""
 
     estimate: Estimate
     used: int
@@ -182,9 +189,10 @@ class DocumentMean(Struct, frozen=True):
 def summary_level(
     correlation: Correlation, x: Numbers, y: Numbers, documents: Sequence[str], clusters: Sequence[str]
 ) -> DocumentMean:
-    """Return the mean of each document's correlation over its outputs, as G-Eval's paper does on SummEval.
+    """Return the mean over documents of the correlation within each document, as in the G-Eval paper on SummEval.
 
-    Documents where a side is constant have none and are skipped. No interval where a document spreads over clusters.
+    Documents with a constant side have no correlation and are skipped. There is no interval if a document spans
+    clusters.
     """
     codes = encode(documents)
     order = np.argsort(codes, kind="stable")
@@ -210,7 +218,7 @@ def summary_level(
 def system_level(
     correlation: Correlation, x: Numbers, y: Numbers, systems: Sequence[str], clusters: Sequence[str]
 ) -> Estimate:
-    """Return the correlation of the systems' mean score with their mean label."""
+    """Return the correlation between the systems' mean scores and mean labels."""
     codes = encode(systems)
     count = int(codes.max()) + 1
 
@@ -245,10 +253,10 @@ _TINY = 1e-12
 
 
 def quadratic_kappa(x: Numbers, y: Numbers, shares: Numbers | None = None) -> float | None:
-    """Return Cohen's kappa with quadratic weights of ratings at equal distances; None when both are one constant.
+    """Return Cohen's kappa with quadratic weights for equidistant ratings; None if both sides are the same constant.
 
-    It is one minus the mean squared difference over the one that chance would give, so categories need no list. Items
-    count by `shares`, if given.
+    It is one minus the ratio of the observed to the expected mean squared difference, so no list of categories is
+    needed. Items are weighted by `shares`, if given.
 
     Source: Cohen, "Weighted kappa", 1968.
     """
@@ -260,16 +268,15 @@ def quadratic_kappa(x: Numbers, y: Numbers, shares: Numbers | None = None) -> fl
 
 
 def cohen_kappa(x: Verdicts, y: Verdicts) -> float | None:
-    """Return Cohen's kappa of two verdicts on the same items; None when both are one constant."""
+    """Return Cohen's kappa of two verdicts on the same items; None if both are the same constant."""
     return quadratic_kappa(x.astype(np.float64), y.astype(np.float64))
 
 
 def ordinal_alpha(marks: Marks) -> float | None:
-    """Return Krippendorff's alpha for ordinal marks; None when no item has two marks, or all marks are equal.
+    """Return Krippendorff's alpha for ordinal labels; None if no item has two labels, or all labels are equal.
 
-    The ordinal distance of two values is that of their mean ranks among all marks that have a partner, so this is the
-    alpha of squared differences of ranks. Unlike a matrix of all pairs of values it stays small when a judge's scores
-    are all different.
+    The ordinal distance of two values is the distance of their average ranks among all pairable labels, so this is the
+    interval alpha of the ranks. Unlike a coincidence matrix, it stays small if all of a judge's scores differ.
 
     Source: Krippendorff, "Computing Krippendorff's alpha-reliability", 2011.
     """
@@ -289,7 +296,7 @@ def ordinal_alpha(marks: Marks) -> float | None:
 
 
 def means_of_others(marks: Marks, annotator: int) -> Numbers:
-    """Return the mean of the other annotators' marks for each item; NaN where nobody else gave one."""
+    """Return the mean label of the other annotators for each item; NaN if nobody else labelled it."""
     others = np.delete(marks, annotator, axis=0)
     counts = (~np.isnan(others)).sum(axis=0)
     with np.errstate(invalid="ignore"):
@@ -297,16 +304,16 @@ def means_of_others(marks: Marks, annotator: int) -> Numbers:
 
 
 class Ceiling(Struct, frozen=True):
-    """How well one person predicts the others, and the judge the same others: mean Spearman over the annotators."""
+    """How well an annotator, and the judge, predict the other annotators: mean Spearman's rho over annotators."""
 
     people: float
     judge: float
 
 
 def ceiling(judge: Numbers, marks: Marks) -> Ceiling | None:
-    """Return the ceiling that people set; None of fewer than two annotators, or where a correlation is undefined.
+    """Return the human ceiling; None for fewer than two annotators, or if a correlation is undefined.
 
-    Items that the judge gave no score are left out of both sides.
+    Items without a judge's score are left out of both sides.
     """
     sides = _beside_others(judge, marks)
     found = [(spearman(own, others), spearman(score, others)) for own, others, score in sides]
@@ -318,7 +325,7 @@ def ceiling(judge: Numbers, marks: Marks) -> Ceiling | None:
 
 
 def _beside_others(judge: Numbers, marks: Marks) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """Yield each annotator's marks, the means of the others' and the judge's scores, of items that have all three."""
+    """Yield each annotator's labels, the others' mean labels and the judge's scores, of items that have all three."""
     for annotator, own in enumerate(marks):
         others = np.round(means_of_others(marks, annotator), _DIGITS)
         here = ~np.isnan(own) & ~np.isnan(others) & ~np.isnan(judge)
@@ -326,7 +333,7 @@ def _beside_others(judge: Numbers, marks: Marks) -> Iterator[tuple[Numbers, Numb
 
 
 def lack_of_ceiling(judge: Numbers, marks: Marks) -> str | None:
-    """Return what one annotator did for which people set no ceiling; None where they set one."""
+    """Return what one annotator did that leaves the ceiling undefined; None if there is no such annotator."""
     for own, others, score in _beside_others(judge, marks):
         if len(own) < 2:  # noqa: PLR2004 - a line needs two points
             return "shares fewer than two outputs with other annotators"
@@ -340,7 +347,7 @@ def lack_of_ceiling(judge: Numbers, marks: Marks) -> str | None:
 
 
 class Confusion(Struct, frozen=True):
-    """Counts of verdicts: `false_pass` are bad outputs that pass, `false_fail` good ones that fail."""
+    """A confusion matrix: `false_pass` counts bad outputs that pass, `false_fail` good ones that fail."""
 
     true_pass: int
     false_pass: int
@@ -349,24 +356,24 @@ class Confusion(Struct, frozen=True):
 
     @property
     def bad(self) -> int:
-        """All bad outputs."""
+        """The number of bad outputs."""
         return self.false_pass + self.true_fail
 
     @property
     def good(self) -> int:
-        """All good outputs."""
+        """The number of good outputs."""
         return self.true_pass + self.false_fail
 
     @property
     def mcc(self) -> float | None:
-        """Matthews' correlation; None where all are good or bad, or all pass or fail."""
+        """The Matthews correlation coefficient; None if all are good or all bad, or all pass or all fail."""
         tp, fp, fn, tn = self.true_pass, self.false_pass, self.false_fail, self.true_fail
         product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
         return (tp * tn - fp * fn) / math.sqrt(product) if product else None
 
 
 def confusion(passed: Verdicts, good: Verdicts) -> Confusion:
-    """Return the counts of the judge's verdicts against people's."""
+    """Return the confusion matrix of the judge's verdicts against the human ones."""
     return Confusion(
         int((passed & good).sum()),
         int((passed & ~good).sum()),
@@ -376,21 +383,21 @@ def confusion(passed: Verdicts, good: Verdicts) -> Confusion:
 
 
 class Threshold(Struct, frozen=True):
-    """A threshold and the verdicts that it makes."""
+    """A threshold and the confusion matrix of its verdicts."""
 
     threshold: float
     confusion: Confusion
 
     @property
     def mcc(self) -> float | None:
-        """Matthews' correlation of these verdicts."""
+        """The Matthews correlation coefficient of these verdicts."""
         return self.confusion.mcc
 
 
 def threshold_candidates(scores: Numbers, good: Verdicts) -> list[Threshold]:
-    """Return a threshold halfway between each two neighbouring scores, lowest first, with the verdicts it makes.
+    """Return a threshold halfway between each two neighbouring scores, lowest first, with its confusion matrix.
 
-    Each makes other verdicts than the one before, and none passes or fails everything.
+    Each gives other verdicts than the one before, and none passes or fails all outputs.
     """
     distinct, places = np.unique(scores, return_inverse=True)
     goods = np.bincount(places, good, len(distinct))
@@ -413,12 +420,12 @@ def threshold_candidates(scores: Numbers, good: Verdicts) -> list[Threshold]:
 
 
 def best_threshold(scores: Numbers, good: Verdicts, *, present: float) -> Threshold | None:
-    """Return the threshold with the highest Matthews correlation; None when no threshold tells anything apart.
+    """Return the threshold with the highest Matthews correlation coefficient; None if it is undefined for all.
 
     Args:
         scores: of the judge.
-        good: whether people find the output good.
-        present: the threshold of today; of equally good ones the nearest to it is taken, then the lower one.
+        good: whether the human label is good.
+        present: the current threshold; of equally good ones, the nearest to it is chosen, then the lower one.
     """
     candidates = [(item.mcc, item) for item in threshold_candidates(scores, good)]
     known = [(mcc, item) for mcc, item in candidates if mcc is not None]
@@ -430,23 +437,23 @@ def best_threshold(scores: Numbers, good: Verdicts, *, present: float) -> Thresh
 
 
 class ClusterRobustMean(Struct, frozen=True):
-    """A mean, its standard error over clusters, and its degrees of freedom."""
+    """A mean with its cluster-robust standard error and degrees of freedom."""
 
     mean: float
     error: float
     freedom: int
 
     def p_below(self, bound: float) -> float | None:
-        """Return the p-value of the claim that the true mean lies below `bound`; None of one cluster."""
+        """Return the one-sided p-value for the true mean being below `bound`; None for a single cluster."""
         return None if self.freedom < 1 else self._p(bound - self.mean)
 
     def p_above(self, bound: float) -> float | None:
-        """Return the p-value of the claim that the true mean lies above `bound`; None of one cluster."""
+        """Return the one-sided p-value for the true mean being above `bound`; None for a single cluster."""
         return None if self.freedom < 1 else self._p(self.mean - bound)
 
     @property
     def t(self) -> float | None:
-        """The mean over its error; None where that is 0."""
+        """The t statistic of the mean; None if the standard error is 0."""
         return self.mean / self.error if self.error > _DUST else None
 
     def _p(self, distance: float) -> float:
@@ -456,7 +463,10 @@ class ClusterRobustMean(Struct, frozen=True):
 
 
 def clustered_mean(values: Numbers, clusters: Sequence[str]) -> ClusterRobustMean:
-    """Return the mean of values and its error; se² = G/(G-1) * sum over clusters of (sum of distances)² / n²."""
+    """Return the mean of values with its cluster-robust standard error.
+
+    se² = G/(G-1) * sum over the G clusters of (sum of deviations)² / n².
+    """
     codes = encode(clusters)
     mean = float(values.mean())
     sums = np.bincount(codes, values - mean)
@@ -466,11 +476,13 @@ def clustered_mean(values: Numbers, clusters: Sequence[str]) -> ClusterRobustMea
 
 
 def effective_votes(errors: Numbers, noise: float = 0.0) -> float | None:
-    """Return how many independent judges a jury is worth: k * tr(C) / sum(C), C the covariance of its judges' errors.
+    """Return the effective number of independent judges in a jury: k * tr(C) / sum(C), with the error covariance C.
+
+    It is None for fewer than two judges or outputs, or if the sum or the trace is not positive.
 
     Args:
         errors: score minus label, a row for each judge.
-        noise: the variance of the mean label itself, which all errors share and which is no fault of the judges.
+        noise: sampling variance of the mean label, which all errors share and for which the judges are not to blame.
     """
     count, items = errors.shape
     if count < 2 or items < 2:  # noqa: PLR2004 - a covariance is of two, from two on
@@ -482,16 +494,19 @@ def effective_votes(errors: Numbers, noise: float = 0.0) -> float | None:
 
 
 class AltTest(Struct, frozen=True):
-    """The outcome of the alternative annotator test: may a judge stand in for an annotator?
+    """The outcome of the alternative annotator test: may a judge replace an annotator?
 
     Attributes:
-        epsilon: by how much its chance to win may be lower.
-        omega: the share of annotators that it may stand in for; it wins from one half on.
-        rho: the mean chance that it is at least as near to the others as an annotator is.
-        winners: for each annotator, whether the judge may stand in.
-        constant: the best rating that could always be given, 0..1, and `constant_rho`, `constant_omega` of it.
-        gain: how much more often the judge wins than that, with `gain_t` over clusters and its p-value.
-        annotators: how many had enough items; `items`: the fewest of one of them.
+        epsilon: by how much its advantage probability may be lower than an annotator's.
+        omega: the winning rate: the share of annotators that the judge may replace; it wins from one half on.
+        rho: the average advantage probability: the mean probability of being at least as close to the others as an
+            annotator is.
+        winners: for each annotator, whether the judge may replace them.
+        constant: the best constant rating, 0..1; `constant_rho` and `constant_omega` are the figures for it.
+        gain: how much more often the judge wins than the constant rating, with its cluster-robust `gain_t` and
+            one-sided p-value `gain_p`.
+        annotators: number of annotators with enough items.
+        items: the smallest number of items of one of them.
     """
 
     epsilon: float
@@ -509,17 +524,17 @@ class AltTest(Struct, frozen=True):
 
     @property
     def beats_constant(self) -> bool:
-        """Return whether the judge is shown to be better than always giving the same rating."""
+        """Return whether the judge is significantly better than the best constant rating."""
         return self.gain_p is not None and self.gain_p < _SIGNIFICANCE
 
     @property
     def passed(self) -> bool:
-        """Return whether the judge may stand in for annotators, and does it by looking at the outputs."""
+        """Return whether the judge may replace annotators and also beats the best constant rating."""
         return self.omega >= _WINNING_SHARE and self.beats_constant
 
 
 class _Wins(Struct, frozen=True):
-    """Of one annotator's items: where the candidate is at least as near to the others, and where the annotator is."""
+    """For one annotator's items, where the candidate, and where the annotator, is at least as close to the others."""
 
     items: NDArray[np.intp]
     candidate: Numbers
@@ -527,19 +542,19 @@ class _Wins(Struct, frozen=True):
 
 
 def alt_test(judge: Numbers, marks: Marks, clusters: Sequence[str], *, epsilon: float) -> AltTest | None:
-    """Return the alternative annotator test, over clusters, beside the same for the best constant rating.
+    """Return the alternative annotator test, by clusters, with the same test for the best constant rating.
 
     Args:
-        judge: its scores, NaN where it broke; on the scale of the marks.
-        marks: annotators x items.
-        clusters: of the items; their differences are not independent within one.
-        epsilon: the cost of people, see `EPSILONS`.
+        judge: the judge's scores on the scale of the labels; NaN where it failed.
+        marks: labels, annotators x items.
+        clusters: cluster of each item; differences within a cluster are not independent.
+        epsilon: the allowance for the cost of human annotators, see `EPSILONS`.
 
     Returns:
-        None with fewer than three annotators of thirty items each.
+        None for fewer than three annotators with at least thirty items each.
 
     Source: Calderon, Reichart and Dror, "The alternative annotator test for LLM-as-a-judge", 2025; the t-test over
-    clusters and the constant rating are ours.
+    clusters and the constant rating are our additions.
     """
     wins = _all_wins(judge, marks, ~np.isnan(judge))
     if len(wins) < MIN_ANNOTATORS:
@@ -592,7 +607,10 @@ def _mean_wins(wins: Sequence[_Wins]) -> float:
 
 
 def _winners(wins: Sequence[_Wins], clusters: Sequence[str], epsilon: float) -> tuple[bool, ...]:
-    """Return for each annotator whether the candidate is shown to be less than `epsilon` worse."""
+    """Return for each annotator whether the candidate is significantly less than `epsilon` worse.
+
+    The false discovery rate is controlled by the Benjamini-Yekutieli procedure.
+    """
     found = []
     for item in wins:
         mean = clustered_mean(item.annotator - item.candidate, [clusters[row] for row in item.items])
@@ -603,7 +621,7 @@ def _winners(wins: Sequence[_Wins], clusters: Sequence[str], epsilon: float) -> 
 
 
 def _gain(wins: Sequence[_Wins], rivals: Sequence[_Wins], clusters: Sequence[str]) -> ClusterRobustMean:
-    """Return the mean over items of how much oftener the candidate wins than its rival."""
+    """Return the mean over items of how much more often the candidate wins than its rival."""
     sums, counts = np.zeros(len(clusters)), np.zeros(len(clusters))
     for item, rival in zip(wins, rivals, strict=True):
         sums[item.items] += item.candidate - rival.candidate

@@ -1,4 +1,4 @@
-"""Find what scores mean from labels: a threshold, the chance of being good, and which scores are clear. Pure.
+"""Fit a calibration to labels: a threshold, the probability of being good, and clear scores. Pure.
 
 Needs numpy. Nothing is random: labels are split into folds by the order of their clusters.
 """
@@ -42,9 +42,10 @@ _ENOUGH = 1e-13
 
 
 class Objective(Struct, frozen=True):
-    """The aim of a threshold: Matthews' correlation, or the cost of a false pass and of a false fail.
+    """What a threshold is optimised for: the Matthews correlation coefficient, or the cost of false passes and fails.
 
-    `prevalence` is the share of good outputs where the judge will be used; None for that of the labels.
+    `costs` are those of a false pass and of a false fail. `prevalence` is the share of good outputs where the judge
+    will be used; None for that of the labels.
     """
 
     costs: tuple[float, float] | None = None
@@ -56,7 +57,7 @@ class Objective(Struct, frozen=True):
         return "mcc" if self.costs is None else f"cost {self.costs[0]:g}:{self.costs[1]:g}"
 
     def value(self, counts: Confusion) -> float | None:
-        """Return how good verdicts are, higher is better; None where it is not defined."""
+        """Return the quality of verdicts, higher is better; None if it is undefined."""
         good = counts.good / (counts.good + counts.bad) if self.prevalence is None else self.prevalence
         if not counts.good or not counts.bad:
             return None
@@ -74,9 +75,9 @@ class Objective(Struct, frozen=True):
 def choose_threshold(
     scores: Numbers, good: Verdicts, objective: Objective, *, present: float
 ) -> Threshold | None:
-    """Return the best threshold halfway between two neighbouring scores; None where none tells anything apart.
+    """Return the best threshold halfway between two neighbouring scores; None if the objective is undefined for all.
 
-    Of equally good ones the nearest to the `present` threshold is taken, then the lower one.
+    Of equally good ones, the nearest to the `present` threshold is chosen, then the lower one.
     """
     found = [(objective.value(item.confusion), item) for item in threshold_candidates(scores, good)]
     known = [(value, item) for value, item in found if value is not None]
@@ -88,9 +89,10 @@ def choose_threshold(
 
 
 def platt(scores: Numbers, good: Verdicts, weights: Numbers) -> Logistic:
-    """Return the logistic curve nearest to the labels, which are drawn a little towards each other.
+    """Return the logistic curve fitted to the labels (Platt scaling), with smoothed targets.
 
-    A curve that would fall is made level: a judge whose scores run against people's says nothing about them.
+    A decreasing curve is replaced by a constant: a judge whose scores run against the human labels carries no
+    information.
 
     Source: Platt, "Probabilistic outputs for support vector machines", 1999, fitted by Newton's method as in Lin, Lin
     and Weng, 2007.
@@ -130,13 +132,13 @@ def _newton(scores: Numbers, targets: Numbers, weights: Numbers, start: float) -
 
 
 def clear_scores(scores: Numbers, good: Verdicts, alpha: float) -> tuple[float | None, float | None] | None:
-    """Return from where on a score is a clear pass, and below which one it is a clear fail.
+    """Return the lowest score that is a clear pass, and the score below which an output is a clear fail.
 
-    At most `alpha` of the bad outputs are a clear pass, and of the good ones a clear fail, on the average over outputs
-    like the labelled ones. None with too few labels; a side is None where no score is clear.
+    On average over outputs like the labelled ones, at most `alpha` of the bad outputs are a clear pass, and at most
+    `alpha` of the good ones a clear fail. None if there are too few labels; one side is None if no score is clear.
 
-    Source: Vovk, "Conditional validity of inductive conformal predictors", 2012: split conformal prediction of each
-    class by itself (Mondrian).
+    Source: Vovk, "Conditional validity of inductive conformal predictors", 2012: split conformal prediction for each
+    class separately (Mondrian).
     """
     bad_scores = np.sort(scores[~good])
     good_scores = np.sort(scores[good])
@@ -154,18 +156,18 @@ def clear_scores(scores: Numbers, good: Verdicts, alpha: float) -> tuple[float |
 
 
 def labels_for_bands(alpha: float) -> int:
-    """Return how many labels of a class it takes to say which scores are clear: 9 for 0.1."""
+    """Return the number of labels per class that are needed to tell which scores are clear: 9 for an alpha of 0.1."""
     return math.ceil(1 / alpha - _DUST) - 1
 
 
 def labels_per_class(half_width: float, specificity: float = 0.8, sensitivity: float = 0.8) -> int:
-    """Return how many good and how many bad labels make the interval of balanced accuracy so wide: plus or minus."""
+    """Return the number of good, and of bad, labels for a balanced accuracy with an interval of ± `half_width`."""
     spread = sensitivity * (1 - sensitivity) + specificity * (1 - specificity)
     return round(_Z**2 * spread / (4 * half_width**2))
 
 
 def class_weights(good: Verdicts, prevalence: float | None) -> Numbers:
-    """Return a weight for each label, so that good ones have the share `prevalence`; 1 for each without it."""
+    """Return a weight for each label, so that good ones have the share `prevalence`; all 1 if it is None."""
     weights = np.ones(len(good))
     share = float(good.mean())
     if prevalence is not None and 0 < share < 1:
@@ -174,9 +176,9 @@ def class_weights(good: Verdicts, prevalence: float | None) -> Numbers:
 
 
 class Labelled(Struct, frozen=True):
-    """Scores of outputs with human labels, each in a group of outputs that belong together.
+    """Scores and human verdicts of labelled outputs, with the cluster of each.
 
-    `passed` are today's verdicts, which more than the score may have decided; None for those of the present threshold.
+    `passed` are the current verdicts, which may depend on more than the score; None for those of the current threshold.
     """
 
     scores: Numbers
@@ -185,12 +187,12 @@ class Labelled(Struct, frozen=True):
     passed: Verdicts | None = None
 
     def take(self, rows: Verdicts) -> "Labelled":
-        """Return some of the outputs."""
+        """Return the outputs that the mask selects, without `passed`."""
         return Labelled(self.scores[rows], self.good[rows], _named(self.clusters, rows))
 
 
 class FitPlan(Struct, frozen=True):
-    """How a calibration is made: what for, beside which threshold of today, and with which kind of curve."""
+    """How a calibration is made: the objective, the current threshold, and the kind of curve."""
 
     objective: Objective
     present: float
@@ -198,9 +200,9 @@ class FitPlan(Struct, frozen=True):
 
 
 def fit(labelled: Labelled, blank: Calibration, plan: FitPlan) -> Calibration:
-    """Return `blank` with what the labels say: threshold, curve and clear scores.
+    """Return `blank` with the threshold, curve and clear scores that fit the labels.
 
-    Where the labels tell nothing apart, the threshold stays the present one.
+    If no threshold separates the labels, the current one is kept.
     """
     scores, good = labelled.scores, labelled.good
     chosen = choose_threshold(scores, good, plan.objective, present=plan.present)
@@ -219,17 +221,20 @@ def fit(labelled: Labelled, blank: Calibration, plan: FitPlan) -> Calibration:
 
 
 class HeldOutCheck(Struct, frozen=True):
-    """How a calibration does on labels that it was not made from.
+    """The performance of a calibration on held-out labels.
 
-    Verdicts are counted as labelled; with a prevalence of good outputs, all shares and means are weighted to it.
+    Confusion matrices count the labels as they are; with a given prevalence of good outputs, overall shares and means
+    are reweighted to it.
 
     Attributes:
-        counts: verdicts at its threshold, and `present_counts` at the present one.
-        accuracy: the share of right verdicts; balanced accuracy is the mean of the shares of good and bad.
-        brier: the mean squared distance of the chance from 1 (good) or 0; `base_brier` where everything gets the share
-            of good labels, `score_brier` where the score itself is taken for the chance.
-        clear: the share of outputs whose score is clear; None without a band.
-        bad_passed: the share of bad outputs that were a clear pass; `good_failed` of good ones that were a clear fail.
+        counts: confusion matrix at its threshold; `present_counts` at the current one.
+        accuracy: share of correct verdicts; balanced accuracy is the mean of the shares for good and for bad outputs.
+        brier: Brier score: the mean squared difference of the probability from 1 (good) or 0 (bad); `base_brier` with
+            the share of good labels as the probability of every output, `score_brier` with the score itself as the
+            probability.
+        clear: share of outputs with a clear score; None without a band.
+        bad_passed: share of bad outputs that are a clear pass; `good_failed` is the share of good ones that are a clear
+            fail.
     """
 
     counts: Confusion
@@ -247,12 +252,15 @@ class HeldOutCheck(Struct, frozen=True):
 
 
 def check(found: Calibration, held: Labelled, *, present: float, base: float) -> HeldOutCheck:
-    """Return how `found` does on other labels; `base` is the share of good ones among those that it was made from."""
+    """Return the performance of `found` on other labels.
+
+    `base` is the share of good ones among the labels that it was fitted to.
+    """
     return _checked(held, _said(found, held.scores, present=present, base=base))
 
 
 def folds_of(clusters: Sequence[str]) -> Codes | None:
-    """Return the fold of each item: one of ten, or each cluster where there are fewer; None of one cluster."""
+    """Return the fold of each item, by its cluster: at most ten folds; None for a single cluster."""
     codes = encode(clusters)
     count = min(FOLDS, int(codes.max()) + 1) if len(codes) else 0
     return codes % count if count > 1 else None
@@ -264,13 +272,13 @@ def cross_check(
     plan: FitPlan,
     rescored: Callable[[Verdicts], Numbers] | None = None,
 ) -> HeldOutCheck | None:
-    """Return how calibrations do on held-out labels, fold by fold; None of one cluster.
+    """Return the cross-validated performance of calibrations, fold by fold; None for a single cluster.
 
     Args:
         labelled: all labels.
         blank: what is the same in all calibrations.
         plan: how they are made.
-        rescored: returns the scores of all outputs as they are made from the labels of some; None for fixed scores.
+        rescored: returns the scores of all outputs, derived from the labels that a mask selects; None for fixed scores.
     """
     folds = folds_of(labelled.clusters)
     if folds is None:
@@ -293,7 +301,7 @@ _COLUMNS = ("passed", "present", "chance", "base", "clear pass", "clear fail")
 
 
 def _said(found: Calibration, scores: Numbers, *, present: float, base: float) -> NDArray[np.float64]:
-    """Return what a calibration says of scores, a row for each of `_COLUMNS`; NaN where it does not say."""
+    """Return what a calibration says of scores, one row for each of `_COLUMNS`; NaN where it says nothing."""
     nowhere = np.full(len(scores), np.nan)
     has_band = found.alpha is not None
     pass_from = math.inf if found.pass_from is None else found.pass_from
@@ -356,7 +364,7 @@ def _named(clusters: Sequence[str], rows: Verdicts) -> list[str]:
 
 
 def balanced_accuracy(counts: Confusion) -> float | None:
-    """Return the mean of the share of good outputs that pass and of bad ones that fail; None without either."""
+    """Return the mean of sensitivity and specificity; None without good or without bad outputs."""
     if not counts.good or not counts.bad:
         return None
     return (counts.true_pass / counts.good + counts.true_fail / counts.bad) / 2

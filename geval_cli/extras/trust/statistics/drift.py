@@ -1,4 +1,4 @@
-"""Has a judge's scale moved? The same outputs, rated then and now. Plain Python, pure."""
+"""Test whether a judge's scale has shifted, from ratings of the same outputs then and now. Plain Python, pure."""
 
 import math
 from collections import defaultdict
@@ -18,7 +18,7 @@ _ALPHA = 0.05
 
 
 class DriftVerdict(StrEnum):
-    """The finding about a judge."""
+    """The conclusion about a judge's drift."""
 
     STEADY = "steady"
     MOVED = "moved"
@@ -26,9 +26,9 @@ class DriftVerdict(StrEnum):
 
 
 class RatedTwice(Struct, frozen=True):
-    """One output's scores, then and now; the outputs of one test are a `cluster`.
+    """One output's scores, then and now; outputs of one test share a `cluster`.
 
-    `passed` and `passes` are what both are worth at today's threshold; None without one.
+    `passed` and `passes` are the verdicts then and now, both at today's threshold; None without one.
     """
 
     cluster: str
@@ -39,17 +39,18 @@ class RatedTwice(Struct, frozen=True):
 
 
 class Drift(Struct, frozen=True):
-    """How scores of the same outputs differ: now minus then.
+    """The difference between the scores of the same outputs: now minus then.
 
     Attributes:
-        n: outputs, of `clusters` tests.
+        n: number of outputs.
+        clusters: number of tests that they are from.
         before, after: the mean scores.
         shift: `after` minus `before`.
-        se: its standard error over tests; None of fewer than two.
-        interval: of the shift, at 90 %; None as for `se`.
-        rank: Spearman's correlation; None where all scores of one side are equal.
-        newly_failed, newly_passed: verdicts that flipped, of `judged`.
-        margin: within which a shift counts as none.
+        se: its standard error, clustered by test; None for fewer than two tests.
+        interval: 90 % interval of the shift; None as for `se`.
+        rank: Spearman's rho; None if all scores of one side are equal.
+        newly_failed, newly_passed: number of flipped verdicts, out of `judged`.
+        margin: largest shift that counts as none.
     """
 
     n: int
@@ -68,7 +69,7 @@ class Drift(Struct, frozen=True):
 
 
 def drift_of(pairs: Sequence[RatedTwice], margin: float = MARGIN) -> Drift | None:
-    """Return how the scores differ; None of no pair."""
+    """Return the drift of the scores; None without any pair."""
     if not pairs:
         return None
     count = len(pairs)
@@ -112,7 +113,7 @@ def _verdict(interval: Interval | None, margin: float) -> DriftVerdict:
 
 
 def least_for_steady(margin: float = MARGIN) -> int:
-    """Return how many tests it takes at least to show that a judge is steady, if no score differs at all."""
+    """Return the smallest number of tests that can show a judge to be steady, reached if no score changes at all."""
     count = 2
     while _verdict(mean_interval(0.0, 0.0, count, level=LEVEL, lowest=-1), margin) is not DriftVerdict.STEADY:
         count += 1
@@ -120,12 +121,12 @@ def least_for_steady(margin: float = MARGIN) -> int:
 
 
 class Looks(Struct, frozen=True):
-    """The finding of all looks at the same anchors together, however often somebody looked.
+    """The combined result of all looks at the same anchors, however many there are.
 
     Attributes:
-        count: of the looks; each is one observation, the mean shift, since the scores of then enter every one of them.
-        mean: of their shifts.
-        interval: of the shift, valid at every look at once, at 95 %.
+        count: number of looks. Each is one observation, its mean shift, since all of them share the original scores.
+        mean: mean of their shifts.
+        interval: 95 % confidence sequence of the shift: valid at all looks simultaneously.
         moved: whether a shift beyond the margin is shown.
     """
 
@@ -136,9 +137,9 @@ class Looks(Struct, frozen=True):
 
 
 def looks_at(shifts: Sequence[float], margin: float = MARGIN) -> Looks | None:
-    """Return what the shifts of all looks show together, oldest first; None of none.
+    """Return what the shifts of all looks show together, oldest first; None without any.
 
-    Alarm is given with a chance of at most 5 % over all looks while the shift stays within the margin.
+    The probability of a false alarm over all looks is at most 5 % while the shift stays within the margin.
     """
     if not shifts:
         return None
@@ -153,7 +154,7 @@ def looks_at(shifts: Sequence[float], margin: float = MARGIN) -> Looks | None:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Spearman's rho, ties at their mean rank; None where all numbers of one side are equal."""
+    """Return Spearman's rho with average ranks for ties; None if all numbers of one side are equal."""
     x, y = _ranks(first), _ranks(second)
     middle = (len(x) + 1) / 2
     spread_x = math.fsum((rank - middle) ** 2 for rank in x)

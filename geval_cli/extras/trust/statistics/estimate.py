@@ -1,7 +1,7 @@
-"""True figures from a few labels and all scores of a judge: of a run, and of the difference of two. Plain Python, pure.
+"""Estimate true figures of a run, or of the difference of two, from few labels and all scores of a judge.
 
-A judge errs, so its own mean is off by an unknown amount; the labels say by how much. The method is prediction-powered
-inference (PPI++), with errors over clusters.
+A judge errs, so its own mean has an unknown bias, which the labels estimate. The method is prediction-powered inference
+(PPI++) with clustered standard errors. Plain Python, pure.
 """
 
 import math
@@ -22,7 +22,7 @@ _ROUNDING = 1e-12
 
 
 class Item(Struct, frozen=True):
-    """One output: the judge's figure, people's (None: not labelled), and the group that it belongs to."""
+    """One output: the judge's value, the human one (None if it is not labelled), and its cluster."""
 
     judged: float
     human: float | None
@@ -30,14 +30,14 @@ class Item(Struct, frozen=True):
 
 
 class Inference(Struct, frozen=True):
-    """A figure of a whole run.
+    """An estimate for a whole run.
 
     Attributes:
-        estimate: with its 95 % interval; `n` labels, in so many clusters.
-        judge: the judge's own figure over all outputs, without an interval: what it lacks is no chance.
-        labels: the figure of the labels alone.
-        weight: how much the judge's figures count (lambda), 0: not at all, 1: as if they were labels.
-        outputs: of the run.
+        estimate: with its 95 % interval; from `n` labels in `clusters` clusters.
+        judge: the judge's own figure over all outputs; it has no interval, since its error is bias, not chance.
+        labels: the estimate from the labels alone.
+        weight: the weight of the judge's values (lambda): 0 to ignore them, 1 to treat them as labels.
+        outputs: number of outputs of the run.
     """
 
     estimate: Estimate
@@ -48,7 +48,7 @@ class Inference(Struct, frozen=True):
 
 
 def infer_mean(items: Sequence[Item]) -> Inference | None:
-    """Return the mean that labels of all outputs would have, 0..1; None without any label.
+    """Return the estimated mean label of all outputs, 0..1; None without any label.
 
     Source: Angelopoulos, Duchi and Zrnic, "PPI++: Efficient prediction-powered inference", 2023.
     """
@@ -56,10 +56,10 @@ def infer_mean(items: Sequence[Item]) -> Inference | None:
 
 
 def infer_rate(items: Sequence[Item]) -> Inference | None:
-    """Return the share that labels of all outputs would have, of figures that are 1 (good, passes) or 0.
+    """Return the estimated share of all outputs whose label is 1 (good, passes), where values are 1 or 0.
 
     Four pseudo-labels, two good and two bad, are added, after Agresti and Coull, "Approximate is better than exact",
-    1998; that they help here is shown by simulation.
+    1998; simulations show that they help here.
     """
     return _inferred(items, is_rate=True)
 
@@ -100,7 +100,7 @@ def _inferred(items: Sequence[Item], *, is_rate: bool) -> Inference | None:
 
 
 def _weight(marks: Sequence[float], judged: Sequence[float], others: Sequence[float]) -> float:
-    """Return lambda, cut to 0..1: the part of the judge's figures that makes the error least."""
+    """Return lambda, clipped to 0..1: the weight of the judge's values that minimises the variance."""
     n = len(marks)
     everything = [*judged, *others]
     if n < 2 or not others:  # noqa: PLR2004 - no covariance of one
@@ -121,7 +121,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _squared_error(values: Sequence[float], clusters: Sequence[str]) -> float:
-    """Return the squared standard error of a mean over clusters; 0 of fewer than two."""
+    """Return the squared clustered standard error of a mean; 0 for fewer than two clusters."""
     mean = _mean(values) if values else 0.0
     sums: dict[str, float] = {}
     for value, cluster in zip(values, clusters, strict=True):
@@ -142,16 +142,17 @@ _GROUPS = 200
 
 
 class TrueDifference(Struct, frozen=True):
-    """How far the mean label would move from one run to another if people had read all outputs.
+    """The estimated change of the mean label from one run to another if all outputs had human labels.
 
     Attributes:
         value: later minus earlier, -1..1.
-        se: its standard error; None from too few labels, or labels that do not vary, which say nothing of the rest.
+        se: its standard error; None for too few labels, or for labels that do not vary and so say nothing about the
+            rest.
         freedom: degrees of freedom of Student's t.
         judge: the judge's own difference over all pairs.
-        weights: how much the judge's scores count (lambda), 0..1: of their differences, or of each run's.
-        labelled: outputs with a label in each run; both on the same tests where there is one weight.
-        clusters: the tests, or other groups, with labels in each run.
+        weights: the weight of the judge's scores (lambda), 0..1: one for their differences, or one for each run.
+        labelled: number of labelled outputs in each run; they are of the same tests if there is one weight.
+        clusters: number of clusters (tests, or other groups) with labels in each run.
     """
 
     value: float
@@ -169,11 +170,11 @@ class TrueDifference(Struct, frozen=True):
 
     @property
     def p(self) -> float | None:
-        """The two-sided p-value of "no difference"."""
+        """The two-sided p-value of no difference; None without a standard error."""
         return None if self.se is None else two_sided_p(self.value / self.se, self.freedom)
 
     def bounds(self, alpha: float) -> Interval | None:
-        """Return the lower and the upper bound, each of which the truth crosses with a chance of `alpha`."""
+        """Return the one-sided lower and upper confidence bounds, each at level 1 - `alpha`."""
         if self.se is None:
             return None
         spread = t_quantile(1 - alpha, self.freedom) * self.se
@@ -184,9 +185,10 @@ def infer_difference(pairs: Sequence[Item]) -> TrueDifference | None:
     """Return the difference of two runs from labels of both outputs of the same tests; None without any label.
 
     Args:
-        pairs: of each test, the judge's later score minus its earlier one, and people's likewise.
+        pairs: for each pair, the later minus the earlier score of the judge, and likewise for the human labels.
 
-    Source: Angelopoulos, Duchi and Zrnic, "PPI++: Efficient prediction-powered inference", 2023, on differences.
+    Source: Angelopoulos, Duchi and Zrnic, "PPI++: Efficient prediction-powered inference", 2023, applied to
+    differences.
     """
     found = _correct(pairs)
     if found is None:
@@ -206,10 +208,10 @@ def infer_difference(pairs: Sequence[Item]) -> TrueDifference | None:
 
 
 def infer_shift(before: Sequence[Item], after: Sequence[Item]) -> TrueDifference | None:
-    """Return the difference of two runs from labels on different tests; None where one of them has no label.
+    """Return the difference of two runs from labels on different tests; None if one of them has no label.
 
-    Each run has its own weight. Clusters of the same name are the same test in both runs, so what their scores have in
-    common counts once: the error is that of the summed influence of each test on the difference.
+    Each run has its own weight. Clusters of the same name are the same test in both runs, so their covariance is
+    accounted for: the variance is that of each test's total influence on the difference.
 
     Source: as for `infer_difference`; influence functions as in van der Vaart, "Asymptotic Statistics", 1998.
     """
@@ -238,8 +240,10 @@ def infer_shift(before: Sequence[Item], after: Sequence[Item]) -> TrueDifference
 class _Corrected(Struct):
     """A mean corrected by labels.
 
-    `differences` are of the labelled items, label minus weighted score; `others` the scores of the rest. `varies`: the
-    labels are not all equal.
+    Attributes:
+        differences: of the labelled items, label minus weighted score.
+        others: scores of the unlabelled items.
+        varies: whether the labels are not all equal.
     """
 
     value: float
@@ -252,12 +256,12 @@ class _Corrected(Struct):
 
     @property
     def variance(self) -> float:
-        """The square of the standard error, over clusters that are labelled or not."""
+        """The squared standard error, clustered separately over labelled and unlabelled items."""
         of_rest = self.weight**2 * _squared_error(self.others, self.other_clusters)
         return of_rest + _squared_error(self.differences, self.clusters)
 
     def influences(self) -> dict[str, float]:
-        """Return by how much each cluster moved the mean."""
+        """Return the influence of each cluster on the mean."""
         found: dict[str, float] = {}
         for values, clusters, factor in (
             (self.others, self.other_clusters, self.weight),
@@ -290,7 +294,7 @@ def _correct(items: Sequence[Item]) -> _Corrected | None:
 
 
 class CarriesOver(StrEnum):
-    """The finding about a correction that was made elsewhere."""
+    """Whether a correction that was made elsewhere holds here."""
 
     YES = "carries over"
     NO = "does not"
@@ -298,10 +302,11 @@ class CarriesOver(StrEnum):
 
 
 class CarryOver(Struct, frozen=True):
-    """How far labels are off from calibrated scores where the calibration was not made.
+    """The mean error of a calibration on labels that it was not fitted to.
 
     Attributes:
-        residual: mean of label minus calibrated score, with its 90 % interval: inside ± `margin` is a test at 5 %.
+        residual: mean of label minus calibrated score, with its 90 % interval; lying within ± `margin` is an
+            equivalence test at 5 %.
     """
 
     residual: Estimate
@@ -310,10 +315,10 @@ class CarryOver(Struct, frozen=True):
 
 
 def carry_over_of(before: Sequence[Item], after: Sequence[Item], margin: float) -> CarryOver | None:
-    """Return whether a calibration by the labels of one run holds for those of another; None from too few labels.
+    """Return whether a calibration by the labels of one run holds for those of another; None for too few labels.
 
-    The calibration is isotonic regression of labels on scores. Its own error counts: the error of the residual is a
-    jackknife over the tests that have a label in either run.
+    The calibration is an isotonic regression of labels on scores. Its own uncertainty is included: the standard error
+    of the residual is a jackknife over the tests that have a label in either run.
     """
     fitted = [(item.judged, item.human, item.cluster) for item in before if item.human is not None]
     judged = [(item.judged, item.human, item.cluster) for item in after if item.human is not None]
@@ -339,7 +344,7 @@ def carry_over_of(before: Sequence[Item], after: Sequence[Item], margin: float) 
 def residuals_carry_over(
     residuals: Sequence[float], clusters: Sequence[str], margin: float, *, marks: Sequence[float]
 ) -> CarryOver | None:
-    """Return whether labels lie where a calibration that is known without error expects them; None without any."""
+    """Return whether labels agree with a calibration that is taken as exact; None without residuals."""
     if not residuals:
         return None
     counts = len(residuals), len(set(clusters))
@@ -351,14 +356,14 @@ def carry_over(
 ) -> CarryOver:
     """Return whether a mean residual, label minus calibrated score, is small enough.
 
-    Labels that are pass or fail are wrong rarely and then by much, which few of them do not show: residuals of 1, 1, -1
-    and -1 are added to them.
+    Labels that are pass or fail are rarely wrong but then by much, which a small sample may miss: pseudo-residuals of
+    1, 1, -1 and -1 are added to them.
 
     Args:
-        mean: of residuals of -1..1.
-        variance: the square of its standard error.
-        counts: labels, and the groups that they come in.
-        margin: residuals up to here do not matter.
+        mean: mean of residuals within -1..1.
+        variance: its squared standard error.
+        counts: number of labels and of clusters.
+        margin: largest mean residual that does not matter.
         marks: the labels.
     """
     n, clusters = counts
@@ -379,7 +384,7 @@ def carry_over(
 
 
 class ErrorRates(Struct, frozen=True):
-    """How often a judge is right, from labels: of `good` outputs, and of `bad` ones."""
+    """How often a judge is right according to labels: on `good` outputs, and on `bad` ones."""
 
     passed_good: int
     good: int
@@ -388,14 +393,15 @@ class ErrorRates(Struct, frozen=True):
 
 
 def rogan_gladen(share: float, n: float, rates: ErrorRates) -> Estimate | None:
-    """Return the true pass rate from the judge's and from how often it errs elsewhere; None where it knows nothing.
+    """Return the true pass rate from the judge's pass rate and its error rates; None if it is no better than chance.
 
-    It explodes where the judge is hardly better than chance: the interval then says so.
+    It is also None without outputs, or without good or bad labels. The interval becomes very wide if the judge is
+    hardly better than chance.
 
     Args:
-        share: of outputs that the judge passes.
-        n: how many independent outputs that is worth.
-        rates: of labels, with at least one good and one bad output.
+        share: share of outputs that the judge passes.
+        n: effective number of independent outputs behind it.
+        rates: how often the judge is right according to labels, with at least one good and one bad output.
 
     Source: Rogan and Gladen, "Estimating prevalence from the results of a screening test", 1978; the interval by Lang
     and Reiczigel, "Confidence limits for prevalence of disease adjusted for estimated sensitivity and specificity",

@@ -1,4 +1,4 @@
-"""Chances of scores by human labels, and estimates from clustered values: plain Python, since runs use them."""
+"""Apply calibrations to scores and estimate means of clustered values. Plain Python, since runs use it."""
 
 import math
 from bisect import bisect_left
@@ -15,7 +15,7 @@ DUST = 1e-9
 
 
 class ScoreBand(Struct, frozen=True):
-    """Scores from `low` to `high`, of `n` labels, that have one chance `p` of being good."""
+    """The scores from `low` to `high`, of `n` labels, that share one probability `p` of being good."""
 
     low: float
     high: float
@@ -24,13 +24,13 @@ class ScoreBand(Struct, frozen=True):
 
 
 class Logistic(Struct, frozen=True):
-    """The chance of being good as 1 / (1 + exp(-(slope * score + intercept)))."""
+    """A logistic curve: the probability of being good is 1 / (1 + exp(-(slope * score + intercept)))."""
 
     slope: float
     intercept: float
 
     def at(self, score: float) -> float:
-        """Return the chance at a score."""
+        """Return the probability at a score."""
         exponent = self.slope * score + self.intercept
         if exponent >= 0:
             return 1 / (1 + math.exp(-exponent))
@@ -39,22 +39,23 @@ class Logistic(Struct, frozen=True):
 
 
 class Calibration(Struct, frozen=True):
-    """The meaning of one metric's scores, as found from labels.
+    """The meaning of one metric's scores, estimated from labels.
 
     Attributes:
-        key: of the criterion that the scores were rated by; None where nothing ties them to a judge.
-        parts: the key part by part, each as a hash, so that a difference can be named.
-        n: labels with a score, `good` of them good, in `clusters` independent groups.
-        good_at: mean labels from here on are good, 0..1.
-        objective: what `threshold` is best for.
-        threshold: scores from here on pass.
-        curve: the chance of being good: blocks with straight lines between them, or a logistic curve.
-        alpha: the share of bad outputs that may be a clear pass, and of good ones that may be a clear fail; None
-            where there are too few labels to say what is clear.
-        pass_from: scores from here on are a clear pass; None where no score is.
-        fail_below: scores below are a clear fail.
-        judge: its name.
-        judges: for the score of a jury whose judges are weighted: their weights; else empty.
+        key: key of the criterion that the scores were rated by; None if nothing ties them to a judge.
+        parts: the parts of the key, each as a hash, so that a difference can be named.
+        n: number of labels with a score; `good` of them are good, and they are from `clusters` independent clusters.
+        good_at: lowest mean label of a good output, 0..1.
+        objective: what `threshold` is optimised for.
+        threshold: lowest score that passes.
+        curve: the probability of being good: constant blocks with linear interpolation between them, or a logistic
+            curve.
+        alpha: largest share of bad outputs that are a clear pass, and of good ones that are a clear fail; None if there
+            are too few labels to tell what is clear.
+        pass_from: lowest score that is a clear pass; None if no score is.
+        fail_below: lower scores are a clear fail; None if no score is.
+        judge: name of the judge.
+        judges: weights of the judges of a weighted jury; empty for any other score.
     """
 
     metric: str
@@ -74,11 +75,11 @@ class Calibration(Struct, frozen=True):
     judges: tuple[JudgeWeight, ...] = ()
 
     def p_pass(self, score: float) -> float:
-        """Return the chance, 0..1, that people find an output with this score good."""
+        """Return the probability, 0..1, that the human label of an output with this score is good."""
         return self.curve.at(score) if isinstance(self.curve, Logistic) else chance_at(self.curve, score)
 
     def is_borderline(self, score: float) -> bool | None:
-        """Return whether a score is neither a clear pass nor a clear fail; None where that is not known."""
+        """Return whether a score is neither a clear pass nor a clear fail; None if that is unknown."""
         if self.alpha is None:
             return None
         passes = self.pass_from is not None and score >= self.pass_from - DUST
@@ -87,7 +88,7 @@ class Calibration(Struct, frozen=True):
 
 
 def chance_at(blocks: tuple[ScoreBand, ...], score: float) -> float:
-    """Return the height at `score` of blocks in rising order: straight lines between them, level outside."""
+    """Return the probability at `score`: linear between blocks, which are in ascending order, and constant outside."""
     place = bisect_left(blocks, score, key=lambda block: block.high)
     if place == len(blocks):
         return blocks[-1].p
@@ -101,9 +102,9 @@ def chance_at(blocks: tuple[ScoreBand, ...], score: float) -> float:
 def rising_blocks(
     points: Iterable[tuple[float, float]], weights: Iterable[float] | None = None
 ) -> tuple[ScoreBand, ...]:
-    """Return the rising steps that are nearest to pairs of a score and a label, by pooling adjacent violators.
+    """Return the isotonic regression of labels on scores, computed by pooling adjacent violators.
 
-    All labels weigh the same where there are no `weights`.
+    `points` are pairs of a score and a label. Without `weights`, all labels weigh the same.
 
     Source: Ayer et al., "An empirical distribution function for sampling with incomplete information", 1955.
     """
@@ -122,7 +123,7 @@ def rising_blocks(
 
 
 class Estimate(Struct, frozen=True):
-    """A statistic of `n` items in `clusters` independent groups, with its 95 % interval; None where undefined."""
+    """A statistic of `n` items in `clusters` independent clusters, with its 95 % interval; None where undefined."""
 
     value: float | None
     interval: tuple[float, float] | None = None
@@ -130,7 +131,7 @@ class Estimate(Struct, frozen=True):
     clusters: int = 0
 
     def times(self, factor: float) -> "Estimate":
-        """Return it in another unit, such as ratings for scores; `factor` is above 0."""
+        """Return the estimate in another unit, such as ratings instead of scores; `factor` must be positive."""
         value = None if self.value is None else self.value * factor
         interval = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
         return Estimate(value, interval, self.n, self.clusters)
@@ -139,7 +140,10 @@ class Estimate(Struct, frozen=True):
 def clustered_estimate(
     values: Iterable[float], clusters: Sequence[Hashable], *, lowest: float = 0.0
 ) -> Estimate:
-    """Return the mean of values, each with the name of its cluster, with its 95 % interval (`mean_interval`)."""
+    """Return the mean of values with its 95 % interval for clustered data (`mean_interval`).
+
+    `clusters` has the cluster of each value, and `lowest` is the lower end of their range.
+    """
     numbers = {name: number for number, name in enumerate(dict.fromkeys(clusters))}
     numbered = [(numbers[cluster], value) for cluster, value in zip(clusters, values, strict=True)]
     sums = ClusteredMean()
@@ -149,14 +153,14 @@ def clustered_estimate(
 
 
 def mixed_estimate(parts: Sequence[tuple[float, Estimate]], clusters: int) -> Estimate:
-    """Return the mean over kinds of items of which each has a share of the whole, with its 95 % interval.
+    """Return the weighted mean over strata, each with its share of the whole, with its 95 % interval.
 
-    With w the shares, m the means and l and u their bounds it is sum(w m) - sqrt(sum((w (m - l))^2)) to
-    sum(w m) + sqrt(sum((w (u - m))^2)): a kind of which little is known makes the whole unsure by its share.
+    With w the shares, m the means and l and u their bounds, it is sum(w m) - sqrt(sum((w (m - l))^2)) to sum(w m) +
+    sqrt(sum((w (u - m))^2)): a stratum of which little is known widens the interval in proportion to its share.
 
     Args:
-        parts: the share of each kind, and the mean of its items; the shares add up to 1.
-        clusters: independent groups of all items.
+        parts: the share of each stratum and the estimate of its mean; the shares add up to 1.
+        clusters: number of independent clusters of all items.
 
     Source: Zou and Donner, "Construction of confidence limits about effect measures", 2008.
     """

@@ -1,8 +1,8 @@
-"""Decide about a mean while observations come in: a look after every one of them costs no certainty. Plain, pure.
+"""Test and estimate a mean while observations arrive, valid at any stopping time. Plain Python, pure.
 
-Two gamblers bet, each with half of the money: one that the mean is above a limit, one that it is below. However often
-they are looked at, the chance that together they ever hold 1 / alpha times the stake while the mean is the limit is at
-most alpha.
+Two betting processes each start with half of the capital: one bets that the mean is above a limit, one that it is
+below. If the mean is at the limit, the probability that their joint capital ever reaches 1 / alpha times the stake is
+at most alpha.
 
 Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2024.
 """
@@ -29,7 +29,7 @@ class _Observation(Struct, frozen=True):
 
 
 class _Gambler(Struct):
-    """One who bets that the mean is above a limit (`sign` 1) or below it (-1)."""
+    """A betting process that bets that the mean is above a limit (`sign` 1) or below it (-1)."""
 
     sign: int
     limit: float
@@ -48,7 +48,7 @@ class _Gambler(Struct):
         self._squares += (value - self._sum / (t + 1)) ** 2
 
     def log_capital_at(self, limit: float) -> float:
-        """Return the logarithm of the capital of who had bet against another limit."""
+        """Return the logarithm of the capital if the bets had been against another limit."""
         return math.fsum(self._won(item, limit) for item in self.seen)
 
     def _won(self, item: _Observation, limit: float) -> float:
@@ -60,15 +60,15 @@ class _Gambler(Struct):
 
 
 class SequentialMean:
-    """Observations of 0..1 in the order in which they were drawn, and what they show about their mean at any time.
+    """A sequential test and confidence sequence for the mean of observations within 0..1, in the order drawn.
 
-    One that is not known is taken for the lowest that it can be where the mean may be shown to be above a limit, and
-    for the highest where it may be shown to be below.
+    An observation known only as a range counts with its lowest value for showing that the mean is above the limit, and
+    with its highest for showing that it is below.
 
     Args:
-        alpha: the chance of a wrong decision, whenever it is made.
-        limit: what the mean is held against.
-        lower_limit: what it has to be below of, where that is another limit.
+        alpha: largest probability of a wrong decision at any time.
+        limit: value that the mean is compared with.
+        lower_limit: value that the mean must be below, if it differs from `limit`.
     """
 
     def __init__(self, alpha: float, limit: float, lower_limit: float | None = None) -> None:
@@ -78,7 +78,7 @@ class SequentialMean:
         self._below = _Gambler(-1, limit if lower_limit is None else lower_limit, log_term)
 
     def add(self, lowest: float, highest: float | None = None, *, weight: float = 1.0) -> None:
-        """Take in the next observation; one that is not known lies between `lowest` and `highest`.
+        """Add the next observation; an unknown one lies between `lowest` and `highest`.
 
         `weight` is its share in the mean, at most 1.
         """
@@ -86,7 +86,7 @@ class SequentialMean:
         self._below.add(lowest if highest is None else highest, weight)
 
     def add_all(self, values: Iterable[float]) -> None:
-        """Take in observations, one after another."""
+        """Add observations in order."""
         for value in values:
             self.add(value)
 
@@ -96,14 +96,14 @@ class SequentialMean:
 
     @property
     def mean(self) -> float | None:
-        """Return the mean; where something is not known, the middle of what it can be."""
+        """Return the weighted mean, with the midpoint of the range for unknown observations; None without any."""
         weight = math.fsum(item.weight for item in self._above.seen)
         total = math.fsum(item.weight * item.value for item in (*self._above.seen, *self._below.seen))
         return total / 2 / weight if weight else None
 
     @property
     def log_capitals(self) -> tuple[float, float]:
-        """Return the logarithms of what is left of a stake of 1 bet on "above", and of one bet on "below"."""
+        """Return the logarithms of the capital, out of a total stake of 1, of the bets on "above" and on "below"."""
         return _LOG_HALF + self._above.log_capital, _LOG_HALF + self._below.log_capital
 
     @property
@@ -117,13 +117,16 @@ class SequentialMean:
         return self.log_capitals[1] >= -math.log(self.alpha)
 
     def interval(self) -> Interval | None:
-        """Return the means that are not ruled out: the true one is among them with 1 - alpha, at every look at once."""
+        """Return the confidence sequence: it covers the true mean at all times with probability 1 - alpha."""
         if not self.n:
             return None
         return self._bound(self._above, 0.0, 1.0), self._bound(self._below, 1.0, 0.0)
 
     def _bound(self, gambler: _Gambler, outside: float, inside: float) -> float:
-        """Return the limit up to which a gambler has won, by bisection: the further away, the more was won."""
+        """Return the innermost limit that a betting process rejects, by bisection.
+
+        The further out a limit is, the more capital is gained by betting against it.
+        """
         enough = -math.log(self.alpha) - _LOG_HALF
         if gambler.log_capital_at(outside) < enough:
             return outside
