@@ -136,7 +136,7 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice, run_id:
     order = [name for name, items in named.items() if items]
     if choice.kept is not None:
         return _next_outputs({name: named[name] for name in order}, seen, choice, criteria.criteria)
-    if choice.count is not None:  # labels of what the judge could not judge are compared with nothing
+    if choice.count is not None:  # a label without a score has nothing to compare with
         order = draw((name for name in order if scored[name] & metrics), choice.count, seed=choice.seed)
         if not order:
             raise UsageError(_NOTHING_SCORED, hint="see why with `geval show`, then `geval judge RUN`")
@@ -218,7 +218,7 @@ def _next_outputs(
     random = Random(f"geval label --next {choice.seed} {number}")
     wanted = chances(list(total.values()), min(choice.count or 0, len(names)))
     drawn = draw_spread(wanted, [seen[name][0] for name in names], random)
-    random.shuffle(drawn)  # who stops half-way has labelled a random half
+    random.shuffle(drawn)  # so that the first half is a random half, too
     return Sheet(
         tuple(item for place in drawn for item in named[names[place]]),
         criteria,
@@ -349,8 +349,8 @@ def _whole(value: float) -> float:
 def stored_label(row: Mapping[str, JsonValue], earlier: StoredLabel | None = None) -> StoredLabel:
     """Return a row from `label_row` in its stored form.
 
-    `earlier` is the label that it replaces. The new label inherits its draw and weight, since changing a label does not
-    change the chance with which the output was drawn.
+    `earlier` is the label that it replaces. If both are of the same text and the row has no weight, it takes over the
+    draw and weight of `earlier`: changing a label does not change the chance with which the output was drawn.
     """
     if earlier is not None and earlier.output_sha256 == row["output_sha256"] and "weight" not in row:
         row = {**row, **{name: earlier.row[name] for name in (DRAW_COLUMN, "weight") if name in earlier.row}}

@@ -44,7 +44,7 @@ _MOST_CELL_CHARACTERS = 16 * 1024 * 1024
 _MOST_DIGITS = 4000
 _SCALE_TEXT = compile_later(r"\s*\[?\s*(-?\d+(?:\.\d+)?)\s*(?:,|\.\.|-|to)\s*(-?\d+(?:\.\d+)?)\s*\]?\s*")
 _DECIMAL_COMMA = compile_later(r"\s*-?\d+,\d+\s*")
-_BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets take UTF-8 for an encoding of their own
+_BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets misread UTF-8
 _EXAMPLE = '{"id": "0.0.0", "metric": "coherence", "label": 4, "scale": [1, 5]}'
 
 Row = tuple[Mapping[str, JsonValue], SourcePath]
@@ -75,7 +75,7 @@ def read_rows(path: Path, problems: list[Problem], access: Access = TRUSTED) -> 
     try:
         is_large = path.stat().st_size > MAX_LABEL_BYTES
     except OSError:
-        is_large = False  # `read_text` says why
+        is_large = False  # `read_text` reports the reason
     if is_large:
         limit = MAX_LABEL_BYTES // (1024 * 1024)
         hint = "split it, for example by metric, and leave out the text of outputs"
@@ -166,7 +166,7 @@ def _csv_rows(text: str, file: str, problems: list[Problem]) -> Iterator[Row]:
                 header = [cell.strip() for cell in cells]
                 found = [*_header_problems(header, Location(file, first, 1))]
                 problems += found
-                if found:  # each row would have them again
+                if found:  # every row would repeat them
                     return
             elif len(cells) != len(header):
                 message = f"this row has {plural(len(cells), 'cell')}, but the header has {len(header)}"
@@ -694,7 +694,7 @@ class _Collector:
         return (number - low) / (high - low)
 
     def _keep(self, label: Label) -> None:
-        # With an id, the key of the test adds nothing.
+        # With an id, the test key adds nothing.
         named = label.item if label.item.id is None else replace(label.item, test_key=None)
         key = (named, label.metric)
         earlier = self.labels.get(key)
@@ -719,7 +719,7 @@ class _Collector:
                 self._report(
                     f"this item has another `{name}` {where}: {_shown(one)}", label.place.value(name)
                 )
-        drawn = {}  # a weight is that of its draw
+        drawn = {}  # the weight belongs to its draw
         if earlier.weight is None and label.weight is not None and DRAW_COLUMN in label.columns:
             drawn = {DRAW_COLUMN: label.columns[DRAW_COLUMN]}
         self.labels[key] = replace(

@@ -155,7 +155,7 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             words=count_words(result.output),
             scores=scores,
             metadata=result.metadata,
-            # That of a `not-` assertion is of its positive form, so it stands beside no score.
+            # The threshold of a `not-` assertion is that of its positive form and does not apply to its score.
             thresholds=_of_metrics(
                 result, lambda item: None if item.type.startswith("not-") else item.threshold
             ),
@@ -239,7 +239,7 @@ def _votes_of(result: CaseResult) -> dict[str, tuple[JudgeVote, ...]]:
         if metric is None or not votes:
             continue
         several.update({metric} & found.keys())
-        # The score of the result is turned round, those of its judges are not.
+        # The result's score is inverted, those of its judges are not.
         is_turned = assertion.type.startswith("not-")
         found[metric] = tuple(_vote(vote, is_turned=is_turned) for vote in votes)
     return {metric: votes for metric, votes in found.items() if metric not in several}
@@ -429,7 +429,7 @@ class _Finder:
         label = self._labels[number]
         candidates = self._candidates.get(number, [])
         fitting = [item for item in candidates if self._fits(label, item)]
-        if len(fitting) > 1 and label.item.id is not None:  # equal tests: the one that also has the id
+        if len(fitting) > 1 and label.item.id is not None:  # identical tests: prefer the one with the id
             fitting = [item for item in fitting if label.item.id in item.names] or fitting
         return fitting[0] if len(fitting) == 1 else fitting or candidates
 

@@ -91,7 +91,7 @@ class Requirement(Condition):
             metric, level = rest, "dataset"
         comparison: Comparison = found["comparison"]  # type: ignore[assignment]  # one of the four, by the pattern
         limit = float(found["limit"]) / (100 if found["percent"] else 1)
-        # All lie in -1..1, but for a share of the ceiling: a judge may be better than people.
+        # All lie in -1..1, except a share of the ceiling: a judge may be better than human annotators.
         if abs(limit) > 1 and not (statistic == "ceiling" and found["percent"]):
             sign = "-" if limit < 0 else ""
             number = abs(float(found["limit"]))

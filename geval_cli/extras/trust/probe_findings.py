@@ -210,7 +210,7 @@ def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[Sc
     found = _held(named, metric, "tau", tau, FigureLimit(">=", LEAST_TAU))
     if tau.value is None:
         found = replace(found, note="all scores are equal, so they have no order")
-    elif tau.interval is None and tau.clusters >= MIN_CLUSTERS:  # of a tau that stays 1, whatever is left out
+    elif tau.interval is None and tau.clusters >= MIN_CLUSTERS:  # tau is 1 whatever is left out
         is_certain = tau.value > _CERTAIN
         found = replace(found, verdict=ProbeVerdict.HOLDS if is_certain else ProbeVerdict.UNCLEAR, note="")
     return [found, flips_finding(named, metric, pairs)]

@@ -280,12 +280,12 @@ class ConcurrentRater:
 
     async def rate(self, spec: ModelGradedAssertion, subject: Subject) -> AssertionResult | None:
         """Return a rating; None if it failed or the budget is used up."""
-        # The assertion without reasons to be bought for its scores: nobody reads them here.
+        # Reasons are switched off, since they cost money and are not used here.
         if not isinstance(spec, GEvalFields):
             quiet = spec
         else:
             if id(spec) not in self._quiet:
-                # The original is held, too, so that no other object can get its identity.
+                # The original is kept, too, so that its id() is not reused.
                 self._quiet[id(spec)] = spec, spec.model_copy(update={"explain": "never"})
             quiet = self._quiet[id(spec)][1]
         found = await self._within_budget(lambda: judge_one(quiet, subject, self._context.tools))
@@ -310,7 +310,7 @@ class ConcurrentRater:
             if base is not None:
                 targets.setdefault(name, []).append(Target(item, spec, base))
         found = []
-        # All are held until everything is asked: `_failures` knows them by identity.
+        # All targets are kept until the end, since `_failures` is keyed by their id().
         floored = {name: with_floor(members) for name, members in targets.items()}
         for name, members in floored.items():
             for findings in await asyncio.gather(*(self._probe(item, name, members) for item in asked)):
@@ -324,11 +324,11 @@ class ConcurrentRater:
         results = {form: ProbePairs() for form in item.forms}
         tasks = [self._ask(item, form, target, results[form]) for form in item.forms for target in targets]
         await asyncio.gather(*tasks)
-        # Whether the damage is surely about the metric: a dimension says so, or the user.
+        # Whether the metric certainly covers the damage: by its dimension, or because the user says so.
         is_dimension = all(getattr(target.spec, "dimension", None) is not None for target in targets)
         is_certain = is_dimension or item.hits is None or item.name in self._options.only
         if item.kind is ProbeKind.REPETITION:
-            # The findings of each form that the metric can have: one that has a scale of its own has no other.
+            # Only forms that the metric can take: one with a fixed scale cannot take another.
             known = {form: result for form, result in results.items() if result.skipped.keys() != {NO_FORM}}
             if not known:
                 return [skipped(item, metric, NO_FORM)]
@@ -359,7 +359,7 @@ class ConcurrentRater:
             await self._again(form, target, asked)
             return
         if item.kind is ProbeKind.DECEPTION:
-            # An output that failed: the test's own, else another test's; None when both pass.
+            # A failed output: the test's own, else another test's; None if both pass.
             if id(target) not in self._failures:  # all forms of deception start from the same output
                 self._failures[id(target)] = asyncio.ensure_future(self._find_failed(target))
             failed = await self._failures[id(target)]
@@ -407,7 +407,7 @@ class ConcurrentRater:
             asked.skip(NO_FORM)
             return
         subject = target.item.subject
-        if form == "again":  # the cache takes another repeat for another question
+        if form == "again":  # the cache treats another repeat as another request
             subject = replace(subject, repeat_index=subject.repeat_index + 1)
         await self._compare(spec, subject, target, target.base, asked)
 
@@ -627,7 +627,7 @@ def _variants(probes: Sequence[Probe], spec: ModelGradedAssertion, options: Prob
     if any(item.kind is ProbeKind.JOINT for item in probes) and getattr(spec, "dimension", None) is not None:
         forms += 2
     deceives = any(item.kind is ProbeKind.DECEPTION for item in probes)
-    return forms + (1 if deceives else 0)  # another test's output, to start from where the test's own passes
+    return forms + (1 if deceives else 0)  # another test's output, if the test's own passes
 
 
 Listen = Callable[[int, int], None]
@@ -728,7 +728,7 @@ def probe_document(report: ProbeReport) -> ReportDocument:
         metrics.setdefault(item.metric if item.figure else "", []).append(item)
     left_out = metrics.pop("", [])
     shown = [item for item in left_out if item.figure]
-    if shown:  # of no metric in particular
+    if shown:  # findings without a metric
         metrics[""] = shown
     not_probed = list(_not_probed([item for item in left_out if not item.figure]))
     return ReportDocument(

@@ -72,7 +72,7 @@ class Design(StrEnum):
 
 
 class SignAgreement(StrEnum):
-    """Whether judge and labels agree on which run is better; unclear if one of them shows no difference."""
+    """The agreement of judge and labels on which run is better; unclear if one of them shows no difference."""
 
     SAME = "same sign"
     OTHER = "other sign"
@@ -278,7 +278,7 @@ class LabelledPairs(Struct, frozen=True):
                 continue
             sample.add(clusters.setdefault(pair.cluster, len(clusters)), (old, new), same=False)
             used += sum(mark is not None for mark in marks)
-            if pair.is_equal:  # what people say of a text, they say of both outputs
+            if pair.is_equal:  # a label of the text is a label of both outputs
                 said = [mark for mark in marks if mark is not None]
                 marks = (sum(said) / len(said),) * 2 if said else marks
                 equal += bool(said)
@@ -294,7 +294,7 @@ class LabelledPairs(Struct, frozen=True):
                 side.append(Item(score, mark, pair.cluster))
         is_same = len(paired) >= len((single[0] | single[1]) - paired)
         if len(paired) < LEAST_LABELLED <= min(len(paired | seen) for seen in single):
-            is_same = False  # only all labels together are enough for an interval
+            is_same = False  # only all labels together suffice for an interval
         return MetricDifference(
             design=Design.SAME_TESTS if is_same else Design.DIFFERENT_TESTS,
             found=infer_difference(both) if is_same else infer_shift(*sides),
@@ -417,7 +417,7 @@ def _judged(gate: Gate, labels: LabelFile | None, earlier: EarlierRun | None, la
     if labels is None or earlier is None or gate.metric is None:
         return GateResult(gate.text, Status.ERROR, None, "there are no labels, or no baseline")
     try:
-        # Labels of other outputs, of an earlier version of the prompt for example, say nothing about these.
+        # Labels of other outputs, such as those of an earlier prompt, say nothing about these.
         found = labelled_pairs(
             [label for label in labels.labels if label.metric == gate.metric],
             earlier,
@@ -544,7 +544,7 @@ def _figures(rows: Sequence[CorrectedRow]) -> list[Table]:
         set(),
         {"p", "labelled"},
         {"p", "labelled", "judge"},
-    ):  # names stay whole on a narrow terminal
+    ):  # names are never cut on a narrow terminal
         kept = [place for place, name in enumerate(header) if name not in left_out]
         cells = [[row[place] for place in kept] for row in (header, *brief)]
         width = sum(max(map(len, column)) + 3 for column in zip(*cells, strict=True))

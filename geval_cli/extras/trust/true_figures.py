@@ -152,7 +152,7 @@ def true_figures(
         mean, rate = (
             infer_by_shares(figures, counted, is_rate=figures is verdicts) for figures in (items, verdicts)
         )
-        carry_over = None  # a calibration is audited by a plain draw
+        carry_over = None  # auditing a calibration takes a simple random sample
     return TrueFigures(
         mean=mean,
         rate=rate,
@@ -256,7 +256,7 @@ def _judged(
         return _unknown(gate, "there are no labels")
     of_metric = [label for label in labels.labels if label.metric == gate.metric]
     try:
-        # Labels of other outputs, of an earlier version of the prompt for example, say nothing about these.
+        # Labels of other outputs, such as those of an earlier prompt, say nothing about these.
         matched = match_labels(of_metric, judged_items(results()), run_id=run_id, allow_unmatched=True)
     except ConfigError as error:
         first = error.problems[0]

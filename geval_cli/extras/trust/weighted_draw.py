@@ -87,7 +87,7 @@ def sizes(candidates: Sequence[UnlabelledOutput], labelled: Sequence[tuple[float
     """
     squares = [_expected_square(item) for item in candidates]
     if len(labelled) >= _PRIOR_LABELS:
-        # Each score with the square of its label's distance from the line through all of them.
+        # Each score with the squared residual of its label from the regression line through all of them.
         scores = [score for score, _ in labelled]
         marks = [(human + passes(human, GOOD_AT)) / 2 for _, human in labelled]
         centre, level = math.fsum(scores) / len(scores), math.fsum(marks) / len(marks)
@@ -123,7 +123,7 @@ def _expected_square(item: UnlabelledOutput) -> float:
         limit = item.threshold if item.threshold is not None and 0 < item.threshold < 1 else 0.5
         below = item.score < limit
         chance = 0.5 * item.score / limit if below else 0.5 + 0.5 * (item.score - limit) / (1 - limit)
-    chance = 0.1 + 0.8 * min(1.0, max(0.0, chance))  # no judge is that sure
+    chance = 0.1 + 0.8 * min(1.0, max(0.0, chance))  # no judge is that certain
     return chance * (1 - chance) + item.spread**2
 
 
@@ -164,7 +164,7 @@ def draw_spread(wanted: Sequence[float], places: Sequence[Stratum], random: Rand
         if (last := _compete(sorted(numbers, key=order), share, random)) is not None
     ]
     last = _compete(sorted(left, key=order), share, random)
-    if last is not None:  # all chances add up to a whole number, but for rounding
+    if last is not None:  # the chances add up to a whole number, except for rounding
         share[last] = float(random.random() < share[last])
     return [number for number, found in enumerate(share) if found > 0.5]  # noqa: PLR2004
 

@@ -73,7 +73,7 @@ def kendall(x: Numbers, y: Numbers) -> float | None:
     """Return Kendall's tau-b; None as for `pearson`."""
     if len(x) < 2 or _is_constant(x) or _is_constant(y):  # noqa: PLR2004
         return None
-    # The p-value is not used: the exact one takes long, and the other is not defined for two pairs.
+    # The p-value is not used; the exact one is slow, and the asymptotic one is undefined for two pairs.
     method = "asymptotic" if len(x) > 2 else "exact"  # noqa: PLR2004
     return float(stats.kendalltau(x, y, method=method).statistic)
 
@@ -226,7 +226,7 @@ def system_level(
         sizes = np.bincount(codes[kept], minlength=count)
         there = sizes > 0
         means = [np.bincount(codes[kept], side[kept], count)[there] / sizes[there] for side in (x, y)]
-        # Sums in another order differ in the last digits, which must not break a tie of two systems.
+        # The order of summation changes the last digits, which must not break a tie of two systems.
         return correlation(np.round(means[0], 12), np.round(means[1], 12))
 
     return jackknife(of_means, clusters)
@@ -287,7 +287,7 @@ def ordinal_alpha(marks: Marks) -> float | None:
         return None
     ranks = np.zeros(pairable.shape)
     ranks[is_given] = stats.rankdata(given)
-    ranks[is_given] -= ranks[is_given].mean()  # squares of distances from the mean lose no digits
+    ranks[is_given] -= ranks[is_given].mean()  # centred, so that the squares lose no precision
     counts = is_given.sum(axis=0)
     within = counts * (ranks**2).sum(axis=0) - ranks.sum(axis=0) ** 2
     observed = float((within / (counts - 1)).sum()) / len(given)
@@ -319,7 +319,7 @@ def ceiling(judge: Numbers, marks: Marks) -> Ceiling | None:
     found = [(spearman(own, others), spearman(score, others)) for own, others, score in sides]
     people = [person for person, _ in found if person is not None]
     judged = [rho for _, rho in found if rho is not None]
-    if len(marks) < 2 or len(people) < len(found) or len(judged) < len(found):  # noqa: PLR2004 - one has no others
+    if len(marks) < 2 or len(people) < len(found) or len(judged) < len(found):  # noqa: PLR2004 - a single annotator has no others
         return None
     return Ceiling(math.fsum(people) / len(people), math.fsum(judged) / len(judged))
 
@@ -402,7 +402,7 @@ def threshold_candidates(scores: Numbers, good: Verdicts) -> list[Threshold]:
     distinct, places = np.unique(scores, return_inverse=True)
     goods = np.bincount(places, good, len(distinct))
     bads = np.bincount(places, ~good, len(distinct))
-    # From the end: how many good and bad outputs have this score or a higher one.
+    # Cumulated from the end: the number of good and bad outputs with this score or a higher one.
     passing_good, passing_bad = goods[::-1].cumsum()[::-1], bads[::-1].cumsum()[::-1]
     all_good, all_bad = int(goods.sum()), int(bads.sum())
     return [
@@ -457,7 +457,7 @@ class ClusterRobustMean(Struct, frozen=True):
         return self.mean / self.error if self.error > _DUST else None
 
     def _p(self, distance: float) -> float:
-        if self.error <= _DUST:  # no cluster differs from another: the claim holds in all of them, or in none
+        if self.error <= _DUST:  # all clusters are equal: the claim holds in all of them or in none
             return 0.0 if distance > _DUST else 1.0
         return float(stats.t.sf(distance / self.error, self.freedom))
 
@@ -485,7 +485,7 @@ def effective_votes(errors: Numbers, noise: float = 0.0) -> float | None:
         noise: sampling variance of the mean label, which all errors share and for which the judges are not to blame.
     """
     count, items = errors.shape
-    if count < 2 or items < 2:  # noqa: PLR2004 - a covariance is of two, from two on
+    if count < 2 or items < 2:  # noqa: PLR2004 - a covariance needs two of each
         return None
     shared = np.cov(errors) - noise
     total = float(shared.sum())

@@ -42,7 +42,7 @@ _ENOUGH = 1e-13
 
 
 class Objective(Struct, frozen=True):
-    """What a threshold is optimised for: the Matthews correlation coefficient, or the cost of false passes and fails.
+    """The objective of a threshold: the Matthews correlation coefficient, or the cost of false passes and fails.
 
     `costs` are those of a false pass and of a false fail. `prevalence` is the share of good outputs where the judge
     will be used; None for that of the labels.

@@ -143,7 +143,7 @@ def looks_at(shifts: Sequence[float], margin: float = MARGIN) -> Looks | None:
     """
     if not shifts:
         return None
-    # Shifts of -1..1 are counted on 0..1, and held against both ends of the margin.
+    # Shifts within -1..1 are rescaled to 0..1 and compared with both ends of the margin.
     sequence = SequentialMean(_ALPHA, (1 + margin) / 2, (1 - margin) / 2)
     has_moved = False
     for shift in shifts:

@@ -80,7 +80,7 @@ def _inferred(items: Sequence[Item], *, is_rate: bool) -> Inference | None:
     groups = len(set(clusters)) + len(added)
     interval = None
     if found is not None and groups > 1:
-        if is_rate:  # the pseudo-labels do what `mean_interval` does for a mean
+        if is_rate:  # the pseudo-labels replace the correction that `mean_interval` makes
             spread = t_quantile(0.975, groups - 1) * math.sqrt(found.variance)
             interval = (max(0.0, found.value - spread), min(1.0, found.value + spread))
         else:
@@ -103,7 +103,7 @@ def _weight(marks: Sequence[float], judged: Sequence[float], others: Sequence[fl
     """Return lambda, clipped to 0..1: the weight of the judge's values that minimises the variance."""
     n = len(marks)
     everything = [*judged, *others]
-    if n < 2 or not others:  # noqa: PLR2004 - no covariance of one
+    if n < 2 or not others:  # noqa: PLR2004 - a covariance needs two
         return 0.0
     centre, mean = _mean(judged), _mean(everything)
     level = _mean(marks)
@@ -294,7 +294,7 @@ def _correct(items: Sequence[Item]) -> _Corrected | None:
 
 
 class CarriesOver(StrEnum):
-    """Whether a correction that was made elsewhere holds here."""
+    """The conclusion on whether a correction that was made elsewhere holds here."""
 
     YES = "carries over"
     NO = "does not"

@@ -54,7 +54,7 @@ class _Gambler(Struct):
     def _won(self, item: _Observation, limit: float) -> float:
         room = limit if self.sign > 0 else 1 - limit
         if room <= 0:
-            # A mean at the end of the scale is that of equal values: any other one settles the matter.
+            # A mean at the end of the scale implies that all values are equal: any other value rules it out.
             return math.inf if item.value != limit else 0.0
         return math.log1p(self.sign * min(item.stake, _MOST_LOST / room) * item.weight * (item.value - limit))
 
