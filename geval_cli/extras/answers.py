@@ -1,4 +1,4 @@
-"""latency, cost, finish-reason, ended-by, guardrails, perplexity: what came with an answer; and is-refusal."""
+"""latency, cost, finish-reason, ended-by, guardrails, perplexity: checks of an answer's metadata; and is-refusal."""
 
 import math
 import re
@@ -40,7 +40,7 @@ class PerplexityAssertion(Assertion):
     threshold: Amount | None = Field(None, description="The highest passing perplexity; by default any.")
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Pass up to the threshold, with score 1 or 0.
+        """Pass with score 1 up to the threshold, else fail with score 0.
 
         Raises:
             UnjudgeableError: the answer came without token probabilities.
@@ -60,7 +60,7 @@ class PerplexityScoreAssertion(Assertion):
     threshold: Score | None = Field(None, description="The lowest passing score; by default any.")
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Hold the score against the threshold, if there is one.
+        """Compare the score with the threshold, if there is one.
 
         Raises:
             UnjudgeableError: the answer came without token probabilities.
@@ -76,9 +76,9 @@ class PerplexityScoreAssertion(Assertion):
 
 
 def _perplexity(response: ModelResponse | None, tools: Tools) -> float:
-    """Euler's number to the mean surprise of a token: 1 when the model was certain of each.
+    """Return the exponential of the mean negative log-probability of the tokens: 1 if the model was certain of each.
 
-    A stored answer has no probabilities any more, but what was found of them.
+    A stored answer no longer has token probabilities, so the perplexity in its earlier results is used.
     """
     for earlier in tools.earlier:
         if isinstance(known := earlier.detail.get("perplexity"), int | float):
@@ -97,7 +97,7 @@ class GuardrailsAssertion(Assertion):
     """guardrails: the provider's safety filter stopped neither prompt nor answer."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Fails when the provider says that a filter stopped the prompt or the answer, or that the model refuses."""
+        """Fail if the provider reports that a filter stopped the prompt or the answer, or that the model refused."""
         response = subject.response
         told = subject.reported.get("guardrails")
         if isinstance(told, Mapping) and told.get("flagged"):
@@ -118,7 +118,7 @@ class FinishReasonAssertion(Assertion):
     value: str = Field(description="The passing finish reason (case-insensitive); a template.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the template in `value`, and a warning about a word that no API ends an answer with."""
+        """Return problems with the template in `value`, and a warning for a finish reason that no API uses."""
         problems: list[Problem] = []
         word = context.render(self.value, self.place.value("value"), problems)
         if word is not None and word.strip() and known_end(word) is None:
@@ -133,10 +133,10 @@ class FinishReasonAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Compare what the words mean, whatever API they are of.
+        """Compare the meanings of the finish reasons, whichever API they come from.
 
         Raises:
-            UnjudgeableError: it is not known why the model stopped.
+            UnjudgeableError: it is unknown why the model stopped.
         """
         expected = tools.templates.render(self.value, subject.test.variables).strip()
         ended = None if subject.response is None else subject.response.choices[0].finish_reason
@@ -168,7 +168,7 @@ class EndedByAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return a problem where no simulated user ends anything."""
+        """Return a problem if no simulated user ends the conversation."""
         if context.test.user is not None or self._has_broken_turns(context.test):
             return []
         message = f"ended-by needs a simulated user, but {context.where.removeprefix('in ')} has none"
@@ -176,14 +176,14 @@ class EndedByAssertion(Assertion):
         return [Problem(message, self.place.value("type"), hint)]
 
     def _has_broken_turns(self, test: MergedTest) -> bool:
-        """Return whether the test, or `defaultTest` with this assertion, has `turns` that are reported as wrong."""
+        """Return whether the test, or `defaultTest` with this assertion, has `turns` that are reported as invalid."""
         path = self.place.path
         end = next((place for place, key in enumerate(path) if key in ("assert", "assertions")), len(path))
         written = ((test.place.positions, test.place.path), (self.place.positions, path[:end]))
         return not test.turns and any((*path, "turns") in positions.values for positions, path in written)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Compare how it ended.
+        """Compare how the conversation ended with `value`.
 
         Raises:
             UnjudgeableError: no simulated user ended it.
@@ -206,7 +206,7 @@ class LimitAssertion(Assertion):
     )
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Return whether the answer stayed within the limit: score 1 or 0.
+        """Pass with score 1 if the answer stayed within the limit, else fail with score 0.
 
         Raises:
             UnjudgeableError: the output was not generated, or its price is unknown.
@@ -237,7 +237,7 @@ class LimitAssertion(Assertion):
 
 
 def _cost(response: ModelResponse) -> tuple[float, str]:
-    """US dollars. An answer from the cache cost what it cost when it was bought."""
+    """Return the cost in US dollars; an answer from the cache costs what it cost originally."""
     cost_usd = response.cost_usd_generated
     if cost_usd is None:
         raise UnjudgeableError(
@@ -249,7 +249,7 @@ def _cost(response: ModelResponse) -> tuple[float, str]:
 
 
 def _dollars(amount_usd: float) -> str:
-    """An amount beside a limit, which two digits might put on the wrong side of it."""
+    """Format an amount next to a limit, with enough digits not to round it across the limit."""
     return f"${trimmed(fixed(amount_usd, 6), keep=2)}"
 
 
@@ -353,7 +353,7 @@ class RefusalAssertion(Assertion):
     """is-refusal: the output is a refusal."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """No answer at all counts as a refusal; data does not."""
+        """Pass if the output is a refusal; an empty answer counts as one, data does not."""
         if tools.rules.lists_refusals:
             return self._by_list(subject)
         if subject.output is None or not subject.text.strip():
@@ -365,7 +365,7 @@ class RefusalAssertion(Assertion):
         return _refusal_outcome(match)
 
     def _by_list(self, subject: Subject) -> Outcome:
-        """Return promptfoo's verdict: what is no text, or empty, passes with score 0, and fails so under `not-`."""
+        """Return promptfoo's verdict: empty output or data passes with score 0, and so fails under `not-`."""
         output = subject.output
         text = output.strip().strip(_SPACE_IN_JAVASCRIPT).strip() if isinstance(output, str) else ""
         if not text:

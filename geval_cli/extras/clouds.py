@@ -1,10 +1,10 @@
-"""Models in Google Cloud and Azure, by the clouds' own credentials; Vertex AI, which serves Gemini and Claude.
+"""Models on Google Cloud and Azure, called with the clouds' own credentials; and Vertex AI (Gemini and Claude).
 
-A token of a login opens far more than a model. So it is sent to the cloud's own hosts alone, unless a config that may
-run code says `cloud_login: true` beside another address, and it is never used for an untrusted config.
+A login token gives access to far more than a model. So it is sent only to the cloud's own hosts, unless a config that
+may run code sets `cloud_login: true` with another address, and it is never used for an untrusted config.
 
-Vertex AI is asked in a project of Google's cloud (`project_id`, or a variable) with an access token, else by an API
-key.
+Vertex AI is called with an access token if there is a Google Cloud project (`project_id`, or a variable), else with an
+API key.
 """
 
 import asyncio
@@ -63,17 +63,17 @@ from geval_cli.source.secrets import secret_values
 from geval_cli.version import install_hint
 
 _TIME_LIMIT_S = 10.0
-# Google's library renews a token so long before its end; sooner, a metadata server hands out the same one again.
+# Google's library renews a token this long before it expires; any earlier, a metadata server returns the same one.
 _MARGIN_S = 225.0
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _PRINCIPAL = ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
 _AUTHORITY = "AZURE_AUTHORITY_HOST"
-# A link of Azure's chain that was there and failed: those that are not there say "unavailable", or what to install.
+# A credential in Azure's chain that was tried and failed; absent ones say "unavailable", or what to install.
 _FAILED_LINK = compile_later(
     r"^\t(\w+Credential: .*(?:AADSTS|failed|expired|refused|denied|timed out).*)$",
     re.MULTILINE | re.IGNORECASE,
 )
-# What libraries say of a server that does not answer, the host in it, and the reason.
+# Libraries' messages about a server that does not answer, the host name in them, and the reason.
 _AWAY = compile_later(r"HTTPS?Connection|Max retries|Failed to resolve|Connection (?:refused|aborted|reset)")
 _HOST = compile_later(r"host='([^']+)'")
 _CAUSE = compile_later(
@@ -84,7 +84,7 @@ _CAUSE = compile_later(
 
 
 class _Fetched(NamedTuple):
-    """A token, the Unix time of its end, and the headers that go with it."""
+    """A token, the Unix time at which it expires, and the headers to send with it."""
 
     text: str
     end: float | None
@@ -92,7 +92,7 @@ class _Fetched(NamedTuple):
 
 
 class _NoTokenError(Exception):
-    """There are no credentials, or they are refused, or the server that hands out tokens `is_away`."""
+    """There are no credentials, they are rejected, or the token server `is_away` (cannot be reached)."""
 
     def __init__(self, reason: str, *, hint: str = "", is_away: bool = False) -> None:
         super().__init__(reason)
@@ -105,12 +105,12 @@ def _google_token(env: Mapping[str, str], scope: str) -> _Fetched:
     from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError  # noqa: PLC0415
     from google.auth.transport.requests import Request  # noqa: PLC0415
 
-    # Its advice on quota projects and key files is for those who write programs.
+    # Its advice on quota projects and key files is meant for programmers.
     warnings.filterwarnings("ignore", module=r"google\.auth")
     key_file = env.get(_KEY_FILE)
     request: Any = partial(Request(), timeout=_TIME_LIMIT_S)
     try:
-        if key_file and key_file != os.environ.get(_KEY_FILE):  # of an env file, or the config
+        if key_file and key_file != os.environ.get(_KEY_FILE):  # from an env file, or the config
             load: Any = google.auth.load_credentials_from_file
             quota_project = env.get("GOOGLE_CLOUD_QUOTA_PROJECT")
             credentials, _ = load(key_file, scopes=[scope], quota_project_id=quota_project, request=request)
@@ -131,7 +131,7 @@ def _google_token(env: Mapping[str, str], scope: str) -> _Fetched:
         raise _NoTokenError(f"{error.filename} cannot be read", hint=hint) from error
     except (OSError, ValueError) as error:
         raise _NoTokenError(str(error)) from error
-    # The library writes moments in UTC, without saying so.
+    # The library uses UTC without a time zone.
     end = None if credentials.expiry is None else credentials.expiry.replace(tzinfo=UTC).timestamp()
     project = getattr(credentials, "quota_project_id", None)
     return _Fetched(credentials.token, end, {"x-goog-user-project": project} if project else {})
@@ -142,7 +142,7 @@ def _azure_token(env: Mapping[str, str], scope: str) -> _Fetched:
     from azure.identity import ClientSecretCredential, DefaultAzureCredential  # noqa: PLC0415
 
     for logger in map(logging.getLogger, ("azure", "msal", "urllib3")):
-        if not logger.handlers:  # without one they print what the error says
+        if not logger.handlers:  # without a handler, they repeat the error on stderr
             logger.addHandler(logging.NullHandler())
     options: dict[str, Any] = {
         "retry_total": 2,
@@ -152,7 +152,7 @@ def _azure_token(env: Mapping[str, str], scope: str) -> _Fetched:
     }
     principal = [env.get(name) or "" for name in _PRINCIPAL]
     try:
-        # An env file, or the config, may name another authority for a secret of its own, never for this machine's.
+        # An env file or the config may name another authority for its own secret, never for this machine's.
         if all(principal) and principal[-1] != os.environ.get(_PRINCIPAL[-1]):
             if env.get(_AUTHORITY):
                 options["authority"] = env[_AUTHORITY]
@@ -176,17 +176,17 @@ def _azure_token(env: Mapping[str, str], scope: str) -> _Fetched:
 
 
 class Cloud(Struct, frozen=True):
-    """A cloud, and where its credentials and models are.
+    """A cloud, its hosts, and how to get its credentials.
 
     Attributes:
-        title: its name for people.
-        package: what finds its credentials.
-        install: how it is installed.
-        modules: those of it that must be there.
-        hosts: how names of its own hosts end. Whoever has a resource there sees no token that is sent to it.
-        login: what a person runs to have credentials.
-        role: what an account lacks whose token is good and whose requests are refused.
-        token: fetches one; it blocks.
+        title: its name in messages.
+        package: the package that finds its credentials.
+        install: how to install that package.
+        modules: the modules that must be installed.
+        hosts: the suffixes of its own host names. Owners of resources there cannot see the tokens sent to them.
+        login: the command that a user runs to log in.
+        role: the hint for an account whose token is valid but whose requests are refused.
+        token: fetches a token; blocks.
     """
 
     title: str
@@ -228,7 +228,7 @@ CLOUDS: Mapping[Literal["google", "azure"], Cloud] = {
 
 
 def _scope_of(cloud: Cloud, url: str, written: str) -> str:
-    """Return what a token is to be good for."""
+    """Return the scope to request a token for."""
     if cloud is CLOUDS["google"]:
         return "https://www.googleapis.com/auth/cloud-platform"
     if written:
@@ -237,13 +237,13 @@ def _scope_of(cloud: Cloud, url: str, written: str) -> str:
     domain = next(
         (end for end in (".azure.us", ".azure.cn") if (parts.hostname or "").endswith(end)), ".azure.com"
     )
-    # Projects of Foundry have an audience of their own; what a resource offers by itself has the old one.
+    # Foundry projects have their own audience; a resource's own endpoints have the old one.
     service = "ai" if "/api/projects/" in parts.path else "cognitiveservices"
     return f"https://{service}{domain}/.default"
 
 
 def _is_own_host(cloud: Cloud, url: str) -> bool:
-    """Return whether a request to `url` reaches the cloud and no one else."""
+    """Return whether a request to `url` reaches the cloud itself and no one else."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -259,11 +259,11 @@ def _is_own_host(cloud: Cloud, url: str) -> bool:
 
 
 class CloudCredentials(TokenSigner):
-    """The credentials of a cloud, as its own tools find them, for a provider there.
+    """The credentials of a cloud, as its own tools find them, for one provider.
 
     Args:
-        scope: what the token is to be good for; that of the address by default.
-        goes_anywhere: whether the config says that the token may leave the cloud.
+        scope: the scope of the token; by default that of the address.
+        goes_anywhere: whether the config allows the token to be sent to other hosts.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class CloudCredentials(TokenSigner):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._cloud = cloud
-        # A key file may name other files, and servers that get them: that is for configs that may run code.
+        # A key file may name other files and servers to send them to, so only configs that may run code can choose one.
         self._env = source.env if source.access.runs_code else os.environ
         self._scope = _scope_of(cloud, url, scope)
         self._goes_anywhere = goes_anywhere
@@ -308,7 +308,7 @@ class CloudCredentials(TokenSigner):
         return f"{cloud.title} gave the same token again: run `{cloud.login}` as an account that may call the model"
 
     async def fetch(self) -> Token:
-        """Return a new token, which another thread fetches: it takes a second or more, and may run a program."""
+        """Return a new token, fetched in a thread: it takes a second or more, and may run a program."""
         try:
             return await asyncio.to_thread(self.fetch_now)
         except _NoTokenError as error:
@@ -316,10 +316,10 @@ class CloudCredentials(TokenSigner):
             kind = ProviderUnavailableError if error.is_away else ProviderAuthError
             message = f"no credentials for {self._provider_id}: {what}"
             failed = kind(message, provider_id=self._provider_id, hint=hint)
-        raise failed  # out here it has no context: the libraries' errors hold requests, and with them keys
+        raise failed  # raised here to have no context: the libraries' errors hold requests, and with them keys
 
     def said(self, error: _NoTokenError) -> tuple[str, str]:
-        """Return in words why there is no token, and what to do."""
+        """Return a message that says why there is no token, and a hint."""
         reason = self._secrets.excerpt(str(error)).strip().rstrip(".")
         if error.is_away:
             host, cause = _HOST.search(reason), _CAUSE.search(reason)
@@ -332,10 +332,10 @@ class CloudCredentials(TokenSigner):
         return reason, error.hint or f"run `{self._cloud.login}`"
 
     def fetch_now(self) -> Token:
-        """Return a token that is fresh; it blocks. Of several threads one fetches.
+        """Return a valid token; blocks. Of several threads, only one fetches it.
 
         Raises:
-            _NoTokenError: there is none.
+            _NoTokenError: there is no token.
         """
         with self._fetching:
             known = self.known()
@@ -351,7 +351,7 @@ _FETCHING: dict[tuple[str, str], threading.Lock] = {}
 
 
 class CloudLogin(Struct, frozen=True):
-    """The credentials of a cloud for a provider whose requests go to `url`, and which has no key."""
+    """The cloud credentials for a provider without a key, whose requests go to `url`."""
 
     source: ProviderSource
     cloud: Literal["google", "azure"]
@@ -360,19 +360,19 @@ class CloudLogin(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Return what they are, for messages."""
+        """Return the name of the credentials, for messages."""
         return f"{'Google Cloud' if self.cloud == 'google' else 'Azure'}'s {CLOUD_CREDENTIALS}"
 
     @property
     def signer(self) -> Signer | None:
-        """Return what puts a token into requests; None where the provider may not have one."""
+        """Return the signer that adds a token to requests; None if the provider may not use one."""
         return credentials_for(self.source, self.cloud, self.url, self.settings)
 
     def missing(self, variable: str) -> Problem | None:
-        """Return the problem of a provider whose cloud gives it no token; None where it does. It is tried.
+        """Try to get a token, and return the problem if that fails; None if it succeeds.
 
         Args:
-            variable: what else may hold its key.
+            variable: the environment variable that could hold a key instead.
         """
         lack = lack_of(self.source, self.cloud, self.url, self.settings)
         if lack is None:
@@ -388,7 +388,7 @@ class CloudLogin(Struct, frozen=True):
 def cloud_login(
     source: ProviderSource, cloud: Literal["google", "azure"], url: str, settings: Mapping[str, Any]
 ) -> CloudLogin | None:
-    """Return the credentials that a provider, for which no key is there, is called with; None for none."""
+    """Return the cloud credentials for a provider without a key; None if it does not use any."""
     if source.access.is_untrusted or has_key_command(settings) or secret_values(settings.get("headers", {})):
         return None
     if settings.get(CLOUD_LOGIN, "api_key_env" not in settings) is False:
@@ -397,7 +397,7 @@ def cloud_login(
 
 
 def check_cloud_login(source: ProviderSource, *, is_cloud: bool) -> list[Problem]:
-    """Return the problems of `cloud_login` beside other settings of the key, or at a vendor that has none."""
+    """Return the problems with `cloud_login`: next to another source of the key, or for a vendor without a login."""
     config = source.spec.config
     key = next((name for name in (CLOUD_LOGIN, "cloudLogin") if config.get(name)), None)
     if key is None:
@@ -419,7 +419,7 @@ _ANYWHERE_HINT = "set `cloud_login: true` in its config to send a token to this 
 def credentials_for(
     source: ProviderSource, name: Literal["google", "azure"], url: str, settings: Mapping[str, Any]
 ) -> CloudCredentials | None:
-    """Return the credentials of a cloud for a provider; None where they may not be used for it."""
+    """Return the credentials of a cloud for a provider; None if it may not use them."""
     if _refused(source, CLOUDS[name], url, settings):
         return None
     return CloudCredentials(
@@ -434,9 +434,9 @@ def credentials_for(
 def lack_of(
     source: ProviderSource, name: Literal["google", "azure"], url: str, settings: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    """Return why the credentials of a cloud cannot be used for a provider, and what to do; None where they can.
+    """Return why a provider cannot use the credentials of a cloud, and a hint; None if it can.
 
-    They are tried: only so it is known whether they are good.
+    A token is fetched, the only way to find out whether the credentials work.
     """
     cloud = CLOUDS[name]
     refused = _refused(source, cloud, url, settings)
@@ -502,12 +502,12 @@ def _is_project(value: Any) -> bool:
 
 
 def publisher_of(source: ProviderSource) -> str:
-    """Return whose a model is: google or anthropic; empty where geval does not know how it is called."""
+    """Return the publisher of a model: google or anthropic; empty for a model that geval cannot call."""
     return next((owner for start, owner in _PUBLISHERS if source.name.startswith(start)), "")
 
 
 def region_url(region: str) -> str:
-    """Return where a region's models are: one of Google's, a continent or the whole world."""
+    """Return the base URL for a region, a continent or `global`."""
     if region == _GLOBAL:
         return VERTEX.base_url
     if region in _CONTINENTS:
@@ -523,7 +523,7 @@ VERTEX_KEYS = (
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return the problems of the model and the config."""
+    """Return the problems with the model and the config."""
     problems = check_settings(source, VERTEX_KEYS, OtherKeys.SENT) + check_certificate(source)
     problems += [*check_key_command(source), *check_cloud_login(source, is_cloud=True)]
     publisher = publisher_of(source)
@@ -535,7 +535,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return what is missing before it can be called, or unusable in the environment."""
+    """Report what is missing, or invalid in the environment, to call the model."""
     settings = own_settings(source.spec.config, VERTEX_KEYS)
     problems = missing_program(source)
     project = _project(source, settings)
@@ -599,13 +599,13 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
 
 
 def _price_url(settings: Mapping[str, Any], url: str) -> str:
-    """Return the address by which a price is known: Google's own where a gateway is to cost what Google lists."""
+    """Return the URL that determines the price: Google's own if a gateway is to be charged at Google's list price."""
     is_elsewhere = not (urlsplit(url).hostname or "").endswith(".googleapis.com")
     return VERTEX.base_url if settings.get("price") == LIST_PRICE and is_elsewhere else url
 
 
 class VertexClaudeProvider(AnthropicProvider):
-    """A Claude model at Vertex AI, whose address names the model, and whose body the version of the API."""
+    """A Claude model on Vertex AI, with the model in the URL and the API version in the body."""
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         body = super().payload(request)
@@ -620,13 +620,13 @@ def build(source: ProviderSource) -> EndpointProvider:
 
 
 def own_urls(source: ProviderSource) -> list[str]:
-    """Return where the region's models are that the config or the environment names; the usual region's otherwise."""
+    """Return the URL of the region in the config or the environment, else of the default; empty if it is invalid."""
     region = str(source.spec.config.get("region") or "") or _first(source, REGION_VARIABLES) or DEFAULT_REGION
     return [region_url(region)] if is_region(region) else []
 
 
 def _login(source: ProviderSource, settings: Mapping[str, Any]) -> CloudLogin | None:
-    """Return the credentials of Google Cloud for a model without a key in a project."""
+    """Return Google Cloud credentials for a model in a project; None without a project."""
     url = str(settings.get("api_endpoint") or _request_url(source, settings))
     return cloud_login(source, "google", url, settings) if _project(source, settings) else None
 
@@ -645,7 +645,7 @@ def _request_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 
 def _credentials(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Return the key or the token, and in words where it came from."""
+    """Return the key or token, and a phrase that says where it came from."""
     return find_key(source, settings, _TOKEN_VARIABLES if _project(source, settings) else _KEY_VARIABLES)
 
 
@@ -656,7 +656,7 @@ def _project(source: ProviderSource, settings: Mapping[str, Any]) -> str:
         source.env.get(_KEY_VARIABLES[0]) and not has_key_command(settings) and not settings.get(CLOUD_LOGIN)
     )
     if publisher_of(source) != "anthropic" and (has_key or "api_key" in settings):
-        return ""  # a key is asked for without a project, whatever the environment says of projects
+        return ""  # a key is used without a project, even if the environment names one
     return _first(source, PROJECT_VARIABLES)
 
 

@@ -1,4 +1,4 @@
-"""Outputs of one test compared with each other: select-best, max-score, pairwise, and the verdicts of their cases."""
+"""Assertions that compare the outputs of one test: select-best, max-score, pairwise, and the resulting verdicts."""
 
 import asyncio
 import math
@@ -51,7 +51,7 @@ _CHOICE_SCHEMA: Mapping[str, Any] = reply_schema({"reason": {"type": "string"}, 
 
 
 class MaxScoreRules(ValueRules):
-    """How the scores of one output become one number."""
+    """How the scores of one output are combined into one number."""
 
     method: Literal["average", "sum"] = Field("average", description="The weighted mean or the weighted sum.")
     weights: dict[str, Amount] = Field(
@@ -72,14 +72,14 @@ class MaxScoreAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return a problem where there are no other assertions, whose scores could be compared."""
+        """Return a problem if there are no other assertions, whose scores could be compared."""
         if any(not other.compares_outputs for other in context.test.assertions):
             return []
         message = "max-score compares the scores of other assertions, and there are none"
         return [Problem(message, self.place.value("type"), "add the assertions that score the outputs")]
 
     async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome]:
-        """Pass the output with the highest score, the first of several, in the order of `members`.
+        """Pass the output with the highest score, the first one if there is a tie.
 
         Raises:
             UnjudgeableError: there are fewer than two outputs.
@@ -99,7 +99,7 @@ class MaxScoreAssertion(Assertion):
 
 
 def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRules) -> float:
-    """Return the weighted mean, or sum, of the scores; types without a weight of their own weigh 1."""
+    """Return the weighted mean or sum of the scores; an assertion type without a weight weighs 1."""
     weighed = [
         (rules.weights.get(result.type, 1.0), result.score or 0.0)
         for result in assertions
@@ -131,17 +131,17 @@ class SelectBestAssertion(ModelGradedAssertion):
     value: str = Field(description="The criterion; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the criterion and of the user's own prompt in one test."""
+        """Return problems with the criterion and with the user's own prompt in one test."""
         problems: list[Problem] = []
         check_value(self, self.value, "criterion", context, problems)
         check_own_prompt(self, context, ("criteria", "outputs"), problems)
         return problems
 
     async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome]:
-        """Pass the output that the judge chose, in the order of `members`.
+        """Pass the output that the judge chose; outcomes in the order of `members`.
 
         Raises:
-            JudgeError, ProviderError: no choice could be had.
+            JudgeError, ProviderError: the judge made no valid choice.
             UnjudgeableError: there are fewer than two outputs.
         """
         check_is_comparable(members)
@@ -156,7 +156,7 @@ class SelectBestAssertion(ModelGradedAssertion):
             _CHOICE_SCHEMA,
             purpose=Purpose.CHOICE,
         )
-        # Prompts in promptfoo's manner count outputs from 0.
+        # promptfoo-style prompts number the outputs from 0.
         first = 0 if own_prompt(self, subject.test) is not None else 1
         judge = JudgeClient(self, subject, tools)
         read = partial(parse_choice, count=len(outputs), first=first)
@@ -170,10 +170,10 @@ class SelectBestAssertion(ModelGradedAssertion):
 
 
 def check_is_comparable(members: Sequence[RowMember]) -> None:
-    """Raise UnjudgeableError unless there are several outputs to compare.
+    """Check that there are several outputs to compare.
 
     Raises:
-        UnjudgeableError: fewer than two outputs could be had.
+        UnjudgeableError: there are fewer than two outputs.
     """
     if len(members) < _LEAST_COMPARED:
         raise UnjudgeableError(
@@ -209,12 +209,12 @@ _SCHEMA: Mapping[str, Any] = {
 
 
 class Preference(Struct, frozen=True):
-    """The judge's word on a pair in one order, seen from one of its outputs.
+    """The judge's verdict on a pair in one order, from the point of view of one output.
 
     Attributes:
-        side: what it said.
-        share: the probability (0..1) that this output is preferred, a tie counting half, where `is_weighed` by the
-            probabilities of tokens; else 1, 0.5 or 0.
+        side: whether this output won, tied or lost.
+        share: the probability (0..1) that this output is preferred, counting a tie as half, if `is_weighed` by token
+            probabilities; else 1, 0.5 or 0.
     """
 
     side: Side
@@ -223,7 +223,7 @@ class Preference(Struct, frozen=True):
     reason: str | None = None
 
     def turned(self) -> "Preference":
-        """Return the same seen from the other output."""
+        """Return the same verdict from the point of view of the other output."""
         return replace(self, side=_OTHER_SIDE[self.side], share=1 - self.share)
 
 
@@ -231,7 +231,7 @@ _SAME_TEXT = Preference("tie", 0.5, is_weighed=False)
 
 
 class PairResult(Struct, frozen=True):
-    """The outcome of a pair, seen from one of its outputs: when it was shown first, and when it was shown second."""
+    """The result of a pair from the point of view of one output, which was shown first and then second."""
 
     opponent: RowColumn | None
     shown_first: Preference
@@ -240,12 +240,12 @@ class PairResult(Struct, frozen=True):
 
     @property
     def is_consistent(self) -> bool:
-        """Return whether the order made no difference."""
+        """Return whether both orders gave the same winner."""
         return self.shown_first.side == self.shown_second.side
 
     @property
     def side(self) -> Side:
-        """Return what both orders say; a tie when they disagree."""
+        """Return the verdict of both orders; a tie if they disagree."""
         return self.shown_first.side if self.is_consistent else "tie"
 
     @property
@@ -254,13 +254,13 @@ class PairResult(Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """Return the part (0..1) of the pair that this output won."""
+        """Return the share (0..1) of the pair that this output won."""
         if self.is_weighed:
             return (self.shown_first.share + self.shown_second.share) / 2
         return _SHARES[self.side]
 
     def turned(self, opponent: RowColumn | None) -> "PairResult":
-        """Return the same seen from the other output, which `opponent` now is the opponent of."""
+        """Return the same result from the point of view of the other output, compared with `opponent`."""
         return PairResult(opponent, self.shown_second.turned(), self.shown_first.turned(), self.is_asked)
 
     @property
@@ -268,7 +268,7 @@ class PairResult(Struct, frozen=True):
         return _title(self.opponent)
 
     def shown(self) -> dict[str, JsonValue]:
-        """Return the JSON form, for the detail; the column of `expected_output` is None."""
+        """Return the JSON form for the assertion's detail; `column` is None for `expected_output`."""
         return {
             "column": None if self.opponent is None else self.opponent.index,
             "label": self.title,
@@ -307,7 +307,7 @@ class PairwiseAssertion(ModelGradedAssertion):
 
     @property
     def compared_with(self) -> str | None:
-        """Return the name of the column that the others are compared with; None for every other one."""
+        """Return the name of the column to compare with; None for `all` and `expected_output`."""
         return None if self.against in {ALL, EXPECTED_OUTPUT} else self.against
 
     @property
@@ -319,7 +319,7 @@ class PairwiseAssertion(ModelGradedAssertion):
         return self.against != EXPECTED_OUTPUT
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the criteria, of the user's own prompt and of what is compared with in one test."""
+        """Return problems with the criteria, the user's own prompt, and `against` in one test."""
         problems: list[Problem] = []
         if self.is_negated:
             hint = "write `pairwise`, with criteria that say the opposite"
@@ -343,25 +343,25 @@ class PairwiseAssertion(ModelGradedAssertion):
         return problems
 
     def criterion(self, test: MergedTest, tools: Tools) -> JsonValue:
-        """Return the keys that decide a comparison, how it is scored, and the words in which it is asked."""
+        """Return everything that determines a comparison: the criteria, the way of scoring and the judge's prompt."""
         return [super().criterion(test, tools), _scoring(self, test, tools), prompt_digest(_PROMPT)]
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
-        """Return what the judge is shown, and the column, which the detail of a comparison names."""
+        """Return the texts that the judge sees, and the column, which appears in the details of comparisons."""
         column = subject.column
         where = None if column is None else [column.index, column.label]
         return [super().judged_texts(subject, tools), where]
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
-        """Hold the share of the pairs against the threshold of today."""
+        """Compare the stored share of the pairs with the current threshold."""
         return None if rated.score is None else _decided(self, rated, bool(rated.detail.get(_YARDSTICK)))
 
     async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome | GevalError]:
-        """Compare all pairs; both outputs of a pair that could not be judged in either order have its error.
+        """Compare all pairs; if either order of a pair cannot be judged, both of its outputs get the error.
 
         Raises:
             UnjudgeableError: there is nothing to compare with.
-            NotDoneError: the run may spend no more, or an answer comes with a batch.
+            NotDoneError: the budget is used up, or an answer is still to come with a batch.
         """
         pairs = _pairs_of(self, members)
         judge = JudgeClient(self, members[0].subject, tools)
@@ -390,14 +390,14 @@ class PairwiseAssertion(ModelGradedAssertion):
     def _compared(
         self, pair: "_Pair", members: Sequence[RowMember], tools: Tools, judge: JudgeClient
     ) -> list["_Asking"]:
-        """Return the judge's preference in each order, still to be asked for, seen from the first of the pair."""
+        """Return a coroutine for each order that gives the judge's preference for the first output."""
         first, second = pair
         subject = members[first].subject
         own = subject.text
         other = _text_of(members, pair)
-        if own == other:  # whatever a judge says of a text and itself, it is not about the text
+        if own == other:  # a judge's preference between equal texts would mean nothing
             return [_known(_SAME_TEXT), _known(_SAME_TEXT)]
-        # What both outputs answer; where they were asked in different words, the variables that both come from.
+        # The input that both outputs answer; if their inputs differ, the variables that both were made from.
         tasks = {_input_of(subject), _input_of(subject if second is None else members[second].subject)}
         if len(tasks) == 1:
             task = tasks.pop()
@@ -443,7 +443,7 @@ _Asking = Coroutine[Any, Any, Preference]
 
 
 def _decided(spec: PairwiseAssertion, outcome: Outcome, is_yardstick: bool) -> Outcome:
-    """Return the outcome with its status: without a threshold, and for what others are measured by, it has none."""
+    """Return the outcome with its status: not evaluated without a threshold, or for the yardstick column."""
     threshold = None if is_yardstick else spec.threshold
     if threshold is None or outcome.score is None:
         return replace(outcome, status=Status.NOT_EVALUATED, threshold=None)
@@ -488,7 +488,7 @@ def _title(column: RowColumn | None) -> str:
 
 
 def _text_of(members: Sequence[RowMember], pair: _Pair) -> str:
-    """Return the text of the second of a pair."""
+    """Return the text of the second output of a pair."""
     first, second = pair
     if second is None:
         return members[first].subject.test.expected_output or ""
@@ -516,7 +516,7 @@ def _question(criteria: str, task: str, first: str, second: str) -> Question:
 
 
 def _scoring(spec: PairwiseAssertion, test: MergedTest, tools: Tools) -> PairScoring:
-    """Return the nearest level's way to score; samples, which other assertions may be asked for, are no way here."""
+    """Return the scoring set at the most specific level; `samples`, which only other assertions support, is ignored."""
     levels = (spec.scoring, test.options.scoring, tools.defaults.scoring, test.default_options.scoring)
     for level in levels:
         if level is not None and level != "samples":
@@ -533,7 +533,7 @@ async def _turned(asking: _Asking) -> Preference:
 
 
 async def _asked(judge: JudgeClient, question: Question, scoring: PairScoring) -> Preference:
-    """Return the judge's preference, seen from the output that it is shown first."""
+    """Return the judge's preference, as seen from the output that is shown first."""
     return await judge.ask_choice(
         question, lambda choice: _read(choice, scoring), want_logprobs=scoring != "single"
     )
@@ -566,10 +566,10 @@ def _read(choice: Choice, scoring: PairScoring) -> Preference:
 
 
 async def _both_orders(asking: Sequence[_Asking]) -> list[Preference | GevalError]:
-    """Return what comes of all that is asked side by side, in order.
+    """Run the given judge calls concurrently and return their results or errors, in order.
 
     Raises:
-        NotDoneError: the run may spend no more, or an answer comes with a batch.
+        NotDoneError: the budget is used up, or an answer is still to come with a batch.
     """
     found: list[Preference | GevalError] = []
     came = await asyncio.gather(*asking, return_exceptions=True)
@@ -595,7 +595,7 @@ def _joined(
 
 
 def _of_pair(error: GevalError, opponent: RowColumn | None) -> GevalError:
-    """Return the error of a pair with the name of the other output, where its kind allows."""
+    """Return the error of a pair; a JudgeError also names the other output."""
     if not isinstance(error, JudgeError):
         return error
     message = f"the comparison with `{_title(opponent)}`: {error.message}"
@@ -603,7 +603,7 @@ def _of_pair(error: GevalError, opponent: RowColumn | None) -> GevalError:
 
 
 def _reason(results: Sequence[PairResult]) -> str:
-    """Return what came of the pairs, and the judge's words on the first of those that weigh most: lost, tied, won."""
+    """Summarize the pairs, with the judge's reason for the first one that this output did worst in."""
     parts = []
     for result in results[:_OPPONENTS_NAMED]:
         why = "" if result.is_consistent else " (each order had a different winner)"
@@ -619,10 +619,10 @@ def _reason(results: Sequence[PairResult]) -> str:
 
 
 async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[CaseResult]:
-    """Return the final results of a whole group. Cases without an output are not compared and stay errors.
+    """Return the final results of a whole row. Cases without an output are not compared and remain errors.
 
     Raises:
-        NotDoneError: the run may spend no more, or an answer comes with a batch.
+        NotDoneError: the budget is used up, or an answer is still to come with a batch.
     """
     specs = [spec for spec in row[0].job.test.assertions if spec.compares_outputs]
     answered = [member for member in row if member.subject is not None]
@@ -639,8 +639,8 @@ async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[
 async def _compared(
     spec: Assertion, row: Sequence[PendingResult], context: JobContext
 ) -> list[tuple[int, AssertionResult]]:
-    """Return the result of one comparison for each case that takes part; what it cost is in the first."""
-    # Where scores are compared, a case whose assertions could not be judged has none.
+    """Return the result of one comparison for each case that takes part; the first result carries the cost."""
+    # When scores are compared, a case with an error has none.
     needs_scores = spec.base_type == "max-score"
     part = [
         item
@@ -675,7 +675,7 @@ async def _compared(
 
 
 def _with_left_out(reason: str | None, count: int) -> str | None:
-    """Return a reason whose first line says how many outputs of the row had no part in the comparison."""
+    """Add the number of outputs that could not be compared to the first line of a reason."""
     note = f" ({plural(count, 'output')} with an error not compared)"
     if reason is None or not count or note in reason:  # taken over from an earlier run
         return reason
@@ -684,7 +684,7 @@ def _with_left_out(reason: str | None, count: int) -> str | None:
 
 
 def in_column(subject: Subject, job: Job, columns: Sequence[RowColumn]) -> Subject:
-    """Return the subject with the column that its job is in, for comparisons that name it."""
+    """Return the subject with the column of its job, for comparisons that refer to columns."""
     known = columns[job.column] if job.column < len(columns) else None
     return replace(subject, column=known or RowColumn(job.column, job.shown_provider.label))
 
@@ -708,12 +708,12 @@ def _finished(member: PendingResult, compared: Sequence[AssertionResult]) -> Cas
 
 
 def _is_ranked(result: AssertionResult) -> bool:
-    """Return whether an output has a score of its own by a comparison, which counts like that of any assertion."""
+    """Return whether a comparison gives each output its own score, which counts like that of any other assertion."""
     return result.type == "pairwise"
 
 
 def _own_verdict(member: PendingResult, compared: Sequence[AssertionResult]) -> Verdict:
-    """Return the verdict of all but the assertions that choose one output of the test."""
+    """Return the verdict of all assertions except those that pick one output of the test."""
     result = member.result
     ranked = [item for item in compared if _is_ranked(item)]
     if not ranked or result.error is not None:
@@ -722,9 +722,9 @@ def _own_verdict(member: PendingResult, compared: Sequence[AssertionResult]) -> 
 
 
 def row_verdict(own: Verdict, compared: Sequence[AssertionResult], *, is_alone: bool) -> Verdict:
-    """Return the verdict of a compared case: the loser fails with 0, the winner keeps its own.
+    """Return the verdict of a compared case: a loser fails with score 0, a winner keeps its own verdict.
 
-    `is_alone` says that nothing but comparisons is asserted; then the winner has 1.
+    `is_alone`: there are no assertions besides comparisons; then the winner gets score 1.
     """
     statuses = {result.status for result in compared if result.weight or result.status is Status.ERROR}
     if own.status is Status.ERROR or Status.ERROR in statuses:

@@ -1,6 +1,6 @@
-"""Keys that are not in the config: those that a program prints (`api_key_command`), and tokens in general.
+"""Keys that are not in the config: those printed by a program (`api_key_command`), and tokens in general.
 
-Tokens that expire are fetched once for all requests that wait, kept for the process, and replaced before they end.
+A token that expires is fetched once for all waiting requests, kept for the process, and replaced before it expires.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ _BEARER = "authorization"
 
 
 class Token(Struct, frozen=True):
-    """A token. `until` is the Unix time from which it is not used any more; None while no server refuses it.
+    """A token. `until` is the Unix time after which it is not used any more; None to use it until a server rejects it.
 
-    `headers` go with it.
+    `headers` are sent along with it.
     """
 
     text: str = field()
@@ -58,12 +58,12 @@ _ASKING: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, asyncio.Tas
 
 
 class TokenSigner:
-    """Puts a token into each request, and a newer one when a server refuses it. A class of it says where tokens are.
+    """Adds a token to each request, and a newer one if the server rejects it; subclasses say where tokens come from.
 
     Args:
-        asked: what tells its tokens from those of others.
-        key_header: where the vendor wants a key; a token of OAuth goes as a bearer token.
-        clock: the Unix time.
+        asked: identifies the source of the token; signers with equal sources share a token.
+        key_header: the header for a vendor's key; an OAuth token is sent as a bearer token instead.
+        clock: returns the Unix time.
     """
 
     renewed_at: frozenset[int] = frozenset({HTTPStatus.UNAUTHORIZED})
@@ -80,23 +80,23 @@ class TokenSigner:
         """Return a new token.
 
         Raises:
-            ProviderError: there is none.
+            ProviderError: no token is available.
         """
         raise NotImplementedError
 
     def is_about_the_token(self, error: ProviderAuthError) -> bool:
-        """Return whether a newer token may be taken where this one is refused."""
+        """Return whether a newer token may help after this rejection."""
         return error.status in self.renewed_at
 
     def hint_for_the_same(self) -> str:
-        """Return what to do where the newer token is the refused one."""
+        """Return the hint for when the newer token is the same as the rejected one."""
         raise NotImplementedError
 
     async def sign(self, call: HttpCall) -> HttpCall:
-        """Return `call` with the token among its headers.
+        """Return `call` with the token in its headers.
 
         Raises:
-            ProviderAuthError: there is none.
+            ProviderAuthError: no token is available.
         """
         token = self.known() or await self._ask()
         name = _BEARER if token.is_bearer else self._key_header
@@ -104,10 +104,10 @@ class TokenSigner:
         return replace(call, headers={**token.headers, **call.headers, name: value})
 
     async def sign_again(self, refused: HttpCall, error: ProviderAuthError) -> HttpCall:
-        """Return the call to send in the place of `refused`, with a newer token.
+        """Return the call to send instead of `refused`, with a newer token.
 
         Raises:
-            ProviderAuthError: `error`, when it is not about the token or the newer one is the same.
+            ProviderAuthError: `error`, if it is not about the token or the newer token is the same.
         """
         if not self.is_about_the_token(error):
             raise error
@@ -122,28 +122,28 @@ class TokenSigner:
         return again
 
     def known(self) -> Token | None:
-        """Return the token that is there already and may still be used."""
+        """Return the stored token if it may still be used."""
         token = _TOKENS.get(self.asked)
         is_fresh = token is not None and (token.until is None or self._clock() < token.until)
         return token if is_fresh else None
 
     def keep(self, token: Token) -> Token:
-        """Keep a token for all who ask for the same, and hide it in all that is shown."""
+        """Store a token for all signers with the same source, and redact it in all output."""
         learn_secret(token.text)
         _TOKENS[self.asked] = token
         return token
 
     def replaced_at(self, end: float | None, *, margin_s: float) -> float | None:
-        """Return when to replace a token that ends at `end`: so long before, or after half its life if that is sooner.
+        """Return when to replace a token that expires at `end`: `margin_s` before, or halfway if that is later.
 
-        An end in the past says that the clocks differ; then the server says when the token has ended.
+        An end in the past means that the clocks differ: then the token is used until the server rejects it (None).
         """
         now = self._clock()
         left = 0.0 if end is None else end - now
         return now + left - min(margin_s, left / 2) if left > 0 else None
 
     async def _ask(self) -> Token:
-        """Return a new token; callers that want one at the same time share one fetch and what comes of it."""
+        """Return a new token; concurrent callers share one fetch and its outcome."""
         asking = _ASKING.setdefault(asyncio.get_running_loop(), {})
         task = asking.get(self.asked)
         if task is None:
@@ -160,7 +160,7 @@ def _has(call: HttpCall, token: Token) -> bool:
 TIME_LIMIT_S = 10.0
 _MARGIN_S = 60.0
 _TOKEN = compile_later(r"[\x21-\x7e]{1,65536}")
-# What is a token of OAuth by its form: a JWT, Google's and Anthropic's. Vendors want a key in a header of their own.
+# Texts in the form of an OAuth token: a JWT, Google's or Anthropic's. Vendors want keys in their own header.
 _OAUTH = compile_later(r"eyJ[\w-]*\.[\w-]+\.[\w-]*|ya29\.\S+|sk-ant-oat\S+")
 _SCHEME = compile_later(r"Bearer\s+", re.IGNORECASE)
 _NAMES = ("token", "access_token", "accessToken", "iam_token", "id_token")
@@ -170,12 +170,12 @@ _MILLISECONDS_FROM = 1e12
 
 
 class KeyCommand(TokenSigner):
-    """The program that prints the key of a provider, and the header that the key is sent in.
+    """The program that prints a provider's key, and the header that the key is sent in.
 
     Args:
-        provider_id: for messages.
+        source: the provider.
         words: the program and its arguments.
-        key_header: where the vendor wants a key; a token of OAuth goes as a bearer token.
+        key_header: the header for the vendor's key; an OAuth token is sent as a bearer token instead.
     """
 
     renewed_at = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
@@ -220,7 +220,7 @@ class KeyCommand(TokenSigner):
         return self.keep(self._read(text))
 
     def _read(self, text: str) -> Token:
-        """Return the token in what the program printed: the token alone, or JSON that holds one."""
+        """Return the token in the program's output: either the plain token, or JSON that contains one."""
         if not text:
             self._refuse(f"`{self._name}` printed nothing")
         found: Any = None
@@ -261,13 +261,13 @@ class KeyCommand(TokenSigner):
 
 
 def key_command_of(source: ProviderSource, *, key_header: str, secrets: Secrets) -> KeyCommand | None:
-    """Return the program that a checked `source` names for its key; None when it names none."""
+    """Return the key program of a checked `source`; None if it has none."""
     words = own_settings(source.spec.config, (KEY_COMMAND,)).get(KEY_COMMAND.spellings[0])
     return KeyCommand(source, tuple(words), key_header=key_header, secrets=secrets) if words else None
 
 
 def check_key_command(source: ProviderSource) -> list[Problem]:
-    """Return the problems of `api_key_command` beside other settings of the key."""
+    """Return the problems with `api_key_command` next to other sources of the key."""
     config = source.spec.config
     key = _spelling(config)
     if key is None:
@@ -283,7 +283,7 @@ def check_key_command(source: ProviderSource) -> list[Problem]:
 
 
 def missing_program(source: ProviderSource) -> list[Problem]:
-    """Return why the program of a checked `source` cannot be started on this machine."""
+    """Return why the key program of a checked `source` cannot be started on this machine."""
     key = _spelling(source.spec.config)
     if key is None:
         return []
@@ -308,7 +308,7 @@ def _spelling(config: Mapping[str, Any]) -> str | None:
 
 
 def _end_in(found: Mapping[str, Any]) -> float | None:
-    """Return the Unix time at which a token ends, as JSON says it; `az`, `gcloud`, `databricks` each have a way."""
+    """Return the Unix time at which a token expires; `az`, `gcloud` and `databricks` use different formats."""
     for name in _LIFETIMES:
         lifetime = _number(found.get(name))
         if lifetime is not None:
@@ -322,7 +322,7 @@ def _end_in(found: Mapping[str, Any]) -> float | None:
             with suppress(ValueError, OverflowError):
                 return datetime.fromisoformat(
                     written
-                ).timestamp()  # without a zone it is local: so writes `az`
+                ).timestamp()  # without a zone it is local time, as `az` writes it
     return None
 
 
@@ -334,7 +334,7 @@ def _number(value: Any) -> float | None:
 
 
 def _end_of_jwt(token: str) -> float | None:
-    """Return the `exp` of a JWT; None for any other text."""
+    """Return the `exp` claim of a JWT; None for any other text."""
     parts = token.split(".")
     if len(parts) != 3:  # noqa: PLR2004 - header, claims, signature
         return None

@@ -1,7 +1,7 @@
-"""A whole suite as one file that stands for itself, for passing it on: `geval export suite` and `geval import`.
+"""A whole suite in one self-contained file, for sharing: `geval export suite` and `geval import`.
 
-It has the vocabulary of a config, so it is one. Short forms are written out and `file://` texts are put in; env
-expressions stay expressions, so that no value of this machine gets into the file.
+The file is itself a valid config. Short forms are expanded and `file://` texts are inlined; env expressions stay
+expressions, so that no value from this machine gets into the file.
 """
 
 import json
@@ -31,13 +31,13 @@ from geval_cli.suite.validation import LoadContext
 
 
 class PortableSuite(Struct, frozen=True):
-    """A suite as the content of one file. `warnings` are about what that file lacks, or should not hold."""
+    """A suite as the content of one file. `warnings` name what that file lacks or should not contain."""
 
     content: Mapping[str, JsonValue]
     warnings: tuple[Problem, ...] = ()
 
     def without_secrets(self) -> "PortableSuite":
-        """Return the suite with `***` in the place of each key and password, for a file that is passed on."""
+        """Return the suite with every key and password replaced by `***`, for a file to share."""
         rest, env = _without_secrets(self.content)
         content = {key: env if key == "env" else rest[key] for key in self.content}
         return PortableSuite(content, self.warnings)
@@ -47,7 +47,7 @@ class PortableSuite(Struct, frozen=True):
         text = json.dumps(self.content, ensure_ascii=False, indent=2) + "\n"
         try:
             text.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can write
+        except UnicodeEncodeError:  # a lone surrogate, which only an escape can represent
             return json.dumps(self.content, indent=2) + "\n"
         return text
 
@@ -55,7 +55,7 @@ class PortableSuite(Struct, frozen=True):
         """Return the suite as the text of a YAML config.
 
         Raises:
-            UsageError: it holds text that YAML cannot.
+            UsageError: it contains text that YAML cannot represent.
         """
         return write_yaml(self.content)
 
@@ -63,16 +63,16 @@ class PortableSuite(Struct, frozen=True):
 def read_portable_suite(
     path: Path, *, env: Mapping[str, str], env_file: Path | None = None, access: Access = TRUSTED
 ) -> PortableSuite:
-    """Return the suite in a config file, or in a file that was exported.
+    """Return the suite in a config file or an exported file.
 
     Args:
-        path: YAML or JSON.
-        env: for `{{ env.NAME }}` in the names of files; elsewhere it stays as it is.
-        env_file: more environment values; must exist.
-        access: what may be read for it.
+        path: a YAML or JSON file.
+        env: values for `{{ env.NAME }}` in file names; elsewhere such expressions are kept.
+        env_file: a file with more environment values; must exist.
+        access: the files that may be read.
 
     Raises:
-        ConfigError: with every problem that reading finds.
+        ConfigError: lists every problem found.
     """
     document, rules = read_with_rules(path, access)
     if not rules.is_exportable:
@@ -85,7 +85,9 @@ def read_portable_suite(
     files = _PortableFiles(path.parent, access)
     values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access)
     written = _WrittenEnv(values, access=access)
-    if not document.may_use_env and isinstance(document.value, dict):  # an escape may spell an expression
+    if not document.may_use_env and isinstance(
+        document.value, dict
+    ):  # an escape sequence may form an expression
         raw = {
             key: item if key in LITERAL_KEYS else written.literal(item)
             for key, item in document.value.items()
@@ -137,7 +139,7 @@ _STAYING = {
 def _content(
     raw: Mapping[str, JsonValue], opened: OpenedSuite, tests: list[JsonValue]
 ) -> dict[str, JsonValue]:
-    """Return every key that the config has, in a fixed order; what it leaves out stays out."""
+    """Return every key that the config has, in a fixed order; keys that it omits are not added."""
     suite = opened.suite
     assert isinstance(suite.tests, SuiteTests)
     default = suite.tests.default
@@ -162,9 +164,9 @@ def _content(
 
 
 def _prompts(raw: JsonValue, prompts: tuple[PromptSpec, ...], base_dir: Path) -> list[JsonValue]:
-    """Return the prompts without the names that reading gave them: those may come from values of this machine.
+    """Return the prompts without automatic names, which may come from values on this machine.
 
-    Prompts of a wildcard keep theirs, which are the names of their files.
+    Prompts from a wildcard keep theirs, which are file names.
     """
     forms = []
     for prompt in prompts:
@@ -180,7 +182,7 @@ def _prompts(raw: JsonValue, prompts: tuple[PromptSpec, ...], base_dir: Path) ->
 
 
 def _without_secrets(content: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], JsonValue]:
-    """Return all but `env`, and `env` apart: there a value counts by its name, and by what uses it as a key."""
+    """Return the masked content without `env`, and the masked `env`, whose keys are known by name or by their use."""
     rest = mask_config({**content, "env": None})
     assert isinstance(rest, dict)
     env = mask_config(content.get("env"))
@@ -191,7 +193,7 @@ def _without_secrets(content: Mapping[str, JsonValue]) -> tuple[dict[str, JsonVa
 
 
 class _WrittenEnv(EnvValues):
-    """Leaves env expressions as they are written, except in the names of files, which must be known."""
+    """Leaves env expressions unchanged, except in file names, which must be resolved."""
 
     def fill(self, value: JsonValue, place: SourcePath, problems: list[Problem]) -> JsonValue:
         if isinstance(value, str) and not is_file_reference(value):
@@ -207,7 +209,7 @@ class _WrittenEnv(EnvValues):
 
 
 class _PortableFiles(SourceFiles):
-    """Gives the content of files, and the reference itself where a config could not hold the content as it is."""
+    """Returns the content of files, or the reference itself if the content would mean something else in a config."""
 
     def __init__(self, base_dir: Path, access: Access) -> None:
         super().__init__(base_dir, access)
@@ -236,9 +238,9 @@ _NEVER_SET = "GEVAL_PLAIN_TEXT"
 
 
 def _as_plain_text(text: str) -> str:
-    """Return a text by which a config says this one, although an env expression in it would be filled in.
+    """Return config text that yields `text` literally, even if it contains env expressions.
 
-    Each becomes the default of a variable that no environment has.
+    Each expression becomes the default of a variable that is never set.
     """
 
     def default(match: re.Match[str]) -> str:

@@ -50,14 +50,14 @@ _CHANGE_NOTE = (
 
 
 class RunChange(Struct, frozen=True):
-    """The difference of a run's pass rate from that of an earlier run, over the `n` cases that were judged in both.
+    """The difference between the pass rates of a run and an earlier one, over the `n` cases judged in both.
 
     Attributes:
         against: the id of the earlier run.
         value: later minus earlier, -1..1.
-        interval: its 95 % interval over tests; None where there is none (of one test, or of equal differences).
-        clusters: how many tests there are.
-        verdict: whether it is more than chance.
+        interval: its 95 % interval, clustered by test; None if there is none (a single test, or equal differences).
+        clusters: the number of tests.
+        verdict: whether the difference is more than chance.
     """
 
     against: str
@@ -69,7 +69,7 @@ class RunChange(Struct, frozen=True):
 
 
 class RunListEntry(Struct, frozen=True):
-    """A run in the list. `config_file` is the absolute path of its config, None where the run began without one."""
+    """A run in the list. `config_file` is the absolute path of its config; None if the run was started without one."""
 
     run: RunRecord
     counts: RunSummary
@@ -78,11 +78,11 @@ class RunListEntry(Struct, frozen=True):
 
 
 class _Column(Struct, frozen=True):
-    """A column: what it shows, and what becomes of it when there is no room.
+    """A column of the table, and how it gives way when there is not enough room.
 
     Attributes:
-        rank: the column of the highest rank is left out first; 0 never.
-        minimum: how narrow it may become; 0 for one that is never cut.
+        rank: the column with the highest rank is dropped first; 0 is never dropped.
+        minimum: the width down to which it may shrink; 0 if it is never cut.
     """
 
     heading: str
@@ -101,15 +101,15 @@ def print_runs(
     total: int | None = None,
     sentence: str = "",
 ) -> None:
-    """Print one row a run.
+    """Print a table with one row per run.
 
     Args:
         runs: newest first.
-        console: where to.
-        now: aware; times are shown relative to it.
-        folder: paths of configs are shown relative to it.
-        total: how many runs there are; None when these are all.
-        sentence: what is said above the table; "" for what the latest run shows.
+        console: the console to print to.
+        now: the current time, with a time zone; times are shown relative to it.
+        folder: the folder that config paths are shown relative to.
+        total: the number of stored runs; None if these are all.
+        sentence: the sentence above the table; "" for one about the latest run.
     """
     if not runs:
         console.print(Text(" no runs yet: start one with `geval run`"))
@@ -143,7 +143,10 @@ def print_runs(
 
 
 def _latest(runs: Sequence[RunListEntry], total: int) -> str:
-    """`6 runs; the latest, of helpdesk.yaml, passed 74 %, 5.7 points more than the run before (undecided)`."""
+    """Return the sentence about the latest run.
+
+    `6 runs; the latest, of helpdesk.yaml, passed 74 %, 5.7 points more than the run before (undecided)`.
+    """
     item = runs[0]
     run, counts = item.run, item.counts
     config = one_line(Path(run.config_path).name, 60)
@@ -167,7 +170,7 @@ def _latest(runs: Sequence[RunListEntry], total: int) -> str:
 
 
 def runs_json(runs: Sequence[RunListEntry], total: int) -> dict[str, JsonValue]:
-    """Return the list as JSON: the records without their configs."""
+    """Return the list as JSON: the run records without their configs."""
     return {
         "runs": [
             {
@@ -185,7 +188,7 @@ def runs_json(runs: Sequence[RunListEntry], total: int) -> dict[str, JsonValue]:
 def _fit(
     columns: Sequence[_Column], cells: Mapping[str, Sequence[Text]], width: int
 ) -> tuple[list[_Column], list[int]]:
-    """Return the columns that there is room for, and their widths."""
+    """Return the columns that fit into the width, and their widths."""
     kept = list(columns)
     natural = {
         column.heading: max(
@@ -205,7 +208,7 @@ def _fit(
     while missing() > 0 and any(column.rank for column in kept):
         kept.remove(max(kept, key=lambda column: column.rank))
     free, widths = max(-missing(), 0), dict(least)
-    # Those that need least are satisfied first; what they leave is shared by the others.
+    # Columns that need least get their width first; the others share the rest.
     growing = sorted(
         (column.heading for column in kept), key=lambda heading: natural[heading] - least[heading]
     )
@@ -217,7 +220,7 @@ def _fit(
 
 
 def _cut(cell: Text, width: int) -> Text:
-    """Return a cell that fits; of a path, its end is what tells."""
+    """Return a cell that fits; a path keeps its end, which is the most specific part."""
     text = cell.plain
     if cell_len(text) <= width:
         return cell
@@ -339,7 +342,7 @@ _MOST_VERDICTS = 60_000
 
 
 class RunHistory(Struct, frozen=True):
-    """Some runs, newest first, of `total` that were chosen."""
+    """Some of the `total` matching runs, newest first."""
 
     runs: tuple[RunListEntry, ...]
     total: int
@@ -358,9 +361,9 @@ def read_history(
     remember: Remember = lambda _, make: make(),
     without: Sequence[str] = (),
 ) -> RunHistory:
-    """Return the newest runs that are chosen, without the first `offset` of them and those whose ids are in `without`.
+    """Return the newest matching runs, after skipping the first `offset` and those whose ids are in `without`.
 
-    Changes of runs that did not change themselves are taken from `remember`.
+    `remember` provides the changes between runs that are the same as before.
 
     Raises:
         StoreError: the database cannot be read.
@@ -375,7 +378,7 @@ def read_history(
 
 
 class _Changes:
-    """Compares runs with those before them, as long as that is quick; a run's verdicts are read once."""
+    """Compares runs with their predecessors until the limit on verdicts; the last run's verdicts are reused."""
 
     def __init__(self, runs: RunStore, pages: RunPages, remember: Remember) -> None:
         self._runs = runs
@@ -385,7 +388,7 @@ class _Changes:
         self._last: tuple[str, list[StoredVerdict]] = ("", [])
 
     def of(self, item: RunOutline) -> RunChange | None:
-        """Return the change against the run before; None for a run that is not complete, and where none can be told."""
+        """Return the change since the previous run; None if the run is incomplete or there is nothing to compare."""
         if item.run.status is not RunStatus.COMPLETED:
             return None
         before = self._pages.previous(item.run.id, finished=True)
@@ -419,9 +422,9 @@ def pass_rate_change(
     after: Sequence[StoredVerdict],
     columns: Sequence[Column],
 ) -> RunChange | None:
-    """Return how the pass rate changed in the cases that were judged in both runs; None when there are none.
+    """Return the change in pass rate over the cases judged in both runs; None if there are none.
 
-    Tests belong together by their content, and the cases of one test are a cluster.
+    Tests are matched by content, and the cases of one test form a cluster.
     """
     sample = PairedSample()
     for pair in paired_cases(before, after, match_columns(older.columns, columns)).pairs:

@@ -1,7 +1,7 @@
-"""The JSON Schema (2020-12) of a config file, for editors: made from the specs, with the short forms added.
+"""The JSON Schema (2020-12) of a config file, for editors: generated from the specs, plus the short forms.
 
-It refuses what an editor can see in one file. What needs more (files, environment, how values fit together) is for
-the readers.
+It rejects what an editor can check within one file. Checks that need more (files, environment, how values fit
+together) are left to the readers.
 """
 
 import inspect
@@ -62,9 +62,9 @@ _TEST_FILE: JsonSchema = {
 
 
 def config_json_schema(*, with_plugins: bool = False) -> JsonSchema:
-    """Return the schema of a whole config file, every short form and spelling included.
+    """Return the schema of a whole config file, including every short form and spelling.
 
-    `with_plugins` adds the assertions of installed packages, as far as they can be loaded.
+    `with_plugins` adds the assertions of installed packages; those that fail to load are skipped.
     """
     types = dict(ASSERTION_TYPES)
     for name in plugin_names(ASSERTIONS) if with_plugins else ():
@@ -215,7 +215,7 @@ def _provider_schema() -> JsonSchema:
 
 
 def _assertion_schema(types: Mapping[str, type[Assertion]]) -> JsonSchema:
-    """Return one branch for each kind of assertion, chosen by `type`, so that editors complain about the right one."""
+    """Return a branch for each assertion class, selected by `type`, so that editors report errors for the right one."""
     kinds: dict[type[Assertion], list[str]] = {}
     for name, model in types.items():
         kinds.setdefault(model, []).extend([name, f"not-{name}"])
@@ -295,7 +295,7 @@ def _closed(properties: Mapping[str, JsonSchema]) -> JsonSchema:
 
 
 def _spec_schema(model: type[Spec], forms: Mapping[str, JsonSchema]) -> JsonSchema:
-    """Return a mapping with the keys of a spec; `forms` replaces the schema of fields that have short forms."""
+    """Return the object schema of a spec; `forms` replaces the schemas of fields that have short forms."""
     properties: dict[str, JsonSchema] = {}
     required: dict[str, list[str]] = {}
     for spelling, name in spellings(model).items():
@@ -311,7 +311,7 @@ def _spec_schema(model: type[Spec], forms: Mapping[str, JsonSchema]) -> JsonSche
 
 
 def _required(keys: Iterable[list[str]]) -> JsonSchema:
-    """Return that every one of `keys`, each a list of spellings, must be there in one of them."""
+    """Return a schema that requires one spelling from each list in `keys`."""
     single = [spelling for spelling, *others in keys if not others]
     several = [{"anyOf": [{"required": [name]} for name in names]} for names in keys if len(names) > 1]
     return {**({"required": single} if single else {}), **({"allOf": several} if several else {})}
@@ -337,7 +337,7 @@ def _option_schema(base: Any, limits: Mapping[str, float]) -> JsonSchema:
         return _list_of(_field_schema(arguments[0]))
     if base in _SIMPLE:
         return {**_SIMPLE[base], **limits}
-    # A field of a plugin can have any type.
+    # Plugins may use any type.
     return _spec_schema(base, {}) if isinstance(base, type) and issubclass(base, Spec) else {}
 
 
@@ -425,9 +425,10 @@ OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
 
 
 def config_schema() -> dict[str, JsonValue]:
-    """Return the properties of a provider's `config`, by their JSON Schemas; other keys may be there too.
+    """Return the JSON Schemas of the keys in a provider's `config`; other keys are allowed, too.
 
-    Of what is sent, only numbers and flags: other words may mean something else to a program that is a provider.
+    Of the request parameters, only numbers and flags are included: a program used as a provider may give strings and
+    objects another meaning.
     """
     own = {
         spelling: {**schema, "description": description}

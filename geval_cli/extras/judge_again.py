@@ -1,4 +1,4 @@
-"""`geval judge`: which run and config are meant, which of its cases belongs to which job, and what is judged of it."""
+"""`geval judge`: find the run and its config, match its cases to jobs, and select the assertions to judge."""
 
 import dataclasses
 import hashlib
@@ -55,11 +55,11 @@ Place = tuple[int, int, int]
 def open_source(
     name: str, given: RunOptions, environ: Mapping[str, str], metrics: JudgedMetrics
 ) -> Iterator[JudgedSource]:
-    """Open the run that `name` means until the end of the block: an id, its beginning, `latest~1`, a results file.
+    """Open the run that `name` refers to, inside the block: an id or its prefix, `latest~1`, or a results file.
 
     Raises:
         UsageError: there is no such run.
-        ConfigError: the file cannot be read as results.
+        ConfigError: the results file cannot be read.
         StoreError: the stored runs cannot be read.
     """
     if is_results_file(name):
@@ -69,7 +69,7 @@ def open_source(
             yield JudgedSource(run, runs, {}, metrics)
         return
     with open_runs(given.home, environ) as runs:
-        # Nothing is written to it, and its thread would keep the kernel from confining an untrusted config.
+        # Nothing is written, and the writer thread would keep the kernel from confining an untrusted config.
         runs.close()
         stored = runs.find(name)
         origin = runs.origin(stored.run.id)
@@ -80,13 +80,13 @@ def open_source(
 def judging_request(
     source: JudgedSource, config: Path | None, given: RunOptions, environ: Mapping[str, str], **more: Any
 ) -> RunRequest:
-    """Return the request that judges the outputs of `source` by `config`, or by the config that it was made with.
+    """Return the request that judges the outputs of `source` with `config`, or with the run's own config.
 
-    The config file of the run is read when it says what it said then; else the snapshot that the run has, in which
-    keys are masked, with the files and the environment of today.
+    The run's config file is used if it has not changed since; else the snapshot in the run, in which keys are masked,
+    with the current files and environment.
 
     Raises:
-        UsageError: the run has no config, or files that it names have changed.
+        UsageError: the run has no config, or files used by it have changed.
         ConfigError: the config cannot be read.
     """
     source = with_earlier_metrics(source, config)
@@ -98,7 +98,7 @@ def judging_request(
     path = written if origin is None or written.is_file() else Path(origin.config_file)
     request = RunRequest(path, environ, judged=source, **values)
     if path.is_file() and source.parts:
-        with suppress(ConfigError):  # what cannot be read any more does not say what it said then
+        with suppress(ConfigError):  # a config that can no longer be read has changed
             if _parts_of(request) == dict(source.parts):
                 return request
     if not isinstance(source.run.config, dict) or not source.run.config:
@@ -119,9 +119,9 @@ def judging_request(
 
 
 def with_earlier_metrics(source: JudgedSource, config: Path | None) -> JudgedSource:
-    """Return a run that was itself judged with its `--threshold` and `--only`, which hold unless others are given.
+    """Add the `--threshold` and `--only` that a judged run was itself judged with, unless others are given.
 
-    A config that is named says by itself which metrics there are, and what passes.
+    An explicit `config` determines the metrics and thresholds itself, so nothing is added.
     """
     origin = source.runs.origin(source.run.id)
     before = {} if origin is None or config is not None else origin.covered.get("judged") or {}
@@ -137,7 +137,7 @@ def with_earlier_metrics(source: JudgedSource, config: Path | None) -> JudgedSou
 
 
 def held_options(source: JudgedSource, request: RunRequest, given: RunOptions) -> list[str]:
-    """Return the options of the earlier run that hold again, as they are written on a command line."""
+    """Return the options of the earlier run that apply again, in command-line form."""
     found, values = [], values_of(given)
     for declared, option in declared_options(RunOptions):
         value = getattr(request, declared.name)
@@ -157,7 +157,7 @@ def held_options(source: JudgedSource, request: RunRequest, given: RunOptions) -
 
 
 def _options_of(source: JudgedSource, values: dict[str, Any], *, is_same_config: bool) -> dict[str, Any]:
-    """Return the options with those that the run was begun with, where they say nothing else."""
+    """Return the options, completed with those that the run was started with."""
     origin = source.runs.origin(source.run.id)
     covered = {} if origin is None else origin.covered
     known = {
@@ -181,12 +181,12 @@ def _parts_of(request: RunRequest) -> dict[str, str]:
 
 
 class JudgedTests(Struct):
-    """The tests of a suite with the assertions that are judged, and the thresholds that they are held against.
+    """The tests of a suite, with only the assertions to judge and with changed thresholds.
 
     Attributes:
-        seen: the metrics of all assertions that a pass has gone by.
-        changed: the metrics of judged assertions that got another threshold.
-        refused: metrics whose assertions take no such threshold, with why.
+        seen: the metrics of all assertions seen so far.
+        changed: the metrics of judged assertions that got a different threshold.
+        refused: the metrics whose assertions do not accept the threshold, with the reason.
     """
 
     source: TestSource
@@ -205,9 +205,9 @@ class JudgedTests(Struct):
             yield replace(test, assertions=kept)
 
     def _judged(self, spec: Assertion, test: MergedTest, *, is_of_judged: bool = False) -> Assertion | None:
-        """Return an assertion as it is judged, the same object for all tests that share it; None when it is not.
+        """Return an assertion as it is to be judged, or None; tests that share the assertion share the result.
 
-        One that `is_of_judged` is a member of a set that is judged as a whole.
+        `is_of_judged`: it is a member of a set that is judged as a whole.
         """
         name = metric_name(spec, test, self.templates)
         key = id(spec), name, is_of_judged
@@ -216,7 +216,7 @@ class JudgedTests(Struct):
             key = id(spec), f"{name} {names}", is_of_judged
         known = self._made.get(key)
         if known is None:
-            # The assertion is held, so that no other can get its identity.
+            # Keep a reference to the assertion, so that its id is not reused.
             known = spec, self._changed(spec, name, test, is_of_judged=is_of_judged)
             self._made[key] = known
             if len(self._made) > _ROWS_KEPT:
@@ -235,7 +235,7 @@ class JudgedTests(Struct):
             found = (self._judged(member, test, is_of_judged=is_wanted) for member in spec.members)
             members = tuple(member for member in found if member is not None)
             is_wanted = is_wanted or bool(members)
-            if isinstance(spec, AssertSet):  # of a tree each answer may lead to any node
+            if isinstance(spec, AssertSet):  # in a tree, any answer may lead to any node
                 changes["assertions"] = members
         if name is not None and name in self.judged.metrics.thresholds:
             threshold = self.judged.metrics.thresholds[name]
@@ -255,7 +255,7 @@ class JudgedTests(Struct):
         return spec.model_copy(update=changes) if changes else spec
 
     def problems(self) -> Iterator[Problem]:
-        """Yield what is wrong with the metrics that were named; a whole pass has seen all of them."""
+        """Yield the problems with the named metrics; call it after a full pass over the tests."""
         named = [("--only", name) for name in self.judged.metrics.only]
         named += [("--threshold", name) for name in self.judged.metrics.thresholds]
         for option, name in named:
@@ -271,19 +271,19 @@ class JudgedTests(Struct):
 
 
 class StoredOutputs(Struct):
-    """The cases of an earlier run by the jobs that they belong to.
+    """The cases of an earlier run, matched to jobs.
 
     Attributes:
         source: the run.
-        columns: its column by ours.
-        tests: its tests by the index of ours; None where they are the same.
-        repeats: how often each test was done.
-        known: the cases that it has.
-        left_out: tests that it has no case of.
-        total: how many cases are judged.
-        has_transforms: another config transforms outputs, which stored ones are not.
-        steps: what judges wrote for its criteria, where the config is the same: they are the yardstick of the run, also
-            for ratings that it lacks.
+        columns: the run's column for each of ours.
+        tests: the run's test for each of our test indexes; None if they are the same.
+        repeats: the number of repeats of each test.
+        known: the cases in the run.
+        left_out: the number of tests without a case in the run.
+        total: the number of cases to judge.
+        has_transforms: whether a different config has transforms, which are not applied to stored outputs.
+        steps: the evaluation steps that judges wrote in the run, if its config is the same; they also apply to ratings
+            that the run lacks.
     """
 
     source: JudgedSource
@@ -298,7 +298,7 @@ class StoredOutputs(Struct):
     _rows: dict[tuple[int, int], Sequence[CaseResult]] = field(default_factory=dict)
 
     def notes(self) -> Iterator[str]:
-        """Yield what the user should know about the match."""
+        """Yield notes about the match for the user."""
         if self.left_out:
             verbs = ("test has", "is") if self.left_out == 1 else ("tests have", "are")
             what = f"{self.left_out:,} {verbs[0]} no output in run {self.source.run.id}"
@@ -311,13 +311,14 @@ class StoredOutputs(Struct):
             yield "`transform` of the config is not applied: outputs are judged as the run stored them"
 
     def has(self, job: Job) -> bool:
-        """Return whether the run has a case for a job."""
+        """Return whether the run has a case for this job."""
         return self._place(job) in self.known
 
     def find(self, job: Job) -> CaseResult:
-        """Return the case of a job, its ratings marked with the run that they are from.
+        """Return the stored case for a job, with its ratings marked with the id of the run.
 
         Raises:
+            UsageError: the run has no case for this job.
             StoreError: the store cannot be read.
         """
         test, repeat, column = place = self._place(job)
@@ -346,12 +347,12 @@ class StoredOutputs(Struct):
 
 
 def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> StoredOutputs:
-    """Return the stored outputs that the tests and columns of `plan` have in `source`.
+    """Return the stored outputs in `source` for the tests and columns of `plan`.
 
-    Tests are the same when the config is; else they are found by their variables and by the prompt that they make.
+    With the same config, the tests are the same; otherwise they are matched by their variables and rendered prompts.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there are no matching outputs.
         StoreError: the store cannot be read.
     """
     columns = {mine.index: theirs.index for theirs, mine in same_labels(source.run.columns, plan.columns)}
@@ -368,7 +369,7 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
             asked: tuple[str | None, ...] = (None if plan.is_serial else case.prompt.rendered,)
             if case.turns:
                 asked = (_said_by_user(case.turns), _said_before(case.turns))
-            if case.ended_by or case.error is not None:  # what a simulated user says is in no config
+            if case.ended_by or case.error is not None:  # the turns of a simulated user are not in the config
                 asked = (*asked, f"simulated {case.test_key}")
             for rendered in asked:
                 index[_key(case.column, case.vars, rendered, case.output)].append(case.test_index)
@@ -395,12 +396,12 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
 
 
 class _StepsOfRun(Struct):
-    """The evaluation steps of a run's ratings; of a criterion that has different ones, none count."""
+    """The evaluation steps in a run's ratings; a criterion with several versions of them is left out."""
 
     _found: dict[tuple[str, tuple[str, ...], str], set[tuple[str, ...]]] = field(default_factory=dict)
 
     def record(self, results: Iterable[AssertionResult]) -> None:
-        """Note the steps of all ratings among `results`."""
+        """Record the steps of all ratings in `results`."""
         for result in results:
             self.record(result.assertions)
             for part in result.detail.get("parts") or [result.detail]:
@@ -411,7 +412,7 @@ class _StepsOfRun(Struct):
                     self._found.setdefault((part["criteria"], labels, part["judge"]), set()).add(steps)
 
     def agreed(self) -> LockedSteps:
-        """Return the steps of the criteria that have one version of them."""
+        """Return the steps of each criterion that has only one version of them."""
         return {key: next(iter(found)) for key, found in self._found.items() if len(found) == 1}
 
 
@@ -433,7 +434,7 @@ def _matched_tests(
 def _keys_of_test(
     plan: Plan, test: MergedTest, columns: Mapping[int, int], templates: Templates
 ) -> Iterator[bytes]:
-    """Yield the keys of a test in each column that the run has; with its own output where it brings one."""
+    """Yield the keys of a test in each column that the run has; a test's own output is part of its key."""
     for number, (provider, prompt) in enumerate(plan.pairs):
         if number not in columns or not runs_with(test, provider, prompt):
             continue
@@ -442,14 +443,14 @@ def _keys_of_test(
                 None if plan.is_serial and not test.is_conversation else _asked(test, prompt, templates)
             )
         except GevalError:
-            continue  # told by the check
+            continue  # reported by the check
         generates = plan.answering(test, provider).id != NO_PROVIDER.id and not test.ends_with_answer
         own = None if generates else test.output if test.has_output else test.vars.get("output")
         yield _key(columns[number], test.vars, rendered, own)
 
 
 def _asked(test: MergedTest, prompt: PromptSpec, templates: Templates) -> str:
-    """Return what a test is known by: the prompt that it makes, or its turns without the answer that is judged."""
+    """Return the text that identifies a test: its rendered prompt, or its turns without the answer to judge."""
     if test.user is not None:
         return f"simulated {key_of(test)}"
     if test.plays_turns:
@@ -460,16 +461,16 @@ def _asked(test: MergedTest, prompt: PromptSpec, templates: Templates) -> str:
 
 
 def _said_by_user(turns: Iterable[Turn]) -> str:
-    """Return what a conversation that was played is known by, whatever was answered."""
+    """Return the text that identifies a played conversation: the user's turns, whatever the answers."""
     return json.dumps(["played", *(turn.content for turn in turns if turn.role == USER)])
 
 
 def _said_before(turns: Sequence[Turn]) -> str:
-    """Return what a conversation that was held is known by: all that was said before its last answer."""
+    """Return the text that identifies a recorded conversation: everything before its last answer."""
     before = turns[:-1] if turns[-1].role == ASSISTANT else turns
     return json.dumps(["held", *map(to_json, before)], default=str)
 
 
 def _key(column: int, variables: Mapping[str, JsonValue], rendered: str | None, output: JsonValue) -> bytes:
-    facts = without_media_data([column, dict(variables), rendered, output])  # as the stored ones are
+    facts = without_media_data([column, dict(variables), rendered, output])  # as in stored results
     return hashlib.blake2b(encode_json(facts), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Warnings of likely mistakes in a suite: variables that nothing uses, braces of no template, columns named alike."""
+"""Warnings about likely mistakes in a suite: unused variables, single braces in prompts, columns with the same name."""
 
 import re
 from collections import Counter
@@ -48,7 +48,7 @@ _SHOWN_TO_NO_TEMPLATE = frozenset({"echo", "http", "https", "local", "none", "hu
 
 
 class _Unused(Struct):
-    """A variable that may be unused: its first place, the variables beside it there, and how many tests have it."""
+    """A variable that may be unused: where it first occurs, the test's other variables, and the number of tests."""
 
     place: SourcePath | Location
     is_in_config: bool
@@ -57,7 +57,7 @@ class _Unused(Struct):
 
 
 class BracedName(NamedTuple):
-    """A variable of the tests that a prompt names in other braces than those of a template."""
+    """A test variable that a prompt refers to in braces that are not template syntax."""
 
     prompt: PromptSpec
     written: str
@@ -65,9 +65,9 @@ class BracedName(NamedTuple):
 
 
 class LikelyMistakes(Struct):
-    """Gathers what tests, prompts and assertions name, and tells what does not fit; see `record` and `problems`.
+    """Collects the names in tests, prompts and assertions, and reports mismatches; see `record` and `problems`.
 
-    Where code or a program is given all variables, nothing is said about any that seem unused.
+    If code or a program gets all variables (`sees_all`), unused variables are not reported.
     """
 
     plan: Plan
@@ -106,11 +106,11 @@ class LikelyMistakes(Struct):
             self._note_changed(default.place, _by_key(default.vars))
 
     def record(self, test: MergedTest) -> None:
-        """Note the next test."""
+        """Record the next test."""
         self._note_unrendered(test)
         self._note_changed(test.place, {("output",): test.output, **_by_key(test.vars)})
         for spec in each_assertion(test.assertions):
-            value = vars(spec).get("value")  # pydantic takes long to say that a type has no such field
+            value = vars(spec).get("value")  # in pydantic, a missing attribute is slow
             if isinstance(value, str):
                 self._note_quotes(value, spec, "value")
                 self._note_braces(test, value, spec, "value")
@@ -148,7 +148,7 @@ class LikelyMistakes(Struct):
                 self._unused[name].tests += 1
             elif len(self._unused) < _NAMES_MAX:
                 place = self._home(test, ("vars", name))
-                # Whether a YAML file has the variable, and not a table of tests.
+                # Whether the variable is in a YAML file, not in a table of tests.
                 location = _location(place, ("vars", name))
                 self._unused[name] = _Unused(
                     place,
@@ -157,7 +157,7 @@ class LikelyMistakes(Struct):
                 )
 
     def _home(self, test: MergedTest, keys: tuple[str, ...]) -> SourcePath | Location:
-        """Return where a key of a test is written: in the test, else in `defaultTest`."""
+        """Return where a key of a test is defined: in the test itself, else in `defaultTest`."""
         default = self._all_tests.default if self._all_tests is not None else None
         if not isinstance(test.place, SourcePath) or default is None or test.place.has(*keys):
             return test.place
@@ -165,12 +165,12 @@ class LikelyMistakes(Struct):
 
     @property
     def _all_tests(self) -> SuiteTests | None:
-        """Return the tests as the config has them; None where some are left out."""
+        """Return the tests as in the config; None if the run leaves some out."""
         tests = self.plan.suite.tests
         return tests if isinstance(tests, SuiteTests) else None
 
     def braces(self) -> list[BracedName]:
-        """Return what names a variable of the tests in a prompt but is not a template; each name once a prompt."""
+        """Return the test variables that prompts have in braces that are no templates, each once per prompt."""
         return [
             BracedName(prompt, written, name)
             for prompt in self.plan.suite.prompts
@@ -178,7 +178,10 @@ class LikelyMistakes(Struct):
         ]
 
     def problems(self, braces: Iterable[BracedName], *, has_fixed_prompts: bool) -> Iterator[Problem]:
-        """Yield a warning for each likely mistake; `has_fixed_prompts`: others say that prompts use no variables."""
+        """Yield a warning for each likely mistake.
+
+        `has_fixed_prompts`: another check reports that prompts use no variables, so unused ones are not reported.
+        """
         braced: set[str] = set()
         for prompt, written, name in braces:
             braced.add(name)
@@ -256,7 +259,7 @@ class LikelyMistakes(Struct):
                 yield _unused(
                     [name], found, _location(found.place, ("vars", name)), f"did you mean `{near}`?"
                 )
-            elif found.is_in_config:  # tables have columns for people, too
+            elif found.is_in_config:  # tables may also have columns meant for people
                 together.setdefault(_location(found.place, ()), []).append(name)
         for unused in together.values():
             first = self._unused[unused[0]]
@@ -264,7 +267,7 @@ class LikelyMistakes(Struct):
             yield _unused(unused, first, place, "use it in a prompt or an assertion, or remove it")
 
     def _braces_of(self, prompt: PromptSpec) -> Iterator[tuple[str, str]]:
-        """Yield what names a variable in a prompt but is not a template, each name once."""
+        """Yield the test variables that a prompt has in braces that are no templates, each once."""
         if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
             return
         text = "\n".join(_texts_of_prompt(prompt))
@@ -279,14 +282,14 @@ class LikelyMistakes(Struct):
                     yield match[0], name
 
     def _note_quotes(self, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
-        """Note a value in typographic quotes, unless it consists of nothing else."""
+        """Record a value that is wrapped in typographic quotes, unless it consists only of quotes."""
         if not isinstance(value, str) or value[:1] not in _OPENING or value[-1:] not in _CLOSING:
             return
         if len(value) > len("\u201c\u201d") and len(self._quoted) < _NAMES_MAX:
             self._quoted.setdefault(value, spec.place.value(*keys))
 
     def _note_braces(self, test: MergedTest, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
-        """Note a value that is nothing but the name of a variable, in the braces of another language."""
+        """Record a value that is only the name of a variable, in braces that are not template syntax."""
         if not isinstance(value, str) or value[:1] not in _BRACE_OPENINGS or spec.runs_code:
             return
         found = next(filter(None, (pattern.fullmatch(value) for pattern in _BRACES)), None)
@@ -296,9 +299,9 @@ class LikelyMistakes(Struct):
     def _note_changed(
         self, place: SourcePath | Location, values: Mapping[tuple[str, ...], JsonValue]
     ) -> None:
-        """Note numbers that are not shown as they are written: 02134, 1.10 or 1e3 may be a code, a version or a price.
+        """Record numbers that YAML reads differently: 02134, 1.10 or 1e3 may be a code, a version or a price.
 
-        Only those in YAML, which people write; programs write JSON, and a number in a Parquet file has no width.
+        Only YAML is checked, since people write it; programs write JSON, and a number in a Parquet file has no digits.
         """
         if not isinstance(place, SourcePath) or not place.positions.file.endswith((".yaml", ".yml")):
             return
@@ -329,7 +332,7 @@ class LikelyMistakes(Struct):
                         self._unrendered[key] = place, at, count + 1
 
     def _read_test(self, test: MergedTest) -> None:
-        # What tests share, each of them has: only the last one's is held, so that no other gets its identity.
+        # Tests share objects, which are read only once: the last test's are kept, so that their ids are not reused.
         before, self._read_last = self._read_last, {}
         for spec in each_assertion(test.all_assertions):
             self._read_last[id(spec)] = spec
@@ -378,7 +381,7 @@ class LikelyMistakes(Struct):
     def _read_tag(self, tag: str) -> None:
         words = _WORD.findall(tag)
         self._used.update(words)
-        if not tag.isascii() or "-" in tag or "[" in tag:  # has names that are not words
+        if not tag.isascii() or "-" in tag or "[" in tag:  # it may contain names that are not words
             self._tags.add(tag)
         self.sees_all = self.sees_all or "vars" in words
 
@@ -388,7 +391,7 @@ def _by_key(variables: Mapping[str, JsonValue]) -> dict[tuple[str, ...], JsonVal
 
 
 def _may_be_several(text: str) -> bool:
-    """Return whether lines of `---` seem to separate prompts: what is between them uses the same variables."""
+    """Return whether lines of `---` seem to separate prompts, because the parts use the same variables."""
     if "---" not in text:
         return False
     parts = [part for part in _SEPARATOR.split(text) if part.strip()]
@@ -432,7 +435,7 @@ def _short(text: str) -> str:
 
 
 def _columns_named_alike(plan: Plan) -> Iterator[Problem]:
-    """Yield a warning for providers or prompts that results could not tell apart."""
+    """Yield a warning for providers or prompts with the same name, which results could not distinguish."""
     for what, specs in (("providers", plan.providers), ("prompts", plan.suite.prompts)):
         names = [spec.title if what == "providers" else spec.label for spec in specs]  # type: ignore[union-attr]
         for name, count in Counter(names).items():

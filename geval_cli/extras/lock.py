@@ -1,7 +1,7 @@
-"""`geval.lock`: the evaluation steps that judges wrote for the criteria of a config, kept beside it.
+"""`geval.lock`: the evaluation steps that judges wrote for a config's criteria, stored next to it.
 
-With it a criterion means the same in every run and on every machine: its steps are not asked for again. Criteria that
-name variables are not in it, since what fills them is data of tests.
+With it, a criterion means the same in every run and on every machine, since its steps are not generated again.
+Criteria with variables are not in it, because their text depends on the data of each test.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ StepsKey = tuple[str, tuple[str, ...], str]
 
 
 class LockEntry(Struct, frozen=True, order=True):
-    """The steps that a judge wrote for one criterion. `params` are the labels of what the judge is shown."""
+    """The steps that a judge wrote for one criterion. `params` are the labels of the texts that the judge sees."""
 
     criteria: str
     params: tuple[str, ...]
@@ -62,28 +62,28 @@ class LockEntry(Struct, frozen=True, order=True):
 
     @property
     def is_stale(self) -> bool:
-        """Return whether it was written for other prompts than the judges are asked with today."""
+        """Return whether it was written with an older version of the judge prompts."""
         return self.prompt_version != prompt_version()
 
 
 class LockFile(Struct, frozen=True):
-    """A lock file as it was read; one that is not there has no entries, and no digest."""
+    """The content of a lock file; if the file does not exist, it has no entries and no digest."""
 
     entries: tuple[LockEntry, ...] = ()
     is_there: bool = True
 
     @property
     def steps(self) -> LockedSteps:
-        """The steps of all entries that the judges' prompts of today are made for."""
+        """Return the steps of all entries that match the current judge prompts."""
         return {entry.key: entry.steps for entry in self.entries if not entry.is_stale}
 
     @property
     def digest(self) -> str | None:
-        """SHA-256, in hexadecimal, of what it settles."""
+        """Return the SHA-256 of the entries, in hexadecimal; None if the file does not exist."""
         return hashlib.sha256(written_lock(self.entries).encode()).hexdigest() if self.is_there else None
 
     def problems(self, plan: Plan, templates: Templates, defaults: JudgeDefaults) -> Iterator[Problem]:
-        """Yield a problem for each criterion whose steps it lacks, or has for other prompts."""
+        """Yield a problem for each criterion whose steps are missing or stale."""
         entries = {entry.key: entry for entry in self.entries}
         for needed in needs_of_plan(plan, templates, defaults).found.values():
             entry = entries.get(needed.key)
@@ -96,15 +96,15 @@ class LockFile(Struct, frozen=True):
 
 
 def lock_path(config: Path) -> Path:
-    """Return where the lock file of a config is."""
+    """Return the path of a config's lock file."""
     return config.parent / LOCK_NAME
 
 
 def read_lock(config: Path, access: Access) -> LockFile:
-    """Return the lock file beside a config.
+    """Return the lock file next to a config.
 
     Raises:
-        ConfigError: it is broken; every problem has its place.
+        ConfigError: the file is invalid; lists every problem with its place.
     """
     path = lock_path(config)
     if not path.exists():
@@ -167,7 +167,7 @@ def _is_texts(value: JsonValue) -> bool:
 
 
 def written_lock(entries: Iterable[LockEntry]) -> str:
-    """Return the text of a lock file: sorted, with a line for each step, so that differences are easy to read."""
+    """Return the text of a lock file: sorted, with one line per step, so that diffs are easy to read."""
     lines = [f"# Written by geval lock; commit it.\nversion: {_VERSION}\nentries:"]
     for entry in sorted(entries):
         lines.append(f"  - criteria: {_quoted(entry.criteria)}")
@@ -180,7 +180,7 @@ def written_lock(entries: Iterable[LockEntry]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as YAML and JSON write it, on one line; what editors might show as a line's end is escaped."""
+    """Return a string literal for YAML and JSON on one line, with all characters escaped that may end a line."""
     return (
         json.dumps(text, ensure_ascii=False)
         .replace("\x85", "\\u0085")
@@ -190,7 +190,7 @@ def _quoted(text: str) -> str:
 
 
 def write_lock(config: Path, entries: Iterable[LockEntry]) -> None:
-    """Write the lock file of a config; what was there stays until all of it is on disk.
+    """Write a config's lock file; the old one is replaced only when the new one is completely on disk.
 
     Raises:
         OutputError: it cannot be written.
@@ -200,7 +200,7 @@ def write_lock(config: Path, entries: Iterable[LockEntry]) -> None:
 
 
 class NeededSteps(Struct, frozen=True):
-    """A criterion that a judge has to write steps for, and the assertion that it is of."""
+    """A criterion that a judge must write steps for, and the place of its assertion."""
 
     criteria: str
     params: tuple[str, ...]
@@ -213,12 +213,12 @@ class NeededSteps(Struct, frozen=True):
 
 
 class Needs(Struct):
-    """The criteria that tests need steps for.
+    """The criteria of tests that need steps.
 
     Attributes:
-        found: each once.
-        uses: how many tests need each, a test counted once for each prompt.
-        unlocked: criteria that name variables, as they are written; they are left out of `found` unless wanted.
+        found: the criteria, without duplicates.
+        uses: the number of tests that need each one; a test counts once per prompt.
+        unlocked: criteria with variables, as templates; they are not in `found`, unless requested.
     """
 
     found: dict[StepsKey, NeededSteps] = field(default_factory=dict)
@@ -227,13 +227,13 @@ class Needs(Struct):
 
 
 class LockedSuites(Struct, frozen=True):
-    """The outcome of writing a lock file.
+    """The result of updating a lock file.
 
     Attributes:
-        entries: all that are in it now.
-        asked: how many of them a judge, or the cache, was asked for.
-        unused: entries that no config needs; they are removed by an update.
-        unlocked: how many criteria name variables, and are not locked.
+        entries: all entries that it now has.
+        asked: the number of entries that a judge, or the cache, provided.
+        unused: entries that no config needs; an update may remove them.
+        unlocked: the number of criteria with variables, which are not locked.
     """
 
     entries: tuple[LockEntry, ...]
@@ -245,13 +245,13 @@ class LockedSuites(Struct, frozen=True):
 async def lock_suites(
     suites: Sequence[PreparedRun], lock: LockFile, cache: ResponseCache, *, removes_unused: bool, wire: Wire
 ) -> LockedSuites:
-    """Return the entries that the configs of one folder need; judges are asked for what `lock` lacks or has stale.
+    """Return the entries that the configs in a folder need; judges write those that `lock` lacks or that are stale.
 
-    Requests leave through `wire`.
+    Requests are sent through `wire`.
 
     Raises:
         JudgeError, ProviderError: a judge did not answer.
-        BudgetError: nothing more may be asked.
+        BudgetError: the budget is used up.
     """
     needs = [needs_of_plan(suite.plan, suite.templates, suite.defaults) for suite in suites]
     known = {entry.key: entry for entry in lock.entries}
@@ -301,9 +301,9 @@ def needs_of_plan(
     *,
     with_variables: bool = False,
 ) -> Needs:
-    """Return what the tests of `plan` need steps for; goes through all of them.
+    """Return the criteria that need steps; goes through all tests of `plan`.
 
-    With `with_variables`, criteria that name variables are there, too, as each test fills them.
+    `with_variables` also includes criteria with variables, filled in for each test.
     """
     tools = inspection_tools(plan.suite, templates, defaults)
     needs = Needs()

@@ -1,6 +1,6 @@
-"""is-xml, is-html and their like: the output is XML or HTML, or there is some in it, with the elements it must have.
+"""is-xml, contains-xml, is-html, contains-html: the output is or contains XML or HTML, with the required elements.
 
-Of XML no document type is read, so no entity can grow or reach for a file.
+XML that declares its own entities is rejected, so none can expand or read a file.
 """
 
 import asyncio
@@ -57,12 +57,12 @@ _VOID = frozenset(
 _AROUND = frozenset({"html", "head", "body"})
 _XML_DECLARATION = re.compile(r"<\?xml", re.IGNORECASE)
 _OPENING = re.compile(rb"<[A-Za-z_:\x80-\xff][^\s<>/]*")
-_DEEPEST = 200  # elements within one another
-_MOST_TAGS = 100_000  # that are read in search of XML: from each broken element on, the text is read anew
+_DEEPEST = 200  # nested elements
+_MOST_TAGS = 100_000  # read in search of XML: after each malformed element, parsing starts over
 
 
 class _MarkupPage(HTMLParser):
-    """The tags and the text found by reading a text as a page."""
+    """The tags and the text found by parsing a text as an HTML page."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -103,7 +103,7 @@ class HtmlAssertion(Assertion):
     """is-html, contains-html: the output is, or contains, HTML."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Read the output as a page would be read: browsers forgive much, and so does this."""
+        """Parse the output leniently, as browsers do."""
         page = await asyncio.to_thread(within, CHECK_TIMEOUT_S, "reading the HTML", _page_of, subject.text)
         if self.base_type == "contains-html":
             passed = page.has_known_element or page.has_pair
@@ -128,11 +128,11 @@ def _page_of(text: str) -> _MarkupPage:
 
 
 class _RefusedError(Exception):
-    """The XML has what is not read here."""
+    """The XML exceeds a limit, or declares entities or elements of its own."""
 
 
 class _RootClosed(Exception):
-    """The first element is complete; what follows it is not to be read. `index` is the parser's at its end tag."""
+    """The first element is complete, so parsing stops. `index` is the parser's byte index at its end tag."""
 
     def __init__(self, index: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _RootClosed(Exception):
 
 
 class _Elements(Struct):
-    """The paths of all elements that a parser came by, and how many tags may still be read."""
+    """The paths of all elements parsed so far, and the number of tags allowed."""
 
     most_tags: int
     paths: set[str] = field(default_factory=set)
@@ -188,14 +188,14 @@ class XmlAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the templates in the names of elements."""
+        """Return problems with the templates in element names."""
         problems: list[Problem] = []
         if self.value is not None:
             check_texts(_written(self), self.place.child("value"), context, problems)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Parse the output; the reason says where it is broken, or which elements are missing."""
+        """Parse the output; the reason says where it is malformed or which elements are missing."""
         if self.value is None:
             required = []
         else:
@@ -229,11 +229,11 @@ def _written(spec: XmlAssertion) -> str | tuple[str, ...]:
 
 
 def _paths_of(text: str) -> set[str]:
-    """Return the paths of all elements of a document.
+    """Return the paths of all elements in a document.
 
     Raises:
         expat.ExpatError: it is not well-formed.
-        _RefusedError: it has a document type with contents of its own.
+        _RefusedError: it declares its own entities or elements, or is nested too deeply.
     """
     elements = _Elements(most_tags=sys.maxsize)
     _parser(elements).Parse(text.strip().encode("utf-8", "replace"), True)
@@ -241,7 +241,7 @@ def _paths_of(text: str) -> set[str]:
 
 
 def _paths_in(text: str) -> set[str] | None:
-    """Return the paths of all elements of all XML in a text, None without any; what surrounds it may be anything."""
+    """Return the paths of all XML elements anywhere in a text; None if there are none."""
     data = text.encode("utf-8", "replace")
     found: set[str] | None = None
     position, tags = 0, 0
@@ -261,11 +261,11 @@ def _paths_in(text: str) -> set[str] | None:
 
 
 def _end_of_element(data: bytes, start: int, elements: _Elements) -> int | None:
-    """Return where the element that begins at `start` ends; None if it is broken.
+    """Return where the element that begins at `start` ends; None if it is malformed.
 
-    Everything that is left is given to the parser as its last piece, and the parser says itself where the element
-    ends: newer versions of expat put off the reading of a piece until they see more, so whoever feeds them piece by
-    piece cannot tell from their silence what they have read.
+    The parser gets the whole rest as one final chunk, and stops itself at the end of the element. Feeding it in pieces
+    would not work: newer versions of expat delay parsing a piece until they see more, so they do not show how far they
+    are.
     """
     parser = _parser(elements)
 
@@ -280,7 +280,7 @@ def _end_of_element(data: bytes, start: int, elements: _Elements) -> int | None:
         parser.Parse(memoryview(data)[start:], True)
     except _RootClosed as closed:
         at = start + closed.index
-        # The parser is behind `<a/>`, but at the beginning of `</a>`.
+        # The index is after `<a/>`, but at the beginning of `</a>`.
         is_empty_tag = not elements.has_content and data.endswith(b"/>", start, at)
         return at if is_empty_tag else data.index(b">", at) + 1
     except (expat.ExpatError, _RefusedError):

@@ -1,6 +1,6 @@
-"""OpenAI's Responses API, and models that answer with vectors, classes or findings of moderation.
+"""OpenAI's Responses API, and models that return embeddings, classes or moderation results.
 
-The latter are OpenAI's, those of servers with its API, and Cohere's.
+The latter are OpenAI's, Cohere's, and those of servers with compatible APIs.
 """
 
 import json
@@ -35,7 +35,7 @@ from geval_cli.providers.wire.token_usage import LIMITS, TokenUsage, read_chat_u
 from geval_cli.records import Choice, Message, ModelRequest, TokenLogprob
 from geval_cli.source.media import with_parts_of
 
-# Calls that the caller of the API is to run, unless their output is there already; all others ran at OpenAI.
+# Calls for the API's client to run, unless their output is already there; all others ran at OpenAI.
 _OURS_TO_RUN = {
     "function_call": "function",
     "custom_tool_call": "custom",
@@ -56,20 +56,20 @@ _LOGPROBS = "message.output_text.logprobs"
 
 
 class ResponsesProvider(EndpointProvider):
-    """A model behind the Responses API. It gives one answer a request; `dropped` lists unsupported parameters."""
+    """A model behind the Responses API. It gives one answer per request; `dropped` lists unsupported parameters."""
 
     sees_images = True
     has_batches = True
     parameters = RESPONSES_API
     answer_key = "output"
-    status_keys = ("state",)  # the status says here why the answer ended
+    status_keys = ("state",)  # here, the status says why the answer ended
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request, self.caps["top_logprobs"])
 
     def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         choice = _choice(received)
-        if request.tools:  # all items go back, thoughts included
+        if request.tools:  # all items are sent back, including reasoning
             back = Message("assistant", "", {"tool_calls": received.body["output"]})
             choice = replace(choice, message=back)
         return (choice,)
@@ -105,7 +105,7 @@ _PAID_APART = frozenset({"file_search_call", "code_interpreter_call", "image_gen
 
 
 def _is_search(item: Mapping[str, Any]) -> bool:
-    """Return whether an item is a search of the web; pages that are opened or searched in cost nothing."""
+    """Return whether an item is a web search; opening a page or searching in it costs nothing."""
     if item.get("type") != "web_search_call":
         return False
     action = item.get("action")
@@ -120,7 +120,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
         own = [{"type": "function", "strict": False, **function_of(tool)} for tool in request.tools]
         payload["tools"] = [*(payload.get("tools") or ()), *own]
     if payload.get("store") is False and isinstance(payload["input"], list):
-        # Thoughts that the server has not stored can be sent back only if it has encrypted them.
+        # Reasoning that the server has not stored can be sent back only if it is encrypted.
         payload["input"] = [
             item
             for item in payload["input"]
@@ -143,7 +143,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
             "schema": schema,
         }
     if isinstance(written, dict):
-        # A `response_format` as this API writes it, with the schema's own keys beside the type.
+        # This API has the schema's keys next to the type.
         inner = written.get("json_schema")
         text_format = {"type": written.get("type"), **inner} if isinstance(inner, dict) else dict(written)
         payload["text"] = {"format": text_format, **(payload.get("text") or {})}
@@ -157,7 +157,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
 
 
 def _input(request: ModelRequest) -> Any:
-    """Return one text as it is, which the API takes for the user's; else the messages."""
+    """Return a single user text as a plain string, which the API accepts; otherwise a list of items."""
     messages = request.messages
     if len(messages) == 1 and messages[0].role == "user" and isinstance(messages[0].content, str):
         return messages[0].content
@@ -170,7 +170,7 @@ def _input_image(media_type: str, data: str, part: Mapping[str, Any]) -> dict[st
 
 
 def _items(message: Message) -> Iterator[dict[str, Any]]:
-    """Yield a message of a chat as items of this API, which has calls of tools and their results apart."""
+    """Yield a chat message as items of this API, in which tool calls and their results are separate items."""
     content = message.content
     further = dict(message.further)
     if message.role == "tool" and "tool_call_id" in further:
@@ -191,11 +191,11 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
             named = {"name": function.get("name"), "arguments": function.get("arguments")}
             yield {"type": "function_call", "call_id": call.get("id"), **named}
         else:
-            yield call  # in this API's own form already
+            yield call  # already in this API's format
 
 
 def _input_part(part: Any) -> Any:
-    """Return a part of a message as this API calls it."""
+    """Return a part of a message in this API's format."""
     if not isinstance(part, dict):
         return part
     if part.get("type") == "text":
@@ -271,7 +271,7 @@ def _choice(received: JsonAnswer) -> Choice:
 
 
 def _token_logprobs(items: list[Mapping[str, Any]]) -> tuple[TokenLogprob, ...] | None:
-    """Return the tokens of the answer; None when the server gives none."""
+    """Return the tokens of the answer; None if the server returns none."""
     messages = [item for item in items if item.get("type") == "message"]
     final = [item for item in messages if item.get("phase") != _COMMENTARY]
     tokens: list[TokenLogprob] = []
@@ -284,16 +284,16 @@ def _token_logprobs(items: list[Mapping[str, Any]]) -> tuple[TokenLogprob, ...] 
 
 
 def _said(items: list[Mapping[str, Any]]) -> tuple[list[str], str]:
-    """Return the texts of the answer, and in what words the model refuses.
+    """Return the texts of the answer, and the text of a refusal.
 
-    What it says on its way to the answer is none, unless it says nothing else.
+    Commentary that the model writes before its answer is left out, unless there is nothing else.
     """
     final: list[str] = []
     on_the_way: list[str] = []
     refusals: list[str] = []
     for item in items:
         if item.get("type") != "message" or item.get("role") not in (None, "assistant"):
-            continue  # some servers give back what they were asked
+            continue  # some servers echo the input
         content = item.get("content")
         text = reply_text(content)
         if text is not None:
@@ -324,7 +324,7 @@ class EmbeddingProvider(EndpointProvider):
     writes = False
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
-        # Nothing is written, and Voyage names the total alone.
+        # There are no output tokens, and Voyage reports only the total.
         counted = body.get("usage")
         named = counted if isinstance(counted, dict) else {}
         read = named.get("prompt_tokens", named.get("total_tokens"))
@@ -351,7 +351,7 @@ def _numbers(vector: Any, received: JsonAnswer) -> list[float]:
 
 
 class CohereEmbeddingProvider(EmbeddingProvider):
-    """A model behind Cohere's own API for embeddings."""
+    """A model behind Cohere's own embedding API."""
 
     answer_key = "embeddings"
 
@@ -362,7 +362,7 @@ class CohereEmbeddingProvider(EmbeddingProvider):
         return {
             "model": self._endpoint.model,
             "texts": [last_user_text(request.messages)],
-            "input_type": "classification",  # of the purposes that treat both texts of a comparison alike
+            "input_type": "classification",  # one of the purposes that treat both texts of a comparison alike
             "embedding_types": ["float"],
             **settings,
         }
@@ -386,7 +386,7 @@ class CohereEmbeddingProvider(EmbeddingProvider):
 
 
 class ModerationProvider(EndpointProvider):
-    """A moderator: it answers with the categories that it flags in the last user message, and how sure it is."""
+    """A moderation model: it returns the categories flagged in the last user message, with their scores."""
 
     writes = False
 
@@ -413,7 +413,7 @@ class ModerationProvider(EndpointProvider):
 
 
 class ClassificationProvider(EndpointProvider):
-    """A classifier of the last user message."""
+    """A classifier that scores labels for the last user message."""
 
     writes = False
 
@@ -424,7 +424,7 @@ class ClassificationProvider(EndpointProvider):
         return payload
 
     def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
-        # The scores by label; servers send a list of them, or a list for each text.
+        # The scores by label; servers return one list, or a list per text.
         entries = received.body
         if isinstance(entries, list) and entries and isinstance(entries[0], list):
             entries = entries[0]
@@ -434,7 +434,7 @@ class ClassificationProvider(EndpointProvider):
         return (Choice(json.dumps(scores, ensure_ascii=False)),)
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
-        return None  # such servers count none
+        return None  # such servers report none
 
 
 def _is_score(entry: Any) -> bool:
@@ -453,7 +453,7 @@ _OTHER_KINDS: Mapping[str, type[EndpointProvider]] = {
 
 
 def build(source: ProviderSource) -> EndpointProvider:
-    """The provider that a checked `source` describes, by what its model answers with."""
+    """Return the provider that a checked `source` describes, depending on what its model returns."""
     endpoint = endpoint_of(source)
     special = _OTHER_KINDS.get(kind_of(source.spec.id))
     if special is None:

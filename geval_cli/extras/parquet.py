@@ -1,7 +1,7 @@
-"""Parquet files: tests and results read row by row, and results written, `-o results.parquet`.
+"""Parquet files: tests and results read row by row, and results written with `-o results.parquet`.
 
-A file of results has one row for each case, for data frames and databases; `geval import run` reads it again. The tests
-are beside it in `results.tests.parquet`, one row for each, joined by `test_index`.
+A results file has one row per case, for data frames and databases; `geval import run` reads it back. The tests are
+next to it in `results.tests.parquet`, one row each, joined by `test_index`.
 """
 
 import json
@@ -40,7 +40,7 @@ from geval_cli.version import install_hint
 
 
 def parquet_hint() -> str:
-    """Say how Parquet files can be read and written."""
+    """Return the hint that says how to install Parquet support."""
     return f"install it {install_hint('parquet')}"
 
 
@@ -61,7 +61,7 @@ _BROKEN = (ValueError, OSError, NotImplementedError, KeyError, IndexError, TypeE
 
 
 class ParquetColumn(Struct, frozen=True):
-    """A column of a file: its name, its number from 0, and the first kind of value in it that JSON lacks, or ""."""
+    """A column of a file: its name, its number from 0, and the first type in it that JSON lacks ("" if none)."""
 
     name: str
     number: int
@@ -69,13 +69,13 @@ class ParquetColumn(Struct, frozen=True):
 
 
 class ParquetShape(Struct, frozen=True):
-    """The content of a file as its footer says it.
+    """The content of a file according to its footer.
 
     Attributes:
-        columns: in their order.
-        rows: how many there are.
-        data_bytes: of all columns, unpacked, as the file says.
-        metadata: what its writer kept beside the rows.
+        columns: the columns, in order.
+        rows: the number of rows.
+        data_bytes: the uncompressed size of all columns.
+        metadata: the metadata of the schema.
     """
 
     columns: tuple[ParquetColumn, ...]
@@ -85,7 +85,7 @@ class ParquetShape(Struct, frozen=True):
 
 
 class ParquetRow(Struct, frozen=True):
-    """A row: its number from 1, its values by column, and the columns whose value is none of JSON, with the reason."""
+    """A row: its number from 1, its values by column, and why a column's value has no JSON form, where it has none."""
 
     number: int
     values: dict[str, JsonValue]
@@ -93,24 +93,24 @@ class ParquetRow(Struct, frozen=True):
 
 
 def refuse_parquet(path: Path, asked_at: Location | None) -> Problem:
-    """Return the problem of an untrusted config that names a Parquet file."""
+    """Return the problem for an untrusted config that refers to a Parquet file."""
     message = f"`{path.name}` is a Parquet file, which --untrusted does not allow"
     notes = ("use .csv or .jsonl: a small Parquet file can be built to fill the memory",)
     return Problem(message, asked_at, TRUST_HINT, notes)
 
 
 def write_problem(path: Path) -> Problem | None:
-    """Return the problem of writing results to `path` where the package for it is missing; it is not imported yet."""
+    """Return the problem if pyarrow, which writes results to `path`, is not installed; does not import it."""
     if find_spec("pyarrow") is not None:
         return None
     return Problem(f"cannot write {path}: Parquet needs the package pyarrow", hint=parquet_hint())
 
 
 def read_shape(path: Path, access: Access, asked_at: Location | None = None) -> ParquetShape:
-    """Return what the footer of a Parquet file says.
+    """Return the content of a Parquet file according to its footer.
 
     Raises:
-        ConfigError: one problem, at `asked_at`: no such file, no Parquet, or the package is missing.
+        ConfigError: one problem, at `asked_at`: no such file, not a Parquet file, or the package is missing.
     """
     with _opened(path, access, asked_at) as file:
         schema, footer = file.schema_arrow, file.metadata
@@ -127,7 +127,7 @@ def read_parquet(
 ) -> Iterator[ParquetRow]:
     """Yield the rows of a Parquet file one by one, with the values of `columns` only.
 
-    Dates, times and decimal numbers become texts; what JSON lacks (NaN, broken UTF-8) becomes a fault of its cell.
+    Dates, times and decimal numbers become strings; values that JSON lacks (NaN, broken UTF-8) become faults.
 
     Raises:
         ConfigError: one problem, at `asked_at`: the file cannot be read, or the package is missing.
@@ -145,7 +145,7 @@ def read_parquet(
 
 
 def read_result_texts(path: Path, access: Access) -> Iterator[tuple[int, str, str | None]]:
-    """Yield the number (from 1) and the JSON text of each result in a file that `-o results.parquet` wrote.
+    """Yield each result in a file from `-o results.parquet`: its row number (from 1), its JSON, its test's JSON.
 
     Raises:
         ConfigError: the file cannot be read, or a row has no result.
@@ -161,9 +161,9 @@ def read_result_texts(path: Path, access: Access) -> Iterator[tuple[int, str, st
 
 
 def results_head(path: Path, access: Access) -> Mapping[str, Any] | None:
-    """Return `schema_version`, `run` and `summary` of results; empty where the file does not say them.
+    """Return `schema_version`, `run` and `summary` of a results file; empty if the file does not have them.
 
-    None stands for a file without results.
+    None means that the file contains no results.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -190,7 +190,7 @@ def _opened(path: Path, access: Access, asked_at: Location | None) -> Iterator[A
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     try:
-        # Page by page: a group of rows as a whole may be larger than memory.
+        # Read page by page: a whole row group may not fit into memory.
         with stream, parquet.ParquetFile(stream, buffer_size=_READ_AT_ONCE, pre_buffer=False) as file:
             yield file
     except (ArrowException, *_BROKEN) as error:
@@ -207,14 +207,16 @@ def _row(number: int, cells: dict[str, Any]) -> ParquetRow:
 
 
 class _NoJsonError(ValueError):
-    """A value has no form in JSON; says why."""
+    """A value has no JSON form; the message says why."""
 
 
 def _values_of(column: Any) -> list[Any]:
-    """Return the values of a part of a column as JSON has them, a `_NoJsonError` for each that it lacks."""
+    """Return the values of part of a column in JSON form, with a `_NoJsonError` for each that has none."""
     from pyarrow import timestamp, types  # noqa: PLC0415 - an extra, and slow to import
 
-    if types.is_timestamp(column.type) and column.type.unit == "ns":  # Python's own times end at microseconds
+    if (
+        types.is_timestamp(column.type) and column.type.unit == "ns"
+    ):  # Python's times have microseconds at best
         column = column.cast(timestamp("us", column.type.tz), safe=False)
     try:
         values = column.to_pylist(maps_as_pydicts="strict")
@@ -237,7 +239,7 @@ def _read_cell(cell: Any) -> Any:
 
 
 def _with_written_floats(value: Any, kind: Any) -> Any:
-    """Return a value whose 32-bit and 16-bit numbers are those that were written: 0.1, and not 0.10000000149011612."""
+    """Return a value with its 32-bit and 16-bit floats as originally written: 0.1, not 0.10000000149011612."""
     from pyarrow import types  # noqa: PLC0415 - an extra, and slow to import
 
     if types.is_dictionary(kind):
@@ -259,7 +261,7 @@ def _with_written_floats(value: Any, kind: Any) -> Any:
 def _packed(number: float, form: str) -> bytes:
     try:
         return struct.pack(form, number)
-    except OverflowError:  # it was rounded up, out of the range
+    except OverflowError:  # it was rounded up beyond the range
         return b""
 
 
@@ -289,7 +291,7 @@ def _plain(value: Any) -> JsonValue:
 
 
 def _strange_type(kind: Any) -> str:
-    """Return the name of the first type within `kind` that has no form in JSON; "" when there is none."""
+    """Return the name of the first type within `kind` that has no JSON form; "" if there is none."""
     from pyarrow import types  # noqa: PLC0415 - an extra, and slow to import
 
     if types.is_dictionary(kind):
@@ -324,15 +326,17 @@ _METRIC, _REASON, _VARIABLE, _METADATA = "metric.", "reason.", "var.", "metadata
 
 
 class ParquetResultsFile:
-    """A results file that needs the whole report; it lets the events pass.
+    """A results file, written from the report at the end of a run; it ignores events.
 
-    Columns: the numbers of the case, what it is about, what the test brings (`input`, `expected_output`, ... and all of
-    it as JSON in `test`; equal texts are kept once), the prompt, the output, its status, score (0 to 1, null without
-    one), why it failed, cost and latency, `metric.NAME`, `reason.NAME` and `var.NAME` for all that occur, and `result`,
-    all of it as JSON. The run and its summary are kept beside the rows, in the metadata of the schema.
+    Columns: the indexes of the case, its labels, the texts of the test (`input`, `expected_output`, ..., and the whole
+    test
+    as JSON in `test`; equal texts are stored once), the prompt, the output, its status, score (0 to 1; null if it has
+    none), the reasons for failing, cost and latency, `metric.NAME`, `reason.NAME` and `var.NAME` for every name, and
+    `result`, the whole result as JSON. The run and its summary are in the metadata of the schema.
 
-    The file of tests has, for each: its number and key, description, texts, `vars` and `metadata` as JSON, and
-    `var.NAME` and `metadata.NAME` for all that occur.
+    The file of tests has for each test its index and key, description, texts, `vars` and `metadata` as JSON, and
+    `var.NAME`
+    and `metadata.NAME` for every name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -377,7 +381,7 @@ class ParquetResultsFile:
 
 
 def case_columns(metrics: Iterable[str], variables: Iterable[str]) -> dict[str, type]:
-    """Return the columns of `case_row` with the types of their values, all of which may be null."""
+    """Return the columns of `case_row` with the types of their values, any of which may be null."""
     text, number, whole = str, float, int
     return {
         "id": text,
@@ -415,7 +419,7 @@ def _text_columns(prefix: str, names: Iterable[str]) -> dict[str, type]:
 def _groups(
     report: RunReport, metrics: Iterable[str], variables: Iterable[str], metadata: Iterable[str]
 ) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """Yield rows of cases, and those of the tests that are new in them, in groups that fit into memory."""
+    """Yield rows of cases, with those of the tests that first occur in them, in groups that fit into memory."""
     rows: list[dict[str, Any]] = []
     tests: list[dict[str, Any]] = []
     seen: set[int] = set()
@@ -437,7 +441,7 @@ def _groups(
 
 
 def _test_row(result: CaseResult, variables: Iterable[str], metadata: Iterable[str]) -> dict[str, Any]:
-    """Return the test of a case as a row of a table."""
+    """Return the test of a case as a table row."""
     texts = {} if result.asked is None else result.asked.texts
     said: dict[str, str | None] = {
         "test_key": result.test_key,
@@ -452,7 +456,7 @@ def _test_row(result: CaseResult, variables: Iterable[str], metadata: Iterable[s
 
 
 def _texts_of(prefix: str, values: Mapping[str, JsonValue], names: Iterable[str]) -> dict[str, str | None]:
-    """Return values as texts, nested ones as JSON, by the names of their columns."""
+    """Return the values as strings (nested ones as JSON), by column name."""
     return {f"{prefix}{name}": value_text(values[name]) if name in values else None for name in names}
 
 
@@ -461,7 +465,7 @@ def _cleaned(texts: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 def case_row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str]) -> dict[str, Any]:
-    """Return a case as a row of a table: numbers, texts and None, which UTF-8 can hold, by the names of columns."""
+    """Return a case as a table row: numbers, valid UTF-8 strings and None, by column name."""
     texts = {} if result.asked is None else result.asked.texts
     error = None if result.error is None else f"{result.error.type}: {result.error.message}"
     said: dict[str, str | None] = {
@@ -494,7 +498,7 @@ def case_row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str
 
 
 def _reasons_for(metric: str, result: CaseResult) -> str | None:
-    """Return what the assertions of a metric say, whether they passed or not; None where they say nothing."""
+    """Return the reasons of a metric's assertions, whether they passed or not; None if there are none."""
     found = [
         item.reason for item, _ in with_members(result.assertions) if item.metric == metric and item.reason
     ]
@@ -502,7 +506,7 @@ def _reasons_for(metric: str, result: CaseResult) -> str | None:
 
 
 def _clean(text: str) -> str:
-    """Return a text that UTF-8 can hold: half a surrogate pair becomes U+FFFD."""
+    """Return a text that is valid in UTF-8: a lone surrogate becomes U+FFFD."""
     return text.encode("utf-16-le", errors="surrogatepass").decode("utf-16-le", errors="replace")
 
 
@@ -513,13 +517,13 @@ def _finite(number: float | None) -> float | None:
 def open_tests(
     path: Path, asked_at: Location | None, names: Mapping[str, str | None], reading: LoadContext
 ) -> RowSource | None:
-    """Return the tests of a Parquet file; None with problems when there are columns that cannot be read.
+    """Return the tests in a Parquet file; None, with problems reported, if some columns cannot be read.
 
     Args:
         path: the file.
-        asked_at: where the config names it.
-        names: that the config gives to columns; one with None is not read at all.
-        reading: takes the problems.
+        asked_at: where the config refers to it.
+        names: the new names that the config gives to columns; a column renamed to None is not read.
+        reading: collects the problems.
 
     Raises:
         ConfigError: the file cannot be read, or the config is untrusted.
@@ -556,16 +560,16 @@ def _column_problems(columns: tuple[ParquetColumn, ...], path: Path) -> Iterator
 
 
 class ParquetRows(Struct, frozen=True):
-    """Rows of a Parquet file, of which a few thousand at most are in memory. Empty ones are skipped.
+    """The rows of a Parquet file, with a few thousand at most in memory. Empty rows are skipped.
 
-    No env values are filled in, as in other tables.
+    As in other tables, env expressions are not filled in.
 
     Attributes:
         path: the file.
-        asked_at: where the config names it.
-        columns: those that are read.
-        left_out: names of those that the config leaves out.
-        sparse: names of those that hold keys of a test, in which null says that a key is not there.
+        asked_at: where the config refers to it.
+        columns: the columns to read.
+        left_out: the names of columns that the config leaves out.
+        sparse: the names of columns with a test's own keys, in which null means that the key is absent.
         is_small: whether all tests together take little memory.
     """
 
@@ -607,7 +611,7 @@ class ParquetRows(Struct, frozen=True):
                 yield row
 
     def _test(self, row: ParquetRow) -> dict[str, JsonValue]:
-        """Return the row; a whole test, with `vars`, has only those keys that are not null."""
+        """Return the row as a test; if it has `vars`, it is a whole test, and null values are left out."""
         is_whole = _VARS in row.values
         found: dict[str, JsonValue] = {
             name: _without_nulls(value) if name in self.sparse else value
@@ -623,7 +627,7 @@ class ParquetRows(Struct, frozen=True):
 
 
 class _ParquetPositions(Mapping[KeyPath, Location]):
-    """The places of one row: its number as the line, the number of a column as the column."""
+    """The positions in one row: the row number as the line, the number of a column as the column."""
 
     def __init__(self, file: str, row: int, columns: Mapping[str, int], prefix: str) -> None:
         self._file, self._row, self._columns, self._prefix = file, row, columns, prefix
@@ -646,7 +650,7 @@ class _ParquetPositions(Mapping[KeyPath, Location]):
 
 
 def _without_nulls(value: JsonValue) -> JsonValue:
-    """Return a value without the null entries of its mappings: every row of a Parquet file has all keys."""
+    """Return a value without the null entries of its mappings, since every row of a Parquet file has all keys."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -1,6 +1,6 @@
-"""`--plan`: what a run would send and cost, and how small a drop it could show; as JSON and as a table for people.
+"""`--plan`: what a run would send and cost, and how small a drop it could detect, as JSON or as a table.
 
-Requests are counted by a run whose models answer from the cache or with a stand-in.
+The requests are counted in a dry run whose models answer from the cache or with a stand-in.
 """
 
 import json
@@ -92,14 +92,14 @@ _REMARKS = (
 
 
 class RequestCounts(Struct, frozen=True):
-    """Answers that would be asked for, with their tokens and price. A sum with something unknown is unknown.
+    """Answers that would be requested, with their tokens and price. A sum with an unknown part is unknown.
 
     Attributes:
-        least, most: how many; repetitions after a failure are not counted.
-        cached: how many more the cache has, which cost nothing.
-        output_most: tokens; None when nothing bounds what is written.
-        cost_least_usd: for reading alone; None when the price is unknown.
-        cost_most_usd: None when the price is unknown, or when nothing bounds what is written.
+        least, most: the number of answers; retries are not counted.
+        cached: the number of further answers that are in the cache and cost nothing.
+        output_most: the most output tokens; None if they have no limit.
+        cost_least_usd: for the input alone; None if the price is unknown.
+        cost_most_usd: None if the price is unknown or the output has no limit.
     """
 
     least: int = 0
@@ -118,7 +118,7 @@ class RequestCounts(Struct, frozen=True):
 
 
 class RequestKind(Struct, frozen=True):
-    """Requests of one role to one provider for one purpose; `assumption` says on what it hangs that they are asked."""
+    """Requests of one role to one provider for one purpose; `assumption` names the condition for sending them."""
 
     role: Role
     provider: str
@@ -131,7 +131,7 @@ class RequestKind(Struct, frozen=True):
 
 
 class WorkersPlan(Struct, frozen=True):
-    """How many processes would do a run, in how many shards of `shard_tests` tests at most, with so many requests."""
+    """The number of workers, of shards (of at most `shard_tests` tests) and of concurrent requests per worker."""
 
     workers: int
     shards: int
@@ -140,15 +140,15 @@ class WorkersPlan(Struct, frozen=True):
 
 
 class PowerPlan(Struct, frozen=True):
-    """The number of tests that show a drop, by the spread of an earlier run.
+    """The number of tests needed to detect a drop, given the spread in an earlier run.
 
     Attributes:
-        metric: whose mean drops; None for the pass rate.
-        drop: below what it was.
-        needed: so many tests show it with a chance of 80 %, at a level of 5 %.
-        tests: of the suite.
-        shown: the drop that they show with that chance; None above 1, and for fewer than two tests.
-        run: the earlier run.
+        metric: the metric whose mean drops; None for the pass rate.
+        drop: the size of the drop.
+        needed: the number of tests that detect it with 80 % power at the 5 % level.
+        tests: the number of tests in the suite.
+        shown: the drop that these tests detect with that power; None if above 1, or with fewer than two tests.
+        run: the id of the earlier run.
     """
 
     metric: str | None
@@ -170,20 +170,21 @@ _STAGES: Mapping[Purpose, int] = {
 
 
 class AnchorsPlan(Struct, frozen=True):
-    """The ratings of anchors before a run, none of which comes from the cache; `cost_usd` is None when unknown."""
+    """The ratings of anchors before a run, none of which come from the cache; `cost_usd` is None if unknown."""
 
     ratings: int
     cost_usd: float | None
 
 
 class RunPlan(Struct, frozen=True):
-    """The plan of a run of so many cases.
+    """The plan of a run.
 
     Attributes:
-        workers: None where one process does it.
-        batched: the kinds of requests that go into batches.
-        anchors: what is judged before it; no part of the counts. None without anchors.
-        power: what it can show; empty where there is no earlier run to tell the spread.
+        cases: the number of cases.
+        workers: None for a single process.
+        batched: the kinds of requests that are sent in batches.
+        anchors: the ratings before the run, which are not in `counts`; None without anchors.
+        power: the drops that it can detect; empty if no earlier run shows the spread.
     """
 
     cases: int
@@ -195,14 +196,14 @@ class RunPlan(Struct, frozen=True):
 
     @property
     def waves(self) -> dict[RequestKind, int]:
-        """The number, from 1, of the wave of batches of each kind; kinds that are asked directly have none."""
+        """Return the number (from 1) of the batch wave of each kind; kinds that are sent directly have none."""
         asked = [kind for kind in self.batched if self.counts[kind].most]
         stages = sorted({_STAGES.get(kind.purpose, 1) for kind in asked})
         return {kind: stages.index(_STAGES.get(kind.purpose, 1)) + 1 for kind in asked}
 
     @property
     def rows(self) -> list[tuple[RequestKind, RequestCounts]]:
-        """The kinds that are asked for: generation first, then judges, each in the order of its purposes."""
+        """Return the kinds that are requested: generation first, then judges, each by provider and purpose."""
         rows = [(kind, counts) for kind, counts in self.counts.items() if counts.most or counts.cached]
         return sorted(
             rows,
@@ -215,7 +216,7 @@ class RunPlan(Struct, frozen=True):
 
 
 def plan_document(plan: RunPlan) -> JsonValue:
-    """Return the JSON of a plan."""
+    """Return a plan as JSON."""
     waves = plan.waves
     rows = [
         {**to_json(kind), **({"wave": waves.get(kind)} if plan.batched else {}), **_counts_document(counts)}
@@ -245,7 +246,7 @@ def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:
 
 
 def print_plan(plan: RunPlan, config: str, console: Console) -> None:
-    """Print the table, the totals, and what was assumed."""
+    """Print the totals, the table and the assumptions."""
     cases = plural(plan.cases, "case")
     calls, cached, _, _, price = _cells(plan.total)
     noun = "call" if plan.total.least == plan.total.most == 1 else "calls"
@@ -299,7 +300,7 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
         what = "the pass rate" if item.metric is None else f"the mean of {one_line(item.metric, _NAME_WIDTH)}"
         told = f"{estimated(item.needed)} tests detect a drop of {format_score(item.drop)} in {what} (80 % power)"
         if total.most and total.cost_least_usd is not None:
-            # More tests would be answered by no cache.
+            # The cache has no answers for more tests.
             scale = (total.most + total.cached) / total.most * item.needed / item.tests
             low, high = (
                 None if usd is None else usd * scale for usd in (total.cost_least_usd, total.cost_most_usd)
@@ -378,10 +379,11 @@ _AFTER_STAND_IN: Mapping[Purpose, str] = {
 async def plan_run(
     prepared: PreparedRun, cache: ResponseCache | None, resumed: ResumedRun | None = None
 ) -> RunPlan:
-    """Return what running `prepared` would ask for; nothing is sent. Answers that `cache` has are counted apart.
+    """Return what running `prepared` would request, without sending anything. Cached answers are counted separately.
 
-    With `resumed` only what that run lacks. Goes through all tests once and holds none of them. No code that a config
-    names is run.
+    With `resumed`, only the cases that this run lacks are counted. Goes through all tests once without keeping them,
+    and
+    runs no code that the config names.
 
     Raises:
         ConfigError: the tests can no longer be read as they were checked.
@@ -391,7 +393,7 @@ async def plan_run(
     if resumed is not None:
         queues = tuple(resumed.done.missing(queue) for queue in queues)
     if not prepared.reads_cache:
-        # What the run itself was told counts.
+        # Answers received by the run itself count.
         cache, since = (None, None) if resumed is None else (cache, resumed.started_s)
     if cache is not None and not (await cache.stats()).entries:
         cache = None
@@ -399,7 +401,7 @@ async def plan_run(
     async with aclosing(ProviderPool.of(suite)) as pool:
         dry_run = _DryRun(prepared, pool, cache, since)
         session = Session(pool, dry_run, suite=suite, locked_steps=prepared.locked_steps)
-        # Lenient: no code is run here, and what it adds to the variables is missing.
+        # Lenient, because no code is run here and the variables that it would add are missing.
         tools = session.tools(suite, prepared.templates.lenient(), prepared.defaults, runs_code=False)
         for _, group in groupby(chain.from_iterable(queues), key=lambda job: job.group):
             await dry_run.add(list(group), tools)
@@ -407,14 +409,13 @@ async def plan_run(
 
 
 class _Judgement(Struct):
-    """The judgement that is followed: one assertion about one output, or about all of a row.
+    """The judgement being simulated: one assertion on one output, or on all outputs of a row.
 
     Attributes:
-        metric: of a g-eval; None for any other assertion.
-        is_after_code: whether code of the config, which is not run, makes what is judged out of something that the
-            cache knows.
-        condition: under which it is judged at all; "" for none.
-        has_made_up: whether a judge was answered for, so that what is asked from here on hangs on its real answer.
+        metric: the metric of a g-eval assertion; None for any other.
+        is_after_code: whether the config's code, which is not run here, produces the judged text from a known output.
+        condition: the condition for judging it at all; "" for none.
+        has_made_up: whether a stand-in has answered for a judge, so that later requests depend on the real answer.
     """
 
     metric: Metric | None
@@ -424,11 +425,11 @@ class _Judgement(Struct):
 
     @property
     def form(self) -> Metric | None:
-        """The metric of a g-eval by a dimension, whose ratings are explained."""
+        """Return the metric of a g-eval with a dimension, whose ratings may be explained; else None."""
         return None if self.metric is None or self.metric.dimension is None else self.metric
 
     def further_samples(self, request: ModelRequest) -> ModelRequest | None:
-        """Return the samples that may come after `request`, where they may end early; None where there are none."""
+        """Return the samples that may follow `request` if sampling may stop early; None if there are none."""
         metric = self.metric
         if metric is None or metric.stop_error is None or request.purpose not in _SAMPLES:
             return None
@@ -436,33 +437,33 @@ class _Judgement(Struct):
         return replace(request, sample_indexes=rest, purpose=Purpose.FURTHER_SAMPLES) if rest else None
 
     def assumption(self, request: ModelRequest) -> str:
-        """Return the condition under which `request` is made at all; "" for none."""
+        """Return the condition for sending `request` at all; "" for none."""
         is_always = self.form is not None and self.form.explain == "always"
         is_made_up = self.has_made_up and not (is_always and request.purpose is Purpose.EXPLANATION)
-        if request.purpose is Purpose.EMBEDDING:  # also of the question that was really asked
+        if request.purpose is Purpose.EMBEDDING:  # also of the question itself
             is_made_up = str(request.messages[0].content).startswith(_MADE_UP)
         if self.condition:
             return self.condition
         if request.purpose is Purpose.STEPS:
             return ""
-        # Ratings of other answers of a conversation hang on none before them.
+        # Ratings of a conversation's answers do not depend on those of earlier answers.
         made_up = _AFTER_STAND_IN.get(request.purpose, "") if is_made_up else ""
         return made_up or (_AFTER_CODE if self.is_after_code else "")
 
     def stand_in(self, provider: Provider, request: ModelRequest) -> ModelResponse:
-        """Return an answer in the place of a judge's, where more is asked about it: steps, claims, a form's ratings.
+        """Return an invented answer of a judge if further requests depend on it: steps, claims, the ratings of a form.
 
         Raises:
-            UnjudgeableError: there is none, and no further can the judgement be followed.
+            UnjudgeableError: there is no stand-in, so the simulation of the judgement ends.
         """
         probabilities = None
         if request.purpose is Purpose.STEPS:
             return ModelResponse((Choice(_STEPS, "stop"),))
         if request.purpose in {Purpose.CLAIMS, Purpose.QUESTIONS}:
-            # Answers that no other question has, as if each output led to something else.
+            # Unique answers, as if each output led to something different.
             texts = [f"{_MADE_UP}{key}" for key in choice_keys(provider.identity, request)]
         elif self.form is not None and request.purpose is not Purpose.EXPLANATION:
-            # A rating that is explained, if any is.
+            # A rating that triggers an explanation, if any does.
             rating = self.form.asked_range[self.form.explain == "passed"]
             metric = self.form
             if not metric.joint:
@@ -484,13 +485,13 @@ class _Judgement(Struct):
 
 
 class _DryRun(Struct, eq=False):
-    """Does one job after the other, and stands where the gateway to the models stands in a run.
+    """Runs one job after another, in the place of the gateway to the models.
 
     Attributes:
-        cache: None where no answers are kept, or none may be read.
-        since: answers that were kept before this time (seconds since 1970) do not count; None for no such bound.
-        cases, counts: what was counted so far; it does not grow with the number of tests.
-        batched: the kinds of requests that would go into batches.
+        cache: None if there is no cache, or it may not be read.
+        since: the Unix time before which cached answers do not count; None for no limit.
+        cases, counts: the counts so far; their size does not depend on the number of tests.
+        batched: the kinds of requests that would be sent in batches.
     """
 
     prepared: PreparedRun
@@ -507,10 +508,10 @@ class _DryRun(Struct, eq=False):
     _rounds_of: str = ""
 
     async def add(self, group: Sequence[Job], tools: Tools) -> None:
-        """Count what the jobs of a group would ask for, whose outputs may be compared with one another.
+        """Count the requests of a group of jobs, whose outputs may be compared with one another.
 
         Raises:
-            StoreError: the cache could not be read; whoever asked made a result of it, which no one reads.
+            StoreError: the cache could not be read; the callers in between turn that into a result, which is ignored.
         """
         self.cases += len(group)
         row = [await self._begin(job, tools) for job in group]
@@ -530,7 +531,7 @@ class _DryRun(Struct, eq=False):
             raise self._unreadable
 
     async def _begin(self, job: Job, tools: Tools) -> PendingResult:
-        # Without its assertions: they are followed one by one, and some would run code or call a web hook.
+        # Without its assertions: they are simulated one by one, and some would run code or call a webhook.
         bare = replace(job, test=replace(job.test, assertions=()))
         self._judgement = None
         context = JobContext(
@@ -545,7 +546,7 @@ class _DryRun(Struct, eq=False):
     async def _judge_end(
         self, spec: Assertion, subject: Subject, tools: Tools, *, job: Job
     ) -> AssertionResult:
-        """Return whether a conversation is over; it goes on where only a judge or code of the config could tell."""
+        """Judge whether a conversation is over; if only a judge or the config's code could tell, it continues."""
         pending = PendingResult(job, blank_result(job), subject)
         known = None
         if not isinstance(spec, ModelGradedAssertion):
@@ -571,14 +572,14 @@ class _DryRun(Struct, eq=False):
         if found is not None:
             return found
         tokens = min(_most_written(provider, request) or ASSUMED_ANSWER_TOKENS, _LONGEST_STAND_IN)
-        # Another one for each question: equal outputs have equal judgements, which are asked for once.
+        # A unique text for each question: equal outputs would have equal judge requests, which are sent once.
         name = choice_keys(provider.identity, request)[0] if provider.is_cacheable else job.id
         return ModelResponse((Choice(f"{name} {'word' * tokens}", "stop"),))
 
     def _note_rounds(self, provider: Provider, request: ModelRequest, job: Job) -> None:
-        """Count what may be asked once the model calls tools: at most as many rounds as calls."""
+        """Count the requests that may follow when the model calls tools: at most one round per call."""
         tools = job.test.tools
-        if tools is None or self._rounds_of == job.id:  # the bound is on all turns of a case together
+        if tools is None or self._rounds_of == job.id:  # the limit applies to all turns of a case together
             return
         self._rounds_of = job.id
         asked = [(provider, request, _AFTER_CALLS)]
@@ -593,7 +594,7 @@ class _DryRun(Struct, eq=False):
     async def _follow(
         self, spec: ModelGradedAssertion, row: Sequence[PendingResult], tools: Tools, condition: str = ""
     ) -> AssertionResult | None:
-        """Count what an assertion asks about an output, or about all of a row; return a verdict that the cache has."""
+        """Count the judge requests of an assertion on an output or a row; return its result if it is cached."""
         columns = row_columns(self.prepared.plan.columns)
         subjects = [
             in_column(_with_context(spec, item.subject, item.job), item.job, columns)
@@ -603,7 +604,7 @@ class _DryRun(Struct, eq=False):
         metric = None
         is_after_code = any(_is_after_code(item, spec) for item in row)
         if subjects and isinstance(spec, GEvalFields):
-            with suppress(GevalError):  # it is told where the output is judged
+            with suppress(GevalError):  # reported when the output is judged
                 metric = metric_of(spec, subjects[0].test, tools)
         self._judgement = _Judgement(metric, is_after_code, condition)
         tools = replace(tools, earlier=tuple(result for item in row for result in item.earlier))
@@ -615,17 +616,17 @@ class _DryRun(Struct, eq=False):
         return None
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
-        """Count what a judge is asked, and answer it from the cache or by a stand-in.
+        """Count a judge request, and answer it from the cache or with a stand-in.
 
         Raises:
-            UnjudgeableError: neither is possible, or no judgement is followed yet.
+            UnjudgeableError: neither is possible, or no judgement is being simulated.
         """
         followed = self._judgement
         if followed is None:
             raise UnjudgeableError("the judges are called once the job is done")
         found = None
         if not (followed.has_made_up and request.purpose is Purpose.FURTHER_SAMPLES):
-            # Counted with the batch before
+            # Already counted with the previous samples.
             found = await self._note(provider, request, followed.assumption(request))
             further = None if found else followed.further_samples(request)
             if further is not None:
@@ -633,7 +634,7 @@ class _DryRun(Struct, eq=False):
         return found if found and not followed.has_made_up else followed.stand_in(provider, request)
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
-        """Nothing, on purpose: the cache stays as it is."""
+        """Do nothing: a dry run leaves the cache unchanged."""
 
     async def has_kept(self, provider: Provider, request: ModelRequest) -> bool:
         request = with_media_for(provider, request)
@@ -641,16 +642,16 @@ class _DryRun(Struct, eq=False):
         return provider.is_cacheable and len(await self._known(keys)) == len(keys)
 
     async def _note(self, provider: Provider, request: ModelRequest, assumption: str) -> ModelResponse | None:
-        """Count the answers to `request`; those of the cache if it has all of them, else None.
+        """Count the answers to `request`; return the cached ones if all of them are in the cache, else None.
 
-        An `assumption` says under which condition it is asked for at all.
+        `assumption` is the condition for sending the request at all; "" for none.
         """
         request = with_media_for(provider, request)
         keys = choice_keys(provider.identity, request)
         known = await self._known(keys) if provider.is_cacheable else {}
         seen = 0
         if provider.is_cacheable or request.role is Role.JUDGE:
-            # Equal requests are sent once. A part of a key tells them apart, and takes little room.
+            # Equal requests are sent once. Part of the key identifies them and takes little memory.
             question = int(keys[0][:16], 16)
             seen = self._seen.get(question, 0)
             self._seen[question] = max(seen, len(keys))
@@ -696,7 +697,7 @@ def request_counts(
     cached: int = 0,
     is_batched: bool = False,
 ) -> RequestCounts:
-    """Return so many answers with their tokens and price: one request may read the prompt once for all of them."""
+    """Return the counts for a number of answers; at best, one request reads the prompt once for all of them."""
     price = known_price(provider, is_batched=is_batched)
     read = -(-request.characters // _CHARACTERS_PER_TOKEN)
     written = _most_written(provider, request) if most else 0
@@ -715,31 +716,31 @@ def request_counts(
 
 @lru_cache(maxsize=1024)  # a list price is computed from a large table
 def _usd(price: Price | None, read: int, written: int | None) -> float | None:
-    """Return what so many tokens cost; None where that is unknown, as with no bound on what is written."""
+    """Return the cost of a number of tokens; None if it is unknown, as without a limit on the output."""
     tokens = None if written is None else TokenUsage(read, written)
     return None if price is None else price.cost_usd(tokens)
 
 
 def _most_written(provider: Provider, request: ModelRequest) -> int | None:
-    """Return the most tokens that one answer may have, if anything says so."""
+    """Return the maximum output tokens of one answer, if there is a limit."""
     limit = token_limit({**provider.identity.params, **request.params})
     return DEFAULT_MAX_TOKENS if limit is None and provider.identity.kind == "anthropic" else limit
 
 
 def _judged(specs: Iterable[Assertion]) -> Iterator[ModelGradedAssertion]:
-    """Return those that a judge judges, also within sets; the others ask nobody."""
+    """Return the assertions that need a judge, including members of sets."""
     return (spec for spec in each_assertion(specs) if isinstance(spec, ModelGradedAssertion))
 
 
 def _is_after_code(pending: PendingResult, spec: Assertion) -> bool:
-    """Return whether code of the config, which is not run, makes what is judged out of an output that is known."""
+    """Return whether the config's code, which is not run here, produces the judged text from a known output."""
     job = pending.job
     is_known = not job.generates or pending.result.cached
     return is_known and any((*output_code(job.provider, job.test), *assertion_code(spec)))
 
 
 def _with_context(spec: Assertion, subject: Subject, job: Job) -> Subject:
-    """Return the subject with something in the place of the context that code would take out of the output."""
+    """Return the subject with a stand-in for the context that code would extract from the output."""
     if not isinstance(spec, ContextAssertion) or spec.context_transform is None:
         return subject
     context: JsonValue = f"{job.id} {'word' * ASSUMED_ANSWER_TOKENS}"
@@ -747,7 +748,7 @@ def _with_context(spec: Assertion, subject: Subject, job: Job) -> Subject:
 
 
 def planned_power(prepared: PreparedRun, runs: RunStore) -> tuple[PowerPlan, ...]:
-    """Return what a run can show of the pass rate and of the metrics of its gates; nothing without an earlier run.
+    """Return the drops that a run can detect in the pass rate and in its gates' metrics; empty without an earlier run.
 
     Raises:
         StoreError: the stored runs cannot be read.
@@ -768,7 +769,7 @@ def planned_power(prepared: PreparedRun, runs: RunStore) -> tuple[PowerPlan, ...
 
 
 def _figures(results: Iterable[CaseResult], metrics: Iterable[str | None]) -> dict[str | None, ClusteredMean]:
-    """Return the mean of each metric over tests, and of whether they passed under None."""
+    """Return the mean of each metric over tests; under None, the pass rate."""
     figures = {metric: ClusteredMean() for metric in metrics}
     for result in results:
         for metric, mean in figures.items():
@@ -791,7 +792,7 @@ def _power(metric: str | None, mean: ClusteredMean, tests: int, run_id: str) -> 
     known = mean.clusters
     if centre is None or error is None or known < _LEAST_KNOWN or not 0 <= centre <= 1:
         return None
-    # Tests that all came out alike say nothing of the spread that they would have after a drop.
+    # If all tests had the same result, they do not show the spread that there would be after a drop.
     dropped = max(0.0, centre - DROP)
     spread = error * math.sqrt(known) or math.sqrt(dropped * (1 - dropped))
     if not spread:

@@ -1,6 +1,6 @@
-"""The pytest plugin: the fixture and marker `geval`, and `*.geval.yaml` files whose tests are items.
+"""The pytest plugin: the `geval` fixture and marker, and `*.geval.yaml` files whose tests become pytest items.
 
-It is loaded in every session of whoever has geval installed, so it imports nothing until a session uses it.
+It is loaded in every pytest session if geval is installed, so it imports nothing until a session uses it.
 """
 
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from geval_cli.library.testing import GevalFixture, SessionRun
 
 ENDINGS = (".geval.yaml", ".geval.yml")
-_USED = "geval_cli.library.testing"  # imported where something is judged
+_USED = "geval_cli.library.testing"  # imported when something is judged
 
 _item_key: pytest.StashKey[pytest.Item] = pytest.StashKey()
 _results_key: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -25,7 +25,7 @@ _session_key: pytest.StashKey[str] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the options; they are read where something is judged."""
+    """Declare the options; they are read when something is judged."""
     group = parser.getgroup("geval", "language model answers (geval)")
     group.addoption(
         "--geval-home", metavar="FOLDER", help="where runs and cache are kept [$GEVAL_HOME or .geval]"
@@ -54,10 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "GevalFile | None":
-    """Collect a suite where it is named on the command line, or where the ini setting asks for all."""
+    """Collect a suite if it is named on the command line, or if the ini setting includes all suites."""
     if not file_path.name.endswith(ENDINGS):
         return None
-    # Whether a file is named on the command line, also beside a folder that holds it.
+    # Whether the file is named on the command line, even together with a folder that contains it.
     config = parent.config
     named = (Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args)
     is_named = parent.session.isinitpath(file_path) or str(file_path) in map(os.path.abspath, named)
@@ -79,7 +79,7 @@ def geval(request: pytest.FixtureRequest) -> "Iterator[GevalFixture]":
 
 
 class _Notes:
-    """Takes down what is judged in the test that runs, for its report. The fixture lives as long as the session."""
+    """Records the judgements of the running test for its report. The fixture lives as long as the session."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -89,18 +89,18 @@ class _Notes:
         return self._config.stash.get(_item_key, None)
 
     def add(self, result: str) -> None:
-        """Take down a result, as JSON."""
+        """Record a result, as JSON."""
         if self.item is not None:
             self.item.stash.setdefault(_results_key, []).append(result)
 
     def add_error(self, error: BaseException) -> None:
-        """Take down why an output could not be judged."""
+        """Record why an output could not be judged."""
         if self.item is not None:
             self.item.stash[_broken_key] = error
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note which test runs."""
+    """Remember which test is running."""
     item.config.stash[_item_key] = item
 
 
@@ -108,7 +108,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Send along with the report of a test what was judged in it; with xdist, another process stores it."""
+    """Attach the judgements of a test to its report; with xdist, another process stores them."""
     report = yield
     found = item.stash.get(_results_key, None)
     if found:
@@ -121,21 +121,21 @@ def pytest_runtest_makereport(
 
 
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
-    """Report an output that could not be judged as an error: a broken judge says nothing about it."""
+    """Report an output that could not be judged as an error: a broken judge says nothing about the output."""
     if report.failed and getattr(report, "geval_broken", False):
         return "error", "E", "ERROR"
     return None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the process that has the run, where xdist has several, whether this one judged anything."""
+    """With xdist, tell the main process whether this one judged anything."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None and _USED in sys.modules:
         output[_USED] = True
 
 
 class _SessionStore:
-    """Stores what was judged in the tests of a session as one run, in the process that all reports come to."""
+    """Stores the judgements of a session's tests as one run, in the process that receives all reports."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -169,7 +169,7 @@ class _SessionStore:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Take note that a process of xdist judged something; one that crashed may have."""
+        """Note whether an xdist process judged something; assume so if it crashed."""
         self._has_notes = self._has_notes or bool(error) or bool(getattr(node, "workeroutput", {}).get(_USED))
 
     @pytest.hookimpl
@@ -183,7 +183,7 @@ class _SessionStore:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Give the processes of xdist a name that they share and no other session has."""
+    """Give the xdist processes of this session a common name that is unique to it."""
     stash = node.config.stash
     if _session_key not in stash:
         stash[_session_key] = f"pytest-{os.urandom(8).hex()}"

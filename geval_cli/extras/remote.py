@@ -1,6 +1,6 @@
-"""Test data from elsewhere: files by fsspec (https, s3), and rows of Hugging Face's data sets by their API.
+"""Remote test data: files through fsspec (https, s3), and rows of Hugging Face data sets through their API.
 
-Copies are fetched once into the home folder, and again only when they have changed.
+Copies are kept in the home folder and downloaded again only when the source has changed.
 """
 
 import asyncio
@@ -55,11 +55,11 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 
 
 class DownloadError(GevalError):
-    """Test data from elsewhere could not be had. The message holds no credentials."""
+    """Remote test data could not be downloaded. The message contains no credentials."""
 
 
 def file_version(address: str) -> str:
-    """Return what changes when the file at `address` does (its ETag, or when it was changed); "" when nothing does.
+    """Return a string that changes with the file at `address` (its ETag or modification time); "" if unknown.
 
     Raises:
         DownloadError: there is no such file, it may not be read, or it is too large.
@@ -74,10 +74,10 @@ def file_version(address: str) -> str:
 
 
 def download_file(address: str, target: Path) -> None:
-    """Write the file at `address` into `target`, piece by piece.
+    """Download the file at `address` to `target`, chunk by chunk.
 
     Raises:
-        DownloadError: as `file_version`.
+        DownloadError: as for `file_version`.
     """
     _ask(address, lambda files: files.get_file(address, str(target)))
 
@@ -99,14 +99,14 @@ def _ask(address: str, act: Any) -> Any:
     except (OSError, aiohttp.ClientError, ValueError) as error:
         raise _download_error(shown, error) from error
     except Exception as error:
-        # botocore's errors (no credentials, no such region) have no base that can be named without importing it.
+        # botocore's errors (no credentials, no such region) have no base class that is available without importing it.
         if type(error).__module__.partition(".")[0] not in {"botocore", "aiobotocore", "fsspec", "s3fs"}:
             raise
         raise _download_error(shown, error) from error
 
 
 def _download_error(shown: str, error: Exception) -> DownloadError:
-    """Return the error in words that show nothing of the request: messages of libraries have the whole address."""
+    """Return the error with our own message: those of libraries contain the full URL with its credentials."""
     cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
     if isinstance(cause, aiohttp.ClientResponseError):
         hint = "check the address"
@@ -132,7 +132,7 @@ def _download_error(shown: str, error: Exception) -> DownloadError:
 
 
 class DatasetName(Struct, frozen=True):
-    """A part of a data set of Hugging Face's; `limit` is how many of its rows are wanted, None for all."""
+    """Part of a Hugging Face data set; `limit` is the maximum number of rows, None for all."""
 
     dataset: str
     split: str = "test"
@@ -146,10 +146,10 @@ class DatasetName(Struct, frozen=True):
 
 
 def read_dataset_name(reference: str) -> DatasetName:
-    """Return what `huggingface://datasets/OWNER/NAME?split=test&config=C&limit=50` means.
+    """Parse a reference such as `huggingface://datasets/OWNER/NAME?split=test&config=C&limit=50`.
 
     Raises:
-        DownloadError: it names no data set, or has a parameter that is not known.
+        DownloadError: it names no data set, or has an unknown parameter.
     """
     parts = split_url(reference)
     dataset = reference.removeprefix(DATASETS_PREFIX).partition("?")[0].strip("/")
@@ -175,18 +175,18 @@ def read_dataset_name(reference: str) -> DatasetName:
 async def write_dataset(
     name: DatasetName, target: Path, known_version: str, environ: Mapping[str, str]
 ) -> str | None:
-    """Write the rows of a data set into `target` as JSON Lines, and return its version ("" when it tells none).
+    """Write the rows of a data set to `target` as JSON Lines, and return its version ("" if it has none).
 
-    None, with nothing written, when its version is `known_version`.
+    Returns None, with nothing written, if the version is still `known_version`.
 
     Args:
         name: the part of the data set.
         target: the file.
-        known_version: of the rows that the caller has; "" for none.
-        environ: has HF_TOKEN for private data sets, and the address of another server in `GEVAL_HF_ROWS_URL`.
+        known_version: the version of the rows that the caller has; "" for none.
+        environ: may have HF_TOKEN for private data sets, and the URL of another server in `GEVAL_HF_ROWS_URL`.
 
     Raises:
-        DownloadError: there is no such data set, it has too many rows, or not all of it is given.
+        DownloadError: there is no such data set, it has too many rows, or the server does not return all of it.
     """
     transport = Transport()
     try:
@@ -232,14 +232,17 @@ async def _pages(name: DatasetName, transport: Transport, environ: Mapping[str, 
                     "through the API"
                 )
                 raise DownloadError(message, hint=f"write &limit={MOST_ROWS}, or {name.parquet_hint}")
-        if page.first not in (None, offset):  # else a server that ignores `offset` gives the same rows again
+        if page.first not in (
+            None,
+            offset,
+        ):  # a server that ignores `offset` would return the same rows again
             message = f"{name.dataset} returned row {page.first} where row {offset} was requested"
             raise DownloadError(message, hint=name.parquet_hint)
         if not page.rows and offset < end:
             raise DownloadError(
                 f"{name.dataset} returned only {offset:,} of {end:,} rows", hint=name.parquet_hint
             )
-        yield replace(page, rows=page.rows[: end - offset])  # a server may give more than it is asked for
+        yield replace(page, rows=page.rows[: end - offset])  # a server may return more than requested
         offset += len(page.rows)
 
 
@@ -304,14 +307,15 @@ _FOLDER = "sources"
 
 @dataclass(slots=True)
 class SourceCopies:
-    """Fetches what a config names by an address, each once while the config is read.
+    """Downloads the URLs in a config, each once while the config is read.
 
-    A copy is called by the SHA-256 of its content. A small file beside it, called by that of its address, says which
-    version it is: while the server tells the same one, nothing is fetched.
+    A copy is named after the SHA-256 of its content. A small index file, named after that of its URL, records its
+    version;
+    while the server reports the same version, nothing is downloaded.
 
     Attributes:
         home: the home folder of geval's state.
-        is_offline: whether nothing may be asked: then the last copy is taken.
+        is_offline: whether nothing may be requested; then the last copy is used.
     """
 
     home: Path
@@ -359,9 +363,7 @@ class SourceCopies:
                 return self._copy(known)
             with partial.open("rb") as file:
                 begins = file.read(_BEGINNING).removeprefix(codecs.BOM_UTF8).lstrip().lower()
-            if begins.startswith(
-                (b"<!doctype html", b"<html")
-            ):  # with status 200, where a login is asked for
+            if begins.startswith((b"<!doctype html", b"<html")):  # a login page with status 200
                 raise DownloadError(
                     f"{public_url(reference)} is a web page, not a file of tests", hint=_LOGIN_HINT
                 )
@@ -372,11 +374,11 @@ class SourceCopies:
     def _download(
         self, reference: str, target: Path, known: Mapping[str, Any] | None, environ: Mapping[str, str]
     ) -> str | None:
-        """Fetch it into `target` and return its version; None when the copy that is known is of this version."""
+        """Download to `target` and return the version; None if the known copy already has this version."""
         before = "" if known is None else str(known["version"])
         if reference.startswith(HUGGINGFACE):
             name = read_dataset_name(reference)
-            # In a thread, since whoever reads a config may have an event loop of its own.
+            # In a thread, because the caller may run inside an event loop.
             with ThreadPoolExecutor(1) as thread:
                 written = thread.submit(lambda: asyncio.run(write_dataset(name, target, before, environ)))
                 return written.result()
@@ -404,7 +406,7 @@ class SourceCopies:
         return self._copy(index)
 
     def _known(self, reference: str) -> Mapping[str, Any] | None:
-        """Return what is written about the last copy; None without one, or when it is not what it was."""
+        """Return the index of the last copy; None if there is none, or the copy was changed."""
         try:
             index = json.loads(self._index_path(reference).read_text(encoding="utf-8"))
             digest = hash_file(self._copy(index).path, TRUSTED)
@@ -420,7 +422,7 @@ class SourceCopies:
 
 
 def source_suffix(reference: str) -> str:
-    """Return the ending of the file that an address names; a data set becomes JSON Lines."""
+    """Return the suffix of the file that a reference names; a data set becomes JSON Lines."""
     if reference.startswith(HUGGINGFACE):
         return ".jsonl"
     return PurePosixPath(split_url(reference).path).suffix.lower()

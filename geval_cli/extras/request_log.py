@@ -1,4 +1,4 @@
-"""The log of requests: JSON Lines for programs, one short line a request for people. Neither prompts nor answers."""
+"""The request log, without prompts and answers: JSON Lines for programs, one short line per request for people."""
 
 import os
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ _USUAL_ENDS = frozenset({None, "stop"})
 
 
 class RequestLogFile:
-    """Adds a line of JSON for every request and every call of a run to a file that only its owner may read.
+    """Appends a line of JSON for every request and model call of a run to a file that only its owner may read.
 
-    A disk that fills up ends the log, not the run; `finish` then says so.
+    If the disk fills up, the log ends but the run continues; `finish` reports it.
 
     Raises:
-        OutputError: from entering the block: the file cannot be opened.
+        OutputError: on entering the block, if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class RequestLogFile:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             descriptor = open_in_place(self._path, flags, mode=_OWNER_ONLY)
-            restrict_to_owner(self._path)  # one of an earlier run may be open to them
+            restrict_to_owner(self._path)  # an earlier run's log may be readable by others
             self._file = os.fdopen(descriptor, "a", buffering=1, encoding="utf-8", newline="\n")
         except OSError as error:
             raise output_error(self._path, error, advice="choose a writable file") from error
@@ -56,11 +56,11 @@ class RequestLogFile:
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):
-                # Every line is on its way by itself, and a full disk was told by `finish`
+                # Every line was flushed, and `finish` reported a full disk.
                 file.close()
 
     def listen(self, event: RunEvent) -> None:
-        """Add a line, if the event is one for the log."""
+        """Append a line if the event belongs in the log."""
         entry = _entry(event)
         if entry is None or self._file is None:
             return
@@ -73,10 +73,10 @@ class RequestLogFile:
                 file.close()
 
     def finish(self, report: RunReport) -> None:
-        """The end of a run, of which there may be several in one log.
+        """Report a failure to write at the end of a run; one log may hold several runs.
 
         Raises:
-            OutputError: not all of it could be written.
+            OutputError: not everything could be written.
         """
         problem, self._problem = self._problem, None
         if problem is not None:
@@ -84,13 +84,13 @@ class RequestLogFile:
 
 
 class RequestLines:
-    """Prints a line for every request that left, as it comes back."""
+    """Prints a line for every request when it ends."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def listen(self, event: RunEvent) -> None:
-        """Print a line, if the event is a request."""
+        """Print a line if the event is the end of a request."""
         if isinstance(event, RequestEnded):
             style = "yellow" if event.error is not None else "dim"
             self._console.print(Text(one_line(_line(event), _LINE_WIDTH), style=style))
@@ -121,7 +121,7 @@ def _entry(event: RunEvent) -> dict[str, JsonValue] | None:
 
 
 def _rounded(fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Microseconds are as fine as anybody reads."""
+    """Return the fields with floats rounded to three decimals: microseconds, for durations in milliseconds."""
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in fields.items()}
 
 

@@ -1,6 +1,6 @@
 """Results files: geval's (`-o results.json`, `.jsonl`, `.parquet`) and promptfoo's, version 3.
 
-They are read as the reports read runs, result by result where each has a line, or become stored runs.
+Reports read them like stored runs, one result at a time if each has its own line; `geval import run` stores them.
 """
 
 import codecs
@@ -67,11 +67,11 @@ _WHAT_IS_READ = "use what `-o results.json`, `.jsonl` or `.parquet` wrote, or pr
 
 
 class ImportedRun(Struct, frozen=True):
-    """A run as a file has it.
+    """A run read from a file.
 
     Attributes:
-        summary: what the file says beside the results; None when it says nothing.
-        dialect: of the run's config, where the file settles it.
+        summary: the summary in the file; None if it has none.
+        dialect: the dialect of the run's config; empty if the file does not determine it.
     """
 
     run: RunRecord
@@ -81,14 +81,14 @@ class ImportedRun(Struct, frozen=True):
 
 
 class ForeignResults(Struct, frozen=True):
-    """Results that another program wrote.
+    """Results written by another program.
 
     Attributes:
-        rows: one for each result.
-        place: the keys under which the document has them.
-        case_of_row: makes a result of a row; raises ValueError for what is none.
-        id, time: of the run, where the document says them.
-        dialect: of the run's config.
+        rows: one item for each result.
+        place: the keys under which the document has the rows.
+        case_of_row: converts a row to a result; raises ValueError if it is not valid.
+        id, time: those of the run; empty if the document does not have them.
+        dialect: the dialect of the run's config.
     """
 
     rows: Sequence[JsonValue]
@@ -109,7 +109,7 @@ _RESULTS = b'"results": ['
 
 
 class ResultsRow(NamedTuple):
-    """A result as a file has it: its JSON, what finds its test, and the number of its line or row; None without."""
+    """A result in a file: its JSON, a function that finds its test, and its line or row number, if any."""
 
     text: bytes
     find_test: Callable[[int], RecordedTest | None]
@@ -117,18 +117,18 @@ class ResultsRow(NamedTuple):
 
 
 class ResultsReader:
-    """Reads a results file: its results anew each time, one by one where each has a line.
+    """Reads a results file; the results are read anew on every pass, one at a time if each has its own line.
 
     Attributes:
-        head: what it has beside the results; all that it has where `has_lines` is False.
-        has_lines: whether each result is on a line, or in a row, of its own.
+        head: the content besides the results; the whole content if `has_lines` is False.
+        has_lines: whether each result is on its own line or row.
     """
 
     def __init__(self, path: Path, access: Access) -> None:
         """Read the head.
 
         Raises:
-            OSError, ConfigError, and what `UNREADABLE` names: it is no such file.
+            OSError, ConfigError and the exceptions in `UNREADABLE`: it is not a results file.
         """
         self.path, self._access = path, access
         self._kind = path.suffix.lower()
@@ -149,16 +149,16 @@ class ResultsReader:
 
     @property
     def has_run(self) -> bool:
-        """Return whether it has the run of its results: lines have none, and rows that a program wrote anew."""
+        """Return whether the file describes its run; JSON Lines and rewritten Parquet files do not."""
         return self._kind == ".json" or "run" in self.head
 
     @property
     def is_foreign(self) -> bool:
-        """Return whether another program's results are in it."""
+        """Return whether the file holds another program's results."""
         return isinstance(self.head.get("results"), dict)
 
     def rows(self) -> Iterator[ResultsRow]:
-        """Yield the results; raises as reading the head does."""
+        """Yield the results; raises the same exceptions as `__init__`."""
         if self._kind == PARQUET_SUFFIX:
             for number, text, written in extra("Parquet files").read_result_texts(self.path, self._access):
                 tests = () if written is None else (read_recorded_test(written),)
@@ -166,7 +166,7 @@ class ResultsReader:
             return
         with self._opened() as file, self._opened() as beside:
             if self._kind == ".jsonl":
-                # Each test is before its first result; the last ones are kept
+                # Each test comes before its first result; only the latest ones are kept.
                 told: dict[int, RecordedTest] = {}
                 for number, line in enumerate(map(bytes.strip, file), 1):
                     if _TEST_LINE.match(line) and (test := self._test(line, number)) is not None:
@@ -188,7 +188,7 @@ class ResultsReader:
                 yield from (ResultsRow(encode_json(item), recorded_tests.get) for item in whole["results"])
 
     def _test(self, line: bytes, number: int) -> RecordedTest | None:
-        """Return the test that a line holds; None for a result that begins with its test."""
+        """Return the test on a line; None if the line is a result whose first key happens to be `test`."""
         try:
             found = decode_json(line)
             return recorded_test_from_json(found["test"]) if len(found) == 1 else None
@@ -199,7 +199,7 @@ class ResultsReader:
             ) from error
 
     def _opened(self) -> BinaryIO:
-        """Return the file to be read from its first letter: other programs put a mark of the encoding before it."""
+        """Open the file and skip the byte order mark that other programs may have written."""
         file = open_regular(self.path, self._access)
         if self._access.is_untrusted and os.fstat(file.fileno()).st_size > MAX_CONFIG_BYTES:
             file.close()
@@ -217,9 +217,9 @@ class ResultsReader:
 
 
 def _skip_head(file: BinaryIO) -> tuple[bytes | None, int]:
-    """Return what is before the results, None where no line says so, and the number of the line of the first.
+    """Return the content before the results and the line number of the first result; leaves the file at that line.
 
-    The file is left at that line.
+    The content is None if no line marks the beginning of the results. It does not include the tests.
     """
     lines: list[bytes] = []
     is_in_tests = False
@@ -227,7 +227,7 @@ def _skip_head(file: BinaryIO) -> tuple[bytes | None, int]:
         text = line.rstrip(b"\r\n")
         if text == _RESULTS:
             return b"".join(lines), number
-        if text == _TESTS:  # as many as there are: they are read beside the results
+        if text == _TESTS:  # there may be many: they are read along with the results
             is_in_tests = True
         elif not is_in_tests:
             lines.append(line)
@@ -237,10 +237,10 @@ def _skip_head(file: BinaryIO) -> tuple[bytes | None, int]:
 
 
 def _listed_results(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the results that stand in a line each, up to the end of their list.
+    """Yield the results, one per line, up to the end of their list.
 
     Raises:
-        ValueError: the list does not end: the file was cut.
+        ValueError: the list has no end, because the file was truncated.
     """
     for line in file:
         text = line.rstrip()
@@ -251,7 +251,7 @@ def _listed_results(file: BinaryIO) -> Iterator[bytes]:
 
 
 class _ListedTests:
-    """The tests at the head of a file, a line each, gone through beside its results: both are in the order of tests."""
+    """The tests at the head of a file, one per line, read in step with its results, which are in the same order."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -259,8 +259,8 @@ class _ListedTests:
         self._last: RecordedTest | None = None
 
     def get(self, index: int) -> RecordedTest | None:
-        """Return the test with this index."""
-        if self._last is not None and self._last.index > index:  # out of order: somebody wrote the file anew
+        """Return the test with this index; None if there is none."""
+        if self._last is not None and self._last.index > index:  # out of order: the file was rewritten
             self._lines, self._last = self._begun(), None
         while self._last is None or self._last.index < index:
             line = next(self._lines, None)
@@ -286,10 +286,10 @@ class _ListedTests:
 
 
 def read_importable(path: Path, access: Access = TRUSTED) -> ImportedRun:
-    """Return the run that a results file holds, every result checked, so that it can be stored.
+    """Return the run in a results file, with every result validated so that it can be stored.
 
     Raises:
-        ConfigError: with every problem of the file, placed at its line and column.
+        ConfigError: lists the problems of the file, each with its line and column.
     """
     try:
         file = ResultsReader(path, access)
@@ -298,7 +298,7 @@ def read_importable(path: Path, access: Access = TRUSTED) -> ImportedRun:
         raise ConfigError([open_problem(path, error, None)]) from error
     except UNREADABLE as error:
         if path.suffix.lower() == ".json":
-            _document(path, access)  # tells where it is no JSON
+            _document(path, access)  # reports where it is not valid JSON
         raise ConfigError([_not_results(path, str(error))]) from error
 
 
@@ -338,7 +338,7 @@ def _own_run(file: ResultsReader, access: Access) -> ImportedRun:
             message = f"the run cannot be read: {_why(error)}"
             where = _place(path, access, "run")
             raise ConfigError([Problem(message, where, _WHAT_IS_READ)]) from error
-        with suppress(ValueError, TypeError):  # it can be counted anew
+        with suppress(ValueError, TypeError):  # it can be recalculated
             summary = run_summary_from_json(head.get("summary") or {})
     rows = ((row, row.number) for row in file.rows())
     cases = _converted(rows, lambda row: _case_of(row, path), path, access, "results")
@@ -352,17 +352,17 @@ _TESTS_KEPT = 10_000
 
 
 def newer_version(document: Mapping[str, JsonValue]) -> str | None:
-    """Return the version of a results document if it is a later one than is read here, in words; else None."""
+    """Return a message if a results document has a newer version than this geval can read; else None."""
     found = document.get("schema_version")
     is_newer = isinstance(found, int) and found > SCHEMA_VERSION
     return f"`schema_version` is {found}; this geval reads {SCHEMA_VERSION}" if is_newer else None
 
 
 def store_run(imported: ImportedRun, runs: RunStore) -> RunRecord:
-    """Store an imported run, counted anew.
+    """Store an imported run, with its counts calculated again.
 
     Raises:
-        UsageError: a run with its id is stored already.
+        UsageError: a run with this id is already stored.
         StoreError: it cannot be stored.
     """
     run = imported.run
@@ -396,10 +396,10 @@ def _is_stored(run_id: str, runs: RunStore) -> bool:
 
 
 def _document(path: Path, access: Access) -> SourcePath:
-    """Return where things are in a JSON file; it is read a second time, which only files with problems need.
+    """Return the positions in a JSON file; reads the file a second time, which is needed only to report problems.
 
     Raises:
-        ConfigError: it is no JSON.
+        ConfigError: it is not valid JSON.
     """
     return read_json(read_text(path, access, max_bytes=MAX_FILE_BYTES), str(path)).place
 
@@ -423,7 +423,7 @@ def _case_of(row: ResultsRow, path: Path) -> CaseResult:
     try:
         value = msgspec.json.decode(row.text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        # What is broken, NaN or given twice is found by the reader that knows places.
+        # The slower reader reports invalid JSON, NaN and duplicate keys with their positions.
         value = read_json(row.text.decode(), str(path), first_line=row.number or 1).value
     case = case_result_from_json(value)
     return replace(case, test=row.find_test(case.test_index) or UNSET)
@@ -436,10 +436,10 @@ def _converted(
     access: Access,
     *keys: str,
 ) -> list[CaseResult]:
-    """Return the results, in their order; `rows` are what they are made of, and the line of each.
+    """Return the sorted results; `rows` gives the raw form of each result and its line number.
 
     Raises:
-        ConfigError: with the place of each that is none.
+        ConfigError: lists the results that are not valid, each with its place.
     """
     found: list[CaseResult] = []
     problems: list[Problem] = []
@@ -464,13 +464,13 @@ def _converted(
 
 
 def _why(error: Exception) -> str:
-    """Return what is wrong with a result, without the name that it has in the code."""
+    """Return the reason for which a result is not valid, without the name of the internal class."""
     text = str(error)
     return text.partition(": ")[2] if text.startswith("this is not a ") else text
 
 
 def _checked(case: CaseResult, cases: dict[tuple[int, int, int], int], index: int) -> CaseResult:
-    """Return a result that can be stored, its provider's id without keys; ValueError when its case is there already."""
+    """Return a result that can be stored, with keys masked; raises ValueError if its case is a duplicate."""
     _check_numbers(case)
     place = (case.test_index, case.repeat_index, case.column)
     if place in cases:
@@ -481,7 +481,7 @@ def _checked(case: CaseResult, cases: dict[tuple[int, int, int], int], index: in
 
 
 def _check_numbers(case: CaseResult) -> None:
-    """Raise ValueError for a number that no run writes, and that no figure can be made of."""
+    """Raise ValueError for numbers that no run writes and that cannot be aggregated."""
     if not all(0 <= number < _MOST_INDEX for number in (case.test_index, case.repeat_index, case.column)):
         raise ValueError("test_index, repeat_index and column must be whole numbers of at least 0")
     scores = (case.score, *case.named_scores.values(), *(item.score for item in case.assertions))
@@ -490,7 +490,7 @@ def _check_numbers(case: CaseResult) -> None:
 
 
 def _safe_run(run: RunRecord, cases: Sequence[CaseResult]) -> RunRecord:
-    """Return the record with an id that is no path, no keys in its config, and the columns that its results have."""
+    """Return the record with a safe id, keys masked in its config, and columns that match its results."""
     status = RunStatus.INTERRUPTED if run.status is RunStatus.RUNNING else run.status
     known = {column.index for column in run.columns}
     columns = run.columns if all(case.column in known for case in cases) else _columns_of(cases)
@@ -519,9 +519,9 @@ def _renumbered(imported: ImportedRun) -> ImportedRun:
 
 
 def _in_place(columns: Sequence[Column]) -> tuple[tuple[Column, ...], Callable[[CaseResult], CaseResult]]:
-    """Return columns with their places as indexes, as all runs have them, and what gives a result that of its column.
+    """Return the columns renumbered from 0, as in every run, and a function that renumbers the column of a result.
 
-    Results that were filtered may be without the first columns of their run. Labels know them by their ids, which stay.
+    Filtered results may lack the first columns of their run. Human labels refer to cases by id, so ids stay the same.
     """
     places = {column.index: place for place, column in enumerate(columns)}
 
@@ -568,7 +568,7 @@ _NAMELESS = RunRecord(
 
 
 class _Place(Struct):
-    """Which case a result is of, and its column."""
+    """The position of a result: its case and its column."""
 
     test_index: int
     repeat_index: int
@@ -582,7 +582,7 @@ PlaceT = TypeVar("PlaceT", _Place, CaseResult)
 
 
 def named_file(name: str, access: Access = TRUSTED) -> RunReport:
-    """Return the run in a file, as `read_results_file` does; the name of the file stands for an id that it lacks."""
+    """Return the run in a file, as `read_results_file` does; if it has no id, the file name takes its place."""
     path = Path(name)
     report = read_results_file(path, access)
     run = report.run if report.run.id else replace(report.run, id=path.name)
@@ -591,12 +591,12 @@ def named_file(name: str, access: Access = TRUSTED) -> RunReport:
 
 
 def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
-    """Return the run in a file; its results are read anew each time, and never all held.
+    """Return the run in a file; its results are read anew on every pass and are not kept in memory.
 
-    A .jsonl file holds results only: the id of its run is empty then. Promptfoo's results are held.
+    A .jsonl file holds only results, so the id of its run is empty. Promptfoo's results are kept in memory.
 
     Raises:
-        UsageError: the file cannot be read, or holds no results; going through the results may raise it, too.
+        UsageError: the file cannot be read or has no results; iterating over the results may raise it as well.
         ConfigError: promptfoo's results have problems.
     """
     file = _opened(path, access)
@@ -626,7 +626,7 @@ def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
 
 
 def _once(path: Path, items: Iterable[PlaceT]) -> Iterator[PlaceT]:
-    """Yield what has the place of a case; raises UsageError for a second one: files of two runs were joined."""
+    """Yield the items; raises UsageError if a case occurs twice, as in a file joined from two runs."""
     seen: set[int] = set()
     for item in items:
         case = (item.test_index << 32 | item.repeat_index) << 32 | item.column
@@ -650,14 +650,14 @@ def _opened(path: Path, access: Access) -> ResultsReader:
 
 
 def _read(file: ResultsReader, decode: Callable[[ResultsRow], T]) -> Iterator[T]:
-    """Yield what `decode` makes of each result of a file."""
+    """Yield each result of a file, decoded."""
     with _refused(file.path):
         yield from map(decode, file.rows())
 
 
 @contextmanager
 def _refused(path: Path) -> Iterator[None]:
-    """Raise UsageError for what is wrong with a file."""
+    """Convert exceptions about an unreadable file to UsageError."""
     try:
         yield
     except OSError as error:

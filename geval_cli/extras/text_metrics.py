@@ -1,7 +1,7 @@
-"""levenshtein, rouge-n, bleu, gleu, meteor: how near the wording is to a reference; of several the best counts.
+"""levenshtein, rouge-n, bleu, gleu, meteor: similarity of wording to a reference; of several, the best match counts.
 
-The counting is that of nltk and rouge-score. What they leave open (tokens, an n-gram that does not occur) is decided
-here, so that scores can be compared with those of other tools.
+nltk, rouge-score and rapidfuzz do the counting. What they leave open (tokenization, an n-gram size without a match) is
+decided here, so that scores are comparable with those of other tools.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class LevenshteinAssertion(Assertion):
     threshold: Amount = Field(5, description="The largest passing number of edits.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the template in `value`, and of a threshold that lets anything short pass."""
+        """Return problems with the template in `value`, and with a threshold so high that an empty output passes."""
         problems: list[Problem] = []
         place = self.place.value("value")
         expected = context.render(as_text(self.value), place, problems)
@@ -66,7 +66,7 @@ class LevenshteinAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Score 1 up to the threshold, else 0: a distance has no upper end that would make a share of it."""
+        """Score 1 up to the threshold, else 0: a distance has no maximum to normalize it by."""
         expected = tools.templates.render(as_text(self.value), subject.test.variables)
         levenshtein = import_module("rapidfuzz.distance.Levenshtein")
         if len(subject.text) * len(expected) > _MAX_COMPARED:
@@ -95,7 +95,7 @@ class TextMetricAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the references."""
+        """Return problems with the references."""
         problems: list[Problem] = []
         is_known = check_texts(self.value, self.place.child("value"), context, problems)
         if is_known and not "".join(rendered_texts(self.value, context.test, context.templates)).strip():
@@ -106,11 +106,11 @@ class TextMetricAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Return the score of the metric, 0 to 1, against the threshold."""
+        """Compare the score of the metric, 0 to 1, with the threshold."""
         references = rendered_texts(self.value, subject.test, tools.templates)
         is_default = self.threshold is None
         threshold = _DEFAULT_THRESHOLDS[self.base_type] if self.threshold is None else self.threshold
-        # Before the time counts: a library that was stopped while it is loaded would stay half loaded.
+        # Outside the time limit: a library interrupted while loading would stay half loaded.
         await asyncio.to_thread(lambda: [_library(name) for name in _MODULES[self.base_type]])
         what = f"{self.base_type} on this output"
         score = await asyncio.to_thread(within, CHECK_TIMEOUT_S, what, _score, self, subject.text, references)
@@ -133,7 +133,7 @@ def _score(spec: TextMetricAssertion, output: str, references: Sequence[str]) ->
     if not output.strip():
         return 0.0
     if isinstance(spec, MeteorAssertion):
-        # METEOR with words and their stems. Synonyms would need a dictionary that has to be fetched.
+        # METEOR with words and their stems. Synonyms would need a dictionary download.
         meteor_score = _library("nltk.translate.meteor_score").meteor_score
         words = [[word.rstrip(".") for word in reference.split()] for reference in references]
         score = meteor_score(
@@ -149,7 +149,7 @@ def _score(spec: TextMetricAssertion, output: str, references: Sequence[str]) ->
 
 
 def _rouge_n(output: str, references: Sequence[str]) -> float:
-    """F1 of the single tokens in small letters, tokens as in the Penn Treebank."""
+    """Return the unigram F1 of the lower-cased texts, tokenized as in the Penn Treebank."""
     treebank = _library("nltk.tokenize.treebank").TreebankWordTokenizer()
     scorer = _library("rouge_score.rouge_scorer").RougeScorer(["rouge1"], tokenizer=treebank)
     return max(
@@ -158,7 +158,7 @@ def _rouge_n(output: str, references: Sequence[str]) -> float:
 
 
 def _bleu(output: str, references: Sequence[str]) -> float:
-    """BLEU of one sentence, n-grams of 1 to 4 words in small letters, as far as the output has so many."""
+    """Return the sentence BLEU of the lower-cased texts, with n-grams of 1 to 4 words, or fewer in a shorter output."""
     sentence_bleu = _library("nltk.translate.bleu_score").sentence_bleu
     words = [_words(reference) for reference in references]
     found = _words(output)
@@ -172,17 +172,17 @@ def _smoothed(precisions: Sequence[Any], **_: Any) -> list[float]:
 
 
 def _gleu(output: str, references: Sequence[str]) -> float:
-    """Google's BLEU: the lesser of precision and recall over n-grams of 1 to 4 words without full stops."""
+    """Return Google's BLEU: the lower of precision and recall over n-grams of 1 to 4 lower-case words."""
     sentence_gleu = _library("nltk.translate.gleu_score").sentence_gleu
     words = [_bare_words(reference) for reference in references]
     return float(sentence_gleu(words, _bare_words(output)))
 
 
 class _NoDictionary:
-    """Knows no synonyms."""
+    """A dictionary without synonyms."""
 
     def synsets(self, word: str) -> list[Any]:
-        """Return None for any `word`."""
+        """Return an empty list for any word."""
         del word
         return []
 

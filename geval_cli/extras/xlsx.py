@@ -1,4 +1,4 @@
-"""Tests in sheets of .xlsx files, read row by row with the place of each cell."""
+"""Tests in the sheets of .xlsx files, read row by row with the position of each cell."""
 
 import io
 import re
@@ -52,10 +52,11 @@ _BROKEN_SHEET = (
 def sheet_rows(
     path: Path, sheet: str, access: Access, asked_at: Location | None, *, is_strict: bool = False
 ) -> Iterator[TableRow]:
-    """Yield the rows of a sheet (the first one when `sheet` is empty) one by one; formulas have their saved values.
+    """Yield the rows of a sheet one by one; formulas have their saved values.
 
-    `sheet` is its name, or its number from 1. With `is_strict`, a formula without a value is an error, and merged cells
-    have their value in each row.
+    `sheet` is its name or its number from 1; "" is the first one. With `is_strict`, a formula without a saved value is
+    an
+    error, and merged cells have their value in each row.
 
     Raises:
         ConfigError: the file cannot be read, has no such sheet, or the package for it is missing.
@@ -75,7 +76,7 @@ def sheet_rows(
         if sheet and sheet not in book.sheetnames:
             hint = f"it has: {', '.join(book.sheetnames)}"
             raise ConfigError([Problem(f"`{path.name}` has no sheet `{sheet}`", asked_at, hint)])
-        of_cells = [item.title for item in book.worksheets]  # others hold a chart
+        of_cells = [item.title for item in book.worksheets]  # others have only a chart
         if not of_cells or (sheet and sheet not in of_cells):
             message = f"the sheet `{sheet}` of `{path.name}` holds a chart and no cells"
             hint = f"name one of: {', '.join(of_cells)}" if of_cells else ""
@@ -100,9 +101,9 @@ def sheet_rows(
         shown = (tuple(map(_padded, cells)) for cells in read) if is_padded else read
         rows = zip(shown, written, strict=False)
         for number, (cells, formulas) in enumerate(rows, start=1):
-            if not cells and not formulas and number <= _MAX_SHEET_ROWS:  # a gap before a cell far below
+            if not cells and not formulas and number <= _MAX_SHEET_ROWS:  # a gap above a cell far below
                 continue
-            if len(cells) > MAX_COLUMNS:  # a sheet that does not say its size
+            if len(cells) > MAX_COLUMNS:  # the sheet does not state its size
                 raise ConfigError([too_wide(len(cells), asked_at)])
             if (
                 number > _MAX_SHEET_ROWS
@@ -126,15 +127,15 @@ def sheet_rows(
 
 
 def _opened(openpyxl: Any, content: bytes, books: list[Any], *, data_only: bool) -> Any:
-    """Return the workbook, with the values of formulas or with the formulas themselves; `books` is to close it."""
+    """Open the workbook, with formulas or with their values, and add it to `books`, which the caller closes."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of parts that no test is made from
+        warnings.simplefilter("ignore")  # about parts that are not read
         books.append(openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=data_only))
     return books[-1]
 
 
 def _has_formulas(content: bytes) -> bool:
-    """Return whether there may be formulas, read piece by piece: only then is the file read a second time."""
+    """Return whether there may be formulas; only then is the file read a second time. Scans it in chunks."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for name in archive.namelist():
             if not name.startswith("xl/worksheets/"):
@@ -149,14 +150,14 @@ def _has_formulas(content: bytes) -> bool:
 
 
 def _has_padding(content: bytes) -> bool:
-    """Return whether numbers may be shown with zeros before them: only then are the formats of cells read."""
+    """Return whether numbers may be shown with leading zeros; only then are cell formats read."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         styles = "xl/styles.xml"
         return styles in archive.namelist() and _PADDING.search(archive.read(styles)) is not None
 
 
 def _padded(cell: Any) -> Any:
-    """Return the value of a cell; one shown as 02134 as that text."""
+    """Return the value of a cell; a number shown with leading zeros, such as 02134, as a string."""
     value = cell.value
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value % 1:
         return value
@@ -165,7 +166,7 @@ def _padded(cell: Any) -> Any:
 
 
 def _merged(content: bytes, sheet: Any) -> dict[int, list[tuple[int, int]]]:
-    """Return the columns in which cells are merged with those below: by first row, each with the last row."""
+    """Return the vertically merged cells by their first row: the column and the last row of each."""
     found: dict[int, list[tuple[int, int]]] = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(sheet._worksheet_path) as stream:
         end = b""
@@ -184,9 +185,9 @@ def _fill_merged(
     merged: dict[int, list[tuple[int, int]]],
     covering: dict[int, tuple[int, Any]],
 ) -> None:
-    """Give the cells that a merged one covers in its column its value, as it is seen; not in a row without others.
+    """Copy the value of a merged cell to the cells below that it covers, except in rows that are otherwise empty.
 
-    `covering` has the last row and the value of the merged cells, by their columns.
+    `covering` maps columns to the last row and the value of their merged cell.
     """
     if any(cell is not None for cell in cells):
         for column in [column for column, (last, _) in covering.items() if last < number]:
@@ -218,7 +219,7 @@ def _package(asked_at: Location | None) -> Any:
 
 
 def _check_size(content: bytes, path: Path, access: Access, asked_at: Location | None) -> None:
-    """Refuse a file that takes far more memory than it has bytes; elements of an untrusted one are counted first."""
+    """Reject a file that would take far more memory than its size; untrusted XML elements are counted as well."""
     too_large = Problem(
         f"`{path}` is too large for a sheet", asked_at, "save it as .csv, which is read row by row"
     )
@@ -238,9 +239,9 @@ def _check_size(content: bytes, path: Path, access: Access, asked_at: Location |
 
 
 def _elements_left(stream: IO[bytes], left: int) -> int:
-    """Return how many elements are left after those of an XML document; below 0 also for one that is nested deeply.
+    """Return how many XML elements are left of the limit after a document; below 0 if it is nested too deeply.
 
-    What is no XML is for the package to refuse that reads it.
+    Anything that is not XML is left for openpyxl to reject.
     """
     parser = expat.ParserCreate()
     depth = 0
@@ -264,6 +265,8 @@ def _elements_left(stream: IO[bytes], left: int) -> int:
         while chunk := stream.read(_CHUNK):
             parser.Parse(chunk)
             fed += len(chunk)
-            if fed - parser.CurrentByteIndex > _MAX_TAG_BYTES:  # which is read from its beginning each time
+            if (
+                fed - parser.CurrentByteIndex > _MAX_TAG_BYTES
+            ):  # an unfinished tag is parsed from its start each time
                 return -1
     return left

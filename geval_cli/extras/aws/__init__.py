@@ -1,1 +1,1 @@
-"""Models in Amazon's cloud: Bedrock's Converse API, and requests signed with AWS credentials."""
+"""Models on Amazon Bedrock through its Converse API, and requests signed with AWS credentials."""

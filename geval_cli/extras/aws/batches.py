@@ -1,6 +1,6 @@
-"""Bedrock's batches (model invocation jobs): a file of requests in S3, and a file of answers beside it.
+"""Bedrock's batches (model invocation jobs), with requests and results in files in S3.
 
-Paths, fields and states are those of botocore's descriptions of `bedrock` and `s3`; lines and limits those of the
+Paths, fields and states follow botocore's descriptions of `bedrock` and `s3`; line formats and limits follow the
 Bedrock user guide, "Process multiple prompts with batch inference".
 """
 
@@ -48,14 +48,14 @@ _INTERNAL_ERROR = 500
 
 
 class JobPlace(Struct, frozen=True):
-    """Where jobs run, and where their files are.
+    """Where jobs run and where their files are stored.
 
     Attributes:
-        control_url: the address of the API of jobs, `s3_url` that of the bucket.
-        folder: the path of the files in the bucket, without slashes at its ends; empty for the top.
-        bucket: the bucket's name, for the API of jobs.
+        control_url: the URL of the job API; `s3_url` is that of the bucket.
+        folder: the path of the files in the bucket, without leading or trailing slashes; empty for the top level.
+        bucket: the name of the bucket, for the job API.
         role_arn: the role that reads and writes the files.
-        s3_signer: signs requests for S3; those for jobs have the signer of the endpoint.
+        s3_signer: signs requests to S3; the endpoint's signer signs those to the job API.
     """
 
     control_url: str
@@ -67,7 +67,7 @@ class JobPlace(Struct, frozen=True):
 
 
 class BedrockBatches:
-    """The jobs of one account in one region. A job's name is ours, and a token makes sure that it is created once."""
+    """The jobs of one account in one region. geval names each job, and a token ensures that it is created only once."""
 
     fewest_requests = 100
     most_requests = 50_000
@@ -184,7 +184,7 @@ class BedrockBatches:
         return f"{self._place.s3_url}/{quote(name, safe='/')}"
 
     def _explained(self, error: ProviderError) -> ProviderError:
-        """Return an error with the words of S3, which are XML."""
+        """Return the error with the message from S3's XML reply."""
         said = _S3_ERROR.search(error.body) if isinstance(error.body, str) else None
         if said is not None:
             words = f"{said[1]}: {said[2].rstrip('.')}" if said[2] else said[1]
@@ -195,7 +195,7 @@ class BedrockBatches:
 
 
 def _short(arn: str) -> str:
-    """Return the id in the ARN of a job."""
+    """Return the job id at the end of a job's ARN."""
     return arn.rpartition("/")[2]
 
 

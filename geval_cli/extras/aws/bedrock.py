@@ -1,4 +1,4 @@
-"""`bedrock:...`: Amazon Bedrock by its Converse API, or by its OpenAI-compatible API, as id and credentials say."""
+"""`bedrock:...`: Amazon Bedrock by its Converse or OpenAI-compatible API, depending on the id and the credentials."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -80,7 +80,7 @@ _KEY_HINT = ", or set AWS_BEARER_TOKEN_BEDROCK to a Bedrock API key"
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return the problems of the model and the config."""
+    """Return the problems with the model and the config."""
     if not speaks_converse(source):
         # They must not go to a model as parameters.
         misplaced = [name for key in (*SIGNING_KEYS, *BATCH_KEYS) for name in key.spellings]
@@ -112,7 +112,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return what is missing before it can be called: its region, its credentials, what signs with them."""
+    """Report what is missing to call the model: region, credentials, or the package that signs requests."""
     if not speaks_converse(source):
         return presets.check_ready(source)
     settings = own_settings(source.spec.config, BEDROCK_KEYS)
@@ -148,7 +148,7 @@ def build(source: ProviderSource) -> Provider:
 
 
 def _job_place(source: ProviderSource) -> JobPlace | None:
-    """Return where the batches of a checked `source` run; None without a bucket, or without credentials for it."""
+    """Return where the batches of a checked `source` run; None without a bucket or without AWS credentials for it."""
     settings = own_settings(source.spec.config, BEDROCK_KEYS)
     if "batch_s3" not in settings or has_bearer_key(source) or settings.get("batch") is False:
         return None
@@ -171,7 +171,7 @@ def _job_place(source: ProviderSource) -> JobPlace | None:
 
 
 def converse_endpoint(source: ProviderSource) -> Endpoint:
-    """Return the endpoint of a checked `source` that speaks Converse."""
+    """Return the endpoint of a checked `source` that uses the Converse API."""
     settings = own_settings(source.spec.config, BEDROCK_KEYS)
     key = _bearer_key(source, settings)
     own_headers = {str(name).lower(): str(value) for name, value in settings.get("headers", {}).items()}
@@ -228,7 +228,7 @@ def _model(source: ProviderSource) -> str:
 
 
 def _own_address(source: ProviderSource, settings: Mapping[str, Any]) -> str:
-    """Return where the config or the environment says that Bedrock is; empty for Amazon's own address."""
+    """Return the Bedrock URL set in the config or the environment; empty for Amazon's default."""
     host = settings.get("api_host")
     named = settings.get("api_endpoint") or settings.get("base_url") or (f"https://{host}" if host else "")
     return str(named or source.env.get("AWS_ENDPOINT_URL_BEDROCK_RUNTIME") or "")
@@ -248,7 +248,7 @@ def _bearer_key(source: ProviderSource, settings: Mapping[str, Any]) -> str | No
 
 
 def _key_name(source: ProviderSource, settings: Mapping[str, Any]) -> str:
-    """Return where the key comes from: the name of a variable, or in words."""
+    """Return where the key comes from: the name of an environment variable, or a phrase for the config."""
     if "api_key" in settings:
         return "`api_key` in the config"
     return str(settings.get("api_key_env") or next(iter(BEDROCK.key_envs)))

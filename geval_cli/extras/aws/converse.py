@@ -1,4 +1,4 @@
-"""Bedrock's Converse API (`bedrock:converse:MODEL`): one form of request for all of its models."""
+"""Bedrock's Converse API (`bedrock:converse:MODEL`): one request format for all models."""
 
 import json
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ _ON_DEMAND = "on-demand throughput"
 
 
 class ConverseProvider(EndpointProvider):
-    """A model of Bedrock: one choice a request, no token probabilities. `dropped` says so, and what else."""
+    """A Bedrock model: one choice per request and no token probabilities. `dropped` lists what it cannot do."""
 
     sees_images = True
     parameters = CONVERSE_API
@@ -125,7 +125,7 @@ class ConverseProvider(EndpointProvider):
 
 
 def _explained(error: ProviderError, endpoint: Endpoint) -> ProviderError:
-    """Return the error with what to do about it at Bedrock, or as one that a retry may mend."""
+    """Return the error with a hint for Bedrock, or as a retryable error if the model behind it failed."""
     if isinstance(error, ProviderAuthError) and (hint := permission_hint(error)):
         error.hint = hint
     elif isinstance(error, ProviderAuthError) and "access to the model" in str(error):
@@ -195,7 +195,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     if tier is not None:
         payload["serviceTier"] = {"type": tier}
     payload |= {name: settings.pop(name) for name in _BODY_KEYS if name in settings}
-    # Each model has parameters of its own, and here is their place.
+    # The model's own parameters go here.
     own = settings.pop("additionalModelRequestFields", None)
     further = {**settings, **own} if isinstance(own, dict) else settings if own is None else own
     if further:
@@ -204,9 +204,9 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
 
 
 def _left_out(endpoint: Endpoint, request: ModelRequest, settings: Mapping[str, Any]) -> list[str]:
-    """Return the parameters of a judge, or of a dialect, that this model would refuse beside the others.
+    """Return the parameters added by a judge or a dialect that this model would reject.
 
-    What the user wrote is sent whatever comes of it.
+    Parameters that the user set are always sent.
     """
     added = request.params.keys() if request.role is Role.JUDGE else request.added
     further = settings.get("additionalModelRequestFields")
@@ -226,7 +226,7 @@ def _left_out(endpoint: Endpoint, request: ModelRequest, settings: Mapping[str, 
 
 
 def _tool_config(request: ModelRequest, settings: dict[str, Any]) -> Any:
-    """Return the tools of the config, in the form of any API, and those of the test."""
+    """Return the config's tools, converted from the format of any API, together with those of the test."""
     written = settings.pop("tools", None)
     listed = written if isinstance(written, list) else [written] if written else []
     own = [_tool_spec(tool.name, tool.description, tool.parameters) for tool in request.tools]
@@ -245,7 +245,7 @@ def _tool_config(request: ModelRequest, settings: dict[str, Any]) -> Any:
 
 
 def _tool(tool: Any) -> Any:
-    """Return a tool in this API's form: from that of the chat API, of Responses or of Anthropic, else as it is."""
+    """Convert a tool from the format of the chat, Responses or Anthropic API; return anything else unchanged."""
     if not isinstance(tool, dict) or tool.keys() & {"toolSpec", "cachePoint", "systemTool"}:
         return tool
     function = tool.get("function", tool)
@@ -261,7 +261,7 @@ def _tool_spec(name: str, description: Any, schema: Any) -> dict[str, Any]:
 
 
 def _tool_choice(choice: Any) -> Any:
-    """Return which tool must be called, from the words of other APIs or as it is."""
+    """Convert a tool choice from the format of other APIs; return anything else unchanged."""
     if choice in ("auto", "any", "required"):
         return {"auto" if choice == "auto" else "any": {}}
     if isinstance(choice, dict) and isinstance(choice.get("type"), str):
@@ -273,10 +273,10 @@ def _tool_choice(choice: Any) -> Any:
 
 
 def _output_config(endpoint: Endpoint, request: ModelRequest, settings: dict[str, Any]) -> Any:
-    """Return the form and the effort of the answer, which other APIs ask for by other names.
+    """Return the output format and the effort, which other APIs request by other names.
 
     Raises:
-        ProviderRequestError: this API has no such form.
+        ProviderRequestError: this API has no such format.
     """
     found: dict[str, Any] = {}
     written = settings.pop("response_format", None)
@@ -312,7 +312,7 @@ def _image_block(media_type: str, data: str, part: Mapping[str, Any]) -> dict[st
 def _conversation(
     messages: tuple[Message, ...], instruction: list[Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the system blocks, and the other messages; a conversation of system messages only is asked as the user."""
+    """Return the system blocks and the other messages; system messages alone become a user message."""
     written = [item for item in instruction if item]
     system = [
         block
@@ -351,7 +351,7 @@ def _conversation(
 
 
 def _blocks(content: Any) -> list[Any]:
-    """Return the blocks of a content; those that this API does not spell as others do go as they are."""
+    """Return the content blocks of a message; only text is converted, other blocks are passed through."""
     if isinstance(content, str):
         return [{"text": content}]
     parts = content if isinstance(content, list) else [content]
@@ -413,7 +413,7 @@ def _choice(received: JsonAnswer) -> Choice:
 
 
 def _texts(block: Mapping[str, Any]) -> list[Any]:
-    """Return what a block says: its text, or the text that it gives sources for; thoughts are not said."""
+    """Return the text in a block, or the text that its citations support; reasoning blocks have none."""
     if "text" in block:
         return [block["text"]]
     cited = block.get("citationsContent")
@@ -422,7 +422,7 @@ def _texts(block: Mapping[str, Any]) -> list[Any]:
 
 
 def _usage_of(body: Mapping[str, Any]) -> TokenUsage | None:
-    """The tokens of an answer of Bedrock's Converse API; None as for a chat completion."""
+    """Return the token usage in a Converse response; None if it is missing or invalid."""
     usage = body.get("usage")
     if not isinstance(usage, dict) or not reports(usage, "inputTokens", "outputTokens"):
         return None

@@ -1,7 +1,7 @@
 """Sign requests with AWS credentials (Signature Version 4), which botocore finds as Amazon's own tools do.
 
 The credentials come from variables, a profile, SSO, a web identity, a container or the machine's role. botocore reads
-files and asks servers for them, so that is done in a thread. One chain of them serves all providers that share it.
+files and calls servers to get them, so it runs in a thread. Providers with the same settings share one chain.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ STATIC_KEYS = (
 """Credentials in a config itself, as promptfoo's have them."""
 SIGNING_KEYS = (PROFILE_KEY, *STATIC_KEYS)
 
-# Finding none takes a second, in which the machine's metadata server does not answer; each model asks, and an editor
-# with each key that is pressed.
+# Finding no credentials takes a second, the timeout of the machine's metadata server. Each model looks them up, and an
+# editor does at every keystroke.
 _NONE_FOR_S = 5.0
 _FIND_HINT = "run `aws configure` or `aws sso login`, or set AWS_PROFILE"
 # Proxies and HTTP clients change these, so they are not part of the signature.
@@ -59,12 +59,12 @@ _REFUSED_HINT = "check the AWS credentials: `aws sts get-caller-identity` says w
 
 
 def is_installed() -> bool:
-    """Return whether the package is there that signs requests."""
+    """Return whether botocore, which signs requests, is installed."""
     return find_spec("botocore") is not None
 
 
 class _Keys(NamedTuple):
-    """An access key; its `token` is None if it does not expire."""
+    """An access key; `token` is None if the key does not expire."""
 
     access_key: str
     secret_key: str
@@ -72,11 +72,11 @@ class _Keys(NamedTuple):
 
 
 class CredentialChain:
-    """The credentials of one profile, found once in this process; its methods block.
+    """The credentials of one profile, looked up once per process; its methods block.
 
     Args:
-        profile: empty for the one that the environment names, or the default.
-        env: the environment of the run, with values of `.env` files and configs.
+        profile: the name of the profile; empty for the one set in the environment, or the default.
+        env: the environment of the run, including values from `.env` files and configs.
     """
 
     def __init__(self, profile: str, env: Mapping[str, str]) -> None:
@@ -89,26 +89,26 @@ class CredentialChain:
 
     @property
     def profile(self) -> str:
-        """Return the name of the profile that is used, for messages; empty for the default."""
+        """Return the name of the profile in use, for messages; empty for the default."""
         named = (self._env.get(name) for name in ("AWS_DEFAULT_PROFILE", "AWS_PROFILE"))
         return self._profile or next(filter(None, named), "")
 
     def region(self) -> str:
-        """Return the region of the profile; empty when it has none."""
+        """Return the region of the profile; empty if it has none."""
         with self._lock:
             return str(self._opened().get_config_variable("region") or "")
 
     def keys(self) -> _Keys | None:
-        """Return the credentials, renewed when they are about to expire; None when there are none.
+        """Return the credentials, renewed if they are about to expire; None if there are none.
 
         Raises:
-            one of `failures`: they cannot be had.
+            one of `failures`: they cannot be obtained.
         """
         with self._lock:
             return self._keys()
 
     def renewed(self, refused: str) -> _Keys | None:
-        """Return other credentials than those that a request was refused with; None when there are no others."""
+        """Return credentials other than the `refused` ones; None if there are no others."""
         with self._lock:
             keys = self._keys()
             if keys is None or _mark(keys) != refused:
@@ -119,7 +119,8 @@ class CredentialChain:
 
     def _keys(self) -> _Keys | None:
         if self._found is None and time.monotonic() >= self._none_until:
-            # One that finds nothing, or fails, goes on with the files as it has read them: the next look takes another.
+            # A session keeps the files as it first read them: after finding nothing or failing, the next lookup takes a
+            # new one.
             session, self._session = self._opened(), None
             self._found = session.get_credentials()
             if self._found is None:
@@ -143,13 +144,13 @@ _CHAINS: dict[tuple[str, frozenset[tuple[str, str]]], CredentialChain] = {}
 
 
 def chain_of(profile: str, env: Mapping[str, str]) -> CredentialChain:
-    """Return the chain of credentials for a profile in an environment, the same for the same."""
+    """Return the credential chain for a profile and an environment; the same arguments give the same chain."""
     own = {name: value for name, value in env.items() if name.startswith("AWS_")}
     return _CHAINS.setdefault((profile, frozenset(own.items())), CredentialChain(profile, own))
 
 
 def _session(profile: str, env: Mapping[str, str]) -> Any:
-    """Return a session of botocore's that looks at the run's environment, where geval adds to the process's."""
+    """Return a botocore session that reads the run's environment, which may have more than the process's."""
     from botocore.configprovider import ConfigChainFactory  # noqa: PLC0415 - an extra
     from botocore.session import Session  # noqa: PLC0415
 
@@ -186,8 +187,8 @@ class AwsSigner:
 
     Args:
         source: the provider, for messages and its environment.
-        service: the name that the service has in signatures ("bedrock").
-        settings: `profile`, or the credentials themselves, as far as the config has them.
+        service: the name of the service in signatures ("bedrock").
+        settings: the config's `profile`, or its credentials, if it has any.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class AwsSigner:
         return f"AwsSigner({self._service!r}, {self._region!r})"
 
     async def sign(self, call: HttpCall) -> HttpCall:
-        """Return `call` signed.
+        """Return `call` with a signature.
 
         Raises:
             ProviderAuthError: there are no credentials.
@@ -214,10 +215,10 @@ class AwsSigner:
         return signed(call, keys, self._service, self._region)
 
     async def sign_again(self, refused: HttpCall, error: ProviderAuthError) -> HttpCall:
-        """Return the call to send in the place of `refused`, signed with renewed credentials.
+        """Return the call to send instead of `refused`, signed with renewed credentials.
 
         Raises:
-            ProviderAuthError: `error`, when it is not about expired credentials or there are no others.
+            ProviderAuthError: `error`, if it is not about expired credentials or there are no others.
         """
         if not _TOKEN_REFUSED.search(f"{error} {error.body}"):
             error.hint = permission_hint(error) or _REFUSED_HINT
@@ -237,7 +238,7 @@ class AwsSigner:
         return signed(refused, keys, self._service, self._region)
 
     def _keys(self, refused: str = "") -> _Keys:
-        """Return the credentials, other ones than those that were `refused` if there are any."""
+        """Return the credentials; with `refused`, different ones if there are any."""
         from botocore.auth import SigV4Auth  # noqa: F401, PLC0415 - an extra; `signed` would import it on the loop
 
         if self._written is not None:
@@ -255,13 +256,13 @@ class AwsSigner:
 
 
 def permission_hint(error: ProviderAuthError) -> str:
-    """Return what to do about a permission that credentials lack; empty for any other refusal."""
+    """Return the hint for credentials that lack a permission; empty for any other rejection."""
     action = _ACTION.search(str(error))
     return "" if action is None else f"allow `{action[1]}` in the policies of the role or user"
 
 
 def signed(call: HttpCall, keys: _Keys, service: str, region: str) -> HttpCall:
-    """Return `call` with its signature among the headers; its query is written as the signature demands."""
+    """Return `call` with its signature in the headers and its query in the form that the signature requires."""
     from botocore.auth import S3SigV4Auth, SigV4Auth  # noqa: PLC0415 - an extra
     from botocore.awsrequest import AWSRequest  # noqa: PLC0415
     from botocore.credentials import ReadOnlyCredentials  # noqa: PLC0415
@@ -291,14 +292,15 @@ def _written_keys(settings: Mapping[str, Any]) -> _Keys | None:
 
 
 def _said(error: Exception) -> str:
-    """Return what botocore says, on one line and without a full stop."""
+    """Return botocore's message, on one line and without a full stop."""
     return " ".join(str(error).split()).rstrip(".")
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Return the exceptions of botocore where credentials cannot be had.
+    """Return the exceptions to catch when credentials cannot be obtained.
 
-    Files and programs that profiles name may be missing, and what programs print may be anything.
+    They include built-in ones: files and programs that a profile names may be missing, and a program may print
+    anything.
     """
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
 
@@ -316,7 +318,7 @@ def _option(chain: CredentialChain) -> str:
 
 
 def check_keys(source: ProviderSource) -> list[Problem]:
-    """Return the problems of credentials in a config: half of them, or two kinds."""
+    """Return the problems with credentials in a config: incomplete, or of two kinds."""
     settings = own_settings(source.spec.config, SIGNING_KEYS)
     written = [key.spellings[0] for key in STATIC_KEYS if key.spellings[0] in settings]
     problems = []
@@ -333,7 +335,7 @@ def check_keys(source: ProviderSource) -> list[Problem]:
 
 
 def _header_problems(source: ProviderSource) -> list[Problem]:
-    """Return a problem for each header of a config that its signature would replace."""
+    """Return a problem for each header in a config that the signature would replace."""
     headers = source.spec.config.get("headers")
     return [
         source.problem(
@@ -375,7 +377,7 @@ def missing_credentials(
 
 
 def region_of(source: ProviderSource, settings: Mapping[str, Any]) -> str:
-    """Return the region of a provider: the config's, a variable's, or its profile's; empty when none says."""
+    """Return a provider's region from the config, the environment or the profile; empty if none of them has one."""
     named = settings.get("region") or next(
         (source.env[name] for name in REGION_VARIABLES if source.env.get(name)), ""
     )
@@ -387,7 +389,7 @@ def region_of(source: ProviderSource, settings: Mapping[str, Any]) -> str:
         return ""  # `missing_credentials` says what is wrong with the profile
 
 
-# What an id of Bedrock's names that its OpenAI-compatible API does not answer: makers, and resources of an account.
+# Model vendors in Bedrock ids that its OpenAI-compatible API does not serve.
 _CONVERSE_ONLY = ("anthropic.", "amazon.", "cohere.", "ai21.", "meta.llama", "writer.", "stability.")
 _CHAT_MODES = ("chat:", "responses:", "messages:")
 _ADDRESS_KEYS = ("base_url", "api_endpoint", "api_host")
@@ -395,10 +397,10 @@ CONVERSE = "converse:"
 
 
 def speaks_converse(source: ProviderSource) -> bool:
-    """Return whether `bedrock:...` means the Converse API instead of the OpenAI-compatible one.
+    """Return whether `bedrock:...` uses the Converse API instead of the OpenAI-compatible one.
 
-    The id may say so. Otherwise the model decides, and then the credentials: without a Bedrock API key, requests are
-    signed, which geval does for Converse.
+    The id can say so. Otherwise the model decides, and then the credentials: without a Bedrock API key, requests are
+    signed, which geval only does for Converse.
     """
     name = source.name
     if name.startswith(CONVERSE):
@@ -414,7 +416,7 @@ def speaks_converse(source: ProviderSource) -> bool:
 
 
 def has_bearer_key(source: ProviderSource) -> bool:
-    """Return whether a Bedrock API key is sent, or asked for, instead of a signature."""
+    """Return whether requests carry a Bedrock API key, which may still be missing, instead of a signature."""
     settings = own_settings(source.spec.config, (*ENDPOINT_KEYS, *SIGNING_KEYS))
     if any(key.spellings[0] in settings for key in SIGNING_KEYS):
         return False
@@ -431,17 +433,18 @@ def uses_signature(source: ProviderSource) -> bool:
 
 
 def uses_credentials(source: ProviderSource) -> bool:
-    """Return whether a provider's requests are signed with credentials of this machine."""
+    """Return whether a provider's requests are signed with this machine's credentials."""
     if not uses_signature(source) or source.kind != "bedrock":
         return uses_signature(source)
     return _written_keys(own_settings(source.spec.config, STATIC_KEYS)) is None
 
 
 def misused_credentials(source: ProviderSource) -> str:
-    """Return which credentials of the machine a config uses that may run no code; empty for none that it may not.
+    """Return which AWS credentials of this machine a config uses though it may run no code; empty if none.
 
-    A server's configs may call Bedrock, as they may call other vendors with the server's keys: by the default
-    credentials, at Amazon's own address. What else they sign could ask anything of an account.
+    A server's configs may call Bedrock with the default credentials at Amazon's own address, just as they may call
+    other
+    vendors with the server's keys. Any other signed request could do anything to the account.
     """
     if not uses_credentials(source):
         return ""
@@ -455,7 +458,7 @@ def misused_credentials(source: ProviderSource) -> str:
     return "the AWS credentials"
 
 
-# A service is signed for by this name where it is not the first part of its host name.
+# Names of services in signatures that differ from the first part of the host name.
 _SIGNING_NAMES: Mapping[str, str] = {
     "bedrock-runtime": "bedrock",
     "bedrock-agent": "bedrock",
@@ -467,7 +470,7 @@ _AWS_HOSTS = (".amazonaws.com", ".amazonaws.com.cn", ".on.aws", ".api.aws")
 
 
 def is_sign(value: Any) -> bool:
-    """Return whether `value` is `aws`, or maps `aws` to a service, region and profile."""
+    """Return whether `value` is `aws`, or a mapping of `aws` to service, region and credentials."""
     if value == "aws":
         return True
     inner = value.get("aws") if isinstance(value, dict) and len(value) == 1 else None
@@ -481,7 +484,7 @@ def is_sign(value: Any) -> bool:
 
 
 def check_sign(source: ProviderSource) -> list[Problem]:
-    """Return the problems of `sign` of an HTTP provider that is of the right form."""
+    """Return the problems with an HTTP provider's `sign`; a value of the wrong form is reported elsewhere."""
     written = source.spec.config.get("sign")
     if written is None or not is_sign(written):
         return []
@@ -501,7 +504,7 @@ def check_sign(source: ProviderSource) -> list[Problem]:
 
 
 def missing_for_sign(source: ProviderSource) -> list[Problem]:
-    """Return why the requests of a checked HTTP provider with `sign` cannot be signed on this machine."""
+    """Return why requests of a checked HTTP provider with `sign` cannot be signed on this machine."""
     written = source.spec.config.get("sign")
     if written is None:
         return []
@@ -529,7 +532,7 @@ def _sign_settings(written: Any) -> dict[str, Any]:
 
 
 def _place_of(source: ProviderSource) -> tuple[str, str]:
-    """Return the service and the region that an address of Amazon's names; empty as far as it names none."""
+    """Return the service and the region in an AWS host name; each is empty if the name does not have it."""
     host = (split_url(str(source.spec.config.get("url") or source.spec.id)).hostname or "").lower()
     ending = next((ending for ending in _AWS_HOSTS if host.endswith(ending)), "")
     labels = host.removesuffix(ending).split(".") if ending else []

@@ -1,1 +1,1 @@
-"""Any HTTP API as a provider, its requests described in the config: `http://...`, `https://...`."""
+"""Any HTTP API as a provider (`http://...`, `https://...`), with its request described in the config."""

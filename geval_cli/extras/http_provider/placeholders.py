@@ -1,4 +1,4 @@
-"""Requests that a config spells out: places for values, templates throughout, and paths into JSON."""
+"""Placeholders and templates in the requests that a config describes, and paths into JSON."""
 
 import json
 import re
@@ -23,22 +23,22 @@ _ESCAPED = compile_later(r"\\.")
 
 
 class PlaceholderValues(Struct, frozen=True):
-    """The values for one request.
+    """The values that replace the placeholders of one request.
 
-    Every method raises LookupError when a variable is named that the test does not have; its text says which.
+    Every method raises LookupError, with a message that names it, if a placeholder's variable is not in the test.
     """
 
     request: ModelRequest
 
     @property
     def prompt(self) -> str:
-        """The prompt as one text."""
+        """Return the prompt as one string."""
         return request_text(self.request)
 
     def fill(self, template: Any) -> Any:
-        """`template`, data of any depth, with the values in it.
+        """Return `template`, which may be nested data, with its placeholders replaced.
 
-        A text that is nothing but `{{ messages }}` or one variable becomes the value itself, a list or a number too.
+        A string that consists of a single placeholder becomes the value itself, which may be a list or a number.
         """
         if isinstance(template, dict):
             return {name: self.fill(item) for name, item in template.items()}
@@ -50,11 +50,11 @@ class PlaceholderValues(Struct, frozen=True):
         return self._value(whole["name"]) if whole else self.fill_text(template)
 
     def fill_text(self, template: str) -> str:
-        """`template` with the values in it; what is no text is there as JSON."""
+        """Return `template` with its placeholders replaced; values that are not strings are inserted as JSON."""
         return _PLACEHOLDER.sub(lambda found: self._text(found["name"]), template)
 
     def fill_json_text(self, template: str) -> str:
-        """JSON text with the values in it: escaped inside quotes, elsewhere as JSON values of their own."""
+        """Return JSON text with its placeholders replaced: escaped inside quotes, as JSON values elsewhere."""
 
         def fill(found: re.Match[str]) -> str:
             if _ESCAPED.sub("", template[: found.start()]).count('"') % 2 == 1:
@@ -64,7 +64,7 @@ class PlaceholderValues(Struct, frozen=True):
         return _PLACEHOLDER.sub(fill, template)
 
     def fill_url(self, url: str) -> str:
-        """`url` with the values in it, percent-encoded."""
+        """Return `url` with its placeholders replaced by percent-encoded values."""
         return _PLACEHOLDER.sub(
             lambda found: quote(self._text(found["name"]), safe="", errors="replace"), url
         )
@@ -85,18 +85,18 @@ class PlaceholderValues(Struct, frozen=True):
 
 
 def has_place(template: Any, *names: str) -> bool:
-    """Return whether a value goes into `template`; with `names`, whether one of these does."""
+    """Return whether `template` has a placeholder; with `names`, whether it has one of these."""
     return any(not names or name in names for name in _names(template))
 
 
 def variables_in(template: Any) -> tuple[str, ...]:
-    """Return the names of the variables that `template` uses, sorted."""
+    """Return the sorted names of the variables that `template` uses."""
     used = (name.removeprefix(_VARS) for name in _names(template) if name.startswith(_VARS))
     return tuple(sorted({name.partition(".")[0] for name in used}))
 
 
 def without_spaces(text: str) -> str:
-    """`text` with each place as one word, so that it can be split at spaces."""
+    """Return `text` without spaces inside its placeholders, so that it can be split at spaces."""
     return _PLACEHOLDER.sub(lambda found: f"{{{{{found['name']}}}}}", text)
 
 
@@ -114,10 +114,10 @@ PathStep = str | int
 
 
 def parse_path(path: str) -> tuple[PathStep, ...]:
-    """Parse `path` into keys and indexes. A leading `json` or `$` is the whole document.
+    """Parse `path` into keys and indexes. A leading `json` or `$` stands for the whole document.
 
     Raises:
-        ValueError: it is not such a path.
+        ValueError: it is not a valid path.
     """
     steps: list[PathStep] = []
     position = 0
@@ -132,10 +132,10 @@ def parse_path(path: str) -> tuple[PathStep, ...]:
 
 
 def follow_path(value: Any, steps: tuple[PathStep, ...]) -> Any:
-    """Return the part of `value` at the end of the path.
+    """Return the part of `value` that the path leads to.
 
     Raises:
-        LookupError: the path leads nowhere; the text names the step.
+        LookupError: the path leads nowhere; the message names the missing step.
     """
     for step in steps:
         if isinstance(step, int):
@@ -149,7 +149,7 @@ def follow_path(value: Any, steps: tuple[PathStep, ...]) -> Any:
 
 
 def is_path(written: str) -> bool:
-    """Return whether `written` is a path, which needs no engine."""
+    """Return whether `written` is a path, which needs no JavaScript engine."""
     try:
         return bool(parse_path(written))
     except ValueError:
@@ -157,7 +157,7 @@ def is_path(written: str) -> bool:
 
 
 def has_response_code(config: Mapping[str, Any]) -> bool:
-    """Return whether an HTTP provider takes the answer out of what comes back by code of the config's own."""
+    """Return whether an HTTP provider's config extracts the answer with its own code instead of a path."""
     written = [config.get(key) for key in RESPONSE_KEYS]
     return any(isinstance(item, str) and item != "" and not is_path(item) for item in written)
 
@@ -170,8 +170,9 @@ _OWN_PLACE = compile_later(r"\s*\{\{\s*(messages|vars(?:\.[A-Za-z_]\w*)+)\s*\}\}
 class HttpTemplates(Struct, frozen=True):
     """Renders the templates of one request.
 
-    They see the test's variables, and the `prompt` as it is sent. geval's own `{{ messages }}` and `{{ vars.NAME }}`
-    work too, unless the test has variables of these names.
+    Templates see the test's variables, and the `prompt` as it is sent. geval's own `{{ messages }}` and `{{ vars.NAME
+    }}`
+    also work, unless the test has variables with these names.
     """
 
     templates: Templates
@@ -179,7 +180,7 @@ class HttpTemplates(Struct, frozen=True):
 
     @property
     def variables(self) -> dict[str, JsonValue]:
-        """Return the variables of the templates."""
+        """Return the variables that templates see."""
         own = self.request.variables
         return {
             "messages": js_json(message_list(self.request.messages)),
@@ -189,7 +190,7 @@ class HttpTemplates(Struct, frozen=True):
         }
 
     def text(self, template: str) -> str:
-        """`template` with the values in it.
+        """Return `template` rendered.
 
         Raises:
             TemplateError: the template is broken.
@@ -197,7 +198,9 @@ class HttpTemplates(Struct, frozen=True):
         return self.templates.render(template, self.variables)
 
     def data(self, template: Any) -> Any:
-        """`template`, data of any depth, rendered; keys stay as they are.
+        """Return `template`, which may be nested data, rendered; keys are left unchanged.
+
+        A string that renders to a JSON object or list becomes that value.
 
         Raises:
             TemplateError: as for `text`.
@@ -222,7 +225,7 @@ class HttpTemplates(Struct, frozen=True):
         return found
 
     def json_text(self, template: str) -> str:
-        """JSON text with the values in it; where they break it, once more with their quotes and line breaks escaped.
+        """Return JSON text rendered; if the values make it invalid, render it again with escaped strings.
 
         Raises:
             TemplateError: as for `text`.
@@ -236,7 +239,7 @@ class HttpTemplates(Struct, frozen=True):
 
 
 def names_in(template: Any) -> tuple[str, ...]:
-    """Return every word of the expressions in `template`, sorted: the names of its variables are among them."""
+    """Return every name in the expressions of `template`, sorted; its variables are among them."""
     words = {
         name
         for text in _texts(template)
@@ -247,7 +250,7 @@ def names_in(template: Any) -> tuple[str, ...]:
 
 
 def problems_of(template: Any, templates: Templates) -> Iterator[TemplateError]:
-    """Yield the problems of the templates in `template`, data of any depth."""
+    """Yield the errors of the templates in `template`, which may be nested data."""
     for text in _texts(template):
         try:
             templates.check(text)
@@ -267,7 +270,7 @@ def _texts(template: Any) -> Iterator[str]:
 
 
 def _compact(text: str) -> str | None:
-    """JSON text without the spaces between its parts; None when it is none."""
+    """Return JSON text without spaces between its parts; None if it is not valid JSON."""
     try:
         return js_json(json.loads(text))
     except (ValueError, RecursionError):
@@ -275,7 +278,7 @@ def _compact(text: str) -> str | None:
 
 
 def _escaped(value: JsonValue) -> JsonValue:
-    """`value` with its texts as they are between the quotes of JSON."""
+    """Return `value` with its strings escaped for use inside JSON quotes."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)[1:-1]
     if isinstance(value, list):

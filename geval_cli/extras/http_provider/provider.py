@@ -1,6 +1,6 @@
-"""`http://...`, `https://...`: any HTTP API, its request described in the config.
+"""`http://...`, `https://...`: any HTTP API, with its request described in the config.
 
-The answer is where the config says, by a path or by code, else where most APIs have it.
+The config's path or code extracts the answer; without either, geval looks where most APIs put it.
 """
 
 import json
@@ -82,28 +82,28 @@ from geval_cli.templating.js_text import js_json
 
 
 class AnswerCode(Protocol):
-    """Takes the answer out of a reply by code of the config's own."""
+    """Code from the config that extracts the answer from a reply."""
 
     @property
     def digest_text(self) -> str:
-        """Return the text that decides its results, for cache keys: the code itself, of a file too."""
+        """Return the code as text, for cache keys; for a file, its content."""
         ...
 
     async def answer(self, reply: HttpResponse, body: JsonValue, context: CallContext) -> JsonValue:
-        """Return the code's result for a reply, whose JSON is `body`; it may be a mapping with `output`.
+        """Return the code's result for a reply whose JSON is `body`; it may be a mapping with `output`.
 
         Raises:
-            ProviderShapeError: the code fails, or gives nothing.
+            ProviderShapeError: the code fails or returns nothing.
         """
         ...
 
     def close(self) -> None:
-        """End what it runs in. Safe to call twice."""
+        """Shut down the engine that runs the code. Safe to call twice."""
         ...
 
 
 def code_error(what: str, reply: HttpResponse, context: CallContext) -> ProviderShapeError:
-    """Return the error for code that cannot take an answer out of a reply."""
+    """Return the error to raise when code cannot extract an answer from a reply."""
     return ProviderShapeError(
         f"{context.provider_id} answered, but {what}",
         provider_id=context.provider_id,
@@ -117,7 +117,7 @@ _KNOWN_ANSWERS = ("choices[0].message.content", "output", "answer", "response", 
 
 
 _WITHOUT_CONTENT = (HTTPStatus.NO_CONTENT, HTTPStatus.RESET_CONTENT)
-# All of a chat completion is read where its text is looked for: whether it is whole, and the calls beside it.
+# For this path the whole chat completion is parsed: whether it is complete, and its tool calls.
 _CHAT_PATH = parse_path("choices[0].message.content")
 
 
@@ -129,12 +129,12 @@ async def find_answer(
     code: AnswerCode | None = None,
     selects_all: bool = False,
 ) -> Choice:
-    """Return the answer that is at `path` of a reply or that `code` gives, with neither where most APIs have it.
+    """Return the answer in a reply: at `path`, or from `code`, or else where most APIs put it.
 
-    With `selects_all` there is no looking around: without a place, all of the reply's JSON is the answer.
+    With `selects_all` there is no such search: without `path` and `code`, the whole JSON of the reply is the answer.
 
     Raises:
-        ProviderShapeError: there is none.
+        ProviderShapeError: there is no answer.
     """
     if code is not None:
         made = await code.answer(reply, json_of(reply), context)
@@ -175,10 +175,10 @@ async def find_answer(
 
 
 def _chat_choice(value: Mapping[str, Any], reply: HttpResponse, context: CallContext) -> Choice | None:
-    """Return the answer of a chat API; None where this is none, or has other data in the place of a text.
+    """Return the answer of a chat API; None if the reply is not from one, or its content is not text.
 
     Raises:
-        ProviderResponseError: there is an error next to the answer, or it is none.
+        ProviderResponseError: the reply reports an error, or its answer is not valid.
     """
     if reports_trouble(value):
         raise response_error("an error instead of an answer", reply, context)
@@ -194,7 +194,7 @@ def _chat_choice(value: Mapping[str, Any], reply: HttpResponse, context: CallCon
     return choices[0]
 
 
-# Where the APIs of vendors say why an answer ended, of which a path takes the text alone.
+# Where vendors' APIs say why an answer ended; a path selects only its text.
 _ENDS = tuple(
     map(
         parse_path,
@@ -215,7 +215,7 @@ _ANSWERS = (parse_path("choices[0]"), parse_path("candidates[0]"))
 
 
 def _refuse_wrong(part: Mapping[str, Any], reply: HttpResponse, context: CallContext) -> None:
-    """Raise ProviderResponseError for a part of a vendor's reply that says of itself that it is no whole answer."""
+    """Raise ProviderResponseError if part of a vendor's reply reports an error or an incomplete answer."""
     if error_in(part) is not None:
         raise response_error("an error next to the answer", reply, context)
     try:
@@ -227,10 +227,10 @@ def _refuse_wrong(part: Mapping[str, Any], reply: HttpResponse, context: CallCon
 def _end_beside(
     value: Mapping[str, Any], path: tuple[PathStep, ...], reply: HttpResponse, context: CallContext
 ) -> FinishReason | None:
-    """Return why the answer at a path ended; None where nothing says so in a vendor's words.
+    """Return why the answer at a path ended; None if the reply gives no reason that geval knows.
 
     Raises:
-        ProviderResponseError: it has not ended, or there is an error beside it.
+        ProviderResponseError: the answer is incomplete, or the reply also reports an error.
     """
     # A `status` or a `code` may be data of the application.
     told = {name: value[name] for name in ("error", "success", "ok") if name in value and path[:1] != (name,)}
@@ -253,7 +253,7 @@ def _end_beside(
 
 
 def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:
-    """Return the answer where most APIs have it, else all of the reply; None when they have null there."""
+    """Return the answer where most APIs put it, else the whole reply; None if the value there is null."""
     if not isinstance(value, dict):
         return value
     is_null = False
@@ -264,13 +264,13 @@ def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:
             continue
         if isinstance(found, str):
             return found
-        # A null where one API has its answer may be beside the real answer of another: keep looking.
+        # A null in one known place may come with an answer in another: keep looking.
         is_null = is_null or found is None
     return None if is_null else reply.text
 
 
 def json_of(reply: HttpResponse) -> Any:
-    """Return the body as JSON; None when it is none."""
+    """Return the body as JSON; None if it is not JSON."""
     try:
         return reply.json()
     except ValueError:
@@ -347,9 +347,11 @@ _NOT_DONE = {
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """One HTTP API. Address, query and body hold placeholders; without a body the prompt is sent as `{"prompt": ...}`.
+    """The settings of one HTTP API; URL, query and body may contain placeholders.
 
-    With `templates` all of the request is rendered by them; `env` is what they see of the environment.
+    Without a body, the prompt is sent as `{"prompt": ...}`. With `templates`, they render the whole request; `env`
+    holds
+    the environment variables that they see.
     """
 
     id: str
@@ -371,7 +373,7 @@ class HttpSettings:
 
 
 class HttpProvider:
-    """Sends the prompt as the config says and takes the answer from the place that it names."""
+    """Sends the prompt as the config describes and extracts the answer from the reply."""
 
     is_cacheable = True
 
@@ -422,7 +424,7 @@ class HttpProvider:
         return self._settings.price
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one answer, whatever number is asked for: an API of this kind knows nothing of several."""
+        """Return one answer, however many were requested: such an API has no parameter for several."""
         settings = self._settings
         context = self._context
         if settings.price is not None:
@@ -449,8 +451,7 @@ class HttpProvider:
         dropped = (("logprobs",) if lacks_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
         )
-        # Tokens as `transformResponse` reports them, else as far as the API counts them as chat completions
-        # do.
+        # Tokens as reported by `transformResponse`, else by the API in the format of chat completions.
         body = json_of(reply)
         tokens = reported_usage(choice.reported.get("tokenUsage"))
         if tokens is None and isinstance(body, dict):
@@ -490,7 +491,7 @@ class HttpProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return the problems of the config of an HTTP provider."""
+    """Return the problems with the config of an HTTP provider."""
     problems = check_settings(source, HTTP_KEYS, further=(*_NOT_DONE, *RESPONSE_KEYS))
     problems += [*check_certificate(source), *_template_problems(source)]
     if "sign" in source.spec.config:
@@ -502,7 +503,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return what is missing before requests can be signed, where they are."""
+    """Report what is missing to sign requests, if the config says `sign`."""
     if "sign" not in source.spec.config:
         return []
     problems: list[Problem] = extra(_AWS).missing_for_sign(source)
@@ -510,7 +511,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
 
 
 def _template_problems(source: ProviderSource) -> Iterator[Problem]:
-    """Yield the problems of a request's templates, where the dialect has any; elsewhere they are texts."""
+    """Yield the problems with a request's templates if the dialect has templates; otherwise only check `method`."""
     if not source.rules.http_templates:
         method = source.spec.config.get("method")
         if isinstance(method, str) and is_template(method):
@@ -525,7 +526,7 @@ def _template_problems(source: ProviderSource) -> Iterator[Problem]:
 
 
 def build(source: ProviderSource, code: AnswerCode | None = None) -> HttpProvider:
-    """Return the provider that a checked `source` describes; `code` stands in the place of a path to the answer."""
+    """Return the provider that a checked `source` describes; `code` replaces the path to the answer."""
     settings = own_settings(source.spec.config, HTTP_KEYS)
     url = settings.get("url", source.spec.id)
     written = settings.get("response_path", "")
@@ -553,7 +554,7 @@ def build(source: ProviderSource, code: AnswerCode | None = None) -> HttpProvide
 
 
 def _key_source(settings: HttpSettings) -> str:
-    """Return where credentials are that the config sends along; empty where it sends none that look like some."""
+    """Return where the credentials in the request come from; empty if nothing in it looks like credentials."""
     if settings.signer is not None:
         return "AWS credentials"
     if secret_values(dict(settings.headers)):
@@ -601,7 +602,7 @@ def _rendered_body(
 
 
 def _with_query(url: str, query: Mapping[str, str]) -> str:
-    """`url` with more parameters behind those that it has."""
+    """Return `url` with `query` appended to its parameters."""
     if not query:
         return url
     parts = split_url(url)

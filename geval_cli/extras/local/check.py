@@ -1,4 +1,4 @@
-"""`geval models check`: ask a model a few short questions and see what it can do for a judge and its prompts."""
+"""`geval models check`: ask a model a few short questions to find out what it supports as a judge and in prompts."""
 
 import base64
 import math
@@ -61,9 +61,9 @@ class ModelFeature(Struct, frozen=True):
     """One feature of a model.
 
     Attributes:
-        feature: its name.
-        can: whether the model has it; None if that could not be found out.
-        detail: what was observed.
+        feature: the name of the feature.
+        can: whether the model has it; None if that could not be determined.
+        detail: the observation behind `can`.
     """
 
     feature: str
@@ -72,15 +72,15 @@ class ModelFeature(Struct, frozen=True):
 
 
 class ModelCheck(Struct, frozen=True):
-    """The features of a model, as its answers showed them.
+    """The features of a model, judging by its answers.
 
     Attributes:
-        provider: the id that was asked.
-        model: the name in its answer; None if there is none.
-        latency_ms: latency of the first answer.
-        requests: requests sent, including refused ones.
-        usage: tokens and cost of all requests; the cost is None if it is unknown.
-        findings: in the order of the table.
+        provider: the provider id that was checked.
+        model: the model name in its first answer; None if it gave none.
+        latency_ms: the latency of the first answer.
+        requests: the number of requests sent, including rejected ones.
+        usage: the tokens and cost of the answers; the cost is None if it is unknown.
+        findings: the features, in the order in which they are shown.
     """
 
     provider: str
@@ -92,18 +92,18 @@ class ModelCheck(Struct, frozen=True):
 
 
 async def check_model(model: BoundModel, budget: Budget) -> ModelCheck:
-    """Ask a model for a rating, for two at once, about an image and a recording, and for a call of a tool.
+    """Test a model: one rating, two ratings in one request, an image, a recording and a tool call.
 
-    `budget` is that of the gateway; its requests are counted.
+    `budget` is the gateway's; it counts the requests.
 
     Raises:
-        ProviderError: it does not answer at all.
+        ProviderError: the model does not answer at all.
     """
     rating = _request(
         f'{_QUESTION} Answer with JSON: {{"score": N}}', response_schema=_SCHEMA, want_logprobs=True
     )
     first = await model.complete(rating)
-    # What the first request found out is left out of the second one, so that a refusal of it is one of `n`.
+    # The second request omits what the first found unsupported, so if it is rejected, that is because of `n`.
     sent = budget.requests
     second = await model.complete(replace(rating, repeat_index=1, sample_indexes=(0, 1)))
     takes_one = budget.requests == sent + 1
@@ -132,7 +132,7 @@ async def check_model(model: BoundModel, budget: Budget) -> ModelCheck:
 
 
 def _request(text: str, **options: Any) -> ModelRequest:
-    # What a judge's request wishes is left out where a server rejects it.
+    # Optional parameters of a judge's request are dropped if the server rejects them.
     return ModelRequest(
         (Message("user", text),),
         {"max_tokens": _MAX_TOKENS},
@@ -159,7 +159,7 @@ def _structured(first: ModelResponse) -> ModelFeature:
 
 
 async def _answer_about(data_url: str, question: str, model: BoundModel) -> ModelResponse | str:
-    """Return a model's answer about an image or a recording, or what is wrong where it gives none."""
+    """Return a model's answer about an image or a recording, or the error message if it fails."""
     item = data_url_media(data_url, None)
     try:
         return await model.complete(_request(f"{item.marker}\n{question}"))
@@ -195,7 +195,7 @@ async def _check_audio(model: BoundModel, usage: Usage) -> tuple[ModelFeature, U
         return ModelFeature(name, False, answer), usage
     said = answer.text.lower()
     heard = "3" in said or "three" in said
-    # Models count badly, so a wrong number does not say that this one is deaf.
+    # Models count badly, so a wrong number does not mean that the model cannot process audio.
     what = (
         "heard three beeps"
         if heard
@@ -222,7 +222,7 @@ async def _check_tools(model: BoundModel, usage: Usage) -> tuple[ModelFeature, U
     if form not in _TOOLS:
         return ModelFeature(name, None, "not tried with this API"), usage
     asked = _request("What is the weather in Paris? Use the tool.")
-    # Of an answer's request, unlike a judge's, a rejected parameter is an error.
+    # In a generation request, unlike a judge's, a rejected parameter is an error.
     params = {**asked.params, "tools": _TOOLS[form]}
     asked = replace(asked, params=params, role=Role.GENERATION)
     try:
@@ -240,7 +240,7 @@ async def _check_tools(model: BoundModel, usage: Usage) -> tuple[ModelFeature, U
 
 
 def _three_beeps(rate: int = 8_000) -> str:
-    """Return a WAV of three tones with pauses as a data URL."""
+    """Return a WAV recording of three tones separated by pauses, as a data URL."""
     tone = [round(12_000 * math.sin(2 * math.pi * 880 * index / rate)) for index in range(rate // 4)]
     samples = [*tone, *[0] * (rate // 4)] * 3
     data = struct.pack(f"<{len(samples)}h", *samples)
@@ -250,7 +250,7 @@ def _three_beeps(rate: int = 8_000) -> str:
 
 
 def _red_square(side: int = 64) -> str:
-    """Return a PNG of one colour as a data URL."""
+    """Return a PNG of a red square as a data URL."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,4 +1,4 @@
-"""`geval models`: local models, how to fetch them, the table of providers, and what a model can do."""
+"""`geval models`: list and download local models, list the kinds of providers, and check what a model supports."""
 
 import os
 import sys
@@ -78,7 +78,7 @@ def check(provider: ProviderId, as_json: PrintsJson = False) -> None:
 
 
 def print_check(found: "ModelCheck") -> None:
-    """Print what a model can do: a sentence, then a line for each feature."""
+    """Print what a model supports: one sentence, then a row for each feature."""
     from rich.text import Text
 
     from geval_cli.report.console import is_unicode, make_console, print_rows
@@ -97,7 +97,7 @@ def print_check(found: "ModelCheck") -> None:
 
 
 def print_models() -> None:
-    """Print the known local models, and the paths of the downloaded ones."""
+    """Print the known local models, with the paths of those that are installed."""
     from rich.text import Text
 
     from geval_cli.extras.local.models import KNOWN_MODELS, installed_models
@@ -126,7 +126,7 @@ def print_models() -> None:
 
 
 def print_providers() -> None:
-    """Print every kind of provider with an example, its default base URL and the variable of its key."""
+    """Print every kind of provider with an example, its API key variable and its default base URL."""
     from geval_cli.plugins import PROVIDERS, plugin_names
     from geval_cli.providers.registry import provider_kinds
     from geval_cli.report.console import make_console, print_rows

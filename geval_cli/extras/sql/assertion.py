@@ -1,4 +1,4 @@
-"""is-sql, contains-sql: SQL of a kind of database that can be parsed and uses nothing but what is allowed."""
+"""is-sql, contains-sql: SQL that parses in a dialect and uses only allowed tables and columns."""
 
 import asyncio
 import re
@@ -75,7 +75,7 @@ class SqlAssertion(Assertion):
     value: SqlRules | None = Field(None, description="The SQL dialect, and the allowed tables and columns.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the rules: an unknown kind of database, a pattern that does not compile."""
+        """Return problems with the rules: an unknown database, or a pattern that does not compile."""
         problems: list[Problem] = []
         if self.value is None:
             return problems
@@ -96,7 +96,7 @@ class SqlAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Parse the output, or for contains-sql the SQL in its code fences; the reason says what is wrong with it."""
+        """Parse the output, or for contains-sql the SQL in its code fences; the reason names the first problem."""
         rules = self.value or SqlRules()
         dialect = _DIALECTS[rules.database_type.lower()]
         texts = [subject.text]

@@ -1,6 +1,6 @@
-"""SQL read by sqlglot: whether it can be parsed, and which tables and columns it uses.
+"""Parse SQL with sqlglot: whether it is valid, and which tables and columns it uses.
 
-Imported where SQL is judged: the parser is an extra, and takes a while to load.
+Imported only when SQL is judged: the parser is an optional dependency and slow to load.
 """
 
 import logging
@@ -17,7 +17,7 @@ from geval_cli.assertions.patterns import is_whole
 if TYPE_CHECKING:
     from geval_cli.extras.sql.assertion import SqlRules
 
-# What the parser cannot read it logs and passes on as a `Command`; that is no news for a terminal.
+# The parser logs what it cannot parse and returns it as a `Command`; that does not belong on the terminal.
 logging.getLogger("sqlglot").addHandler(logging.NullHandler())
 
 _STATEMENTS = (
@@ -76,7 +76,7 @@ _RUN_BY_MYSQL = re.compile(
 
 
 def sql_problem(text: str, dialect: str, rules: "SqlRules") -> str:
-    """Return the first problem of the SQL, read as a dialect of sqlglot (`""`: of none); "" when there is none."""
+    """Return the first problem with the SQL, or "". `dialect` is sqlglot's name; "" is its generic dialect."""
     what = f"the output is not {rules.database_type} SQL"
     if dialect == "mysql":
         text = _RUN_BY_MYSQL.sub(
@@ -104,7 +104,7 @@ def sql_problem(text: str, dialect: str, rules: "SqlRules") -> str:
 
 
 def _as_insert(statement: exp.Expr, dialect: str) -> exp.Expr:
-    """Return `REPLACE INTO`, which the parser does not know, as the `INSERT INTO` that it is; else the statement."""
+    """Return `REPLACE INTO`, which the parser does not support, as `INSERT INTO`; return other statements unchanged."""
     if not isinstance(statement, exp.Command) or str(statement.this).upper() != "REPLACE":
         return statement
     inserts = sqlglot.parse(f"INSERT {statement.text('expression')}", dialect=dialect)
@@ -112,7 +112,7 @@ def _as_insert(statement: exp.Expr, dialect: str) -> exp.Expr:
 
 
 def _is_whole(statement: exp.Expr) -> bool:
-    """Return whether a statement is complete; the parser also accepts a lone `SELECT`, and `UPDATE your profile`."""
+    """Return whether a statement is complete; the parser also accepts a bare `SELECT`, and `UPDATE your profile`."""
     if isinstance(statement, exp.Select):
         return bool(statement.expressions)
     if isinstance(statement, exp.Update):
@@ -121,7 +121,7 @@ def _is_whole(statement: exp.Expr) -> bool:
 
 
 def _tables(statements: Sequence[exp.Expr]) -> Iterator[str]:
-    """Yield every table that is used, as action::database::table."""
+    """Yield every table in use, as action::database::table."""
     for statement in statements:
         written: dict[int, list[str]] = {}
         stand_ins: set[int] = set()
@@ -148,7 +148,7 @@ def _tables(statements: Sequence[exp.Expr]) -> Iterator[str]:
 
 
 def _described(node: exp.Expr) -> Iterator[str]:
-    """Yield the table that a `SHOW`, a `PRAGMA` or its function describes, as action::database::table."""
+    """Yield the table that a `SHOW`, a `PRAGMA` or a pragma function describes, as action::database::table."""
     said, of, given = node, "", None
     if isinstance(node, exp.Show):
         of = node.text("db")
@@ -167,7 +167,10 @@ def _described(node: exp.Expr) -> Iterator[str]:
 
 
 def _named(node: exp.Expr) -> Iterator[str]:
-    """Yield the tables that `TABLE(orders)` or a function names, and a function whose SQL in a text can name any."""
+    """Yield the tables passed to `TABLE(orders)` and the like, and functions that run SQL from a string.
+
+    Such a string could name any table, so the function's own name stands for them.
+    """
     if isinstance(node, exp.Anonymous) and node.name.lower() in _RUNS_SQL:
         yield f"select::null::{node.name}"
     for given in _given(node):
@@ -181,7 +184,7 @@ def _named(node: exp.Expr) -> Iterator[str]:
 
 
 def _given(node: exp.Expr) -> Sequence[exp.Expr]:
-    """Return what `TABLE(...)` or a function of tables is given; nothing for anything else."""
+    """Return the arguments of `TABLE(...)` or of a similar table function; empty for anything else."""
     if isinstance(node, exp.TableFromRows):
         return [node.this]
     if not isinstance(node, exp.Anonymous) or node.name.lower() not in {"table", "query_table"}:
@@ -191,7 +194,7 @@ def _given(node: exp.Expr) -> Sequence[exp.Expr]:
 
 
 def _written(node: exp.Expr) -> Iterator[tuple[exp.Table, str]]:
-    """Yield the tables that one part of a statement changes, each with what is done to it."""
+    """Yield the tables that a node of a statement changes, each with the action."""
     found: list[tuple[Any, str]] = []
     if isinstance(node, exp.Merge):
         whens = node.args.get("whens")
@@ -229,7 +232,7 @@ def _columns_set(item: exp.Expr) -> Iterator[exp.Column]:
 
 
 def _common_query(table: exp.Table) -> exp.CTE | None:
-    """Return the WITH query that a name stands for, if one can be seen from where it stands."""
+    """Return the WITH query that a table name refers to, if one is in scope."""
     if table.db or table.catalog:
         return None
     name = table.name.lower()
@@ -250,7 +253,7 @@ def _common_query(table: exp.Table) -> exp.CTE | None:
 
 
 def _columns(statements: Sequence[exp.Expr]) -> Iterator[str]:
-    """Yield every column of a table that is used, as action::table::column; `*` is written (.*)."""
+    """Yield every table column in use, as action::table::column; `*` appears as `(.*)`."""
     for statement in statements:
         aliases = {table.alias: table.name for table in statement.find_all(exp.Table) if table.alias}
         known: dict[int, set[str]] = {}
@@ -275,10 +278,11 @@ def _columns(statements: Sequence[exp.Expr]) -> Iterator[str]:
 
 
 def _is_output(node: exp.Expr, name: str, of: str, known: dict[int, set[str]]) -> bool:
-    """Return whether `name`, of what is called `of` or of anything, is what a query gives out: it counts in there.
+    """Return whether a column name refers to the output of a query, whose own columns are checked there.
 
-    Outputs are those of the query around it, where it may name them, and those of what stands in its FROM. `known`
-    keeps the names that each of them gives.
+    `of` is the qualifier of `name`; "" if it has none. Candidates are the outputs of the enclosing query, in clauses
+    that
+    may refer to them, and those of the sources in its FROM. `known` caches the output names of each.
     """
 
     def gives(source: exp.Expr, wanted: str) -> bool:
@@ -288,7 +292,7 @@ def _is_output(node: exp.Expr, name: str, of: str, known: dict[int, set[str]]) -
 
     query = node.parent
     while query is not None:
-        # Quickly past the hundreds of conditions that one may stand in.
+        # Skip quickly over conditions, which may be nested hundreds deep.
         if isinstance(query, exp.Condition) and not isinstance(query, _READS):
             node, query = query, query.parent
             continue
@@ -315,7 +319,7 @@ def _is_output(node: exp.Expr, name: str, of: str, known: dict[int, set[str]]) -
 
 
 def _sources(query: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield what a query, or a change of tables, reads: the parts of its FROM, and what it changes."""
+    """Yield the sources of a query or a DML statement: the parts of its FROM, and the table that it changes."""
     if isinstance(query, exp.Update | exp.Delete | exp.Merge) and query.this:
         yield query.this
     begins = query.args.get("from_") or query.args.get("using")
@@ -332,12 +336,12 @@ def _sources(query: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _is_query(source: exp.Expr) -> bool:
-    """Return whether a part of a FROM is a query, or what is made of columns: no table, and no function's rows."""
+    """Return whether a source in a FROM is a query or made of columns, not a table or a table function."""
     return not isinstance(source, exp.Table) or _common_query(source) is not None
 
 
 def _outputs(source: exp.Expr) -> set[str]:
-    """Return the names that a part of a FROM gives its columns, as far as it names them; of a query, its new names."""
+    """Return the column names that a source in a FROM states explicitly; for a SELECT, only its aliases."""
     if isinstance(source, exp.Select):
         return {item.alias.lower() for item in source.expressions if isinstance(item, exp.Alias)}
     common = _common_query(source) if isinstance(source, exp.Table) else None
@@ -357,7 +361,7 @@ def _outputs(source: exp.Expr) -> set[str]:
 
 
 def _action_at(node: exp.Expr) -> str:
-    """Return what the innermost part of the statement around a column does that changes anything."""
+    """Return the action of the innermost changing statement around a column, else `select`."""
     around = node.find_ancestor(exp.Alter) or node.find_ancestor(*_ACTING)  # a column is dropped by an ALTER
     return (_action(around) if around else "") or "select"
 
@@ -367,7 +371,7 @@ def _action(node: exp.Expr) -> str:
 
 
 def _strays(used: Iterator[str], allowed: Sequence[str]) -> list[str]:
-    """Return the names used without permission. A rule is a pattern, or for short only the last name."""
+    """Return the names in use that no rule allows. A rule is a pattern, or just the last part of the name."""
     return [name for name in dict.fromkeys(used) if not any(_allows(rule, name) for rule in allowed)]
 
 

@@ -1,4 +1,4 @@
-"""`echo`: answers with the prompt's own text. Free, instant, and the same every time."""
+"""`echo`: answers with the text of the prompt; free, instant and deterministic."""
 
 from geval_cli.errors import Problem
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
@@ -9,7 +9,7 @@ from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
 
 class EchoProvider:
-    """Returns the last user message, with `finish_reason` if it is set."""
+    """Returns the last user message, with the given `finish_reason`."""
 
     price = FREE
     is_cacheable = False
@@ -34,11 +34,11 @@ class EchoProvider:
         return ModelResponse(choices, Usage(requests=len(choices)))
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return the problems of the limits of an echo; it has no other settings."""
+    """Return the problems with the limits of an echo provider, its only settings."""
     return check_settings(source, LIMIT_KEYS)
 
 

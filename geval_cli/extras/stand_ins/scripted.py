@@ -1,4 +1,4 @@
-"""`scripted:replies.yaml`: a provider whose answers are in a file, for offline demos and tests."""
+"""`scripted:replies.yaml`: a provider that reads its answers from a file, for offline demos and tests."""
 
 import asyncio
 import hashlib
@@ -38,7 +38,7 @@ _HTTP_ERRORS = range(400, 600)
 
 
 class ScriptedError(Struct, frozen=True):
-    """An HTTP error that a scripted server answers with."""
+    """An HTTP error returned by a scripted provider."""
 
     status: int
     message: str = "scripted error"
@@ -46,12 +46,12 @@ class ScriptedError(Struct, frozen=True):
 
 
 class ScriptEntry(Struct, frozen=True):
-    """The answer to the prompts that `match` fits; "" fits all.
+    """The answer to the prompts that `match` matches; "" matches all.
 
     Attributes:
-        replies: one of them is chosen by sample and repeat index.
-        logprobs: probabilities of the tokens that could be in the place of the one that the reply has.
-        calls: the tools that the answer calls, in the form of the chat API.
+        replies: the possible answers; the sample and repeat indexes pick one.
+        logprobs: the probability (above 0, at most 1) of each token that could be where the reply has one of them.
+        calls: the tool calls of the answer, in the format of the chat API.
     """
 
     match: str
@@ -62,7 +62,7 @@ class ScriptEntry(Struct, frozen=True):
     calls: tuple[Mapping[str, JsonValue], ...] = ()
 
     def fits(self, prompt: str) -> bool:
-        """Return whether `match` occurs in the prompt, as it is written or as a regular expression."""
+        """Return whether `match` occurs in the prompt, as plain text or as a regular expression."""
         if self.match in prompt:
             return True
         try:
@@ -72,10 +72,10 @@ class ScriptEntry(Struct, frozen=True):
 
 
 def read_script(path: Path, access: Access, *, shown_as: str) -> tuple[ScriptEntry, ...]:
-    """Return the entries of the file in their order, those that fit every prompt last.
+    """Return the entries of the file in order, with those that match every prompt last.
 
     Raises:
-        ConfigError: the file cannot be read, or with every problem in it.
+        ConfigError: the file cannot be read or is invalid; lists every problem.
     """
     try:
         with open_regular(path, access) as stream:
@@ -229,10 +229,10 @@ _EXCERPT_CHARS = 200
 
 
 class ScriptedProvider:
-    """Answers from a script: the first entry that fits the prompt (all messages' texts) says what comes back.
+    """Answers from a script, with the first entry that matches the texts of all messages.
 
-    An entry with several replies gives the one whose number is sample index + repeat index, going round, so that
-    the answer never depends on the order of calls.
+    An entry with several replies gives the one at (sample index + repeat index) modulo their number, so that the answer
+    never depends on the order of calls.
     """
 
     price = FREE
@@ -276,7 +276,7 @@ class ScriptedProvider:
         return self._respond(entry, request, prompt)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""
 
     def _respond(self, entry: ScriptEntry, request: ModelRequest, prompt: str) -> ModelResponse:
         choices = []
@@ -301,7 +301,7 @@ class ScriptedProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return the problems of the provider's config and of its file of replies."""
+    """Return the problems with the provider's config and its replies file."""
     problems = check_settings(source, LIMIT_KEYS)
     if not source.name:
         hint = "write its path after the colon: `scripted:replies.yaml`"
@@ -319,7 +319,7 @@ def build(source: ProviderSource) -> ScriptedProvider:
     """Return the provider that `source` describes.
 
     Raises:
-        ConfigError: the file of replies is missing or broken.
+        ConfigError: the replies file is missing or invalid.
     """
     return ScriptedProvider(
         read_script(_path(source), source.access, shown_as=_shown_path(source)),
@@ -338,7 +338,7 @@ def _shown_path(source: ProviderSource) -> str:
 
 
 def _token_logprobs(text: str, probabilities: Mapping[str, float]) -> tuple[TokenLogprob, ...]:
-    """`text` as tokens, the last place where one of the given tokens is carrying all of them as alternatives."""
+    """Split `text` into tokens; the last occurrence of a given token carries all of them as alternatives."""
     start, length, chosen = max((text.rfind(token), len(token), token) for token in probabilities)
     if start < 0:
         return (TokenLogprob(text, 0.0, (TokenAlternative(text, 0.0),)),)

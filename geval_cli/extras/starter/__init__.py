@@ -1,4 +1,4 @@
-"""The config that `geval init` writes: small, explained line by line, with a model that answers on this machine."""
+"""The config that `geval init` writes: small, explained line by line, with a model that is available here."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -77,12 +77,12 @@ _OFFLINE_COMMENT = """`echo` returns the prompt itself. For a model, write its i
 
 
 def has_local_models() -> bool:
-    """Return whether what runs local models is installed."""
+    """Return whether the local-model runtime is installed."""
     return find_spec("xllamacpp") is not None
 
 
 class Starter(Struct, frozen=True):
-    """A config, and why it is this one, in words."""
+    """A starter config, and a sentence that says why it was chosen."""
 
     text: str
     why: str
@@ -92,7 +92,7 @@ def choose_starter(environ: Mapping[str, str], folder: Path, access: Access) -> 
     """Return the starter config for `folder`."""
     try:
         env = gather_env(environ, base_dir=folder, env_file=None, access=access)
-    except ConfigError:  # a broken .env is told when the config is run
+    except ConfigError:  # a broken .env is reported when the config is run
         env = dict(environ)
     for name in _VENDORS:
         variable = next((variable for variable in PRESETS[name].key_envs if env.get(variable)), None)
@@ -112,7 +112,7 @@ def choose_starter(environ: Mapping[str, str], folder: Path, access: Access) -> 
 
 
 def starter_config(model: str | None) -> str:
-    """Return the config with `model` as the one that answers and judges; None: one that runs without any."""
+    """Return the config with `model` as generator and judge; None for a config that runs without a model."""
     text = _TEMPLATE
     if model is None:
         text = text.replace("value: leonardo", "value: mona lisa # `leonardo`, once a model answers")
