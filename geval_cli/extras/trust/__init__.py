@@ -1,6 +1,7 @@
-"""Judges held against people: how far their scores can be trusted.
+"""Judges compared with human labels: how far their scores can be trusted.
 
-The names of this module are for Python programs. They are imported on first use, with the libraries that they need.
+The names in this module are meant for Python programs. They are imported on first use, together with the libraries
+they need.
 """
 
 from importlib import import_module
@@ -60,7 +61,7 @@ def __getattr__(name: str) -> object:
 
 
 def require_statistics(what: str) -> None:
-    """Raise UsageError when a library that `what` needs is not installed. None is imported."""
+    """Raise UsageError if a library that `what` needs is not installed; nothing is imported."""
     missing = [name for name in _LIBRARIES if find_spec(name) is None]
     if missing:
         packages = "the package" if len(missing) == 1 else "the packages"

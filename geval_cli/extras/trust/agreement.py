@@ -1,7 +1,8 @@
-"""How well a judge agrees with people: `geval agree` and `geval_cli.extras.trust.agree`.
+"""Measure how well a judge agrees with human labels: `geval agree` and `geval_cli.extras.trust.agree`.
 
-Here labels and scores become numbers, and numbers the record whose JSON the command writes; the statistics themselves
-are in `extras.trust.statistics.agreement`. What the judge could not judge is counted and left out.
+This module turns labels and scores into arrays, and the resulting figures into the record that the command writes as
+JSON; the statistics themselves are in `extras.trust.statistics.agreement`. Outputs that the judge failed on are
+counted and left out.
 """
 
 import os
@@ -63,11 +64,12 @@ from geval_cli.runs.stored import open_report
 
 
 class CorrelationLevel(Struct, frozen=True):
-    """Three correlations of scores with labels.
+    """Three correlations between scores and labels.
 
     Attributes:
-        documents: over which a mean was taken, and `skipped`, where a side was constant; of the summary level only.
-        systems: whose means were compared; of the system level only.
+        documents: number averaged over; summary level only. `skipped`: those left out because scores or labels were
+            constant.
+        systems: number of systems whose means were compared; system level only.
     """
 
     pearson: Estimate
@@ -79,14 +81,14 @@ class CorrelationLevel(Struct, frozen=True):
 
 
 class AnnotatorAgreement(Struct, frozen=True):
-    """Agreement of the annotators among themselves.
+    """Agreement among the annotators, and of the judge with them.
 
     Attributes:
-        alpha: Krippendorff's, ordinal.
-        alpha_with_judge: the same with the judge as a further annotator.
-        kappas: of the judge with each annotator, quadratic weights, the judge's rating rounded (half to even).
+        alpha: Krippendorff's alpha, ordinal.
+        alpha_with_judge: the same, with the judge as one more annotator.
+        kappas: quadratic-weighted kappa of the judge with each annotator, the judge's rating rounded (half to even).
         ceiling: mean rho of each annotator with the mean of the others.
-        judge: mean rho of the judge with the same means; `share` is the judge's share of the ceiling.
+        judge: mean rho of the judge with the same means; `share` is this as a share of the ceiling.
     """
 
     alpha: Estimate
@@ -98,14 +100,16 @@ class AnnotatorAgreement(Struct, frozen=True):
 
 
 class VerdictCounts(Struct, frozen=True):
-    """Pass and fail against good and bad: at the present threshold, and at the one with the highest MCC.
+    """Confusion matrices of the judge's verdicts: as run, and at the threshold with the highest MCC.
 
     Attributes:
-        good_at: mean labels from here on are good, 0..1.
-        threshold: scores from here on pass; None where no threshold makes these verdicts: the run's tests have several,
-            or more than the score decides.
-        kappa: Cohen's, of the judge's verdicts with people's.
-        better_threshold: where Matthews' correlation is highest; None when no threshold tells good from bad.
+        good_at: outputs with a mean label of at least this are good, 0..1.
+        threshold: scores of at least this pass; None if no single threshold reproduces the verdicts, because the run's
+            tests have several or because more than the score decides.
+        kappa: Cohen's kappa of the judge's verdicts with the human ones.
+        better_threshold: the one with the highest Matthews correlation coefficient (MCC); None if no threshold
+        separates
+            good from bad.
     """
 
     good_at: float
@@ -119,9 +123,12 @@ class VerdictCounts(Struct, frozen=True):
 
 
 class Bias(Struct, frozen=True):
-    """How the judge errs: `shift` is its mean score minus the mean label, 0..1; `shift_ratings` on the labels' scale.
+    """The judge's bias.
 
-    `length`: Spearman's rho of scores with the number of words, labels held fixed; None without the outputs' texts.
+    Attributes:
+        shift: mean score minus mean label, both 0..1; `shift_ratings` is the same on the labels' scale.
+        length: partial Spearman correlation of scores with the number of words, controlling for labels; no value if the
+            outputs' texts are unknown.
     """
 
     shift: Estimate
@@ -130,15 +137,15 @@ class Bias(Struct, frozen=True):
 
 
 class MetricAgreement(Struct, frozen=True):
-    """A judge and people on one metric.
+    """Agreement of a judge with human labels on one metric.
 
     Attributes:
-        judge: which model, where the run says so.
-        n: outputs with a label and a score; `errored`: with a label, where the judge broke.
-        people: None with one annotator; `alt_test` likewise, and with too few items.
+        judge: the model, if the run records it.
+        n: outputs with a label and a score; `errored`: labelled outputs that the judge failed on.
+        people: None with one annotator or without scores; `alt_test` is None with too few annotators or items.
         notes: what is missing, and why.
-        summary: one sentence for readers who take no interest in statistics.
-        jury: beside its best judge; None where one judge gave the scores.
+        summary: one sentence for readers who are not interested in statistics.
+        jury: the jury compared with its best judge; None if a single judge gave the scores.
         points: the outputs, for plots; not in the JSON.
     """
 
@@ -172,8 +179,8 @@ class Agreement(Struct, frozen=True):
     """The result of `geval agree`.
 
     Attributes:
-        labels: the file; `run`: the run's id, None where the scores stood beside the labels.
-        matched: labels with an output; `unmatched` have none; `unlabelled` rows wait for their label.
+        labels: the file; `run`: the run's id, None if the scores came with the labels.
+        matched: labels with an output; `unmatched`: labels without one; `unlabelled`: rows that have no label yet.
         clustered_by: what outputs are grouped by for the intervals.
     """
 
@@ -213,20 +220,20 @@ def agree(
     allow_unmatched: bool = False,
     home: Path | None = None,
 ) -> Agreement:
-    """Return how well the judge of a run agrees with people.
+    """Return how well the judge of a run agrees with human labels.
 
     Args:
-        labels: a file of labels, or its rows; None for those that are kept for the run, which `run` names.
-        run: the run that was labelled: its id, `latest`, a results file, its report, or its results; None when the
+        labels: a file of labels, or its rows; None for those stored with the run, which `run` must then name.
+        run: the run that was labelled: its id, `latest`, a results file, its report, or its results; None if the
             labels have a `score`.
-        options: how it is computed.
+        options: how agreement is computed.
         require: gates such as `spearman >= 0.4`, which hold when the whole interval does.
         allow_unmatched: leave out labels whose output is not in the run.
-        home: where runs are stored, if `run` is an id; None for GEVAL_HOME, or `.geval` here.
+        home: where runs are stored, if `run` is an id; None for GEVAL_HOME, or `.geval` in the current folder.
 
     Raises:
         ConfigError: a row is broken or unmatched; all problems at once.
-        UsageError: no scores, or an unknown run, cluster, kind of annotators or gate.
+        UsageError: there are no scores, or the run, cluster, kind of annotators or gate is unknown.
     """
     if isinstance(run, str):
         with open_report(run, home, os.environ) as (report, _):
@@ -282,7 +289,7 @@ def _required(gate: Requirement, item: MetricAgreement) -> Estimate | None:
 
 
 class _Data(Struct, frozen=True):
-    """One metric's outputs that the judge could score, as arrays."""
+    """One metric's labelled outputs as arrays."""
 
     score: Numbers
     human: Numbers
@@ -374,7 +381,7 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
 
 
 def _by_document(data: _Data) -> CorrelationLevel | None:
-    """Return the mean over documents; None where each has one output, so that nothing is in order within it."""
+    """Return the mean correlation within documents; None if no document has more than one output."""
     if len(set(data.documents)) == len(data.documents):
         return None
     found = {
@@ -387,7 +394,7 @@ def _by_document(data: _Data) -> CorrelationLevel | None:
 
 
 def _by_system(data: _Data) -> CorrelationLevel | None:
-    """Return the correlation of systems' means; None of fewer than three, which are always in some order."""
+    """Return the correlation of systems' means; None for fewer than three systems, where it would say nothing."""
     systems = data.systems
     if systems is None or len(set(systems)) < 3:  # noqa: PLR2004
         return None
@@ -441,7 +448,7 @@ def _kappa_with(rating: Numbers, own: Numbers, clusters: Sequence[str]) -> Estim
 
 
 def _passed(pairs: Sequence[JudgedLabel], metric: str, options: AgreeOptions) -> tuple[Verdicts, float]:
-    """Return the judge's verdicts, and the threshold that is nearest to what made them."""
+    """Return the judge's verdicts, and the threshold that comes closest to reproducing them."""
     used = [pair.match.item.thresholds.get(metric) for pair in pairs if pair.match is not None]
     threshold = threshold_of(used, options.good, options.threshold)
     return np.array([pair.passed_at(options.threshold, threshold) for pair in pairs], dtype=bool), threshold
@@ -505,7 +512,7 @@ def _sentence(metric: str, verdicts: VerdictCounts, n: int) -> str:
 
 
 def _plain(value: object) -> JsonValue:
-    """Return records as JSON; a test also says whether it is passed, which is a property."""
+    """Return a value as JSON; for an alt-test, including its properties `beats_constant` and `passed`."""
     if isinstance(value, AltTest):
         return {**_fields(value), "beats_constant": value.beats_constant, "passed": value.passed}
     if isinstance(value, Struct):
@@ -522,7 +529,7 @@ def _fields(value: Struct) -> dict[str, JsonValue]:
 
 
 def agreement_document(found: Agreement) -> ReportDocument:
-    """Return the record as a document."""
+    """Return the agreement as a report document."""
     return ReportDocument(
         "Agreement with people",
         lambda quote: _about(found, quote),
@@ -537,7 +544,7 @@ def agreement_document(found: Agreement) -> ReportDocument:
 
 
 def _overview(metrics: Sequence[MetricAgreement]) -> Section:
-    """Return all metrics side by side: a sentence about each, a row for each, and what is missing."""
+    """Return an overview of all metrics: a sentence and a row for each, and notes on what is missing."""
     notes: dict[str, list[str]] = {}
     for item in metrics:
         for note in item.notes:
@@ -616,7 +623,7 @@ def _section(item: MetricAgreement) -> Section:
 
 
 def statistics_of(item: MetricAgreement) -> Iterator[tuple[str, Estimate]]:
-    """Yield every statistic of a metric with its name, in the order in which people read them."""
+    """Yield every statistic of a metric with its name, in reading order."""
     levels: dict[str, CorrelationLevel | None] = {
         "all outputs": item.dataset,
         "within documents": item.document_level,

@@ -1,6 +1,6 @@
-"""Anchors: outputs of a run with the scores that they had, kept in a file to be judged again and again.
+"""Anchors: outputs of a run saved with their scores, so that a judge can rate them again later.
 
-Each look at them is kept with what it found, all of them in a file of the home folder.
+Each new look at them is appended with its findings to a file in the home folder.
 """
 
 import dataclasses
@@ -33,13 +33,13 @@ IMPROVEMENTS = "improve.jsonl"
 
 
 class MetricDrift(Struct, frozen=True):
-    """A metric of the anchors, then and now.
+    """The drift of one metric of the anchors.
 
     Attributes:
-        threshold: of today; None where the metric has none.
-        judges_then, judges_now: as configs name them, with the models that answered by their own account.
-        looks: all looks at these anchors by the same judge together, this one last; None of a single one.
-        criterion: a digest of the judge and all else that it rated by.
+        threshold: the current one; None if the metric has none, or several.
+        judges_then, judges_now: as configs name them, with the models that they reported as answering.
+        looks: all looks at these anchors by the same judge taken together, this one last; None if this is the first.
+        criterion: a digest of the judge and everything else the ratings depend on.
     """
 
     metric: str
@@ -52,15 +52,15 @@ class MetricDrift(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """The anchors judged once more.
+    """One re-judging of the anchors.
 
     Attributes:
-        file, digest: of the anchors; `run` is where their outputs are from.
-        at: when, ISO 8601 in UTC.
-        anchors: how many there are, of `tests` tests.
-        scores: of today, by anchor and metric.
-        lost: ratings that no assertion of today's config could repeat; `errored` ones could not be had.
-        stopped: why not all were asked for; empty when all were.
+        file, digest: of the anchors; `run` is the run their outputs come from.
+        at: the time, ISO 8601 in UTC.
+        anchors: how many there are, from `tests` tests.
+        scores: the new ones, by anchor and metric.
+        lost: ratings that no assertion in the current config can repeat; `errored`: ratings that failed.
+        stopped: why not all ratings were made; empty if they were.
     """
 
     file: str
@@ -79,7 +79,7 @@ class Look(Struct, frozen=True):
 
     @property
     def verdict(self) -> DriftVerdict:
-        """Return the finding over all metrics: moved if one has, steady if all are."""
+        """Return the verdict over all metrics: moved if any has moved, steady if all are steady, otherwise unclear."""
         found = {item.drift.verdict for item in self.metrics}
         if DriftVerdict.MOVED in found or any(item.looks and item.looks.moved for item in self.metrics):
             return DriftVerdict.MOVED
@@ -87,7 +87,7 @@ class Look(Struct, frozen=True):
 
 
 def look_from_json(data: JsonValue) -> Look | None:
-    """Return a look from what `to_json` made of it; None for what is none."""
+    """Return a look from its `to_json` form; None if the data is not a look."""
     try:
         return convert(data, Look)
     except (ValidationError, TypeError):
@@ -95,14 +95,14 @@ def look_from_json(data: JsonValue) -> Look | None:
 
 
 def keep_look(home: Path, found: Look) -> None:
-    """Add a look to those that are kept. Where that cannot be written, the next look knows one less."""
+    """Append a look to the stored ones. If the file cannot be written, later looks do not know of this one."""
     line = json.dumps({**to_json(found), "scores": {}}, ensure_ascii=False)
     with suppress(OSError), (home / FILE).open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")
 
 
 def looks_before(home: Path, digest: str) -> list[Look]:
-    """Return the looks at the anchors with this digest that are kept, oldest first; a broken line is passed over."""
+    """Return the stored looks at the anchors with this digest, oldest first; broken lines are skipped."""
     found = []
     with suppress(OSError), (home / FILE).open(encoding="utf-8") as file:
         for line in file:
@@ -144,11 +144,11 @@ _FORM = "`geval drift --save FILE --run RUN` writes such files"
 
 
 class Rating(Struct, frozen=True):
-    """One judgement of an output by a metric.
+    """One judgement of an output on one metric.
 
     Attributes:
         judge: as the config names it.
-        models: those that answered, by their own account: the model, and the fingerprint of the vendor's servers.
+        models: as the responses report them: the model, and the fingerprint of the vendor's backend.
     """
 
     score: float
@@ -157,7 +157,7 @@ class Rating(Struct, frozen=True):
 
 
 class Anchor(Struct, frozen=True):
-    """An output with all that a judge needs to see of its test, and its ratings of then by metric."""
+    """An output with everything a judge needs to see of its test, and its original ratings by metric."""
 
     case: CaseResult
     ratings: Mapping[str, Rating]
@@ -168,7 +168,7 @@ class Anchor(Struct, frozen=True):
 
     @property
     def cluster(self) -> str:
-        """Return the test: its outputs in other columns and repeats say little more about a judge."""
+        """Return the test: further outputs of the same test, in other columns or repeats, add little information."""
         key = self.case.test_key
         return f"test {self.case.test_index}" if key in {None, NOTHING_SAID} else str(key)
 
@@ -177,8 +177,8 @@ class AnchorSet(Struct, frozen=True):
     """A file of anchors.
 
     Attributes:
-        run: whose outputs they are; `config` is its file, relative to the folder of the anchors.
-        digest: of the file, by which two runs know that they judged the same anchors.
+        run: the run the outputs come from; `config` is its file, relative to the folder of the anchors.
+        digest: of the content, which tells whether two runs judged the same anchors.
     """
 
     path: Path
@@ -189,7 +189,7 @@ class AnchorSet(Struct, frozen=True):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Return the metrics that any of them was rated by."""
+        """Return the metrics that any of the anchors has a rating for."""
         return tuple(dict.fromkeys(name for anchor in self.anchors for name in anchor.ratings))
 
     @property
@@ -198,7 +198,7 @@ class AnchorSet(Struct, frozen=True):
 
 
 def ratings_of(results: Iterable[AssertionResult]) -> dict[str, Rating]:
-    """Return the ratings by models among verdicts, by metric; the first of each."""
+    """Return a judge's ratings among assertion results, by metric; the first of each."""
     found: dict[str, Rating] = {}
     for item, _ in with_members(results):
         is_by_model = "judge" in item.detail or CRITERION_KEY in item.detail or JUDGE_MODELS in item.detail
@@ -210,10 +210,10 @@ def ratings_of(results: Iterable[AssertionResult]) -> dict[str, Rating]:
 
 
 def drawn_anchors(results: Iterable[CaseResult], count: int, seed: int) -> list[Anchor]:
-    """Return so many of the outputs that a model rated, drawn at random whatever their scores.
+    """Return a random sample of `count` judged outputs, drawn regardless of their scores, in the order of the run.
 
     Raises:
-        UsageError: a model rated none.
+        UsageError: no output was rated by a judge.
     """
 
     def rated() -> Iterator[Anchor]:
@@ -230,11 +230,11 @@ def drawn_anchors(results: Iterable[CaseResult], count: int, seed: int) -> list[
 
 
 def write_anchors(path: Path, anchors: Sequence[Anchor], *, run: str, config: str) -> None:
-    """Write anchors as .jsonl; the file appears only when all of it is on disk.
+    """Write anchors as .jsonl; the file appears only once it is complete.
 
     Raises:
-        ConfigError: the ending is another one, or the file is there already.
-        OutputError: it cannot be written.
+        ConfigError: the name does not end in .jsonl, or the file already exists.
+        OutputError: the file cannot be written.
     """
     if path.suffix.lower() != ".jsonl":
         raise ConfigError(
@@ -259,10 +259,10 @@ def _row(anchor: Anchor, run: str, config: str) -> dict[str, JsonValue]:
 
 
 def read_anchors(path: Path, access: Access = TRUSTED) -> AnchorSet:
-    """Return the anchors of a file; `access` is that of the config that names it.
+    """Return the anchors in a file; `access` is that of the config that names it.
 
     Raises:
-        ConfigError: with every problem of the file.
+        ConfigError: with every problem in the file.
     """
     problems: list[Problem] = []
     found: dict[str, Anchor] = {}
@@ -287,7 +287,7 @@ def read_anchors(path: Path, access: Access = TRUSTED) -> AnchorSet:
     except ConfigError as error:
         problems += error.problems
     if problems:
-        # Rows are read as those of labels are, whose hints would be about labels.
+        # The reader is that of labels, so some hints are about labels; they are replaced.
         told = (dataclasses.replace(item, hint=_FORM) if "label" in item.hint else item for item in problems)
         raise ConfigError(list(told))
     return AnchorSet(path, run, config, digest.hexdigest()[:16], tuple(found.values()))
@@ -314,7 +314,7 @@ def _score(value: object) -> float:
 
 
 def read_suite_anchors(suite: LoadedSuite) -> tuple[AnchorSet | None, list[Problem]]:
-    """Return the anchors that a config names, and what is wrong with them."""
+    """Return the anchors that a config names, None if it names none or they are broken, and the problems found."""
     named: ConfiguredFile | None = suite.anchors
     if named is None:
         return None, []

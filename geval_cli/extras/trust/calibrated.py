@@ -1,4 +1,4 @@
-"""A calibration file in use: read for a config, compared with what its judges rate by, and applied to scores."""
+"""A calibration file in use: read it, check that the config's judges rate the same way, and apply it to scores."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,9 +63,9 @@ _WORDS = {
 
 @dataclass
 class FileCalibrations(Calibrations):
-    """The calibrations of a config, by metric; and, when the run is over, which of them did not fit after all.
+    """The calibrations of a config, by metric; after the run, also which of them turned out not to fit.
 
-    `juries` are those of juries with `combine: calibrated`, whose scores are made with the weights of the file.
+    `juries` holds those of juries with `combine: calibrated`, whose scores use the weights in the file.
     """
 
     entries: Mapping[str, Calibration]
@@ -80,16 +80,16 @@ class FileCalibrations(Calibrations):
         return not (self.entries or self.juries)
 
     def mark(self, result: AssertionResult) -> AssertionResult:
-        """Return a result with its chance and its clearness, where its score was rated as the labelled ones were.
+        """Return a result with P(pass) and whether it is borderline, if it was rated as the labelled outputs were.
 
-        The score of a calibrated jury is, where all of its judges gave one.
+        The score of a calibrated jury is marked only if all of its judges gave a score.
         """
         is_jury = (result.detail.get("jury") or {}).get("combine") == CALIBRATED
         found = (self.juries if is_jury else self.entries).get(result.metric or "")
         if found is None or result.score is None or CRITERION_KEY not in result.detail:
             return result
         if missed_required(result.detail):
-            return result  # its score says nothing about the verdict
+            return result  # it fails whatever its score
         rated = [(found.key, found.parts, result.detail)]
         if is_jury:
             votes: Sequence[Mapping[str, JsonValue]] = result.detail["judges"]
@@ -119,12 +119,12 @@ class FileCalibrations(Calibrations):
 
 
 def differing_parts(calibrated: Mapping[str, str], parts: Mapping[str, str]) -> list[str]:
-    """Return the names of the parts that are known on both sides and differ."""
+    """Return the names of the parts that both sides know and that differ."""
     return [name for name, part in calibrated.items() if parts.get(name, part) != part]
 
 
 def other_parts(names: set[str] | list[str]) -> str:
-    """Return the names of parts as words: `another judge and another rubric`."""
+    """Return the names of parts in words: `another judge and another rubric`."""
     words = [text for name, text in _WORDS.items() if name in names]
     return " and ".join(words) or "another criterion"
 
@@ -155,7 +155,7 @@ class JudgeEntry(Spec):
 
 
 class CalibrationEntry(Spec):
-    """The meaning of one metric's scores, as a calibration file has it."""
+    """The calibration of one metric, as a calibration file states it."""
 
     metric: str = Field(description="Which metric.")
     key: str | None = Field(None, description="The criterion_key of the results that were labelled.")
@@ -188,9 +188,9 @@ _MAY_BE_NULL = ("key", "judge", "prevalence", "alpha", "pass_from", "fail_below"
 
 
 def read_calibrations(value: JsonValue, place: SourcePath, reading: LoadContext) -> FileCalibrations:
-    """Return the calibrations of the file that a config names.
+    """Return the calibrations in the file that a config names.
 
-    What is wrong with the file is a problem with its place there.
+    Problems in the file are reported with their place in it.
     """
     nothing = FileCalibrations({}, is_broken=True)
     if not isinstance(value, str):
@@ -239,7 +239,7 @@ def _entries(value: JsonValue, place: SourcePath, reading: LoadContext) -> list[
         entry = _entry(item, place.child("entries", index), reading)
         if entry is None:
             continue
-        # A metric may have one for the score of the run, and one for that of its jury with weights.
+        # A metric may have two: one for the score of the run, and one for the weighted score of its jury.
         key = (entry.metric, bool(entry.judges))
         if key in entries:
             place_of_it = place.child("entries", index).value("metric")
@@ -252,7 +252,7 @@ def _entry(item: JsonValue, place: SourcePath, reading: LoadContext) -> Calibrat
     fields = read_fields(CalibrationEntry, _without_nulls(item), place, "a calibration", reading)
     if fields is None:
         return None
-    # JSON writes the ends of a scale as the whole numbers 0 and 1.
+    # In JSON, the ends of a scale may be the integers 0 and 1.
     blocks = fields.values.get("p_pass")
     if isinstance(blocks, list):
         fields.values["p_pass"] = [
@@ -275,7 +275,7 @@ def _without_nulls(item: JsonValue) -> JsonValue:
 
 
 def _judges(entry: CalibrationEntry, reading: LoadContext) -> tuple[JudgeWeight, ...] | None:
-    """Return the weights of a jury's judges; None with a problem where they are none."""
+    """Return the weights of a jury's judges; None, with a problem reported, if they are not valid."""
     known, found = reading.errors, []
     for index, item in enumerate(entry.judges):
         place = entry.place.child("judges", index)
@@ -295,7 +295,7 @@ def _is_number(value: JsonValue) -> bool:
 
 
 def _is_curve(entry: CalibrationEntry, reading: LoadContext) -> bool:
-    """Return whether the entry says what a chance is, in one way; a problem is reported if not."""
+    """Return whether the entry has exactly one valid curve of probabilities; if not, report a problem."""
     if entry.logistic is not None:
         if all(map(math.isfinite, entry.logistic)) and entry.logistic[0] >= 0 and not entry.p_pass:
             return True
@@ -349,7 +349,7 @@ def _of_entry(entry: CalibrationEntry, judges: tuple[JudgeWeight, ...]) -> Calib
 
 
 def with_threshold(spec: AssertionT, place: SourcePath, reading: LoadContext) -> Assertion | None:
-    """Return an assertion of `threshold: calibrated` with its number; None with a problem where there is none."""
+    """Return an assertion with its calibrated threshold filled in; None, with a problem reported, if there is none."""
     metric = spec.metric or getattr(spec, "dimension", None)
     where = place.value()
     if not isinstance(spec, ModelGradedAssertion) or spec.is_negated:
@@ -361,7 +361,7 @@ def with_threshold(spec: AssertionT, place: SourcePath, reading: LoadContext) ->
 
 
 def is_calibrated_jury(spec: Assertion) -> bool:
-    """Return whether the judges of an assertion are to be weighted as labels say."""
+    """Return whether an assertion's judges are weighted by the calibration file (`combine: calibrated`)."""
     return (
         isinstance(spec, GEvalFields)
         and spec.jury_rules is not None
@@ -370,7 +370,10 @@ def is_calibrated_jury(spec: Assertion) -> bool:
 
 
 def check_weights(spec: GEvalFields, reading: LoadContext) -> None:
-    """Report a jury of `combine: calibrated` whose weights are in no file. Which judges they are is checked later."""
+    """Report a jury with `combine: calibrated` that has no weights in the file.
+
+    Whether the weights are those of its judges is checked later, by `calibration_problems`.
+    """
     where = spec.place.child("jury").value("combine")
     if spec.is_negated:
         hint = "use `mean`, `median` or `majority`, or write the criteria the other way round"
@@ -385,13 +388,13 @@ def check_weights(spec: GEvalFields, reading: LoadContext) -> None:
 def _find(
     metric: str | None, what: str, where: Location | None, reading: LoadContext, *, is_jury: bool
 ) -> Calibration | None:
-    """Return the calibration of a metric; None with a problem that says what asks for it."""
+    """Return the calibration of a metric; None, with a problem reported about `what` needs it, if there is none."""
     calibrations = reading.calibrations
     if not isinstance(calibrations, FileCalibrations):
         hint = "add `calibration: judge.cal.json` to the config; " + _WRITE
         reading.report(f"{what}, but the config has no calibration file", where, hint)
         return None
-    if calibrations.is_broken:  # which is reported
+    if calibrations.is_broken:  # already reported
         return None
     if metric is None:
         reading.report(f"{what} needs a metric", where, "add `metric` with its name in the labels")
@@ -417,9 +420,10 @@ _NO_RUN = (
 def calibration_problems(
     plan: Plan, locked_steps: LockedSteps, templates: Templates, defaults: JudgeDefaults
 ) -> Iterator[Problem]:
-    """Yield a problem for each criterion that is not the calibrated one, with the parts that differ.
+    """Yield a problem for each criterion that differs from the calibrated one, naming the parts that differ.
 
-    It is a warning, and an error where the threshold is the calibrated one. Goes through all tests.
+    It is a warning, or an error if the assertion depends on the calibrated threshold or weights. Goes through all
+    tests.
     """
     calibrations = plan.suite.calibrations
     assert isinstance(calibrations, FileCalibrations)
@@ -441,7 +445,7 @@ def calibration_problems(
             else:
                 seen.setdefault((metric, ""), None)
     except ConfigError:
-        return  # the check of the tests tells it
+        return  # the check of the tests reports it
     yield from (problem for problem in seen.values() if problem is not None)
     if not any(kind for kind, _ in seen):
         metrics = [metric for _, metric in seen if metric]
@@ -474,7 +478,7 @@ def _difference(
 
 
 def _differing(calibrated: Mapping[str, str], key: CriterionKey, steps: tuple[str, ...] | None) -> list[str]:
-    """Return the names of the parts that differ; steps that a judge will write are not known, and count as equal."""
+    """Return the names of the parts that differ; steps that a judge has yet to write are unknown and count as equal."""
     known = {name: part for name, part in key.parts.items() if name != STEPS or steps is not None}
     return differing_parts(calibrated, known)
 
@@ -482,7 +486,7 @@ def _differing(calibrated: Mapping[str, str], key: CriterionKey, steps: tuple[st
 def _difference_of_jury(
     spec: ModelGradedAssertion, subject: Subject, tools: Tools, found: Calibration, path: str
 ) -> Problem | None:
-    """Return why the weights of a file are not those of a jury's judges: another judge, or one that rates otherwise."""
+    """Return why a file's weights do not fit a jury: its judges are different ones, or they rate differently."""
     metric = found.metric
     place = spec.place.child("jury").value("combine")
     again = _AGAIN.format(path=path)
@@ -521,10 +525,10 @@ def _difference_of_jury(
 def known_steps(
     spec: ModelGradedAssertion, subject: Subject, tools: Tools, judge: ProviderSpec | None = None
 ) -> tuple[str, ...] | None:
-    """Return the evaluation steps that are written or locked, () where there are none; None where a judge writes them.
+    """Return the evaluation steps that are configured or locked, () if there are none; None if they are unknown.
 
-    Of several criteria, whose steps are written one by one, they count as not known; and so do those of a jury unless
-    it is said of which `judge` they are to be.
+    They are unknown if the judge has yet to write them, with several criteria, whose steps are written separately, and
+    for a jury unless `judge` says which member is meant.
     """
     if not isinstance(spec, GEvalAssertion):
         return ()

@@ -1,6 +1,6 @@
-"""Find what a judge's scores mean by human labels: `geval calibrate` and `geval_cli.extras.trust.calibrate`.
+"""Calibrate a judge's scores on human labels: `geval calibrate` and `geval_cli.extras.trust.calibrate`.
 
-Labels and scores become a calibration for each metric, which a config may name; the fitting itself is in
+Labels and scores become a calibration for each metric, in a file that a config may name; the fitting itself is in
 `extras.trust.statistics.calibration_fit`.
 """
 
@@ -69,10 +69,11 @@ _DIGITS = 6
 
 
 class Candidate(Struct, frozen=True):
-    """A threshold with its verdicts on the labels; `value` is what the objective says, higher is better.
+    """A threshold with its verdicts on the labels; `value` is that of the objective, higher is better.
 
-    `mcc` is Matthews' correlation, at the prevalence of good outputs that was given. `threshold` is None of verdicts
-    that no threshold makes.
+    `mcc` is the Matthews correlation coefficient, at the given prevalence of good outputs if there is one. `threshold`
+    is
+    None for verdicts that no single threshold reproduces.
     """
 
     threshold: float | None
@@ -87,16 +88,16 @@ class MetricCalibration(Struct, frozen=True):
 
     Attributes:
         calibration: what a run uses.
-        present: the threshold of today; None where it does not make the run's verdicts: tests have several, or
-            more than the score decides.
-        candidates: all thresholds, lowest first; `at_present` has the verdicts of today.
-        checked: on held-out labels; None where they are all of one group.
-        errored: labels whose output the judge could not score; they are left out.
-        notes: what to know before it is used.
-        summary: one sentence, after the metric's name.
-        jury: of the weighted score of a jury's judges, which `calibration` is about then: whether it follows people
-            better than the best of them, on held-out labels.
-        points: (score, good, labels) for plots; not in the JSON.
+        present: the current threshold; None if it does not reproduce the run's verdicts, because tests have several or
+            because more than the score decides.
+        candidates: all thresholds, lowest first; `at_present` has the current verdicts.
+        checked: performance on held-out labels; None if all labels are in one group.
+        errored: labelled outputs that the judge failed on; they are left out.
+        notes: what to know before using it.
+        summary: one sentence, to follow the metric's name.
+        jury: set if `calibration` is about a jury's weighted score: whether that score agrees with human labels better
+            than the best single judge does, on held-out labels.
+        points: (score, share of good outputs, labels) for plots; not in the JSON.
     """
 
     metric: str
@@ -113,7 +114,7 @@ class MetricCalibration(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Return the metric, and whether it is about the weighted score of its jury."""
+        """Return the metric's name, marked if the calibration is about the weighted score of its jury."""
         return self.metric if self.jury is None else f"{self.metric}, judges weighted"
 
 
@@ -121,8 +122,8 @@ class Calibrated(Struct, frozen=True):
     """The result of `geval calibrate`.
 
     Attributes:
-        labels: the file; `run`: the run's id, None where the scores stood beside the labels.
-        matched: labels with an output; `unmatched` have none.
+        labels: the file; `run`: the run's id, None if the scores came with the labels.
+        matched: labels with an output; `unmatched`: labels without one.
         clustered_by: what outputs are grouped by.
     """
 
@@ -149,7 +150,7 @@ class Calibrated(Struct, frozen=True):
 
 
 def _entry(found: Calibration, prevalence: float | None) -> dict[str, JsonValue]:
-    """Return a calibration as its file has it; chances have six digits."""
+    """Return a calibration as an entry of its file; probabilities are rounded to six digits."""
     curve = found.curve
     given: dict[str, JsonValue] = {
         name: getattr(found, name) for name in found.__struct_fields__ if name not in ("curve", "judges")
@@ -185,19 +186,19 @@ def calibrate(
     allow_unmatched: bool = False,
     home: Path | None = None,
 ) -> Calibrated:
-    """Return what the scores of a run's judge mean by human labels.
+    """Return the calibration of a run's judge on human labels.
 
     Args:
         labels: a file of labels, or its rows.
-        run: the run that was labelled: its id or `latest`, its report, or its results; None when the labels have a
-            `score`. Without a run nothing says which judge it is, and no run will use the result.
-        options: how it is made.
+        run: the run that was labelled: its id or `latest`, its report, or its results; None if the labels have a
+            `score`. Without a run the judge is unknown, so runs will reject the calibration.
+        options: how it is computed.
         allow_unmatched: leave out labels whose output is not in the run.
-        home: where runs are stored, if `run` is an id; None for GEVAL_HOME, or `.geval` here.
+        home: where runs are stored, if `run` is an id; None for GEVAL_HOME, or `.geval` in the current folder.
 
     Raises:
         ConfigError: a row is broken or unmatched, or a metric cannot be calibrated; all problems at once.
-        UsageError: no scores, or an unknown run, cluster or metric.
+        UsageError: there are no scores, or the run, cluster or metric is unknown, or an option is out of range.
     """
     if isinstance(run, str):
         with open_report(run, home, os.environ) as (report, _):
@@ -231,7 +232,7 @@ def calibrate(
 
 
 def _problems(metric: str, pairs: Sequence[JudgedLabel], options: CalibrateOptions) -> Iterator[Problem]:
-    """Yield why a metric cannot be calibrated: too few labels, all good or all bad, several criteria."""
+    """Yield the reasons why a metric cannot be calibrated: too few labels, all good or all bad, or several criteria."""
     place = pairs[0].label.place.value("metric")
     scored = [pair for pair in pairs if pair.score is not None]
     good = sum(_is_good(pair, options) for pair in scored)
@@ -272,9 +273,9 @@ def _is_good(pair: JudgedLabel, options: CalibrateOptions) -> bool:
 def _of_metric(
     name: str, pairs: Sequence[JudgedLabel], options: CalibrateOptions
 ) -> Iterator[MetricCalibration]:
-    """Yield the calibration of a metric's score; of a jury's also that of its score with weights for the judges.
+    """Yield the calibration of a metric's score and, for a jury, also that of its score with weighted judges.
 
-    A score that has weights already is made anew, with those that its labels say.
+    For a score that is weighted already, only the latter, with weights fitted to these labels.
     """
     scored = [pair for pair in pairs if pair.score is not None]
     scores = np.array([pair.score for pair in scored], dtype=np.float64)
@@ -302,7 +303,7 @@ def _jury_calibration(
     jury: JuryScores,
     options: CalibrateOptions,
 ) -> MetricCalibration:
-    """Return the calibration of a jury's score with weights for its judges, which are checked on held-out labels."""
+    """Return the calibration of a jury's score with weighted judges; the weights are checked on held-out labels."""
     everything = np.ones(len(scored), dtype=bool)
     rows = ~np.isnan(jury.weighted(everything))  # elsewhere only judges without a weight gave a score
     jury = jury.take(rows)
@@ -339,8 +340,11 @@ def _calibration(
     options: CalibrateOptions,
     rescored: Callable[[Mask], Numbers] | None = None,
 ) -> MetricCalibration:
-    """Return what scores mean, one for each of `items`; `rescored` makes them anew from some of the labels."""
-    # What all scores were rated by; None where a result does not say it.
+    """Return the calibration of `scores`, one for each of `items`.
+
+    `rescored` recomputes the scores from a subset of the labels; None if they do not depend on labels.
+    """
+    # The criterion of all scores; None if a result does not record it.
     whole = _whole(name, items)
     keys = [key for match in whole for key in match.item.criteria.get(name, ())]
     key = keys[0] if keys and len(keys) == len(whole) and None not in keys else None
@@ -351,7 +355,7 @@ def _calibration(
         is_isotonic=len(items) >= MIN_ISOTONIC,
     )
     verdicts = scores >= plan.present - _DUST
-    if rescored is None:  # else the scores are not those that the run decided by
+    if rescored is None:  # otherwise the run's verdicts are not about these scores
         verdicts = np.array([pair.passed_at(options.threshold, plan.present) for pair in items], dtype=bool)
     labelled = Labelled(
         scores,
@@ -399,7 +403,10 @@ def _calibration(
 
 
 def _whole(metric: str, pairs: Sequence[JudgedLabel]) -> list[Match]:
-    """Return the outputs that all judges of a jury scored; a judge that broke leaves no trace of what it rated by."""
+    """Return the outputs that all judges of a jury scored, or all outputs if there are none.
+
+    A judge that failed leaves no record of its criterion.
+    """
     matches = [pair.match for pair in pairs if pair.match is not None]
     return [
         match for match in matches if all(vote.score is not None for vote in match.item.votes.get(metric, ()))
@@ -413,7 +420,7 @@ def _candidate(threshold: float | None, counts: Confusion, objective: Objective)
 
 
 def _points(labelled: Labelled) -> Iterator[tuple[float, float, int]]:
-    """Yield each score with the share of good outputs that have it, and how many have it."""
+    """Yield each score with the share of good outputs among those that have it, and their number."""
     for score in np.unique(labelled.scores):
         here = labelled.good[labelled.scores == score]
         yield float(score), float(here.mean()), len(here)
@@ -453,7 +460,7 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
 
 
 def _sentence(item: MetricCalibration, after: Confusion) -> str:
-    """Return what the threshold does, `after`, beside the verdicts of today."""
+    """Return a sentence that compares the chosen threshold's verdicts, `after`, with the current ones."""
     found, before = item.calibration, item.at_present.counts
     chosen = format_threshold(found.threshold)
     said = (
@@ -476,12 +483,12 @@ def _sentence(item: MetricCalibration, after: Confusion) -> str:
 
 
 def is_for_configs(path: Path) -> bool:
-    """Return whether a file of `-o` is the one that configs name, by its ending."""
+    """Return whether a file given with `-o` is a calibration file for configs, judging by its ending."""
     return path.name.lower().endswith(".cal.json")
 
 
 def write_calibration(path: Path, found: Calibrated) -> None:
-    """Write the file for configs, with a line for each key of an entry, so that differences are easy to read.
+    """Write the calibration file for configs, one line for each key of an entry, which makes for readable diffs.
 
     Raises:
         OutputError: the file cannot be written.
@@ -498,7 +505,7 @@ def write_calibration(path: Path, found: Calibrated) -> None:
 
 
 def calibration_document(found: Calibrated) -> ReportDocument:
-    """Return the record as a document."""
+    """Return the calibration as a report document."""
     count = f"{found.matched:,} labels, {found.unmatched:,} unmatched"
     return ReportDocument(
         "Calibration of a judge",
@@ -550,7 +557,10 @@ def _sections(item: MetricCalibration, prevalence: float | None) -> Iterator[Sec
 
 
 def _with_today(item: MetricCalibration) -> list[Candidate]:
-    """Return all thresholds in their order, today's among them; first the verdicts that no threshold makes."""
+    """Return all candidates in the order of their thresholds, the current one included.
+
+    Verdicts that no single threshold reproduces come first.
+    """
     is_there = any(one.threshold == item.present for one in item.candidates)
     return sorted(
         [*item.candidates, *([] if is_there else [item.at_present])],
@@ -559,7 +569,7 @@ def _with_today(item: MetricCalibration) -> list[Candidate]:
 
 
 def _shown(item: MetricCalibration) -> list[Candidate]:
-    """Return the thresholds that a terminal has room for."""
+    """Return the candidates that fit on a terminal, always including the chosen and the current threshold."""
     everything = _with_today(item)
     if len(everything) <= _MOST_ROWS:
         return everything
@@ -569,7 +579,7 @@ def _shown(item: MetricCalibration) -> list[Candidate]:
 
 
 def _candidate_row(item: MetricCalibration, one: Candidate) -> tuple[str, ...]:
-    """Return a threshold with its errors as texts; the last cell says which one it is."""
+    """Return a table row for a threshold; the last cell marks the chosen and the current one."""
     counts, marks = one.counts, []
     if one.threshold == item.calibration.threshold:
         marks.append("chosen")
@@ -586,7 +596,7 @@ def _candidate_row(item: MetricCalibration, one: Candidate) -> tuple[str, ...]:
 
 
 def _texts(item: MetricCalibration, prevalence: float | None) -> Iterator[str]:
-    """Yield what scores mean, which are clear, and how that did on held-out labels."""
+    """Yield P(pass) at some scores, which scores are clear, and the performance on held-out labels."""
     found, checked = item.calibration, item.checked
     said = ", ".join(f"{fixed(found.p_pass(score), 2)} at {score:g}" for score in (0.0, 0.25, 0.5, 0.75, 1.0))
     yield f"P(pass): {said}"
@@ -617,7 +627,7 @@ def _percents(share: Estimate) -> str:
 
 
 def _figure_rows(checked: HeldOutCheck) -> Iterator[tuple[str, ...]]:
-    """Yield the figures on held-out labels, with the words that people know."""
+    """Yield the figures on held-out labels, with names that readers know."""
     named: dict[str, Estimate | None] = {
         "right verdicts": checked.accuracy,
         "correct verdicts at today's threshold": checked.present_accuracy,

@@ -1,4 +1,4 @@
-"""Drawings of a judge beside people, and of probes. Pure."""
+"""Charts of a judge's scores against human labels, and of probes. Pure."""
 
 import hashlib
 import math
@@ -17,7 +17,7 @@ from geval_cli.judge.estimate import passes
 from geval_cli.numbers import fixed, format_score, format_share, plural
 from geval_cli.report.sanitize import one_line
 
-if TYPE_CHECKING:  # it needs numpy, and drawings of a run do not
+if TYPE_CHECKING:  # the module needs numpy, which charts of a run must not require
     from geval_cli.extras.trust.statistics.agreement import Confusion
 
 _BINS = 20
@@ -35,15 +35,15 @@ def score_against_label(
     good_at: float = GOOD_AT,
     links: Links | None = None,
 ) -> Chart:
-    """Return scores (upwards) against labels: on the diagonal the judge agrees with people.
+    """Return a chart of scores (vertical) against labels; on the diagonal the judge agrees with the labels.
 
     Args:
         name: of the drawing.
-        metric: which was rated and labelled.
-        points: of each output that has both.
-        threshold: scores from here on pass.
-        good_at: labels from here on are good.
-        links: addresses of the outputs of a dot.
+        metric: the one that was rated and labelled.
+        points: outputs that have both a score and a label.
+        threshold: scores of at least this pass.
+        good_at: outputs with a label of at least this are good.
+        links: addresses of the outputs behind a dot.
     """
     title = f"Judge and human labels: {one_line(metric, svg.NAME_WIDTH)}"
     if not points:
@@ -96,15 +96,15 @@ def chance_of_good(
     threshold: float | None = None,
     links: Links | None = None,
 ) -> Chart:
-    """Return the share of good outputs (upwards) of each score, and the curve that was fitted to them.
+    """Return a chart of the share of good outputs (vertical) by score, with the curve fitted to them.
 
     Args:
         name: of the drawing.
-        metric: which was rated and labelled.
-        points: score, share of good outputs and number of outputs; neighbours are drawn together.
-        curve: the chance of being good at a score.
-        threshold: scores from here on pass.
-        links: addresses of the outputs of a dot.
+        metric: the one that was rated and labelled.
+        points: score, share of good outputs and number of outputs; neighbouring scores are drawn as one dot.
+        curve: the probability of being good at a score.
+        threshold: scores of at least this pass.
+        links: addresses of the outputs behind a dot.
     """
     title = f"Calibration: {one_line(metric, svg.NAME_WIDTH)}"
     if not points:
@@ -138,7 +138,7 @@ def chance_of_good(
 
 
 def _neighbours_joined(points: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
-    """Return score, share of good outputs and their number for each place where a dot is drawn."""
+    """Return score, share of good outputs and number of outputs for each dot."""
     groups: dict[float, list[tuple[float, int]]] = {}
     for score, good, count in points:
         groups.setdefault(_bin(score), []).append((good, count))
@@ -150,7 +150,7 @@ def _neighbours_joined(points: Sequence[tuple[float, float, int]]) -> list[tuple
 
 
 def label_charts(outputs: Mapping[str, Sequence[LabelledOutput]], links: Links) -> Iterator[Chart]:
-    """Yield for each metric with human labels how the judge's scores compare with their labels."""
+    """Yield, for each metric with human labels, two charts that compare the judge's scores with the labels."""
     for number, (metric, points) in enumerate(list(outputs.items())[: svg.METRICS_MAX], start=1):
         thresholds = {output.threshold for output in points}
         threshold = thresholds.pop() if len(thresholds) == 1 else None
@@ -170,7 +170,7 @@ def label_charts(outputs: Mapping[str, Sequence[LabelledOutput]], links: Links) 
 
 
 def _href(links: Links | None, metric: str, score: float, label: float | None = None) -> str | None:
-    """Return the address of the labelled outputs of one dot, or of all labels at its score."""
+    """Return the address of the labelled outputs behind a dot; without `label`, of all those near its score."""
     if links is None:
         return None
     low, high = _ends(score)
@@ -179,13 +179,13 @@ def _href(links: Links | None, metric: str, score: float, label: float | None = 
 
 
 def _ends(centre: float) -> tuple[float | None, float | None]:
-    """Return the values that are drawn at `centre`: from the first on, below the second; None without an end."""
+    """Return the bounds of the values drawn at `centre`, the upper one exclusive; None where there is no bound."""
     low, high = (round(centre + half / _BINS, 9) for half in (-0.5, 0.5))
     return (low if low > 0 else None), (high if high < 1 else None)
 
 
 def _bin(value: float) -> float:
-    """Return the nearest of the places where dots are drawn; what lies between two goes to the higher one."""
+    """Return the nearest position at which dots are drawn; a value halfway between two goes to the higher one."""
     return math.floor((min(max(value, 0.0), 1.0) + DUST) * _BINS + 0.5) / _BINS
 
 
@@ -200,7 +200,7 @@ def agreement_charts(
     threshold: float | None,
     good_at: float,
 ) -> list[Chart]:
-    """Return what is drawn of a metric with human labels; `threshold` is None where none makes the verdicts."""
+    """Return the charts for a metric with human labels; `threshold` is None if none reproduces the verdicts."""
     name = _name("labels", metric)
     scores = score_against_label(name, metric, points, threshold=threshold, good_at=good_at)
     lengths = _length_chart(metric, points)
@@ -210,17 +210,17 @@ def agreement_charts(
 def calibration_chart(
     metric: str, points: Sequence[tuple[float, float, int]], curve: Callable[[float], float], threshold: float
 ) -> Chart:
-    """Return the share of good outputs of each score, and the curve of P(pass) through them."""
+    """Return a chart of the share of good outputs by score, with the curve of P(pass)."""
     return chance_of_good(_name("calibration", metric), metric, points, curve=curve, threshold=threshold)
 
 
 def _name(kind: str, metric: str) -> str:
-    """Return a name for the drawing of a metric, which may be any text."""
+    """Return a name for a metric's drawing; hashed, as a metric's name may be any text."""
     return f"{kind}-{hashlib.blake2b(metric.encode(errors='surrogatepass'), digest_size=4).hexdigest()}"
 
 
 def _verdict_chart(metric: str, counts: "Confusion", limit: float | None) -> Chart:
-    """Return the four kinds of verdicts as squares, whose darkness is their share of the good, or of the bad."""
+    """Return the confusion matrix as four squares, shaded by their share of the good or of the bad outputs."""
     cells = (
         ("good, passes", counts.true_pass, counts.good, True),
         ("bad, passes", counts.false_pass, counts.bad, False),
@@ -256,7 +256,10 @@ def _verdict_chart(metric: str, counts: "Confusion", limit: float | None) -> Cha
 
 
 def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None:
-    """Return the mean error (score minus label) of five groups of outputs, shortest first; None without texts."""
+    """Return the mean error (score minus label) of five groups of outputs by length, shortest first.
+
+    None if there are fewer than five outputs, or if the text of one is unknown.
+    """
     known = sorted((one.words, one.score - one.label) for one in points if one.words is not None)
     if len(known) < _LENGTH_GROUPS or len(known) < len(points):
         return None
@@ -293,7 +296,7 @@ def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None
 
 
 def probe_chart(metric: str, findings: Sequence[Finding]) -> Chart | None:
-    """Return a row for each finding: the figure with its interval, on what the bar allows; None without a figure.
+    """Return a chart of findings, each figure and interval against its allowed range; None without figures.
 
     All figures share one axis, from 0 to 1 and as far beyond as they need.
     """
@@ -341,7 +344,7 @@ def _probe_row(item: Finding, place: NamedRow, scale: AxisScale) -> str:
 
 
 def _allowed(bar: str, axis: tuple[float, float]) -> tuple[float, float] | None:
-    """Return where on the axis a figure is allowed to lie, by its bar: `>= 0.8`, `<= 0.1`, `= 1`, `+-0.05`."""
+    """Return the range that a bar allows on the axis, where a bar is `>= 0.8`, `<= 0.1`, `= 1` or `+-0.05`."""
     sign = bar.rstrip("0123456789.").strip()
     limit = float(bar.removeprefix(sign).strip() or "nan")
     return {

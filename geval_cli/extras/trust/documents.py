@@ -1,4 +1,4 @@
-"""Tell the findings of the commands about judges in one way: on the terminal, as JSON, as Markdown or as a page.
+"""Report findings about judges, in one way for all commands: on the terminal, as JSON, Markdown or a page.
 
 A page has plots and needs no network. Each section begins with a sentence; its tables are the evidence.
 """
@@ -36,7 +36,7 @@ _PLAIN = compile_later(r"[\w ,.'%():=-]*")
 
 
 class Table(Struct, frozen=True):
-    """A header and rows of texts; `least` is how many columns a terminal needs for it."""
+    """A header and rows of texts; `least` is the terminal width, in columns, that it needs."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -44,15 +44,15 @@ class Table(Struct, frozen=True):
 
 
 class Section(Struct, frozen=True):
-    """A part of a document.
+    """A section of a document.
 
     Attributes:
         lead: the sentence that matters.
-        plots: on pages only.
-        brief: on a terminal in place of `tables`: the first that fits, widest first.
-        texts: what to read with the tables, of our own words; `notes` what to know before anything is used.
-        is_detail: whether a terminal leaves it out.
-        is_overview: whether it needs no heading there.
+        plots: shown on pages only.
+        brief: tables for the terminal in place of `tables`, widest first; the first that fits is shown.
+        texts: explanations of the tables, in trusted words; `notes`: what to know before using the figures.
+        is_detail: whether a terminal leaves the section out.
+        is_overview: whether a terminal shows it without a heading.
     """
 
     heading: str = ""
@@ -67,10 +67,9 @@ class Section(Struct, frozen=True):
 
 
 class ReportDocument(Struct, frozen=True):
-    """A result to be told: `data` for JSON, the rest for people. Headings and cells are escaped here.
+    """A result to report: `data` for JSON, the rest for people. Headings and cells are escaped here.
 
-    `answer` is the sentence above everything, where it is not the lead of the first section; `about` says what was
-    looked at.
+    `answer` is the sentence at the top, if it is not the lead of the first section; `about` says what was examined.
     """
 
     title: str
@@ -86,7 +85,7 @@ ESTIMATE = ("value", "95 % interval", "outputs", "groups")
 
 
 def deliver(document: ReportDocument, given: ReportOptions) -> ExitCode:
-    """Write a document to the files of `-o`, print it or its JSON, and return the exit code of its gates.
+    """Write a document to the `-o` files, print it or its JSON, and return the exit code that its gates give.
 
     Raises:
         OutputError: a file cannot be written.
@@ -109,7 +108,7 @@ _FIGURE = compile_later(r"[-+<>]?[\d.,]+( %|±.*)?( of [\d,]+)?|-")
 
 
 def print_document(document: ReportDocument, console: Console) -> None:
-    """Print each section with its sentence first, whether the gates hold, and what was looked at."""
+    """Print each section, its sentence first, then what was examined and whether the gates hold."""
     if document.answer is not None:
         print_hanging(Text(""), Text(_plain(document.answer), style="bold"), console, indent=0)
     is_first = document.answer is None
@@ -161,12 +160,12 @@ def _plain(said: Said) -> str:
 
 
 def of_run(run: str | None, quote: Quote) -> str:
-    """Return which run a result is about, as the end of a phrase."""
+    """Return " of run ..." for the end of a phrase; "" without a run."""
     return "" if run is None else f" of run {quote(run)}"
 
 
 def figure_text(value: float | None, digits: int = 2) -> str:
-    """Return a figure as text; "-" for none."""
+    """Return a figure as text; "-" for None."""
     return "-" if value is None else fixed(value, digits)
 
 
@@ -180,7 +179,7 @@ def with_interval(estimate: Estimate) -> str:
 
 
 def share_cells(estimate: Estimate) -> tuple[str, ...]:
-    """Return value, interval, outputs and groups of a share as texts, in per cent."""
+    """Return value, interval, outputs and groups of a share as texts, in percent."""
     value = "-" if estimate.value is None else format_share(estimate.value)
     bounds = "-" if estimate.interval is None else format_share_interval(estimate.interval)
     return value, bounds, f"{estimate.n:,}", f"{estimate.clusters:,}"
@@ -194,7 +193,7 @@ def estimate_cells(estimate: Estimate) -> tuple[str, ...]:
 
 
 def carry_over_text(what: str, labels: str, audit: CarryOver) -> str:
-    """Return whether `what` carries over to a run, with how far its `labels` are off."""
+    """Return whether `what` carries over to a run, and by how much the `labels` differ from what it predicts."""
     within = ""
     if audit.residual.interval is not None:
         low, high = map(format_difference, audit.residual.interval)
@@ -204,15 +203,15 @@ def carry_over_text(what: str, labels: str, audit: CarryOver) -> str:
 
 
 def check_document_paths(paths: Iterable[Path], what: str, *, others: Sequence[str] = ()) -> None:
-    """Check that `what` can be written to each path; to be called before anything is computed.
+    """Check that reports can be written to all paths; call this before anything is computed.
 
     Args:
         paths: of reports.
-        what: that is written.
-        others: endings of further files that the command writes.
+        what: the kind of report, for messages.
+        others: further endings that the command can write, for the hint.
 
     Raises:
-        ConfigError: with a problem for each path that it cannot be written to.
+        ConfigError: with a problem for each path that cannot be written.
     """
     problems = [problem for path in paths if (problem := _path_problem(path, what, others)) is not None]
     if problems:
@@ -227,7 +226,7 @@ def _path_problem(path: Path, what: str, others: Sequence[str]) -> Problem | Non
 
 
 def write_document(path: Path, document: ReportDocument) -> None:
-    """Write a document in the format of the file's ending; call `check_document_paths` first.
+    """Write a document in the format given by the file's ending; call `check_document_paths` first.
 
     Raises:
         OutputError: the file cannot be written.
@@ -273,7 +272,7 @@ def _markdown(document: ReportDocument) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """Return a text that Markdown leaves as it is: names of files and people stand in code spans where it would not."""
+    """Return a text that Markdown renders literally: in a code span if it contains special characters."""
     return text if _PLAIN.fullmatch(text) else code_span(sanitize(text))
 
 
@@ -290,9 +289,9 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def _page(document: ReportDocument) -> Iterator[str]:
-    """Yield a page without scripts; all that comes from files and models is escaped text.
+    """Yield an HTML page without scripts; everything from files and models is escaped.
 
-    It has the colours and drawings of the web page, and the little that is its own.
+    It shares colours and chart styles with the web page, and adds a few styles of its own.
     """
     style = "".join(map(asset, _SHARED_STYLES)) + _STYLE
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -1,6 +1,6 @@
-"""Has the judge moved? Anchors are judged again, past the cache: `geval drift`, and `anchors` in a config.
+"""Detect judge drift by judging anchors again without the cache: `geval drift`, and `anchors` in a config.
 
-A run keeps what it found in its record, so that two runs know whether the same judge stood behind both.
+A run stores the result in its record, so that a comparison of two runs can tell whether the judge was the same.
 """
 
 import asyncio
@@ -69,10 +69,11 @@ async def look(
     margin: float = MARGIN,
     count: Callable[[int], None] = lambda ratings: None,
 ) -> Look:
-    """Judge anchors again by the assertions and judges of a prepared suite; no answer comes from the cache.
+    """Judge anchors again with the assertions and judges of a prepared suite; no response comes from the cache.
 
-    When the budget is used up, or the run is to stop, the rest is left out, and the result says so. `count` is told of
-    the ratings as they come.
+    If the budget is used up, or the run is stopped, the remaining anchors are left out, and the result says so. `count`
+    is
+    called with the number of ratings of each anchor as they come in.
     """
     fresh = uncached(prepared)
     policy = replace(policy, run_id=None, begin_batches=None)
@@ -115,7 +116,7 @@ async def look(
 
 
 def uncached(prepared: PreparedRun) -> PreparedRun:
-    """Return a suite that takes no answer from the cache."""
+    """Return the prepared run, set not to read responses from the cache."""
     return replace(prepared, request=dataclasses.replace(prepared.request, reads_cache=False))
 
 
@@ -127,7 +128,10 @@ async def look_before_run(
     *,
     home: Path | None,
 ) -> JsonValue:
-    """Judge the anchors of a config before its run, and return what the record of the run keeps; None of nothing."""
+    """Judge a config's anchors before its run, and return the look for the run's record.
+
+    None if the config has no anchors, if the run re-judges stored outputs, or with --offline.
+    """
     anchors = prepared.anchors
     if prepared.request.judged is not None or not isinstance(anchors, AnchorSet):
         return None
@@ -147,7 +151,7 @@ async def look_before_run(
 
 
 class _AskedAgain(Struct):
-    """The ratings of anchors so far, by their ids."""
+    """The new ratings of anchors so far, by anchor id."""
 
     ratings: dict[str, Mapping[str, Rating]] = field(default_factory=dict)
     thresholds: dict[str, dict[str, tuple[float, bool]]] = field(default_factory=dict)
@@ -187,7 +191,7 @@ class _AskedAgain(Struct):
 
 
 class AskedJob(Struct, frozen=True):
-    """An anchor, and the job that judges it; `specs` are the assertions as the config has them, by metric."""
+    """An anchor and the job that judges it; `specs` are the assertions as configured, by metric."""
 
     anchor: Anchor
     job: Job
@@ -195,10 +199,11 @@ class AskedJob(Struct, frozen=True):
 
 
 def asked_for(anchors: AnchorSet, prepared: PreparedRun) -> list[AskedJob]:
-    """Return what is asked for each anchor that today's config can judge.
+    """Return the job for each anchor that the current config can judge.
 
-    By the assertions of its own test where that is still there, else by the assertion of a metric that all tests share;
-    beside the texts that were judged then, whatever the test has now.
+    The assertions are those of the anchor's own test if the config still has it, otherwise that of a metric if all
+    tests
+    share the same one. The texts are those that were judged originally, whatever the test says now.
     """
     own: defaultdict[str, list[tuple[Job, dict[str, Assertion]]]] = defaultdict(list)
     shared: dict[str, tuple[Job, Assertion] | None] = {}
@@ -223,7 +228,7 @@ def _asking(
 ) -> AskedJob | None:
     mine = own.get(anchor.case.test_key or "", ())
     if mine:
-        # The same question may stand beside different contexts or outputs, and a test may have been corrected since.
+        # Several tests may share a key but differ in context or output, and a test may have been edited since.
         unchanged = next((found for found in mine if _is_of(anchor, found[0].test)), None)
         job, specs = unchanged or mine[0]
         specs = {name: spec for name, spec in specs.items() if name in anchor.ratings}
@@ -254,7 +259,7 @@ def _words_of(anchor: Anchor) -> dict[str, Any]:
 
 
 def _is_of(anchor: Anchor, test: MergedTest) -> bool:
-    """Return whether a test has all that stood beside the output of an anchor."""
+    """Return whether a test has exactly the texts and the trace that were judged with the anchor's output."""
     return all((getattr(test, name) or None) == (word or None) for name, word in _words_of(anchor).items())
 
 
@@ -264,7 +269,7 @@ def _made(job: Job, test: MergedTest, anchor: Anchor, specs: Mapping[str, Assert
 
 
 def _graded(job: Job, prepared: PreparedRun) -> dict[str, Assertion]:
-    """Return the assertions that a model judges for itself, by metric; the first of each."""
+    """Return the model-graded assertions that judge each output on its own, by metric; the first of each."""
     found: dict[str, Assertion] = {}
     for spec in each_assertion(assertions_of(job.prompt, job.test)):
         if isinstance(spec, ModelGradedAssertion) and not spec.compares_outputs:
@@ -275,7 +280,7 @@ def _graded(job: Job, prepared: PreparedRun) -> dict[str, Assertion]:
 
 
 def _quiet(spec: Assertion) -> Assertion:
-    """Return an assertion without reasons to be paid for: they are not read here."""
+    """Return the assertion with reasons switched off: they cost money and are not used here."""
     return spec.model_copy(update={"explain": "never"}) if isinstance(spec, GEvalFields) else spec
 
 
@@ -306,7 +311,7 @@ def _metrics(anchors: AnchorSet, asked: _AskedAgain, margin: float) -> Iterator[
 
 
 def _names_of_judge(rating: Rating) -> list[str]:
-    """Return who judged: the name in the config, and who answered where that says more."""
+    """Return the judge's name in the config, with the models that answered if they add information."""
     told = []
     for item in rating.models:
         model = item.get("model") or ""
@@ -318,9 +323,9 @@ def _names_of_judge(rating: Rating) -> list[str]:
 
 
 def with_looks(found: Look, earlier: Sequence[Look]) -> Look:
-    """Return a look with what all looks at the same anchors by the same judge show together, oldest first.
+    """Return a look with the combined result of all looks at its anchors by the same judge; `earlier` is oldest first.
 
-    Another judge or criterion is another question: its shifts say nothing about this one.
+    Looks with another judge or criterion are left out: their shifts say nothing about this one.
     """
     metrics = []
     for item in found.metrics:
@@ -337,7 +342,7 @@ def with_looks(found: Look, earlier: Sequence[Look]) -> Look:
 
 
 def sentence(item: MetricDrift, quote: Quote = str) -> str:
-    """Return the finding about a metric in a sentence; `quote` is for the names of judges."""
+    """Return a sentence with the finding for a metric; `quote` escapes the names of judges."""
     found = item.drift
     changed = flips = ""
     if item.judges_then != item.judges_now:
@@ -358,7 +363,7 @@ _HEADS = {
 
 
 def shift_text(found: Drift) -> str:
-    """Return the shift with its interval, in words."""
+    """Return the shift and its interval in words."""
     size = fixed(abs(found.shift), 2)
     way = "as before" if float(size) == 0 else f"{size} {'lower' if found.shift < 0 else 'higher'}"
     between = ""
@@ -374,7 +379,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def drift_document(found: Look) -> ReportDocument:
-    """Return a look as a document."""
+    """Return a look as a report document."""
     sections = [
         Section(
             item.metric,
@@ -447,12 +452,14 @@ def _about(found: Look, quote: Quote) -> str:
 
 
 def between_runs(before: RunRecord, after: RunRecord, *, differs: bool) -> dict[str, JsonValue] | None:
-    """Return which of three it was between two runs that judged the same anchors: no drift, the judge or the outputs.
+    """Return whether the judge, the outputs or neither changed between two runs; None if one did not judge anchors.
+
+    If the runs judged different anchors, the finding is `unknown`; if the evidence is too weak, `unclear`.
 
     Args:
         before: the earlier run.
-        after: the later one.
-        differs: whether their figures are shown to differ.
+        after: the later run.
+        differs: whether the figures of the two runs are shown to differ.
     """
     first, second = look_from_json(before.anchors), look_from_json(after.anchors)
     if first is None or second is None:
@@ -483,7 +490,7 @@ def between_runs(before: RunRecord, after: RunRecord, *, differs: bool) -> dict[
 
 
 def _extreme(drifts: Mapping[str, Drift]) -> str:
-    """Return the largest shift of the metrics in words."""
+    """Return the largest shift of any metric in words."""
     name = max(drifts, key=lambda item: abs(drifts[item].shift))
     head = f"{name}: " if len(drifts) > 1 else ""
     return f"{head}{shift_text(drifts[name])} with the later run's judge"
@@ -505,14 +512,14 @@ def _judges_of(found: Look, metrics: Sequence[str]) -> str:
 
 
 class RatingCost(Struct, frozen=True):
-    """The cost of a rating by a plan: its input, and the most it can cost; None where that is unknown or unbounded."""
+    """The planned cost of a rating: its input tokens, and the most it can cost; None if unknown or unbounded."""
 
     reading_usd: float | None = None
     most_usd: float | None = None
 
     @classmethod
     def of(cls, plan: RunPlan, ratings_per_case: int) -> "RatingCost":
-        """Return the cost of one rating where each case of the run that is planned has so many."""
+        """Return the cost of one rating, from the plan of a run with `ratings_per_case` ratings for each case."""
         judged = [counts for kind, counts in plan.counts.items() if kind.role is Role.JUDGE and counts.most]
         share = ratings_per_case * plan.cases
         if not judged or not share:
@@ -531,12 +538,12 @@ class RatingCost(Struct, frozen=True):
         return None if self.most_usd is None else self.most_usd * ratings
 
     def facts(self, ratings: int) -> dict[str, JsonValue]:
-        """Return what so many ratings cost, for programs."""
+        """Return the cost of `ratings` ratings, for programs."""
         reading = None if self.reading_usd is None else self.reading_usd * ratings
         return {"reading_cost_usd": reading, "cost_usd": self.most_of(ratings)}
 
     def text(self, ratings: int) -> str:
-        """Return what so many ratings cost, in words; "" where it is unknown or nothing."""
+        """Return the cost of `ratings` ratings in words; "" if it is unknown or nothing."""
         if self.most_usd:
             return f", about {format_cost(self.most_usd * ratings)}"
         if self.reading_usd:
@@ -545,6 +552,6 @@ class RatingCost(Struct, frozen=True):
 
 
 def planned_look(anchors: AnchorSet, prepared: PreparedRun, plan: RunPlan) -> tuple[int, RatingCost]:
-    """Return how many ratings a look takes, and what one costs by the plan of the run."""
+    """Return the number of ratings that a look takes, and the planned cost of one."""
     ratings = sum(len(item.specs) for item in asked_for(anchors, prepared))
     return ratings, RatingCost.of(plan, len(anchors.metrics))

@@ -1,7 +1,7 @@
-"""The true mean and pass rate of a run from a few labels: `geval estimate` and `geval_cli.extras.trust.estimate`.
+"""Estimate a run's true mean and pass rate from a few labels: `geval estimate`, `geval_cli.extras.trust.estimate`.
 
-Only the labels' outputs are read by people; what the judge said of all outputs makes the figure surer. Where the labels
-are no random draw of the run's outputs the figure is wrong, so the command also draws them.
+People read only the labelled outputs; the judge's scores of all outputs make the estimate more precise. The estimate is
+biased unless the labels are a random sample of the run's outputs, so the command also draws that sample.
 """
 
 import os
@@ -58,17 +58,19 @@ ADVISED = 30
 
 
 class MetricEstimate(Struct, frozen=True):
-    """The true figures of one metric.
+    """The estimated true figures of one metric.
 
     Attributes:
-        mean: of labels, if all outputs had one; None by `rogan-gladen`.
-        pass_rate: the share of good outputs, likewise.
-        judge_mean, judge_pass_rate: the judge's own figures; None where it scored nothing.
-        labels_mean, labels_pass_rate: of the labels alone; None by `rogan-gladen`.
+        mean: mean label if all outputs had one; None with `rogan-gladen`.
+        pass_rate: share of good outputs if all had a label.
+        judge_mean, judge_pass_rate: the judge's own figures; None if it scored nothing. `judge_mean` is also None with
+            `rogan-gladen`.
+        labels_mean, labels_pass_rate: from the labels alone; None with `rogan-gladen`.
         weight_of_mean, weight_of_rate: how much the judge's scores count beside the labels, 0..1.
-        labelled: outputs with a label; `outputs`: of the run with a score; `errored`: where the judge broke.
-        carry_over: whether the calibration that the run uses holds for these labels; None where it uses none.
-        notes: what to know before the figures are used.
+        labelled: outputs with a label; `outputs`: of the run, with a score; `errored`: outputs that the judge failed
+        on.
+        carry_over: whether the calibration that the run uses holds for these labels; None if it uses none.
+        notes: what to know before using the figures.
     """
 
     metric: str
@@ -114,19 +116,19 @@ def estimate(
     allow_unmatched: bool = False,
     home: Path | None = None,
 ) -> Estimated:
-    """Return what the mean and the pass rate of a run would be if people had read all of its outputs.
+    """Return an estimate of a run's mean and pass rate as if people had labelled all of its outputs.
 
     Args:
-        labels: a file of labels, or its rows; some of the run's outputs, drawn at random.
+        labels: a file of labels, or its rows, of a random sample of the run's outputs.
         run: its id or `latest`, its report, or its results.
-        options: how they are estimated.
+        options: how the figures are estimated.
         require: gates such as `coherence.true_pass_rate >= 80%`, which hold when the whole interval does.
         allow_unmatched: leave out labels whose output is not in the run.
-        home: where runs are stored, if `run` is an id; None for GEVAL_HOME, or `.geval` here.
+        home: where runs are stored, if `run` is an id; None for GEVAL_HOME, or `.geval` in the current folder.
 
     Raises:
         ConfigError: a row is broken or unmatched; all problems at once.
-        UsageError: an unknown run, metric or gate, or the wrong labels for the method.
+        UsageError: the run, metric, method or gate is unknown, or the labels do not suit the method.
     """
     if isinstance(run, str):
         with open_report(run, home, os.environ) as (report, _):
@@ -175,7 +177,7 @@ def _from_draw(
     *,
     unlabelled: int,
 ) -> Iterator[MetricEstimate]:
-    """Yield the estimates of a run some of whose own outputs were drawn and labelled."""
+    """Yield the estimates for a run from labels of a sample of its own outputs."""
     marks = marks_of(matches)
     notes = tuple(
         draw_notes(
@@ -239,7 +241,7 @@ def _notes(found: Inference | None, labelled: int, errored: int) -> Iterator[str
 def _from_elsewhere(
     given: LabelFile, results: Callable[[], Iterator[CaseResult]], options: EstimateOptions
 ) -> Iterator[MetricEstimate]:
-    """Yield the pass rates of a run by how often its judge erred on labels of other outputs."""
+    """Yield estimates of a run's pass rates, corrected by the judge's error rates on labels of other outputs."""
     if is_weighted(given.labels):
         raise UsageError(
             "--method rogan-gladen needs labels that were drawn with equal chances, not by `geval label --next`",
@@ -296,7 +298,7 @@ def _from_elsewhere(
 
 
 def _worth(passed: ClusteredMean) -> float:
-    """Return how many independent outputs the outputs of a run are worth, by the error over tests."""
+    """Return the effective sample size of a run's outputs, from the standard error clustered by test."""
     share = passed.mean or 0.0
     error = passed.standard_error()
     if passed.clusters == passed.n or not error:
@@ -306,7 +308,7 @@ def _worth(passed: ClusteredMean) -> float:
 
 
 def estimate_document(found: Estimated) -> ReportDocument:
-    """Return the record as a document."""
+    """Return the estimates as a report document."""
     return ReportDocument(
         "True figures of a run",
         lambda quote: (

@@ -1,8 +1,9 @@
-"""Criteria and steps by the library GEPA, as one more candidate of `geval improve --gepa`; the extra `gepa`.
+"""Optimize criteria and steps with the GEPA library: one more candidate for `geval improve --gepa`.
 
-GEPA evolves texts by reflection. All it calls are two functions of this module: one rates training outputs by a text,
-the other sends its prompt to the teacher. Both go through the gateway, so cache, limits and budget are those of all
-other requests.
+Needs the extra `gepa`. GEPA evolves texts by reflecting on errors. Its adapter here makes only two kinds of calls: one
+rates training outputs
+with a candidate text, the other sends a reflection prompt to the teacher. Both go through the gateway, so the cache,
+limits and budget apply as to all other requests.
 """
 
 import asyncio
@@ -41,18 +42,18 @@ Answer with the new text only, within ``` blocks."""
 
 
 def most_ratings(outputs: int) -> int:
-    """Return the most ratings that a search over so many training outputs makes."""
+    """Return the maximum number of ratings that a search over `outputs` training outputs makes."""
     return outputs + MOST_PROMPTS * (2 * BATCH + outputs)
 
 
 def check_installed() -> None:
-    """Raise UsageError where the library is missing."""
+    """Raise UsageError if the library is not installed."""
     if find_spec("gepa") is None:
         raise UsageError("--gepa needs the package gepa", hint=f"install it {install_hint('gepa')}")
 
 
 class RatedTrial:
-    """A training output, rated by people and by a text; `texts` are what the teacher may see of it, by title."""
+    """A training output with its human label, 0..1; `texts` are what the teacher may see of it, by title."""
 
     def __init__(self, human: float, texts: Mapping[str, str]) -> None:
         self.human, self.texts = human, texts
@@ -72,16 +73,16 @@ async def search(
     is_stopped: Callable[[], bool],
     seed: int,
 ) -> dict[str, str]:
-    """Return the texts that GEPA finds best on the training outputs; those of today where it finds none better.
+    """Return the texts that GEPA finds best on the training outputs; the current ones if it finds none better.
 
     Args:
-        texts: of today, by `CRITERIA` and `STEPS`.
+        texts: the current ones, by `CRITERIA` and `STEPS`.
         trials: the training outputs.
-        rate: rates them.
-        ask: sends a prompt to the teacher.
-        score_range: of ratings, for prompts.
-        is_stopped: whether a budget has ended the search.
-        seed: of GEPA's choices.
+        rate: rates training outputs with candidate texts.
+        ask: sends a prompt to the teacher, GEPA's reflection model.
+        score_range: lowest and highest rating, for prompts.
+        is_stopped: returns whether the search is to stop early.
+        seed: of GEPA's random choices.
     """
     adapter = _Adapter(trials, rate, ask, score_range)
     low, high = (fixed(end, 0) for end in score_range)
@@ -109,14 +110,14 @@ async def search(
 
 
 class _SilentLogger:
-    """GEPA tells its progress on the standard output otherwise."""
+    """A logger that drops GEPA's progress messages, which would otherwise go to standard output."""
 
     def log(self, message: str) -> None:
         del message
 
 
 class _Adapter:
-    """The functions that GEPA calls, in a thread of its own; requests are made in the event loop."""
+    """The adapter that GEPA calls from a thread of its own; requests are made in the event loop."""
 
     propose_new_texts = None
 
@@ -134,7 +135,10 @@ class _Adapter:
         self.prompts = 0
 
     def evaluate(self, batch: list[int], candidate: Mapping[str, str], capture_traces: bool = False) -> Any:
-        """Rate training outputs; a rating like that of people scores 1, one at the other end of the range 0."""
+        """Rate a batch of training outputs with a candidate.
+
+        The score is 1 minus the distance between rating and human label, both 0..1; a missing rating scores 0.
+        """
         del capture_traces
         rated = self._wait(self._rate(candidate, batch))
         scores = [
@@ -149,7 +153,7 @@ class _Adapter:
     def make_reflective_dataset(
         self, candidate: Mapping[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, str]]]:
-        """Return what the teacher sees of rated outputs."""
+        """Return what the teacher sees of the rated outputs, the same for each text to rewrite."""
         del candidate
         rows = [self._shown(number, *rated) for number, rated in eval_batch.trajectories]
         return dict.fromkeys(components_to_update, rows)
@@ -165,12 +169,12 @@ class _Adapter:
         }
 
     def reflect(self, prompt: str) -> str:
-        """Send a prompt to the teacher."""
+        """Send a reflection prompt to the teacher."""
         self.prompts += 1
         return self._wait(self._ask(prompt))
 
     def end(self) -> None:
-        """Let the thread end, if it still waits for an answer."""
+        """Let the thread end if it is still waiting for a reply."""
         self._is_over = True
         if self._waiting is not None:
             self._waiting.cancel()

@@ -1,8 +1,8 @@
-"""Improve a judge by human labels, and accept only what labels that it never saw confirm: `geval improve`.
+"""Improve a judge with human labels, and accept only changes that held-out labels confirm: `geval improve`.
 
-Labels are split by document: train gives examples and errors to learn from, select chooses among the candidates, and
-held-out decides once. A gain is the difference of the two judges' agreement with people on the same outputs; its error
-is that of leaving out one document at a time.
+Labels are split by document: train provides examples and errors to learn from, select chooses among the candidates, and
+held-out decides once. A gain is the difference between two judges' agreement with the labels on the same outputs; its
+standard error is a jackknife over documents.
 """
 
 import asyncio
@@ -114,7 +114,7 @@ _CITED = re.compile(r"\s*[\[(]((?:\d+[,;\s]*)+)[\])]\.?\s*$")
 
 
 class AgreementMeasure(StrEnum):
-    """How agreement with people is measured: by what fits the labels. Each lies within -1..1, and 1 is the best."""
+    """A measure of agreement with human labels, chosen to suit the labels. Each lies within -1..1; 1 is perfect."""
 
     BALANCED_ACCURACY = "balanced accuracy"
     KAPPA = "weighted kappa"
@@ -122,14 +122,14 @@ class AgreementMeasure(StrEnum):
 
 
 class Guideline(Struct, frozen=True):
-    """A sentence for the judge, and the ids of the outputs whose labels it came from."""
+    """A sentence for the judge, and the ids of the outputs whose labels it was derived from."""
 
     text: str
     sources: tuple[str, ...] = ()
 
 
 class JudgeCandidate(Struct, frozen=True):
-    """A judge: what it changes of today's assertion. Candidates are in the order of their complexity."""
+    """A candidate judge: its changes to the current assertion. Candidates are listed in order of complexity."""
 
     name: str
     guidelines: tuple[Guideline, ...] = ()
@@ -138,7 +138,7 @@ class JudgeCandidate(Struct, frozen=True):
     steps: tuple[str, ...] = ()
 
     def of(self, spec: GEvalFields) -> GEvalFields:
-        """Return an assertion with the changes."""
+        """Return the assertion with the candidate's changes."""
         changes: dict[str, object] = {}
         if self.guidelines:
             changes["guidelines"] = (*(spec.guidelines or ()), *(item.text for item in self.guidelines))
@@ -152,7 +152,7 @@ class JudgeCandidate(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return a digest of what it changes."""
+        """Return a digest of the changes."""
         parts = [
             [item.text for item in self.guidelines],
             [[item.input, item.output, item.rating, item.reason] for item in self.examples],
@@ -163,7 +163,7 @@ class JudgeCandidate(Struct, frozen=True):
 
 
 class LabelledCase(Struct, frozen=True):
-    """A stored output with its label, 0..1, its document, and what it counts beside the others."""
+    """A stored output with its label, 0..1, its document, the annotator's note and its weight, `share`."""
 
     case: CaseResult
     human: float
@@ -173,11 +173,12 @@ class LabelledCase(Struct, frozen=True):
 
 
 class CandidateRatings(Struct, frozen=True):
-    """How a candidate rated outputs. Scores are NaN where the judge gave none; `usage` is what that took.
+    """A candidate's ratings of outputs. Scores are NaN where the judge gave none; `usage` is what the ratings took.
 
     Attributes:
-        agreement: with people, by the measure; None where it is undefined.
-        problem: why the first rating that is lacking could not be had.
+        agreement: with the labels, by the measure; None if undefined.
+        error: standard error of `agreement`.
+        problem: why the first missing rating failed.
     """
 
     candidate: JudgeCandidate
@@ -190,17 +191,17 @@ class CandidateRatings(Struct, frozen=True):
 
     @property
     def lost(self) -> int:
-        """Return for how many outputs there is no rating."""
+        """Return the number of outputs without a rating."""
         return int(np.isnan(self.scores).sum())
 
     @property
     def is_whole(self) -> bool:
-        """Return whether most outputs were rated, so that it may be compared."""
+        """Return whether at least three quarters of the outputs were rated, so that the candidate can be compared."""
         return self.lost <= _MOST_LOST * len(self.scores)
 
     @property
     def cost_usd(self) -> float | None:
-        """Return the cost of one rating; None when it is unknown, nothing, or all ratings came from the cache."""
+        """Return the cost of one rating; None if it is unknown or zero, or if all ratings came from the cache."""
         paid = self.usage.requests - self.usage.cached_requests
         if not self.usage.cost_usd or not paid or not len(self.scores):
             return None
@@ -208,13 +209,14 @@ class CandidateRatings(Struct, frozen=True):
 
 
 class AgreementGain(Struct, frozen=True):
-    """How much more a candidate agrees with people than today's judge does, on held-out labels.
+    """A candidate's gain in agreement with the held-out labels over today's judge.
 
     Attributes:
-        interval: at 1 - `alpha`, by leaving out one document at a time, or that of a mean of as many equal gains where
-            none of them makes a difference; None where it cannot be told.
+        interval: confidence interval at level 1 - `alpha`, by a jackknife over documents; if leaving out a document
+            changes nothing, that of the mean of as many equal gains; None if it cannot be computed.
         look: which look at the same labels this is, counted from 1; `alpha` is .05 / 2 ** look.
-        needed: about how many held-out labels would show a gain of this size with 80 % power; None if there is none.
+        needed: approximate number of held-out labels that would show a gain of this size with 80 % power; None without
+            a gain.
     """
 
     before: float | None
@@ -229,12 +231,12 @@ class AgreementGain(Struct, frozen=True):
 
     @property
     def is_shown(self) -> bool:
-        """Return whether the gain is accepted."""
+        """Return whether the gain is significant on enough held-out labels, so that it is accepted."""
         return self.interval is not None and self.interval[0] > 0 and self.labels >= LEAST_HELD_OUT
 
 
 class RatingDisagreement(Struct, frozen=True):
-    """A held-out output that the two judges rate differently; all 0..1."""
+    """A held-out output that the two judges rate differently; label and scores are 0..1."""
 
     id: str
     human: float
@@ -244,7 +246,11 @@ class RatingDisagreement(Struct, frozen=True):
 
 
 class Improvement(Struct, frozen=True):
-    """The result. `chosen` is None where today's judge is as good as any candidate on select."""
+    """The result of `geval improve`.
+
+    `chosen` is None if no candidate beats today's judge on select by more than one standard error, or if the search
+    stopped early.
+    """
 
     metric: str
     run: str
@@ -277,12 +283,12 @@ def labelled_cases(
 
     Raises:
         ConfigError: labels are unmatched.
-        UsageError: no one labelled the metric.
+        UsageError: the metric has no labels.
     """
     pairs = judged_labels(labels, report, cluster=None, allow_unmatched=allow_unmatched, uses_shares=True)
     by_id: dict[str, list[JudgedLabel]] = {}
     for pair in pairs.by_metric((metric,))[metric]:
-        assert pair.match is not None  # as the labels are of a run
+        assert pair.match is not None  # since the labels are matched with a run
         by_id.setdefault(pair.match.item.id, []).append(pair)
     return [
         LabelledCase(
@@ -298,14 +304,14 @@ def labelled_cases(
 
 
 def _notes_of(label: Label) -> Iterator[str]:
-    """Yield what annotators wrote beside a label."""
+    """Yield the notes that annotators wrote with a label."""
     yield from filter(None, (label.note, *label.notes.values()))
 
 
 def split(
     cases: Sequence[LabelledCase], seed: int
 ) -> tuple[list[LabelledCase], list[LabelledCase], list[LabelledCase]]:
-    """Return the outputs to train on, to select with, and to hold out: by document, evenly over their mean labels."""
+    """Return the train, select and held-out outputs: split at random by document, stratified by mean label."""
     by_document: dict[str, list[LabelledCase]] = {}
     for case in cases:
         by_document.setdefault(case.document, []).append(case)
@@ -317,7 +323,7 @@ def split(
     documents = [0, 0, 0]
     for count, name in enumerate(names, start=1):
         order = [0, 1, 2]
-        random.shuffle(order)  # of parts that lack as much of their share, chance takes one
+        random.shuffle(order)  # ties are broken at random
         part = min(order, key=lambda part: documents[part] - SHARES[part] * count)
         documents[part] += 1
         parts[part].extend(by_document[name])
@@ -325,10 +331,10 @@ def split(
 
 
 def check_parts(metric: str, *parts: Sequence[LabelledCase]) -> None:
-    """Check that train, select and held-out labels can tell judges apart.
+    """Check that the train, select and held-out labels can tell judges apart.
 
     Raises:
-        UsageError: they are too few, or those of select or held-out are all equal.
+        UsageError: there are too few, or all those of select or held-out are equal.
     """
     cases = [case for part in parts for case in part]
     if min(map(len, parts)) < 2:  # noqa: PLR2004 - agreement needs two
@@ -347,7 +353,7 @@ def check_parts(metric: str, *parts: Sequence[LabelledCase]) -> None:
 
 
 class SearchPlan(Struct, frozen=True):
-    """The most that a search takes. `rating` does not count the length of examples."""
+    """The most that a search takes. `rating` does not include the tokens of added examples."""
 
     ratings: int
     teacher_calls: int
@@ -378,11 +384,11 @@ class SearchPlan(Struct, frozen=True):
 def planned_search(
     report: RunReport, labels: LabelFile, metric: str, options: ImproveOptions, plan: RunPlan
 ) -> SearchPlan:
-    """Return what a search takes at most, by the plan of a run of the config.
+    """Return the most that a search takes, based on the plan of a run of the config.
 
     Raises:
         ConfigError: labels are unmatched.
-        UsageError: no one labelled the metric, or there are too few labels.
+        UsageError: the metric has no labels, or there are too few.
     """
     cases = labelled_cases(labels, report, metric, allow_unmatched=options.allow_unmatched)
     train, select, held = split(cases, options.seed)
@@ -395,7 +401,7 @@ def planned_search(
 
 
 def measure_of(cases: Sequence[LabelledCase]) -> AgreementMeasure:
-    """Return what fits the labels: pass and fail, a scale of few levels, or anything else."""
+    """Return the measure that suits the labels: pass or fail, a scale of few levels, or anything else."""
     levels = {case.human for case in cases}
     if levels <= {0.0, 1.0}:
         return AgreementMeasure.BALANCED_ACCURACY
@@ -403,7 +409,7 @@ def measure_of(cases: Sequence[LabelledCase]) -> AgreementMeasure:
 
 
 class ComparedLabels(Struct, frozen=True):
-    """The labels that scores are compared with: 0..1, what each counts, and their documents."""
+    """The labels that scores are compared with, 0..1, with their weights and documents."""
 
     human: Numbers
     shares: Numbers
@@ -418,7 +424,7 @@ class ComparedLabels(Struct, frozen=True):
         )
 
     def where(self, mask: Mask) -> "ComparedLabels":
-        """Return those that a mask keeps."""
+        """Return the labels that a mask selects."""
         kept = tuple(name for name, known in zip(self.documents, mask, strict=True) if known)
         return ComparedLabels(self.human[mask], self.shares[mask], kept)
 
@@ -428,7 +434,9 @@ def agreement_of(
 ) -> float | None:
     """Return the agreement of scores with labels, both 0..1; outputs without a score are left out.
 
-    A judge that says the same of everything agrees with nothing: 0, or one half in balanced accuracy.
+    Constant scores have no agreement: 0, or one half in balanced accuracy. The result is None for fewer than two
+    scores,
+    and in balanced accuracy if the labels are all good or all bad.
     """
     known = ~np.isnan(scores)
     labels = labels.where(known)
@@ -453,7 +461,7 @@ def agreement_of(
 
 
 def with_error(statistic: Statistic, documents: Sequence[str]) -> tuple[float | None, float | None, int]:
-    """Return a statistic, its standard error by leaving out one document at a time, and the number of these.
+    """Return a statistic, its jackknife standard error over documents, and the number of documents or groups of them.
 
     Source: Efron and Stein, "The jackknife estimate of variance", 1981.
     """
@@ -468,14 +476,14 @@ def with_error(statistic: Statistic, documents: Sequence[str]) -> tuple[float | 
 def agreement_on(
     measure: AgreementMeasure, scores: Numbers, labels: ComparedLabels, threshold: float
 ) -> Statistic:
-    """Return the agreement of scores with labels as a statistic of some of the outputs."""
+    """Return the agreement of scores with labels as a statistic of a subset of the outputs."""
     return lambda mask: agreement_of(measure, scores[mask], labels.where(mask), threshold)
 
 
 def _gain_on(
     measure: AgreementMeasure, before: Numbers, after: Numbers, labels: ComparedLabels, threshold: float
 ) -> Statistic:
-    """Return how much more `after` agrees with labels than `before`, as a statistic of some of the outputs."""
+    """Return the gain in agreement from `before` to `after` as a statistic of a subset of the outputs."""
     first, second = (agreement_on(measure, scores, labels, threshold) for scores in (before, after))
 
     def gain(mask: Mask) -> float | None:
@@ -491,9 +499,9 @@ def _gain_on(
 def pick_examples(
     cases: Sequence[LabelledCase], scores: Numbers, count: int, score_range: tuple[float, float]
 ) -> tuple[RatedExampleSpec, ...]:
-    """Return so many outputs to show: where the judge erred most, spread over the scale, no document twice.
+    """Return at most `count` outputs to show: where the judge erred most, spread over the scale, no document twice.
 
-    Outputs with the braces of templates are left out: in a config, `{{ env.KEY }}` would be filled in.
+    Outputs that contain template syntax are left out: in a config, `{{ env.KEY }}` would be filled in.
     """
     order = sorted(range(len(cases)), key=lambda place: cases[place].human)
     chosen: list[int] = []
@@ -530,7 +538,7 @@ def _input_of(case: CaseResult) -> str:
 
 
 def _texts_of(case: LabelledCase) -> dict[str, str]:
-    """Return what a teacher sees of an output, by title."""
+    """Return what the teacher sees of an output, by title."""
     texts = {
         "Input": _input_of(case.case),
         "Output": value_text(case.case.output),
@@ -594,10 +602,10 @@ def teacher_text(
 
 
 def read_guidelines(reply: str, ids: Sequence[str]) -> tuple[Guideline, ...]:
-    """Return the guidelines of a teacher's reply.
+    """Return the guidelines in a teacher's reply, at most six.
 
     Raises:
-        JudgeError: there are none.
+        JudgeError: none can be read from it.
     """
     found = []
     for text in parse_texts(reply, "guidelines")[:6]:
@@ -614,7 +622,7 @@ def read_guidelines(reply: str, ids: Sequence[str]) -> tuple[Guideline, ...]:
 
 
 class _CandidateRater(Struct):
-    """Rates stored outputs by candidates. Belongs to one event loop."""
+    """Rates stored outputs with candidates. Belongs to one event loop."""
 
     context: JobContext
     asking: Mapping[str, AskedJob]
@@ -627,7 +635,7 @@ class _CandidateRater(Struct):
     usage: Usage = Usage()
 
     async def rate(self, candidate: JudgeCandidate, cases: Sequence[LabelledCase]) -> CandidateRatings:
-        """Return the scores of a candidate; NaN where the judge or the budget gave none."""
+        """Return a candidate's ratings; scores are NaN where the judge failed or the budget ran out."""
         spec = candidate.of(self.spec).model_copy(update={"explain": "never"})
         found = await asyncio.gather(*(self._one(spec, case) for case in cases))
         usage = sum((item[2] for item in found), Usage())
@@ -674,16 +682,16 @@ def improve(
     home: Path | None = None,
     **run_options: Any,
 ) -> Improvement:
-    """Return what comes of improving a judge: `geval improve` as a function.
+    """Return the result of improving a judge: `geval improve` as a function.
 
     Args:
         config: the config file.
         labels: a file of human labels, or its rows.
         run: the stored run that was labelled; None for the latest of the config.
-        metric: which to improve; None for the only labelled one.
+        metric: the one to improve; None for the only labelled one.
         teacher: the model that writes guidelines and criteria; None for the judge itself.
-        options: the seed, and whether labels may be unmatched.
-        home: where runs and cache are; None for GEVAL_HOME, or `.geval` here.
+        options: the seed, whether labels may be unmatched, and whether GEPA is used.
+        home: where runs and cache are; None for GEVAL_HOME, or `.geval` in the current folder.
         run_options: options of a run by their names in `RunOptions`: `grader`, `max_cost`, `is_offline`, ...
 
     Raises:
@@ -710,7 +718,11 @@ def improve(
 
 
 def latest_run_of(config: Path, runs: RunStore) -> str:
-    """Return the id of the latest run of a config."""
+    """Return the id of the latest run of a config.
+
+    Raises:
+        UsageError: no run of it is stored.
+    """
     path = str(config.resolve())
     known = RunPages(runs).outlines(RunChoice.of_config(path), offset=0, limit=1)[0]
     if known:
@@ -720,7 +732,7 @@ def latest_run_of(config: Path, runs: RunStore) -> str:
 
 
 def only_metric(labels: LabelFile) -> str:
-    """Return the metric that was labelled.
+    """Return the only labelled metric.
 
     Raises:
         UsageError: there are several.
@@ -734,10 +746,10 @@ def only_metric(labels: LabelFile) -> str:
 
 
 def find_teacher(named: str) -> ProviderSpec:
-    """Return the provider that `named` means.
+    """Return the provider with the id `named`.
 
     Raises:
-        UsageError: there is none.
+        UsageError: it is unknown or cannot be used.
     """
     spec = ProviderSpec(id=named)
     problems = check_provider(spec, env=os.environ, base_dir=Path(), access=TRUSTED)
@@ -761,21 +773,21 @@ async def improve_prepared(
     count: Callable[[int], None] = lambda ratings: None,
     wire: Wire | None = None,
 ) -> Improvement:
-    """Look for a judge that agrees better with people, and say whether labels that it never saw confirm it.
+    """Look for a judge that agrees better with human labels, and check the gain on held-out labels.
 
     Args:
         prepared: the config whose judge is to be improved.
         report: the run whose outputs were labelled.
-        labels: of people.
-        cache: where answers are kept, so that a search that was stopped continues for free.
-        metric: which one.
-        options: seed and so on.
+        labels: the human labels.
+        cache: where responses are stored, so that a search that was stopped resumes at no cost.
+        metric: the one to improve.
+        options: the seed, whether labels may be unmatched, and whether GEPA is used.
         teacher: the model that writes guidelines and criteria; None for the judge itself.
         budget: what may be spent.
-        home: where the looks at held-out labels are counted; None for nowhere.
-        tell: is told how far it is.
-        count: is told of each rating.
-        wire: what its requests leave through; closed by whoever stops it.
+        home: where looks at held-out labels are counted; None to count none.
+        tell: called with progress messages.
+        count: called for each rating.
+        wire: tracks its requests; closed by whoever stops the search.
 
     Raises:
         UsageError: the metric cannot be improved, or there are too few labels.
@@ -874,10 +886,10 @@ async def improve_prepared(
 def _assertion(
     prepared: PreparedRun, cases: Sequence[LabelledCase], metric: str
 ) -> tuple[GEvalFields, dict[str, AskedJob]]:
-    """Return the one assertion that judges the outputs, and how each is judged.
+    """Return the one assertion that judges the outputs, and the job for each of them.
 
     Raises:
-        UsageError: none does, there are several, or it has nothing that could be improved.
+        UsageError: there is none, there are several, or it has nothing to improve.
     """
     anchors = tuple(Anchor(case.case, {metric: Rating(0.0)}) for case in cases)
     found = asked_for(AnchorSet(Path(), "", "", "", anchors), prepared)
@@ -908,7 +920,7 @@ def _written(spec: object) -> object:
 
 
 def _judge_of(spec: GEvalFields, rater: _CandidateRater) -> Judge:
-    """Return the judge of today, the first of a jury."""
+    """Return the current judge; for a jury, its first member."""
     test = next(iter(rater.asking.values())).job.test
     named = judge_provider(spec, test, rater.context.tools.defaults)
     return rater.context.tools.judge_for(members_of(named)[0])
@@ -922,9 +934,9 @@ async def _ask_teacher(
     score_range: tuple[float, float],
     notes: list[str],
 ) -> tuple[tuple[Guideline, ...], JudgeCandidate]:
-    """Ask the teacher for guidelines and, of a criterion without templates, for other words and steps.
+    """Ask the teacher for guidelines and, if the criterion has no templates, for a rewritten criterion and steps.
 
-    What it does not give is noted. What it wrote becomes part of a config, where braces would be filled with values.
+    Replies that cannot be used are noted. Texts with template syntax are dropped: in a config, it would be filled in.
     """
     spec = rater.spec
     written = _criteria_of(spec)
@@ -955,7 +967,7 @@ async def _ask_teacher(
     except GevalError as error:
         notes.append(f"the teacher returned nothing usable: {one_line(error.message, 200)}")
         if isinstance(error, JudgeError) and isinstance(judge, CachingJudge):
-            await judge.forget(_teaching(texts[-1]))  # the next command requests it again
+            await judge.forget(_teaching(texts[-1]))  # so that the next command asks again
     return guidelines, rewritten
 
 
@@ -982,7 +994,7 @@ async def _evolve(
     seed: int,
     notes: list[str],
 ) -> list[JudgeCandidate]:
-    """Return what GEPA finds best on train, if that is not what there is; why not is noted."""
+    """Return the best criteria that GEPA finds on train, if they differ from the current ones; if not, note why."""
     spec = rater.spec
     steps = tuple(rater.spec.evaluation_steps or ())
     today = {CRITERIA: _criteria_of(spec), **({STEPS: "\n".join(steps)} if steps else {})}
@@ -1039,7 +1051,7 @@ def _candidates(
     rewritten: JudgeCandidate,
     examples: Mapping[int, tuple[RatedExampleSpec, ...]],
 ) -> Iterator[JudgeCandidate]:
-    """Yield the candidates beside today's judge, simpler ones first."""
+    """Yield the candidates other than today's judge, simpler ones first."""
     shown = [found for found in examples.values() if found]
     if guidelines:
         yield JudgeCandidate("guidelines", guidelines)
@@ -1061,7 +1073,7 @@ def _broken(candidate: JudgeCandidate, spec: GEvalFields) -> list[Problem]:
 def _valid(
     candidates: Iterable[JudgeCandidate], spec: GEvalFields, notes: list[str]
 ) -> Iterator[JudgeCandidate]:
-    """Yield the candidates that would be accepted in a config; a teacher may write what is not."""
+    """Yield the candidates that would be valid in a config; what a teacher writes may not be."""
     for candidate in candidates:
         broken = _broken(candidate, spec)
         if broken and candidate.name != TODAY:
@@ -1076,7 +1088,10 @@ def choose(
     labels: ComparedLabels,
     threshold: float,
 ) -> CandidateRatings | None:
-    """Return the simplest candidate that is within one standard error of the best; None if that is today's judge."""
+    """Return the simplest candidate within one standard error of the best; None if that is today's judge.
+
+    The standard error is that of the difference from the best. The result is also None if no candidate can be compared.
+    """
     known = [item for item in rated if item.agreement is not None and item.is_whole]
     if not known:
         return None
@@ -1097,7 +1112,7 @@ def held_out_gain(
     threshold: float,
     look: int,
 ) -> AgreementGain:
-    """Return how much more `after` agrees with the held-out labels than `before`, at the level of this look."""
+    """Return the gain in agreement with the held-out labels from `before` to `after`, at the level of this look."""
     both = ~np.isnan(before.scores) & ~np.isnan(after.scores)
     labels = ComparedLabels.of(held).where(both)
     old = before.scores[both]
@@ -1110,7 +1125,7 @@ def held_out_gain(
     if value is not None and error is not None:
         quantile = float(stats.t.ppf(1 - alpha / 2, groups - 1))
         interval = (value - quantile * error, value + quantile * error)
-        if error <= _DUST:  # no document changes it, which says little about those to come
+        if error <= _DUST:  # no document changes the gain, so the jackknife understates its error
             interval = mean_interval(value, 0.0, groups, level=1 - alpha, lowest=-1)
         if value > 0:
             total = float(stats.norm.ppf(1 - alpha / 2)) + _POWER_QUANTILE
@@ -1149,7 +1164,7 @@ def _threshold(
     held: Sequence[LabelledCase],
     present: float,
 ) -> float | None:
-    """Return the threshold of the new judge that agrees best with people on select and held-out."""
+    """Return the new judge's threshold with the highest MCC on select and held-out; None if it is undefined for all."""
     scores = np.concatenate([chosen.scores, after.scores])
     cases = (*select, *held)
     human = np.array([case.human for case in cases], dtype=np.float64)
@@ -1169,7 +1184,7 @@ def _digest_of(cases: Sequence[LabelledCase]) -> str:
 
 
 def fragment(found: Improvement) -> dict[str, JsonValue]:
-    """Return the improved assertion as a config has it, in a list under `assert`."""
+    """Return the improved assertion as config content: a list under `assert`."""
     assert found.chosen is not None
     return {"assert": [_as_written(found.chosen.of(found.spec), found.threshold)]}
 
@@ -1183,7 +1198,7 @@ def _as_written(spec: GEvalFields, threshold: float | None) -> JsonValue:
 
 
 def diff_of(found: Improvement) -> list[str]:
-    """Return the lines of the assertion, as a config has it, that a change adds and removes; nothing without one."""
+    """Return the lines of the configured assertion that the change adds and removes; none without a change."""
     if found.chosen is None:
         return []
     today, changed = (
@@ -1198,7 +1213,7 @@ def diff_of(found: Improvement) -> list[str]:
 
 
 def improvement_document(found: Improvement) -> ReportDocument:
-    """Return an improvement as a document."""
+    """Return an improvement as a report document."""
     sections = [
         Section(
             found.metric,
@@ -1267,7 +1282,7 @@ def improvement_document(found: Improvement) -> ReportDocument:
 
 
 def sentence(found: Improvement, quote: Quote = str) -> str:
-    """Return the finding in a sentence."""
+    """Return a sentence with the finding."""
     if found.stopped:
         return f"stopped before anything was decided: {quote(found.stopped)}"
     if found.chosen is None or found.gain is None:

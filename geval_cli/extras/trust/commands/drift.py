@@ -1,4 +1,4 @@
-"""`geval drift`: anchors saved, and judged again."""
+"""`geval drift`: save anchors, or judge them again."""
 
 import os
 import sys
@@ -43,7 +43,7 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
 
     Raises:
         ConfigError: a file or the config has problems, or a file cannot be written.
-        UsageError: it is not said which anchors, or there is no such run.
+        UsageError: no anchors file is given, the options contradict each other, or there is no such run.
     """
     if given.save is not None:
         if anchors is not None:

@@ -1,4 +1,4 @@
-"""`geval improve`: a judge that agrees better with people, shown by labels that it never saw."""
+"""`geval improve`: look for a judge that agrees better with people, confirmed by held-out labels."""
 
 import os
 import sys
@@ -42,11 +42,11 @@ _YAML = frozenset({".yaml", ".yml"})
 
 
 def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
-    """Look for a better judge of a config, and show what held-out labels say about it.
+    """Look for a better judge for a config, and show what the held-out labels say about it.
 
     Raises:
         ConfigError: the config or the labels have problems, or a file cannot be written.
-        UsageError: there is no such run or metric, or too few labels.
+        UsageError: there is no such run or metric, or there are too few labels.
     """
     fragments = [path for path in given.outputs if path.suffix.lower() in _YAML]
     reports = tuple(path for path in given.outputs if path not in fragments)
@@ -109,7 +109,7 @@ def _tell_plan(
     metric: str,
     given: ImproveCommand,
 ) -> None:
-    """Say what it takes at most: as the answer with --plan, else before anything is sent."""
+    """Print the most that a search takes: as the result with --plan, otherwise as a note before anything is sent."""
     found = planned_search(report, labels, metric, given, run_async(plan_run(uncached(prepared), cache)))
     if not given.plan:
         print_note(found.text)

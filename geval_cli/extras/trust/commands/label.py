@@ -1,4 +1,4 @@
-"""`geval label`: a person rates outputs of a run key by key, and sees afterwards where the judge said otherwise."""
+"""`geval label`: a person rates a run's outputs with single keys, and sees afterwards where the judge disagrees."""
 
 import getpass
 import os
@@ -64,7 +64,7 @@ _ANNOTATOR = 40
 
 
 class _Opened(Struct, frozen=True):
-    """The run that is labelled, or two, where labels are kept, and a way to read one output again."""
+    """The run to label, or a pair of runs, with the stored labels and a way to read a single output again."""
 
     name: str
     reports: Sequence[RunReport]
@@ -72,7 +72,7 @@ class _Opened(Struct, frozen=True):
     fetch: Callable[[Output], CaseResult]
 
     def kept(self) -> list[StoredLabel]:
-        """Return the labels that are kept for the runs."""
+        """Return the labels stored for the runs."""
         return [label for report in self.reports for label in self.labels.of_run(report.run.id)]
 
 
@@ -106,10 +106,10 @@ def _opened(name: str, home: Path | None) -> Iterator[_Opened]:
 
 
 def run_label(name: str, given: LabelCommand) -> None:
-    """Label a run, or write, read or review its labels.
+    """Label a run, or export, import or review its labels.
 
     Raises:
-        UsageError: there is no such run or metric, the options contradict each other, or nobody can be asked.
+        UsageError: there is no such run or metric, the options contradict each other, or there is no terminal.
         ConfigError: a file of labels is broken.
         StoreError: labels cannot be stored.
     """
@@ -180,7 +180,7 @@ def _annotator(given: LabelCommand) -> str:
 
 
 def _exported_without_run(name: str, given: LabelCommand, path: Path) -> bool:
-    """Write the labels of a run that was removed; return whether that was what was asked for."""
+    """Write the labels of a run that was deleted; return False if `name` is not such a run."""
     if is_results_file(name) or "," in name:
         return False
     with open_runs(given.home, os.environ) as runs:
@@ -206,7 +206,7 @@ def _export(
                 sheet, kept, scales=scales, fetch=opened.fetch, drawn=_drawn(given), annotator=by or ""
             )
         )
-        if sheet.weights:  # a draw was made after these, and counts only with them
+        if sheet.weights:  # the draw depends on the stored labels and is valid only together with them
             rows = [item.row for item in kept if item.metric in metrics] + rows
     else:
         rows = [item.row for item in kept if item.metric in metrics and by in (None, item.annotator)]
@@ -247,7 +247,7 @@ def _key(label: StoredLabel) -> tuple[str, str, str]:
 
 
 class _Session:
-    """One person at one terminal. Each label is committed before the next output is shown."""
+    """One annotator at one terminal. Each label is committed before the next output is shown."""
 
     def __init__(
         self, opened: _Opened, sheet: Sheet, scales: Mapping[str, Scale], annotator: str, drawn: str
@@ -258,16 +258,16 @@ class _Session:
 
     @property
     def name(self) -> str:
-        """Return what the runs are called by in commands."""
+        """Return the runs' ids as commands take them."""
         return one_line(",".join(report.run.id for report in self.opened.reports), 80)
 
     def found(self, output: Output) -> StoredLabel | None:
-        """Return what this person said about the text that the run has now."""
+        """Return this annotator's label of an output; None if the text has changed since."""
         found = self.opened.labels.find(output.run, output.id, output.metric, self.annotator)
         return found if found is not None and found.output_sha256 == output.output_sha256 else None
 
     def done(self) -> int:
-        """Return how many of the outputs this person has labelled."""
+        """Return how many of the outputs this annotator has labelled."""
         mine = {
             (report.run.id, item.case_id, item.metric, item.output_sha256)
             for report in self.opened.reports
@@ -279,7 +279,7 @@ class _Session:
         )
 
     def keep(self, output: Output, result: CaseResult, label: float, note: str) -> None:
-        """Store a label. Returns when it is committed."""
+        """Store a label; it is committed when this returns."""
         [judged] = judged_items([result])
         drawn = self.sheet.draws.get(output.metric, self.drawn)
         weight = self.sheet.weights.get(output.id)
@@ -290,10 +290,10 @@ class _Session:
 
 
 def _rate(session: _Session, given: LabelCommand) -> None:
-    """Show one output after the other and store what is said of each.
+    """Show one output after the other and store the labels given.
 
     Raises:
-        UsageError: nobody can be asked.
+        UsageError: there is no terminal.
     """
     if not is_terminal():
         run = quoted(session.name)
@@ -320,7 +320,7 @@ def _rate(session: _Session, given: LabelCommand) -> None:
 
 
 def _fewer(sheet: Sheet, given: LabelCommand) -> str:
-    """Say that there are fewer outputs than are to be drawn; "" where there are enough."""
+    """Return a remark that there are fewer outputs than were to be drawn; "" if there are enough."""
     found = len({output.id for output in sheet.outputs})
     wanted = given.draw or given.next or 0
     flag = "--next" if given.draw is None else "--draw"
@@ -328,13 +328,13 @@ def _fewer(sheet: Sheet, given: LabelCommand) -> str:
 
 
 def _resuming(run: str, given: LabelCommand, rest: int) -> str:
-    """Return the command that shows the rest of the same outputs to the same person; of `--next`, as many others."""
+    """Return the command that shows this annotator the remaining outputs; with `--next`, as many others."""
     words = ["geval label", quoted(run), *_chosen(given, rest)]
     return " ".join([*words, "--show-verdict"] if given.shows_verdict else words)
 
 
 def _chosen(given: LabelCommand, count: int | None) -> Iterator[str]:
-    """Yield the options that say which outputs are labelled, how and by whom; `count` is that of `--next`."""
+    """Yield the options that say which outputs are labelled, how and by whom; `count` is the value of `--next`."""
     if given.next is not None:
         yield f"--next {count}"
     if given.draw is not None:
@@ -372,7 +372,7 @@ def _say_goodbye(session: _Session, console: Console, given: LabelCommand) -> No
 
 
 class _Rater:
-    """The questions of a session: what is shown, which keys there are, and what each does."""
+    """The dialogue of a session: what is shown, which keys there are, and what each does."""
 
     def __init__(self, session: _Session, keys: Keyboard, console: Console, *, shows_verdict: bool) -> None:
         self._session, self._keys, self._console = session, keys, console
@@ -380,7 +380,7 @@ class _Rater:
         self._announced: str | None = None
 
     def run(self) -> None:
-        """Go through the outputs that this person has not labelled; back leads to those that were shown."""
+        """Go through the outputs that this annotator has not labelled; "back" returns to those shown before."""
         found, outputs = self._session.found, self._session.sheet.outputs
         go_through(
             len(outputs),
@@ -389,7 +389,7 @@ class _Rater:
         )
 
     def _ask(self, output: Output, place: int) -> str:
-        """Show one output and return how it was left: `next`, `back` or `quit`."""
+        """Show one output and return how the annotator left it: `next`, `back` or `quit`."""
         session = self._session
         result = self._session.opened.fetch(output)
         earlier = session.found(output)
@@ -420,7 +420,7 @@ class _Rater:
                     return "next"
 
     def _label(self, key: str, scale: Scale) -> float | None:
-        """Return the label that a key begins; None for one that is none, after saying so."""
+        """Return the label that a key begins; None if it begins none, or if the number typed is not on the scale."""
         if scale == UNIT_SCALE:
             return {"p": 1.0, "f": 0.0}.get(key)
         if not key or key not in "-.0123456789":
@@ -474,7 +474,7 @@ class _Rater:
         self._help(self._session.scales[output.metric])
 
     def _print_criterion(self, metric: str) -> None:
-        """Show what the judge looks for, once as long as the metric is the same."""
+        """Show the criterion and its steps, unless the previous output had the same metric."""
         if self._announced == metric:
             return
         self._announced = metric
@@ -498,7 +498,7 @@ class _Rater:
 
 
 def _is_keyed(scale: Scale) -> bool:
-    """Return whether every label of a scale is one key."""
+    """Return whether every label of a scale is a single key."""
     low, high = scale
     return low >= 0 and high <= _ONE_KEY and low.is_integer() and high.is_integer()
 

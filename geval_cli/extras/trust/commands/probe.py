@@ -1,4 +1,4 @@
-"""`geval probe`: what rewritten outputs do to a judge's scores, as a table, as JSON and as files."""
+"""`geval probe`: how rewritten outputs change a judge's scores, as a table, JSON or report files."""
 
 import os
 import sys
@@ -37,7 +37,7 @@ _LABELLED = frozenset({_FAMILY, "joint"})
 
 
 def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
-    """Probe the judges of a config: say what will be asked, ask, and show the findings.
+    """Probe the judges of a config: print what will be sent, send it, and show the findings.
 
     Raises:
         ConfigError: the config has problems, or a file cannot be written.
@@ -81,7 +81,7 @@ def _options(given: ProbeCommand, state: State) -> ProbeOptions:
         return plain
     labels = None if given.labels_file is None else read_labels(given.labels_file)
     if labels is not None and given.run is None and given.only and _FAMILY not in given.only:
-        return replace(plain, labels=labels)  # of the probed outputs; no run has to be there
+        return replace(plain, labels=labels)  # labels of the probed outputs need no run
     try:
         report = load_report(state.runs, given.run or "latest")
         labels = labels or kept_labels(state.runs.labels(), report.run.id)

@@ -1,4 +1,4 @@
-"""`geval agree`, `geval calibrate` and `geval estimate`: labels beside a run's scores, told as a report."""
+"""`geval agree`, `geval calibrate` and `geval estimate`: reports that compare labels with a run's scores."""
 
 import os
 import sys
@@ -25,7 +25,9 @@ Found = TypeVar("Found")
 
 
 def run_agree(labels: Path | None, given: AgreeCommand) -> ExitCode:
-    """Hold the judge of a run, or of the file's own scores, against its labels; None for those kept for the run.
+    """Measure how well a judge agrees with labels: the judge of a run, or the scores in the labels file.
+
+    Without a file, the labels stored with the run are used.
 
     Raises:
         ConfigError: labels are broken or unmatched, or a file cannot be written.
@@ -45,7 +47,7 @@ def run_agree(labels: Path | None, given: AgreeCommand) -> ExitCode:
 
 
 def run_calibrate(labels: Path, given: CalibrateCommand) -> ExitCode:
-    """Calibrate the judge of a run, or of the file's own scores, by its labels.
+    """Calibrate the judge of a run, or the scores in the labels file, on its labels.
 
     Raises:
         ConfigError: labels are broken, unmatched or too few, or a file cannot be written.
@@ -77,7 +79,10 @@ def _of_labels(
     given: AgreeCommand | CalibrateCommand,
     find: Callable[[LabelFile, RunReport | None], Found],
 ) -> Found:
-    """Return what is found of labels: by their own scores where they have some and no run is named."""
+    """Return what `find` returns for the labels and the run.
+
+    There is no run if none is named and the labels have scores of their own.
+    """
     read = None if labels is None else read_labels(labels)
     if given.run is None and read is not None and read.has_scores:
         return find(read, None)
@@ -91,7 +96,7 @@ def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
 
     Raises:
         ConfigError: labels are broken or unmatched, or a file cannot be written.
-        UsageError: there is no such run, metric, method or gate.
+        UsageError: there is no such run, metric, method or gate, or the options contradict each other.
     """
     if given.draw is None:
         check_idle(given, {"seed"}, without="--draw")
@@ -109,12 +114,12 @@ def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
         check_idle(given, ignored, beside="--draw")
     if given.of is not None:
         check_idle(given, {"run"}, beside="--of")
-    # Labels from elsewhere are matched with nothing, and correct no calibration.
+    # Labels of other outputs are not matched with the run, and no carry-over is tested.
     if given.method == "rogan-gladen":
         check_idle(given, {"margin", "allow_unmatched"}, beside="--method rogan-gladen")
     check_document_paths(given.outputs, "an estimate")
     if given.of is not None:
-        # Write both outputs of tests of two runs, to be labelled for `geval compare --labels`.
+        # The sheet has the outputs of two runs for the same tests, to be labelled for `geval compare --labels`.
         named = given.of
         two = [name.strip() for name in named.split(",")]
         if len(two) != 2 or not all(two):  # noqa: PLR2004
