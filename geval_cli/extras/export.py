@@ -1,4 +1,4 @@
-"""A whole suite in one self-contained file, for sharing: `geval export suite` and `geval import`.
+"""A whole suite in one self-contained file, for `geval export suite` and `geval import`, and specs written as config.
 
 The file is itself a valid config. Short forms are expanded and `file://` texts are inlined; env expressions stay
 expressions, so that no value from this machine gets into the file.
@@ -6,12 +6,13 @@ expressions, so that no value from this machine gets into the file.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.assertions.serialize import serialize
+from geval_cli.assertions.geval_metric import GEvalFields, RubricBandSpec
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
@@ -22,7 +23,7 @@ from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK, mask_config, secret_variables
 from geval_cli.source.source_map import ENV_MARK, Document, SourcePath
 from geval_cli.source.yaml_source import write_yaml
-from geval_cli.specs.base import PromptSpec
+from geval_cli.specs.base import JurySpec, PromptSpec, ProviderSpec, Spec, ToolSet, spellings
 from geval_cli.suite.load import LITERAL_KEYS, read_suite, read_with_rules
 from geval_cli.suite.prompts import names_several_prompts
 from geval_cli.suite.suite import OpenedSuite
@@ -98,7 +99,7 @@ def read_portable_suite(
     tests: list[JsonValue] = []
     assert isinstance(opened.suite.tests, SuiteTests)
     try:
-        tests += [serialize(spec) for _, spec in opened.suite.tests.specs()]
+        tests += [as_config(spec) for _, spec in opened.suite.tests.specs()]
     except ConfigError as error:
         problems += error.problems
     if problems:
@@ -150,12 +151,12 @@ def _content(
         "dialect": raw.get("dialect"),
         "env": raw.get("env"),
         "prompts": _prompts(raw.get("prompts"), suite.prompts, suite.base_dir),
-        "providers": [serialize(provider) for provider in suite.providers],
-        "defaultTest": None if default is None else serialize(default),
+        "providers": [as_config(provider) for provider in suite.providers],
+        "defaultTest": None if default is None else as_config(default),
         "tests": tests,
         "profiles": None if suite.tests.profiles is None else list(suite.tests.profiles),
-        "options": serialize(suite.options),
-        "derivedMetrics": [serialize(metric) for metric in suite.derived_metrics],
+        "options": as_config(suite.options),
+        "derivedMetrics": [as_config(metric) for metric in suite.derived_metrics],
         **{key: raw.get(key) for key in ("baseline", "margin", "gates", "calibration", "labels", "anchors")},
     }
     spelled = {"default_test": "defaultTest", "derived_metrics": "derivedMetrics", "tools": "defaultTest"}
@@ -174,7 +175,7 @@ def _prompts(raw: JsonValue, prompts: tuple[PromptSpec, ...], base_dir: Path) ->
         item = raw[index] if isinstance(raw, list) else raw
         written = item if isinstance(item, dict) else {}
         is_named = names_several_prompts(item, base_dir)
-        form = serialize(prompt)
+        form = as_config(prompt)
         forms.append(
             {key: form[key] for key in form if key not in {"id", "label"} or key in written or is_named}
         )
@@ -248,3 +249,84 @@ def _as_plain_text(text: str) -> str:
         return f"{{{{ env.{_NEVER_SET} | default('{quoted}') }}}}"
 
     return ENV_EXPRESSION.sub(default, text)
+
+
+def as_config(spec: Spec) -> dict[str, JsonValue]:
+    """Return a mapping that reads as an equal spec; keys that were not set are left out."""
+    if isinstance(spec, RubricBandSpec):
+        if spec.low == spec.high:
+            return {"score": spec.low, "description": spec.description}
+        return {"score_range": [spec.low, spec.high], "expected_outcome": spec.description}
+    given = [name for name in type(spec).model_fields if name in spec.model_fields_set and name != "place"]
+    entries = {_first_spelling(type(spec))[name]: _config_value(getattr(spec, name)) for name in given}
+    if isinstance(spec, ProviderSpec) and spec.label == spec.public_id:
+        entries.pop("label", None)
+    return {key: entry for key, entry in entries.items() if entry != {} or key not in {"options", "config"}}
+
+
+def _config_value(value: object) -> JsonValue:
+    if isinstance(value, JurySpec):  # in a config, a jury is a list of judges
+        return [as_config(member) for member in value.members]
+    if isinstance(value, Spec):
+        return as_config(value)
+    if isinstance(value, ToolSet):
+        # Tools in the form that a config has; tools that are functions are in files and left out.
+        written: dict[str, JsonValue] = {
+            "definitions": [
+                {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": _config_value(dict(tool.parameters)),
+                }
+                for tool in value.definitions
+            ],
+            "max_calls": value.max_calls,
+        }
+        if value.simulator is not None:
+            written["simulate"] = {"provider": as_config(value.simulator), "world": value.world}
+        if value.recorded:
+            answers = [as_config(answer) for answer in value.recorded]
+            written["recorded"] = [
+                answer if "error" in answer else {"result": None, **answer} for answer in answers
+            ]
+        return written
+    if isinstance(value, tuple | list):
+        return list(_config_items(value))
+    if isinstance(value, dict):
+        return {key: _config_value(item) for key, item in value.items()}
+    return value
+
+
+def _config_items(items: Sequence[object]) -> Iterator[JsonValue]:
+    """Yield the items of a list; g-evals made from one assertion with `dimensions` are merged into one again."""
+    made: list[GEvalFields] = []
+    for item in items:
+        if isinstance(item, GEvalFields) and item.dimensions is not None:
+            made.append(item)
+            if len(made) == len(item.dimensions):
+                # Rebuild the assertion that `parts` was called on; a dimension gets a threshold if it differs.
+                written = {item.dimension: item.threshold for item in made[0].dimensions or ()}
+                shared = next(
+                    (part.threshold for part in made if written[part.dimension or ""] is None), None
+                )
+                entries: list[JsonValue] = [
+                    {"dimension": part.dimension}
+                    if written[part.dimension or ""] is None and part.threshold == shared
+                    else {"dimension": part.dimension, "threshold": part.threshold}
+                    for part in made
+                ]
+                form = {**as_config(made[0]), "dimensions": entries, "threshold": shared}
+                unsaid = {"dimension", "threshold"} if shared is None else {"dimension"}
+                dimensions_form = {key: entry for key, entry in form.items() if key not in unsaid}
+                yield dimensions_form
+                made = []
+        else:
+            yield _config_value(item)
+
+
+@cache
+def _first_spelling(model: type[Spec]) -> dict[str, str]:
+    first: dict[str, str] = {}
+    for spelling, name in spellings(model).items():
+        first.setdefault(name, spelling)
+    return first

@@ -20,9 +20,9 @@ from geval_cli.assertions.base import (
     shortened,
     unrendered,
 )
-from geval_cli.assertions.serialize import serialize
 from geval_cli.assertions.sets import AssertSet
 from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError, UnjudgeableError
+from geval_cli.extras.export import as_config
 from geval_cli.extras.programs.scripting.code import (
     FILE_PREFIX,
     CodeError,
@@ -246,7 +246,7 @@ def written_assertion(spec: Assertion) -> dict[str, JsonValue]:
 
     A provider is reduced to its id, since its config may hold keys.
     """
-    shown = serialize(spec)
+    shown = as_config(spec)
     if spec.calls_server:
         shown = dict(mask_config(shown))
     if "criteria" in shown:

@@ -26,7 +26,6 @@ from scipy import stats
 
 from geval_cli.assertions.geval_metric import GEvalFields, RatedExampleSpec, check_metric, range_of
 from geval_cli.assertions.judges import judge_provider, members_of
-from geval_cli.assertions.serialize import serialize
 from geval_cli.engine.case import JobContext, begin_job
 from geval_cli.errors import (
     GevalError,
@@ -37,6 +36,7 @@ from geval_cli.errors import (
     Severity,
     UsageError,
 )
+from geval_cli.extras.export import as_config
 from geval_cli.extras.graded.verdicts import parse_texts
 from geval_cli.extras.plan import RunPlan
 from geval_cli.extras.run_pages import RunChoice, RunPages
@@ -916,7 +916,7 @@ def _assertion(
 
 
 def _written(spec: object) -> object:
-    return serialize(spec) if isinstance(spec, GEvalFields) else spec
+    return as_config(spec) if isinstance(spec, GEvalFields) else spec
 
 
 def _judge_of(spec: GEvalFields, rater: _CandidateRater) -> Judge:
@@ -1194,7 +1194,7 @@ def _as_written(spec: GEvalFields, threshold: float | None) -> JsonValue:
     given = {name: getattr(spec, name) for name in names if getattr(spec, name, None) is not None}
     if threshold is not None:
         given["threshold"] = round(threshold, 4)
-    return serialize(type(spec).model_construct(_fields_set=set(given), **given))
+    return as_config(type(spec).model_construct(_fields_set=set(given), **given))
 
 
 def diff_of(found: Improvement) -> list[str]:
@@ -1261,7 +1261,7 @@ def improvement_document(found: Improvement) -> ReportDocument:
                 "error": item.error,
                 "cost_usd": item.cost_usd,
                 "guidelines": to_json(item.candidate.guidelines),
-                "examples": [serialize(one) for one in item.candidate.examples],
+                "examples": [as_config(one) for one in item.candidate.examples],
                 "criteria": item.candidate.criteria,
                 "evaluation_steps": list(item.candidate.steps),
             }
