@@ -126,11 +126,18 @@ _SUPPOSED = compile_later(
     re.IGNORECASE,
 )
 _DENIES = compile_later(r"\b(?:no|wrong|incorrect|invalid|reject\w*|void|errors?)\b", re.IGNORECASE)
-# Only where the judge speaks of itself: "the output says that it cannot help" does not match.
-_REFUSES = compile_later(
-    r"\W*(?:i['\u2019]?m sorry|sorry|i apologi[sz]e|as an ai)\b[^.!?]{0,80}\b(?:can\s?not|can['\u2019]?t|unable)\b"
-    r"|\W*i (?:can\s?not|can['\u2019]?t|am unable to|am not able to) (?:assist|help|evaluate|rate|judge|assess)\b"
-    r"|\W*(?:no (?:output|answer|text|response) (?:was |is )?(?:provided|given|found)\b|not rated\b|error:)",
+# Only where the judge speaks of itself: "the output says that it cannot help" does not match, nor does "I cannot rate
+# it higher".
+REFUSES = compile_later(
+    r"\W*(?:(?:reason(?:ing)?|rationale|explanation|note|however|but|unfortunately)\b\W*){0,2}(?:"
+    r"(?:i['\u2019]?m sorry|sorry|i apologi[sz]e|as an ai)\b[^.!?]{0,80}\b(?:can\s?not|can['\u2019]?t|unable)\b"
+    r"|(?:i (?:can\s?not|can['\u2019]?t|could not|couldn['\u2019]?t)"
+    r"|(?:i am |i['\u2019]m |i was )?(?:unable to|not able to)|it is (?:impossible|not possible) to)"
+    r" (?:assist|help|evaluate|rate|judge|assess|score|grade)\b"
+    r"(?![^.!?\n]{0,60}\b(?:higher|lower|above|below|more|less|better|worse)\b)"
+    r"|(?:the|this) (?:output|answer|text|response) (?:can\s?not|can['\u2019]?t|could not) be"
+    r" (?:evaluated|rated|judged|assessed|scored|graded)\b(?!\s(?:as|to be|in)\b)"
+    r"|(?P<nothing>no (?:output|answer|text|response) (?:was |is )?(?:provided|given|found)\b)|not rated\b|error:)",
     re.IGNORECASE,
 )
 _CONDITION = compile_later(
@@ -169,7 +176,7 @@ def parse_rating(
     """
     for plain in _PLAIN_REPLIES:
         if (match := plain.match(text)) and not (
-            PLACEHOLDER.fullmatch(match["reason"]) or _REFUSES.match(match["reason"])
+            PLACEHOLDER.fullmatch(match["reason"]) or REFUSES.match(match["reason"])
         ):
             value = float(match["score"])
             _check_range(value, None, score_range, text)
@@ -324,9 +331,11 @@ def _last_sentence(text: str) -> str:
 def _check_rest(
     before: str, behind: str, value: float, score_range: ScoreRange, text: str, *, fewest: int = 5
 ) -> None:
-    """Raise JudgeParseError if the reply rates again, deducts from a top score, names another scale or retracts."""
+    """Raise JudgeParseError if the reply rates again, deducts, names another scale, retracts or refuses to rate."""
     check_not_taken_back(behind, text)
     for sentence in _SENTENCE_END.split(f"{before}\n{behind}"):
+        if REFUSES.match(sentence):
+            raise JudgeParseError("the judge's reply says that it gives no rating", raw_text=text)
         numbers = [_number_of(found[0]) for found in _NUMBER.finditer(sentence)]
         if not numbers:
             continue
@@ -445,7 +454,7 @@ def _of_member(
     reason = reason_of(holder)
     if reason is not None and PLACEHOLDER.fullmatch(reason):
         raise JudgeParseError("the judge's reply repeats the form instead of filling it in", raw_text=text)
-    if reason is not None and _REFUSES.match(reason):
+    if reason is not None and REFUSES.match(reason):
         raise JudgeParseError("the judge's reply says that it gives no rating", raw_text=text)
     for other in holder.members:
         key, claim = plain_key(other.key), other.value

@@ -221,3 +221,46 @@ def test_a_judge_that_repeats_its_prompt_has_given_no_rating() -> None:
     for name in ("evaluate", "evaluate_strict"):
         with pytest.raises(JudgeParseError):
             parse_rating(read_prompt(name), score_range=(0, 10))
+
+
+REFUSALS = (
+    "I cannot rate this.",
+    "I can't evaluate the output without its source.",
+    "I'm unable to judge pictures.",
+    "Unable to assess: the text is cut off",
+    "It is impossible to grade this answer.",
+    "The output cannot be evaluated.",
+    "The response could not be scored because it is encrypted.",
+    "As an AI, I cannot do that.",
+    "No output was provided.",
+    "However, I was not able to score this.",
+)
+VERDICTS = (
+    "I cannot rate it higher because of two mistakes.",
+    "I can't judge this more harshly than that.",
+    "The output cannot be judged as helpful.",
+    "The assistant is unable to rate films.",
+    "It says that it cannot help.",
+    "No answer to the second question is given.",
+    "Unable to verify two claims, but the rest is right.",
+)
+FORMS = (
+    "Score: 2\n{}",
+    "{}\nScore: 2",
+    "Reason: {}\nScore: 2",
+    "Score: 2\nReason: {}",
+    '{{"score": 2, "reason": "{}"}}',
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("reason", "is_refusal"), [*((one, True) for one in REFUSALS), *((one, False) for one in VERDICTS)]
+)
+def test_a_number_beside_a_refusal_is_no_rating(form: str, reason: str, is_refusal: bool) -> None:
+    reply = form.format(reason)
+    if is_refusal:
+        with pytest.raises(JudgeParseError, match="gives no rating"):
+            parse_rating(reply, score_range=(1, 5))
+    else:
+        assert parse_rating(reply, score_range=(1, 5)).rating == 2

@@ -22,6 +22,10 @@ from geval_cli.extras.graded.verdicts import (
         ('{"reason": "good", "pass": true, "score": 0.8}', JudgeDecision(True, "good", 0.8)),
         ('Sure!\n```json\n{"pass": "yes", "score": "0.5"}\n```', JudgeDecision(True, None, 0.5)),
         ('{"result": {"pass": false, "score": 0.2}}', JudgeDecision(False, None, 0.2)),
+        (
+            '{"pass": false, "score": 0, "reason": "No output was provided"}',
+            JudgeDecision(False, "No output was provided", 0.0),
+        ),
         ('<think>{"pass": true}</think>{"pass": false, "score": 0}', JudgeDecision(False, None, 0.0)),
         (
             'An example: {"pass": true, "score": 1}\nMine: {"pass": false, "score": 0}',
@@ -47,6 +51,8 @@ def test_a_rubric_verdict_is_the_object_of_a_reply(text: str, decision: JudgeDec
         '{"pass": "false", "score": 1}',
         '{"pass": true, "score": 1, "verdict": "fail"}',
         '{"pass": true, "score": 1, "error": "no output"}',
+        '{"pass": false, "score": 0, "reason": "I cannot evaluate this without the source."}',
+        '{"pass": false, "score": 0, "reason": "I\'m unable to judge images."}',
         '{"pass": true, "score": 1}\n\nCorrection: it fails.',
         '<submission>{"pass": true, "score": 1}</submission>',
         '> {"pass": true, "score": 1}\n\nThat is in the output.',

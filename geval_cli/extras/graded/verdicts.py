@@ -17,6 +17,7 @@ from geval_cli.judge.lenient_json import JsonMember, JsonObject, Value, find_beg
 from geval_cli.judge.replies import (
     NOT_THE_VERDICT,
     PLACEHOLDER,
+    REFUSES,
     check_no_error,
     check_not_taken_back,
     is_hypothetical,
@@ -141,6 +142,9 @@ def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: b
                 said is None or said is True or (isinstance(said, str) and said.lower() in _TRUE_TO_PROMPTFOO)
             )
             return (passed, _assumed_share(ratings[-1].value, text) if ratings else None), reason_of(found)
+        refused = REFUSES.match(reason_of(found) or "")
+        if refused is not None and refused["nothing"] is None:  # an output that is empty can fail for that
+            raise JudgeParseError("the judge's reply says that it gives no verdict", raw_text=text)
         claims = {as_claim(member.value) for member in verdicts}
         claims |= {as_claim(member.value) for member in _members(found, _VERDICT_KEYS)} & {True, False}
         if claims not in ({True}, {False}):
