@@ -114,10 +114,10 @@ def looks_before(home: Path, digest: str) -> list[Look]:
 
 
 def count_look(home: Path, digest: str, judge: str) -> int:
-    """Return which look at these labels this is, counted from 1, and record it.
+    """Record a look at these labels and return its number, counted from 1.
 
     Each new judge is a look; a judge that was compared before keeps its number. If the file cannot be written, the next
-    look is counted one too low.
+    look is numbered one too low.
 
     Args:
         home: the state folder.

@@ -186,7 +186,7 @@ def share_cells(estimate: Estimate) -> tuple[str, ...]:
 
 
 def estimate_cells(estimate: Estimate) -> tuple[str, ...]:
-    """Return value, interval, outputs and groups as texts."""
+    """Return value, interval, outputs and groups of an estimate as texts."""
     value = "-" if estimate.value is None else fixed(estimate.value, 3)
     bounds = "-" if estimate.interval is None else " to ".join(fixed(end, 3) for end in estimate.interval)
     return value, bounds, f"{estimate.n:,}", f"{estimate.clusters:,}"

@@ -980,7 +980,7 @@ def _teaching(text: str) -> ModelRequest:
 
 
 async def _taught(judge: Judge, rater: _CandidateRater, text: str) -> str:
-    """Return the teacher's reply."""
+    """Return the teacher's reply, and add its usage to the rater's."""
     response = await judge.complete(_teaching(text))
     rater.usage += response.usage
     return response.choices[0].text

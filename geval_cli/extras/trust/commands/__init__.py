@@ -46,7 +46,7 @@ commands = CommandTable()
 def agree(given: AgreeCommand, labels: LabelsFile = None) -> None:
     """Measure how well a judge agrees with human labels.
 
-    Lists the bad outputs that the judge passes.
+    Counts the bad outputs that it passes and the good ones that it fails.
     """
     from geval_cli.extras.trust import require_statistics
 
