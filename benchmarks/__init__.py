@@ -1,1 +1,1 @@
-"""Measurements of speed and memory. `make bench` runs everything here and prints ratios."""
+"""Benchmarks of speed and memory. `make bench` runs all of them and prints ratios."""

@@ -1,4 +1,4 @@
-"""Runs every benchmark, or those named on the command line: `python -m benchmarks --quick startup scale`."""
+"""Run every benchmark, or those named on the command line: `python -m benchmarks --quick startup scale`."""
 
 import argparse
 import importlib
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def find_benchmarks() -> dict[str, ModuleType]:
-    """The modules here that can be run; the others serve them."""
+    """Return the modules of this package that are benchmarks; the others are helpers."""
     names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "__main__"]
     modules = {name: importlib.import_module(f"benchmarks.{name}") for name in names}
     modules["simulations"] = modules.pop("statistics_simulations")

@@ -1,4 +1,4 @@
-"""A run in batches: processor time and memory for 50,000 tests, and the bill of a suite directly and in batches."""
+"""A run in batches: CPU time and memory for 50,000 tests, and the cost of a suite with and without batches."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ def run_quick() -> None:
 
 
 def one_run(tests: int) -> None:
-    """Run so many tests in batches against an emulator in a process of its own."""
+    """Run a suite with `tests` tests in batches, against an emulator in a separate process."""
     with tempfile.TemporaryDirectory() as name, emulator() as (url, process):
         folder = Path(name)
         write(folder, tests, _CONFIG)
@@ -71,7 +71,7 @@ def one_run(tests: int) -> None:
 
 
 def bill() -> None:
-    """Print what the plan of a suite says it costs at list prices, directly and in batches."""
+    """Print what a suite costs at list prices according to `--plan`, with and without batches."""
     models = [("openai:gpt-4.1-mini", "openai:gpt-4.1"), ("anthropic:claude-sonnet-4-5",) * 2]
     for model, judge in models:
         config = _CONFIG.replace("openai:m", model).replace("openai:judge", judge)
@@ -104,7 +104,7 @@ def write(folder: Path, tests: int, config: str) -> None:
 
 @contextlib.contextmanager
 def emulator() -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """Provide the batch API of the tests in a process of its own, and where it is."""
+    """Start the tests' batch API emulator in a separate process; yields its URL and the process."""
     command = [sys.executable, "-c", _SERVER]
     with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

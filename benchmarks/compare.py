@@ -1,4 +1,4 @@
-"""Two runs of 20,000 judged cases compared: from files and from the store, in time and memory."""
+"""Comparison of two runs with 20,000 judged cases, from files and from the store: time and memory."""
 
 import json
 import random
@@ -46,7 +46,7 @@ def run() -> None:
 
 
 def write_run(folder: Path, name: str, *, seed: int) -> None:
-    """Write the same run as two files and into the store of `folder`."""
+    """Write the same run as two files and to the store in `folder`."""
     columns = (Column(0, "p", "openai:m"),)
     record = RunRecord(
         f"2026010{seed}-120000-000{seed}",
@@ -73,7 +73,7 @@ def write_run(folder: Path, name: str, *, seed: int) -> None:
 
 
 def results(seed: int) -> Iterator[CaseResult]:
-    """Cases of the size that judged ones have: about 3 kB of JSON each."""
+    """Yield cases of a realistic size: about 3 kB of JSON each."""
     numbers = random.Random(seed)
     for index in range(CASES):
         scores = {metric: numbers.randint(0, 4) / 4 for metric in METRICS}

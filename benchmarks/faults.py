@@ -1,7 +1,7 @@
-"""Every kind of fault at 1, 10 and 50 %: how many tests end as they must, and how long a run takes.
+"""Every kind of fault at rates of 1, 10 and 50 %: how many tests end correctly, and how long a run takes.
 
-A test is right when it has its true verdict, or an error because every attempt that there may be failed. A wrong one
-would be a fault that was taken for a bad answer.
+A test is correct if it has its true verdict, or an error because every allowed attempt failed. Anything else means that
+a fault was mistaken for a bad answer.
 """
 
 import importlib
@@ -21,7 +21,7 @@ RATES = (0.01, 0.1, 0.5)
 
 
 def run(tests: int = TESTS) -> bool:
-    """Print a line for each kind, and return whether every verdict of every run was the right one."""
+    """Print a line for each kind of fault, and return whether every verdict of every run was correct."""
     sys.path.insert(0, str(ROOT / "tests"))  # the faulty server is the tests' own
     faults = importlib.import_module("support.faults")
 
@@ -33,7 +33,7 @@ def run(tests: int = TESTS) -> bool:
 
 
 def print_cell(faults: Any, tests: int, rate: float, *, is_judge: bool) -> bool:
-    """One run with all kinds of faults at once, a line for each kind."""
+    """Run all kinds of faults at once and print a line for each; return whether every verdict was correct."""
     results, faulty, took_s = run_once(faults, tests, rate, is_judge=is_judge)
     wrong_in_all = right_in_all = 0
     for kind in faults.FAULTS:
@@ -63,7 +63,7 @@ def print_cell(faults: Any, tests: int, rate: float, *, is_judge: bool) -> bool:
 def run_once(
     faults: Any, tests: int, rate: float, *, is_judge: bool
 ) -> tuple[list[tuple[str, int, str]], Any, float]:
-    """(kind, test, status) of every verdict, the server, and the seconds that the command took."""
+    """Return (kind, test, status) of every verdict, the server, and the duration of the command in seconds."""
     loopback = importlib.import_module("support.loopback")
     faulty = faults.FaultyServer(rate)
     with loopback.LoopbackServer(respond=faulty.respond) as server, tempfile.TemporaryDirectory() as name:

@@ -1,8 +1,8 @@
 """A chat API on loopback that answers every request after a fixed time, and is faster than any client.
 
-Run as `python -m benchmarks.fixed_latency_server LATENCY_S`; it prints its port. `GET /count` tells how many requests
-it has answered, `GET /first` when the first one came since `/first` was last asked (Unix time, 0 for none). Judge
-requests get a verdict, steps requests get steps, all others a sentence.
+Run it with `python -m benchmarks.fixed_latency_server LATENCY_S`; it prints its port. `GET /count` returns the number
+of requests answered, `GET /first` the time of the first request since the last `GET /first` (Unix time, 0 for none).
+Judge requests get a verdict, requests for steps get steps, and all others a sentence.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ ANSWER = _reply("The sea is wide and the sky is blue.")
 
 
 class FixedLatency(asyncio.Protocol):
-    """Understands just enough HTTP/1.1: keep-alive, content-length, no chunks."""
+    """A minimal HTTP/1.1 server: keep-alive and content-length, no chunked bodies."""
 
     answered = 0
     first_at = 0.0

@@ -1,9 +1,9 @@
-"""How big the code is and how it hangs together: counts of a checkout, and what one cold run goes through.
+"""The size and structure of the code: counts for a checkout, and what one cold run loads and calls.
 
-`python -m benchmarks house` counts this checkout, `python -m benchmarks.house PATH` another one. Code lines are lines
-without blanks, docstrings, imports and comments. A room is a folder or module at the top of the package; the core is
-all of it outside `extras/`, `cli/` and `library/`. The cold run is one test with `contains` and `g-eval`, its model and
-its judge on a loopback server.
+`python -m benchmarks house` counts this checkout, `python -m benchmarks.house PATH` another one. Code lines exclude
+blank lines, docstrings, imports and comments. A room is a folder or module at the top of the package; the core is
+everything outside `extras/`, `cli/` and `library/`. The cold run is one test with `contains` and `g-eval`, with its
+model and its judge on a loopback server.
 """
 
 import ast
@@ -53,7 +53,7 @@ SPECIAL_PARTS = {
 
 @dataclass
 class Module:
-    """One file of Python, read and parsed."""
+    """A parsed Python file."""
 
     path: str
     text: str
@@ -68,7 +68,7 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The extra that it belongs to, else `fronts` or `core`."""
+        """Return the extra that it belongs to, else `fronts` or `core`."""
         if self.path.startswith("extras/"):
             return "extras/" + self.path.removesuffix(".py").split("/")[1]
         for extra, earlier in EARLIER_HOMES.items():
@@ -115,7 +115,7 @@ class Module:
         return list(tokenize.generate_tokens(io.StringIO(self.text).readline))
 
     def imports(self, known: Iterable[str], *, at_load: bool) -> set[str]:
-        """The modules of geval that it imports; with `at_load` without those imported in functions."""
+        """Return the geval modules that it imports; `at_load` excludes those imported inside functions."""
         names: set[str] = set()
         for node in top_level(self.tree.body) if at_load else self.nodes:
             if isinstance(node, ast.Import):
@@ -173,7 +173,7 @@ def print_style(modules: list[Module]) -> None:
 
 
 def used_once(modules: list[Module]) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Private functions that one place in the package names, be it a call or not."""
+    """Return the private functions that are referred to in only one place in the package."""
     elsewhere: Counter[str] = Counter()
     for module in modules:
         elsewhere.update(alias.name for alias in imported_names(module) if alias.name.startswith("_"))
@@ -231,7 +231,7 @@ def print_imports(checkout: Path, modules: list[Module]) -> None:
 
 
 def room_levels(checkout: Path) -> dict[str, int]:
-    """The rooms' order, as the checkout's own test of it says."""
+    """Return the order of the rooms, as defined in the checkout's own architecture test."""
     test = ast.parse((checkout / "tests/test_architecture.py").read_text(encoding="utf-8"))
     for node in test.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS":
@@ -247,7 +247,7 @@ def is_upward(room: str, other: str, levels: Mapping[str, int]) -> bool:
 
 
 def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
-    """Groups of modules of which each is reached from each other one, by Tarjan's algorithm."""
+    """Return the import cycles: groups of modules that can all reach one another, by Tarjan's algorithm."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -334,7 +334,7 @@ finally:
 
 
 def print_cold_run(checkout: Path, modules: list[Module]) -> None:
-    """Count what one run of one test loads and calls; bodies of classes are calls too, to Python and here."""
+    """Count what a run of one test loads and calls; like Python, this counts class bodies as calls."""
     with tempfile.TemporaryDirectory() as name, fixed_latency_server() as url:
         folder = Path(name)
         (folder / "config.yaml").write_text(CONFIG, encoding="utf-8")

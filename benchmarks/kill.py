@@ -1,8 +1,8 @@
-"""A run of 300 tests that is killed (kill -9) at 20 random moments, and gone on with each time.
+"""A run of 300 tests that is killed (kill -9) at 20 random moments, and resumed each time.
 
-After the last one every test must have exactly one result, equal to that of a run that no one killed, and no request
-may have been sent again whose answer was kept. The requests that were in flight at a kill are sent again: their
-answers never reached us.
+In the end, every test must have exactly one result, equal to that of an undisturbed run, and no request whose answer
+was stored may have been sent again. Requests that were in flight at a kill are sent again, because their answers were
+never received.
 """
 
 import random
@@ -22,7 +22,7 @@ REQUESTS = 2 * TESTS + 1
 
 
 def run(seed: int | None = None) -> bool:
-    """Print what came of it, and return whether everything was as it must be."""
+    """Print the outcome, and return whether everything was correct."""
     seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     print(f"{TESTS} tests, {REQUESTS} requests, {KILLS} kills, seed {seed}")
     with tempfile.TemporaryDirectory() as name, CountingServer() as server:

@@ -1,4 +1,4 @@
-"""A command run once, with what it took: wall time, processor time, the most memory."""
+"""Run a command once and measure its wall time, CPU time and peak memory."""
 
 import ctypes
 import json
@@ -20,9 +20,9 @@ class Measured:
     """The time and memory that one run of a command took.
 
     Attributes:
-        wall_s: until it ended.
-        cpu_s: user and system time of the process and of all that it started, also of what outlived it.
-        peak_mb: the most memory that one of these processes had.
+        wall_s: the wall time.
+        cpu_s: user and system time of the process and all its descendants, even those that outlived it.
+        peak_mb: the peak memory of the largest of these processes.
     """
 
     wall_s: float
@@ -31,7 +31,7 @@ class Measured:
 
 
 def measure(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Measured:
-    """Run `command` in `folder` and wait for it; ends the benchmark if it neither passed nor failed its tests."""
+    """Run `command` in `folder` and wait for it; exits the benchmark if it neither passed nor failed its tests."""
     with tempfile.TemporaryFile() as errors, tempfile.NamedTemporaryFile() as figures:
         watcher = [sys.executable, __file__, figures.name, *command]
         subprocess.run(watcher, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=errors, check=False)
@@ -44,7 +44,7 @@ def measure(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Mea
 
 
 def _watch(figures: str, command: Sequence[str]) -> None:
-    """Run `command` as its only parent, wait for all that it starts, and write what they took into `figures`."""
+    """Run `command` as its only parent, wait for all its descendants, and write the measurements to `figures`."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
     started = time.perf_counter()

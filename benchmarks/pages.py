@@ -1,4 +1,4 @@
-"""The page of a run with 5,000 tests: processor time until its first byte, of a search, and bytes."""
+"""The web page of a run with 5,000 tests: CPU time to its first byte, CPU time of a search, and size in bytes."""
 
 import gzip
 import os
@@ -78,6 +78,6 @@ def report(name: str, url: str, pid: int, bound_s: float) -> None:
 
 
 def processor_s(pid: int) -> float:
-    """User and system time of a process, as Linux tells it."""
+    """Return the user and system time of a process, as reported by Linux."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

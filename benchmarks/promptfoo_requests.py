@@ -1,9 +1,9 @@
-"""The requests that geval and promptfoo itself send for the same configs, one by one.
+"""The requests that geval and promptfoo send for the same configs, compared one by one.
 
-Needs promptfoo (`GEVAL_PROMPTFOO`, see tests/support/promptfoo_live.py) and its configs beside the project; says so
-when either is absent. A request to a model is equal when its method, address, parameters and messages are. Those of
-judges, whose prompts are geval's own, are compared by address and parameters. What means the same to the API counts as
-the same.
+Needs promptfoo (`GEVAL_PROMPTFOO`, see tests/support/promptfoo_live.py) and its configs next to the project; prints a
+note if either is missing. Model requests are equal if their method, URL, parameters and messages are. Judge requests
+are compared only by URL and parameters, since geval has its own judge prompts. Differences without a meaning to the API
+are ignored.
 """
 
 import json
@@ -58,7 +58,7 @@ def run(only: str = "") -> None:
 
 
 def _record_facts() -> None:
-    """Hold the facts of the tests against promptfoo."""
+    """Compare the facts in the tests with what promptfoo sends."""
     equal = total = 0
     for env, values in ENVIRONMENTS.items():
         facts = [fact for fact in FACTS if fact.env == env and not fact.provider.startswith(IS_READ)]
@@ -101,7 +101,7 @@ def _compared(
 
 
 def _sorted(requests: Iterable[RecordedRequest], prompts: set[str]) -> tuple[Counter[str], Counter[str]]:
-    """Whole requests to models, and those of judges without what they say."""
+    """Return the complete model requests, and the judge requests without their texts."""
     asked: Counter[str] = Counter()
     judged: Counter[str] = Counter()
     for request in requests:
@@ -117,7 +117,7 @@ def _sorted(requests: Iterable[RecordedRequest], prompts: set[str]) -> tuple[Cou
 
 
 def plain(body: Any) -> Any:
-    """A body without what means nothing to the API: nulls, what is the default, a list of one text."""
+    """Return a body without what means nothing to the API: nulls, default values, lists of a single text."""
     found = {name: value for name, value in dict(body or {}).items() if value not in (None, {})}
     if found.get("stream") is False:
         del found["stream"]
@@ -145,7 +145,7 @@ def _spoken(value: Any) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts in messages, in the order in which a prompt has them: the system's first."""
+    """Yield the texts in messages in the order of a prompt: system messages first."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

@@ -1,6 +1,6 @@
-"""promptfoo's own configs against what promptfoo answered: how many rows and assertions are equal, and why not all.
+"""promptfoo's own configs, compared with its recorded results: how many rows and assertions are equal, and why not all.
 
-Needs the recorded answers beside the project (see tests/support/promptfoo_rows.py); says so when they are absent.
+Needs the recorded results next to the project (see tests/support/promptfoo_rows.py); prints a note if they are missing.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""`geval serve` under load: 200 evaluations at once, round after round, with a judge on loopback that takes 50 ms."""
+"""`geval serve` under load: rounds of 200 concurrent evaluations, with a judge on loopback that takes 50 ms."""
 
 import asyncio
 import os
@@ -51,7 +51,7 @@ def run() -> None:
 
 
 async def load(url: str, pid: int) -> None:
-    """Every round of requests, and what the server's memory does meanwhile."""
+    """Send every round of requests, and print how the server's memory develops."""
     connector = aiohttp.TCPConnector(limit=0)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
@@ -82,7 +82,7 @@ async def one_round(session: aiohttp.ClientSession, url: str, number: int) -> li
 
 
 async def one(session: aiohttp.ClientSession, url: str, name: str) -> float:
-    """How long one evaluation takes that was never asked for before, in seconds."""
+    """Return the duration in seconds of one evaluation that is not in the cache."""
     began = time.perf_counter()
     asked = {**ASKED, "actualOutput": f"Answer {name}: it is wide and blue."}
     async with session.post(f"{url}/api/geval", json=asked) as answer:
@@ -93,7 +93,7 @@ async def one(session: aiohttp.ClientSession, url: str, name: str) -> float:
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory, where the system tells it."""
+    """Return the resident memory, if the system reports it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     except OSError:

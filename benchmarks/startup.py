@@ -1,4 +1,4 @@
-"""How long the command and the library take before they do anything, beside an empty Python process."""
+"""Startup time of the command and the library, compared with an empty Python process."""
 
 import os
 import statistics
@@ -60,7 +60,7 @@ def run() -> None:
 
 
 def run_first_request(empty: float) -> None:
-    """From the start of the command to the first request at the server, with ten tests."""
+    """Measure the time from the start of the command to its first request to the server, with ten tests."""
     waits = []
     command = [sys.executable, "-m", "geval_cli", "run", "config.yaml", "--no-progress"]
     with tempfile.TemporaryDirectory() as name, fixed_latency_server() as url:
@@ -79,7 +79,7 @@ def run_first_request(empty: float) -> None:
 
 
 def run_library(empty: float) -> None:
-    """Measure what the library adds to a Python process: its import, and the first metric (which reads pydantic)."""
+    """Measure what the library adds to a Python process: its import, and the first metric (which loads pydantic)."""
     for name, program in LIBRARY_PROGRAMS.items():
         added = median_s([sys.executable, "-c", program]) - empty
         verdict = "" if "import" not in name else f"  ({verdict_on(added, LIBRARY_BOUND_S)})"
@@ -87,7 +87,7 @@ def run_library(empty: float) -> None:
 
 
 def run_plugin() -> None:
-    """Measure what the pytest plugin adds to a session that does not use it, in CPU time: the least of each kind."""
+    """Measure the CPU time that the pytest plugin adds to a session that does not use it; the minimum counts."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "test_nothing.py").write_text("def test_it(): pass\n", encoding="utf-8")
         with_plugin, without = (
@@ -100,7 +100,7 @@ def run_plugin() -> None:
 
 
 def least_cpu_s(folder: str, *words: str) -> float:
-    """The CPU time of a session of one empty test, without the plugins that happen to be installed."""
+    """Return the minimum CPU time of a session with one empty test, without other installed plugins."""
     command = [sys.executable, "-c", EMPTY_SESSION, *words]
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     printed = [

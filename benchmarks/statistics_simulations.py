@@ -1,7 +1,7 @@
-"""How often statistics keep their promise, by simulation: `python -m benchmarks simulations [NAME ...]`.
+"""How often the statistics keep their promises, by simulation: `python -m benchmarks simulations [NAME ...]`.
 
-Each entry of `SIMULATIONS` prints one table, from a fixed seed. `--quick` draws a tenth of the runs. Add a function
-with its name, and say in its docstring what its figures should be.
+Each entry of `SIMULATIONS` prints one table, from a fixed seed; `--quick` does a tenth of the runs. To add one, write a
+function, give it a name there, and say in its docstring what the figures should be.
 """
 
 import json
@@ -138,7 +138,7 @@ MEANS: dict[str, tuple[Draw, float, Sequence[int]]] = {
 
 
 def means(runs: int) -> None:
-    """Share of the 95 % intervals of a mean that contain the truth (t: of mean ± t standard errors; ~ mean width)."""
+    """Share of 95 % intervals of a mean that contain the truth (t: mean ± t standard errors; ~ mean width)."""
     random = np.random.default_rng(SEED)
     for name, (draw, truth, sizes) in MEANS.items():
         cells = []
@@ -165,7 +165,7 @@ def _mean_of(scores: np.ndarray) -> ClusteredMean:
 
 
 def differences(runs: int) -> None:
-    """Share of the 90 % intervals of a mean difference, on -1 to 1, that contain the truth."""
+    """Share of 90 % intervals of a mean difference, on -1 to 1, that contain the truth."""
     random = np.random.default_rng(SEED + 1)
     for name, draw, truth in (
         (
@@ -196,9 +196,10 @@ def differences(runs: int) -> None:
 
 
 def true_figures(runs: int) -> None:
-    """Share of the 95 % intervals of true means and pass rates, from some labels of 400 outputs, that hold the truth.
+    """Share of 95 % intervals of true means and pass rates, from some labels of 400 outputs, that contain the truth.
 
-    A judge passes nine of ten good outputs and four of ten bad ones; a label is 1 for a good output, else 0, .25 or .5.
+    The judge passes nine of ten good outputs and four of ten bad ones; a label is 1 for a good output, else 0, .25 or
+    .5.
     """
     random = np.random.default_rng(SEED + 3)
     count, outputs = min(runs, 2_000), 400
@@ -245,8 +246,8 @@ PER_DOCUMENT = 4
 def next_labels(runs: int) -> None:
     """Pass rates and means from labels of `geval label --next`: coverage of 95 % intervals, and labels needed.
 
-    Of 800 outputs, four of a document and of like quality. `x0.80`: 80 % of the labels of a random draw give intervals
-    of the same width (by squared mean widths). In brackets: the coverage of the random draw.
+    There are 800 outputs; the four of each document are of similar quality. `x0.80`: 80 % of the labels of a random
+    draw give intervals of the same width (by squared mean widths). In brackets: the coverage of the random draw.
     """
     random = np.random.default_rng(SEED + 11)
     runs = min(runs, 3_000) // 5
@@ -274,7 +275,7 @@ def next_labels(runs: int) -> None:
 def _judged_outputs(
     random: Generator, shares: Sequence[float], chances_of: Sequence[float]
 ) -> tuple[list[float], list[float]]:
-    """Return scores, and 1 for each output that is good, else 0; outputs of a document are good together, in part."""
+    """Return scores, and 1 for each good output, 0 for a bad one; outputs of one document are partly correlated."""
     count = 800
     levels = random.choice(len(shares), count, p=shares)
     own, shared = random.random(count), np.repeat(random.random(count // PER_DOCUMENT), PER_DOCUMENT)
@@ -333,7 +334,7 @@ def _by_next(scores: Sequence[float], good: Sequence[float], draws: Sequence[int
 
 
 def means_by_commands(runs: int) -> None:
-    """The same as `means` through `geval import run` and `geval export run`, by what the summary holds."""
+    """The same as `means`, through `geval import run` and `geval export run`, from the summary in the file."""
     random = np.random.default_rng(SEED + 2)
     count = min(runs, COMMAND_RUNS)
     for name, tests in (
@@ -365,7 +366,7 @@ def means_by_commands(runs: int) -> None:
 
 
 def _summary_by_commands(folder: Path, scores: np.ndarray) -> dict[str, Any]:
-    """Return the summary of a run with these scores, imported and shown again by the commands."""
+    """Return the summary of a run with these scores, imported and exported with the commands."""
     lines, shown = folder / "results.jsonl", folder / "shown.json"
     lines.write_bytes(b"".join(msgspec.json.encode(case) + b"\n" for case in _cases(scores)))
     with redirect_stdout(StringIO()):
@@ -397,11 +398,11 @@ def _cases(scores: np.ndarray) -> Iterator[CaseResult]:
 
 
 def stopping(runs: int) -> None:
-    """Wrong decisions of `--stop-when decided` with a limit of 0.8 (at most 5 % may be), and tests asked on average.
+    """Wrong decisions of `--stop-when decided` with a limit of 0.8 (at most 5 % allowed), and mean number of tests run.
 
-    Of "exact" suites that share of the tests passes, and a decision is wrong when all tests would have led to another
-    one. Of "drawn" ones it is the chance of each test, and at the limit itself every decision is wrong. Beside it (t):
-    a 95 % t interval, looked at after every test from the tenth on.
+    In "exact" suites this share of the tests passes, and a decision is wrong if all tests would have led to the
+    opposite. In "drawn" suites it is the probability of each test, and at the limit itself every decision is wrong. For
+    comparison (t): a 95 % t interval, checked after every test from the tenth on.
     """
     random = np.random.default_rng(SEED + 3)
     for tests in (20, 100, 500):
@@ -428,7 +429,7 @@ def stopping(runs: int) -> None:
 
 
 def _decided(scores: list[float], limit: float) -> tuple[int, bool | None]:
-    """Return after how many tests a gate is decided before the last one, and whether it holds; None if it is not."""
+    """Return after how many tests a gate is decided, and whether it is met; None if not before the last test."""
     sequence = SequentialMean(0.05, limit)
     for score in scores[:-1]:
         sequence.add(score)
@@ -438,7 +439,7 @@ def _decided(scores: list[float], limit: float) -> tuple[int, bool | None]:
 
 
 def _looked_at(scores: np.ndarray, limit: float) -> bool | None:
-    """Return what the first 95 % t interval that leaves out the limit says, looked at from the tenth test on."""
+    """Return whether the first 95 % t interval that excludes the limit is above it, checked from the tenth test on."""
     counts = np.arange(1, len(scores) + 1)
     means = scores.cumsum() / counts
     variances = (counts * means - counts * means**2) / np.maximum(counts - 1, 1)
@@ -449,7 +450,7 @@ def _looked_at(scores: np.ndarray, limit: float) -> bool | None:
 
 
 def stopping_by_command(runs: int) -> None:
-    """The same through `geval run`: what is decided and asked is what the functions say, test by test as drawn."""
+    """The same through `geval run`: decisions and numbers of tests should be those of the functions."""
     random = np.random.default_rng(SEED + 4)
     count = min(runs, COMMAND_RUNS)
     for share in (0.5, 0.8, 0.95):
@@ -492,12 +493,12 @@ OF_TESTS = (100, 300)
 
 
 class World(msgspec.Struct, frozen=True):
-    """Two runs of the same tests: ratings of 1 to 5 by two people (or pass and fail), and by a judge that is flattered.
+    """Two runs of the same tests: ratings from 1 to 5 by two people (or pass and fail), and by a biased judge.
 
     Attributes:
-        moved: by how much the later outputs are better, in ratings.
-        flattery: by how much the judge likes the later outputs better for their length, on average.
-        equal: share of tests whose texts are equal in both runs.
+        moved: how much better the later outputs are, in ratings.
+        flattery: how much the judge overrates the later outputs for their length, on average.
+        equal: the share of tests whose texts are equal in both runs.
         is_verdict: whether people say pass or fail.
     """
 
@@ -507,7 +508,7 @@ class World(msgspec.Struct, frozen=True):
     is_verdict: bool = False
 
     def draw(self, random: Generator, tests: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores and labels, 0..1: of each run a row."""
+        """Return scores and labels, 0..1, with a row for each run."""
         easy = random.normal(3.4, 0.6, tests)
         quality = easy + random.normal(0, 0.7, (2, tests)) + np.array([[0.0], [self.moved]])
         length = random.gamma(2, self.flattery / 2, tests) if self.flattery else np.zeros(tests)
@@ -522,7 +523,7 @@ class World(msgspec.Struct, frozen=True):
         return scores, labels
 
     def truth(self) -> float:
-        """Return the true difference of labels, from a draw so large that its own error does not matter."""
+        """Return the true difference of labels, from a draw so large that its own error is negligible."""
         _, labels = self.draw(np.random.default_rng(SEED), 2_000_000)
         return float((labels[1] - labels[0]).mean())
 
@@ -537,10 +538,11 @@ WORLDS = {
 
 
 def corrected_differences(runs: int) -> None:
-    """Two runs by labels: share of 95 % intervals with the truth, and of differences that are shown where none is.
+    """Two runs by labels: share of 95 % intervals that contain the truth, and of false positives.
 
-    Of both outputs of the same tests, and of outputs of different tests (as many of each run). In brackets: the share
-    of runs in which the judge alone shows a difference (t).
+    Labels are of both outputs of the same tests, or of outputs of different tests (as many of each run). In brackets:
+    the
+    share of runs in which the judge alone shows a difference (t).
     """
     random = np.random.default_rng(SEED + 5)
     for name, world in WORLDS.items():
@@ -566,7 +568,7 @@ def corrected_differences(runs: int) -> None:
 
 
 def _by_labels(scores: np.ndarray, labels: np.ndarray, rated: int) -> Iterator[TrueDifference | None]:
-    """Yield the corrected difference by labels of both outputs of the first tests, and of different ones."""
+    """Yield the corrected difference by labels of both outputs of the first tests, then of different tests."""
     moves, moved = (scores[1] - scores[0]).tolist(), (labels[1] - labels[0]).tolist()
     yield infer_difference(
         [Item(move, moved[n] if n < rated else None, str(n)) for n, move in enumerate(moves)]
@@ -585,7 +587,7 @@ def _by_labels(scores: np.ndarray, labels: np.ndarray, rated: int) -> Iterator[T
 
 
 def corrected_by_command(runs: int) -> None:
-    """The same through `geval compare A B --labels`, whose figures are those of the function."""
+    """The same through `geval compare A B --labels`, whose figures should be those of the function."""
     random = np.random.default_rng(SEED + 7)
     count, tests, rated = min(runs, COMMAND_RUNS), 100, 30
     for name in ("no difference, judge flattered", "worse, judge flattered"):
@@ -605,7 +607,7 @@ def corrected_by_command(runs: int) -> None:
 
 
 def _corrected_row(folder: Path, scores: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Return what the command says of two results files and a sheet."""
+    """Return the command's figures for two results files and a sheet of labels."""
     rows = []
     for name, of_run, marks in zip("ab", scores, labels, strict=True):
         cases = [
@@ -628,7 +630,7 @@ def _corrected_row(folder: Path, scores: np.ndarray, labels: np.ndarray) -> dict
 
 
 def carried_over(runs: int) -> None:
-    """Corrections that are said to carry over although they are off by exactly the margin (at most 5 % may be)."""
+    """Corrections reported to carry over although they are off by exactly the margin (at most 5 % allowed)."""
     random = np.random.default_rng(SEED + 6)
     for name, draw in (
         ("people's means of 1 to 5", _rated_residuals),
@@ -660,13 +662,13 @@ def _verdict_residuals(random: Generator, count: int, shift: float) -> list[Item
 
 
 def _rare_residuals(random: Generator, count: int, shift: float) -> list[Item]:
-    """Labels are 1 for every score, but for a share of 0."""
+    """Return items whose labels are 1 for every score, except for a share of 0."""
     scores = random.integers(3, 5, count) / 4
     return _labelled(scores, (random.random(count) >= shift).astype(float), random)
 
 
 def _outlying_residuals(random: Generator, count: int, shift: float) -> list[Item]:
-    """Labels are 4 or 5 of 5 for every score, but for a share of 1."""
+    """Return items whose labels are 4 or 5 of 5 for every score, except for a share of 1."""
     scores, marks = random.integers(3, 5, count) / 4, random.choice([0.75, 1.0], count)
     return _labelled(scores, np.where(random.random(count) < shift / 0.875, 0.0, marks), random)
 
@@ -680,14 +682,14 @@ def _labelled(scores: np.ndarray, marks: np.ndarray, random: Generator) -> list[
 
 
 def _sizes(random: Generator, tests: int, kind: str) -> np.ndarray:
-    """Return how many pairs each cluster has."""
+    """Return the number of pairs in each cluster."""
     if kind == "lognormal":
         return np.maximum(1, np.round(random.lognormal(1.0, 1.0, tests))).astype(int)
     return np.array([10 * tests, *[2] * (tests - 1)]) if kind == "one huge" else np.full(tests, 5)
 
 
 def clusters(runs: int) -> None:
-    """Share of A/A comparisons with p <= .05, by sizes of clusters (before: G - 1 degrees of freedom, no CR2)."""
+    """Share of A/A comparisons with p <= .05, by cluster sizes (before: G - 1 degrees of freedom, no CR2)."""
     random = np.random.default_rng(SEED + 9)
     for kind in ("equal", "lognormal", "one huge"):
         cells = []
@@ -711,7 +713,7 @@ def clusters(runs: int) -> None:
 
 
 def rows(runs: int) -> None:
-    """Share of comparisons that show a difference, when it is the detectable one (80 %), and when there is none."""
+    """Share of comparisons that show a difference: if it is the detectable one (80 %), and if there is none."""
     random = np.random.default_rng(SEED + 10)
     for tests in (12, 40, 100):
         cells = []
@@ -749,7 +751,7 @@ def _verdicts(tests: dict[int, PairedTest]) -> list[str]:
 
 
 def proven(runs: int) -> None:
-    """Share of runs at exactly the true drop whose `>= -drop vs baseline proven` holds, which must be at most .055."""
+    """Share of runs at exactly the true drop for which `>= -drop vs baseline proven` is met; must be at most .055."""
     random = np.random.default_rng(SEED + 5)
     held: dict[tuple[int, int, int, float], bool] = {}
     for drop in (0.02, 0.05, 0.1, 0.2):
@@ -793,7 +795,7 @@ def _gate_holds(gate: Gate, pairs: Sequence[tuple[float, float]]) -> bool:
 
 
 def gates(runs: int) -> None:
-    """Share of A/A runs in which one of ten gates on differences breaks (without correction), which should be .05."""
+    """Share of A/A runs in which one of ten gates on differences fails (and without correction); should be .05."""
     random = np.random.default_rng(SEED + 6)
     texts = [f"m{place}.delta >= 0 vs baseline" for place in range(10)]
     plain = [gate for text in texts if isinstance(gate := parse_gate(text, SourcePath.nowhere()), Gate)]
@@ -815,7 +817,7 @@ def gates(runs: int) -> None:
 
 
 def _holds_for(gate: Gate, drawn: np.ndarray, held: dict[tuple[int, ...], bool]) -> bool:
-    """Return whether a gate holds; of verdicts only the counts matter, for which it is known from before."""
+    """Return whether a gate is met; for pass/fail verdicts only the counts matter, so the result is cached by them."""
     pairs = list(zip(*drawn.tolist(), strict=True))
     if not np.isin(drawn, (0, 1)).all():
         return _gate_holds(gate, pairs)
@@ -826,7 +828,7 @@ def _holds_for(gate: Gate, drawn: np.ndarray, held: dict[tuple[int, ...], bool])
 
 
 def equivalence(runs: int) -> None:
-    """Share of runs whose `equivalent within 0.05` holds: at a true difference of the margin (.05), and at none."""
+    """Share of runs whose `equivalent within 0.05` is met: at a true difference of the margin (.05), and at none."""
     random = np.random.default_rng(SEED + 7)
     gate = parse_gate("tone equivalent within 0.05 vs baseline", SourcePath.nowhere())
     assert isinstance(gate, Gate)
@@ -892,11 +894,11 @@ def _case_of(test: int, scores: dict[str, float]) -> CaseResult:
 
 
 def looks(runs: int) -> None:
-    """False alarms in 100 looks at 100 anchors while a judge stays within the margin (at most 5 % may be).
+    """False alarms in 100 looks at 100 anchors while a judge stays within the margin (at most 5 % allowed).
 
-    Ratings are 1 to 5, drawn for each output and look; those of then are drawn once. "all looks" is the sequence with
-    one observation a look, "any single look" a shift beyond the margin in one of them, "z" its usual test, and "each
-    anchor" the sequence that takes each anchor of each look for news.
+    Ratings are 1 to 5, drawn for each output and look; the original ratings are drawn once. "all looks" is the sequence
+    with one observation per look, "any single look" a shift beyond the margin in one of them, "z" its usual test, and
+    "each anchor" the sequence that treats each anchor in each look as an independent observation.
     """
     random = np.random.default_rng(SEED + 5)
     for name, shift in (("no shift", 0.0), ("at the margin", MARGIN), ("twice the margin", 2 * MARGIN)):
@@ -922,7 +924,7 @@ def looks(runs: int) -> None:
 
 
 def _rated(random: Generator, quality: np.ndarray, shift: float) -> np.ndarray:
-    """Return ratings, on 0..1, of which the mean is the quality with the shift, as far as the scale has room for it."""
+    """Return ratings, 0..1, whose mean is the quality plus the shift, as far as the scale allows."""
     aim = 4 * np.clip(quality * (1 - MARGIN * 2) + shift, 0, 1)
     noisy = np.floor(aim) + (random.random(aim.shape) < aim - np.floor(aim))
     wander = random.choice([-1, 0, 0, 0, 1], aim.shape)
@@ -945,9 +947,9 @@ def _anchored(values: list[float]) -> bool:
 
 
 def improvements(runs: int) -> None:
-    """Judges that are improved: one that ignores what it is shown, accepted in at most 5 %; one that follows it.
+    """Improved judges: the acceptance rate of one that ignores its input (at most 5 %), and of one that follows it.
 
-    A judge that knows train and select by heart is no better on held-out labels, and counts as ignoring.
+    A judge that knows the train and select labels by heart is no better on held-out labels, and counts as ignoring.
     """
     random = np.random.default_rng(SEED)
     runs //= 15  # each is some ten thousand correlations
@@ -962,7 +964,7 @@ def improvements(runs: int) -> None:
 
 
 def _is_accepted(random: Generator, labels: int, measure: AgreementMeasure, kind: str) -> bool:
-    """Whether `geval improve` would accept one of seven candidates; two labels are of one document."""
+    """Return whether `geval improve` would accept one of seven candidates; each document has two labels."""
     truth = np.repeat(random.uniform(size=labels // 2), 2) + random.normal(0, 0.15, labels)
     human = np.clip(np.round(np.clip(truth, 0, 1) * 4) / 4, 0, 1)
     if measure is AgreementMeasure.BALANCED_ACCURACY:
@@ -1005,10 +1007,11 @@ IMPROVED = {
 
 
 def improvements_by_command(runs: int) -> None:
-    """Judges on a server of this machine, improved by `geval improve`: accepted should be at most 5 % that ignore.
+    """Judges on a local server, improved by `geval improve`: at most 5 % of those that ignore should be accepted.
 
-    120 labels on 0 to 10, two of a document. Every judge rates with new luck for each prompt, and its teacher's
-    guidelines change nothing; examples do nothing, show it what people mean, or tell it the ratings of just these.
+    There are 120 labels on 0 to 10, two per document. Every judge's noise is drawn anew for each prompt, and its
+    teacher's guidelines change nothing; examples do nothing, show it what people mean, or give it the ratings of just
+    these outputs.
     """
     runs = min(200, max(1, runs // 15))
     print(
@@ -1027,7 +1030,7 @@ def improvements_by_command(runs: int) -> None:
 
 
 def _improved(kind: str, noise: float, seed: int) -> tuple[dict[str, Any], int]:
-    """Return what `geval improve` says of a judge, and how many requests that took."""
+    """Return the report of `geval improve` for a judge, and the number of requests that it took."""
     random = np.random.default_rng(seed)
     truth = np.repeat(random.uniform(0, 10, 60), 2) + random.normal(0, 1, 120)
     labels = np.clip(np.rint(truth + random.normal(0, 10 * noise, 120)), 0, 10)
@@ -1102,10 +1105,10 @@ TRANSCRIPTS_OF_TESTS = ((60, 30, 50, 3), (30, 100, 50, 3))
 
 
 def realism(runs: int) -> None:
-    """Share of the 95 % intervals of a judge's accuracy on conversations that hold the truth (~ mean width).
+    """Share of 95 % intervals of a judge's accuracy on conversations that contain the truth (~ mean width).
 
-    A judge sees how real a conversation looks, with some noise, and leans to the first one. "same" are those
-    of one source on both sides, whose accuracy is 0.5: at least 0.93 of 2,000 should hold it.
+    A judge sees how real a conversation looks, with some noise, and prefers the first one shown. In "same", both sides
+    have the same source, so the accuracy is 0.5: at least 0.93 of 2,000 intervals should contain it.
     """
     random = Random(SEED + 13)
     runs = min(runs, 2_000)
@@ -1145,7 +1148,7 @@ def judged_pairs(
     noise: float,
     lean: float,
 ) -> Estimate:
-    """Return the accuracy of a judge to whom real ones look more real by `shift`; those of a test look alike."""
+    """Return the accuracy of a judge to whom real ones look more real by `shift`; those of one test look alike."""
     looks: list[dict[str, float]] = []
     for side in sides:
         tests = {transcript.cluster: random.gauss(0, 1) for transcript in side.transcripts}
@@ -1167,10 +1170,10 @@ def judged_pairs(
 
 
 def transcript_measures(runs: int) -> None:
-    """Measures of conversations of one source on both sides: share of 95 % intervals of the difference that hold 0.
+    """Measures of conversations with the same source on both sides: share of 95 % intervals of the difference with 0.
 
-    "any shown" is how often Holm's correction lets one of the eight differ: at most 5 % should. "distance": how often
-    the interval of the distance begins above 0.
+    "any shown" is how often, after Holm's correction, one of the eight differs: at most 5 % should. "distance": how
+    often the interval of the distance begins above 0.
     """
     random = np.random.default_rng(SEED + 14)
     runs = min(runs, 2_000)

@@ -1,7 +1,7 @@
-"""Suites as users write them, in turns with a floor and an earlier version: 50 ms latency, `-j 200`, nothing cached.
+"""Typical suites, in turn with a floor and an earlier version: 50 ms latency, `-j 200`, nothing cached.
 
 The floor is a bare aiohttp loop that sends as many requests of about the same size. The earlier version is the commit
-`EARLIER`, where git has it; what is said of both are medians.
+`EARLIER`, if git has it; figures for both are medians.
 """
 
 import csv
@@ -49,7 +49,7 @@ asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))
 
 
 class Form(NamedTuple):
-    """A way to write a suite. `write` puts config.yaml into a folder, for so many tests; `is_new` to `EARLIER`."""
+    """A way to write a suite. `write` writes config.yaml with so many tests; `is_new`: `EARLIER` cannot run it."""
 
     name: str
     tests: int
@@ -126,7 +126,7 @@ def compare_form(form: Form, url: str, earlier: Path | None, turns: int) -> None
 
 
 def measured_alone(form: Form, folder: Path, env: dict[str, str]) -> dict[str, Measured]:
-    """What a start costs, of geval with one test and of the floor without requests."""
+    """Measure the startup costs: of geval with one test, and of the floor without requests."""
     form.write(folder, 1)
     return {
         "floor": measure([sys.executable, "-c", "import asyncio, json, sys, aiohttp"], folder, env),
@@ -140,7 +140,7 @@ def ratio(runs: dict[str, list[Measured]], one: str, other: str) -> float:
 
 @contextmanager
 def earlier_tree() -> Iterator[Path | None]:
-    """The files of `EARLIER` in a temporary folder; None where git cannot give them."""
+    """Check out `EARLIER` in a temporary folder; yields None if git does not have it."""
     repository = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as name:
         packed = subprocess.run(
@@ -186,7 +186,7 @@ def geval_command(home: str) -> list[str]:
 
 
 def measured_promptfoo(folder: Path, env: dict[str, str]) -> Measured | None:
-    """One run of promptfoo on the same tests; None unless PROMPTFOO says what to start (a path, or a command)."""
+    """Measure promptfoo on the same tests; None unless PROMPTFOO names its path or command."""
     command = os.environ.get("PROMPTFOO")
     if not command:
         return None
@@ -206,7 +206,7 @@ def environment(url: str) -> dict[str, str]:
 
 @contextmanager
 def fixed_latency_server(latency_s: float = LATENCY_S) -> Iterator[str]:
-    """The base URL (without /v1) of a server in a process of its own."""
+    """Start a server in a separate process; yields its base URL (without /v1)."""
     command = [sys.executable, "-m", "benchmarks.fixed_latency_server", str(latency_s)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
     assert process.stdout is not None
@@ -227,7 +227,7 @@ def ask(url: str, what: str) -> float:
 
 
 def write_config(folder: Path, tests: int) -> None:
-    """A config whose tests stand in a JSON Lines file, as large suites do; the same once more in promptfoo's words."""
+    """Write a config with its tests in a JSON Lines file, as in large suites, and the same for promptfoo."""
     (folder / "promptfoo.yaml").write_text(
         """\
 prompts: ["Write one sentence about {{ topic }}."]
@@ -260,7 +260,7 @@ JUDGE = 'options: { provider: { id: "openai:judge", config: { max_concurrency: 2
 
 
 def write_inline(folder: Path, tests: int, *, metrics: int = 1) -> None:
-    """Each test in YAML with g-evals of its own."""
+    """Write a suite whose tests are in YAML, each with its own g-evals."""
     lines = [PROMPT, PROVIDER, f"defaultTest:\n  {JUDGE}\ntests:\n"]
     for number in range(tests):
         lines.append(f"  - vars: {{ topic: topic number {number} }}\n    assert:\n")
@@ -278,7 +278,7 @@ def write_twenty(folder: Path, tests: int) -> None:
 
 
 def write_long(folder: Path, tests: int) -> None:
-    """Each test with a document of 20 kB, which the model and the judge read."""
+    """Write a suite whose tests each have a document of 20 kB, which the model and the judge read."""
     (folder / "config.yaml").write_text(
         f"prompts: ['Summarise: {{{{ topic }}}} {{{{ document }}}}']\n{PROVIDER}defaultTest:\n  {JUDGE}\n"
         "  assert: [{ type: g-eval, criteria: The output sums the document up. }]\ntests: file://tests.jsonl\n",
@@ -292,7 +292,7 @@ def write_long(folder: Path, tests: int) -> None:
 
 
 def write_csv(folder: Path, tests: int) -> None:
-    """Tests of a CSV file, each with an assertion of its own beside the g-eval."""
+    """Write a suite with tests in a CSV file, each with its own assertion in addition to the g-eval."""
     write_config(folder, 0)
     config = folder / "config.yaml"
     config.write_text(

@@ -1,4 +1,4 @@
-"""Grouping the questions of 1,000 traces: `geval generate tests --from-traces`, with the groups that it should find."""
+"""Grouping the questions of 1,000 traces with `geval generate tests --from-traces`, and the groups it should find."""
 
 import json
 import random
@@ -69,7 +69,7 @@ PLACES = ("Zürich", "Elmsund", "Leeds", "Porto")
 
 
 def write_traces(path: Path, count: int, seed: int = 7) -> list[str]:
-    """Write traces of questions, and return the intent of each."""
+    """Write traces of questions, and return the intent of each one."""
     draw, intents, lines = random.Random(seed), [], []
     for number in range(count):
         intent = draw.choice([*INTENTS])

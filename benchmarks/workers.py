@@ -1,7 +1,7 @@
-"""The cost of several processes: the processor time of a run in workers, and on a Ray cluster, beside one process.
+"""The overhead of several processes: CPU time of a run with workers and on a Ray cluster, compared with one process.
 
-The cluster is two nodes on this machine, started before. What geval and the tasks take is held against the bound; what
-Ray's own processes took meanwhile is printed beside it.
+The cluster consists of two nodes on this machine, started beforehand. The CPU time of geval and its tasks is compared
+with the bound; that of Ray's own processes is printed separately.
 """
 
 import os
@@ -55,7 +55,7 @@ def compare(tests: int) -> None:
 
 
 def on_cluster(url: str, tests: int, alone_s: float) -> None:
-    """Run `tests` tests on a cluster of two nodes of this machine, and print what that took."""
+    """Run `tests` tests on a cluster of two nodes on this machine, and print the CPU time."""
     from ray.cluster_utils import Cluster  # noqa: PLC0415 - not installed everywhere
 
     os.environ |= environment(url) | {"RAY_USAGE_STATS_ENABLED": "0"}  # tasks have that of their machine
@@ -90,12 +90,12 @@ def on_cluster(url: str, tests: int, alone_s: float) -> None:
 
 
 def is_task(name: str) -> bool:
-    """Return whether a command line is that of a process that does tasks or actors of geval for Ray."""
+    """Return whether a command line belongs to a Ray process that runs tasks or actors of geval."""
     return name.startswith("ray::") and "IDLE" not in name
 
 
 def processes() -> dict[int, tuple[str, float]]:
-    """Return command line and processor time in seconds of all processes, by number."""
+    """Return the command line and the CPU time in seconds of every process, by process id."""
     found = {}
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     for folder in Path("/proc").glob("[0-9]*"):

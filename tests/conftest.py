@@ -1,4 +1,4 @@
-"""Options of the whole test suite."""
+"""Options, fixtures and hooks for the whole test suite."""
 
 import gc
 import os
@@ -76,7 +76,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A shell starts what runs in the background with SIGINT ignored, and every process inherits that."""
+    """Prepare the process: restore Ctrl-C, which shells ignore in background jobs, and remove API keys.
+
+    Temporary folders go into memory if there is room.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _forget_keys_of_the_developer()
@@ -94,7 +97,7 @@ _MOST_BYTES = 4 * 2**30
 
 
 def _has_room_for_files(folder: Path) -> bool:
-    """Whether tests can have their folders there: on a disk, they take a fifth longer and wait as long again."""
+    """Return whether a folder has room for temporary folders; on a disk, tests take longer and wait more."""
     try:
         system = os.statvfs(folder)
     except (OSError, AttributeError):
@@ -104,14 +107,14 @@ def _has_room_for_files(folder: Path) -> bool:
 
 
 def _forget_keys_of_the_developer() -> None:
-    """No test may reach a paid service with a key that happens to be set."""
+    """Remove API keys from the environment, so that no test can reach a paid service."""
     for name in [name for name in os.environ if name.endswith("_API_KEY")]:
         del os.environ[name]
 
 
 @pytest.fixture
 def update_expected(request: pytest.FixtureRequest) -> bool:
-    """Whether files with expected output are to be written anew."""
+    """Return whether files with expected output are to be rewritten."""
     return bool(request.config.getoption("--update-expected"))
 
 
@@ -124,7 +127,7 @@ _browsers: list[Any] = []
 
 @pytest.fixture(scope="module")
 def browser() -> Any:
-    """A headless Chromium, one for all tests that use it. They must not call `asyncio.run` in their own thread."""
+    """Return a headless Chromium that all tests share; they must not call `asyncio.run` in their own thread."""
     from support.browser import open_browser
 
     if not _browsers:
@@ -135,9 +138,9 @@ def browser() -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Look for no garbage while tests are loaded, and seldom later: the search took a tenth of the time of the tests.
+    """Disable garbage collection while tests are loaded, and make it rare later: it took a tenth of the tests' time.
 
-    What was loaded stays, and no later search need look at it.
+    Objects loaded so far are kept for good, and later collections skip them.
     """
     gc.set_threshold(*_COLLECTED_AT)
     gc.disable()
@@ -150,7 +153,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Take `-n N --dist loadgroup` away from xdist, where processes can be forked."""
+    """Handle `-n N --dist loadgroup` without xdist if processes can be forked."""
     option = config.option
     if getattr(option, "dist", "") != "loadgroup" or not option.numprocesses:
         return
@@ -180,11 +183,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 @settings(max_examples=1, database=None)
 @given(st.text())
 def _draw_a_text(text: str) -> None:
-    """At the first, Hypothesis reads or makes its tables of characters, as would each process of its own."""
+    """Make Hypothesis load or build its character tables now, instead of in each process."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest: at the end one process would have to wait for it."""
+    """Run the slowest tests first, so that no process finishes long after the others."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
@@ -198,10 +201,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Leave the process as it was: the command makes collections rare and distrusts folders for all of it.
+    """Restore global state: the command makes garbage collection rare and remembers distrusted folders.
 
-    The browser is closed after the tests that use it, and the code of geval is forgotten after those that read it:
-    every later search for garbage would look at its syntax trees.
+    At the end of a group, the shared browser is closed and geval's syntax trees are dropped, since every later garbage
+    collection would have to scan them.
     """
     gc.set_threshold(*_COLLECTED_AT)
     safe_file._distrusted.clear()
@@ -216,7 +219,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _group_of(nodeid: str) -> str:
-    """The tests of a module run in one process, so that what they share is made once, and so do those of `GROUPS`."""
+    """Return a test's group, which runs in one process to share fixtures: its module, or one of `GROUPS`."""
     module = nodeid.partition(".py")[0].removeprefix("tests/")
     return next((name for name, modules in GROUPS.items() if module in modules), module)
 
@@ -231,13 +234,13 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Exit code 1 says that tests failed, and nothing else: `make test` runs them again."""
+    """Reserve exit code 1 for failed tests alone, since `make test` then runs them again."""
     if _beyond_tests and exitstatus == pytest.ExitCode.TESTS_FAILED:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly that the web page was not tested, where no browser could be had."""
+    """Print a prominent warning if the web page was not tested because no browser was available."""
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     reasons = [text for text in skipped if "NO BROWSER" in text]
     if reasons:

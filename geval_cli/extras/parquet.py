@@ -329,14 +329,12 @@ class ParquetResultsFile:
     """A results file, written from the report at the end of a run; it ignores events.
 
     Columns: the indexes of the case, its labels, the texts of the test (`input`, `expected_output`, ..., and the whole
-    test
-    as JSON in `test`; equal texts are stored once), the prompt, the output, its status, score (0 to 1; null if it has
-    none), the reasons for failing, cost and latency, `metric.NAME`, `reason.NAME` and `var.NAME` for every name, and
-    `result`, the whole result as JSON. The run and its summary are in the metadata of the schema.
+    test as JSON in `test`; equal texts are stored once), the prompt, the output, its status, score (0 to 1; null if it
+    has none), the reasons for failing, cost and latency, `metric.NAME`, `reason.NAME` and `var.NAME` for every name,
+    and `result`, the whole result as JSON. The run and its summary are in the metadata of the schema.
 
     The file of tests has for each test its index and key, description, texts, `vars` and `metadata` as JSON, and
-    `var.NAME`
-    and `metadata.NAME` for every name.
+    `var.NAME` and `metadata.NAME` for every name.
     """
 
     def __init__(self, path: Path) -> None:

@@ -382,8 +382,7 @@ async def plan_run(
     """Return what running `prepared` would request, without sending anything. Cached answers are counted separately.
 
     With `resumed`, only the cases that this run lacks are counted. Goes through all tests once without keeping them,
-    and
-    runs no code that the config names.
+    and runs no code that the config names.
 
     Raises:
         ConfigError: the tests can no longer be read as they were checked.

@@ -310,8 +310,7 @@ class SourceCopies:
     """Downloads the URLs in a config, each once while the config is read.
 
     A copy is named after the SHA-256 of its content. A small index file, named after that of its URL, records its
-    version;
-    while the server reports the same version, nothing is downloaded.
+    version; while the server reports the same version, nothing is downloaded.
 
     Attributes:
         home: the home folder of geval's state.

@@ -55,8 +55,7 @@ def sheet_rows(
     """Yield the rows of a sheet one by one; formulas have their saved values.
 
     `sheet` is its name or its number from 1; "" is the first one. With `is_strict`, a formula without a saved value is
-    an
-    error, and merged cells have their value in each row.
+    an error, and merged cells have their value in each row.
 
     Raises:
         ConfigError: the file cannot be read, has no such sheet, or the package for it is missing.

@@ -1,4 +1,4 @@
-"""The rules of axe-core, held against a page in a real browser: what assistive technology could not use."""
+"""Checks a page in a real browser with the rules of axe-core, for barriers to assistive technology."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ async (rules) => {
 
 
 def violations(page: Any, *rules: str) -> list[str]:
-    """Every violation of some rules, or of all, on the page as it is now, of whatever impact.
+    """Return all violations of some rules, or of all rules, on the current page, whatever their impact.
 
-    The test is skipped where axe-core is missing.
+    Skips the test if axe-core is missing.
     """
     try:
         from axe_core_python.base import AXE_SCRIPT

@@ -1,17 +1,17 @@
-"""An emulator of vendors' batch APIs on 127.0.0.1, beside the direct ones (`batch_vendors`); time is virtual.
+"""An emulator of vendors' batch APIs on 127.0.0.1, together with the direct ones (`batch_vendors`); time is virtual.
 
-A batch takes one step each time that it is looked at, so tests wait for nothing. Each question about `topic N` gets an
-answer of its own, the same directly and in a batch, and `paid` counts how often each request was answered.
+A batch advances one step each time its state is requested, so tests need not wait. Each question about `topic N` gets
+its own answer, the same directly and in a batch, and `paid` counts how often each request was answered.
 
     with BatchServer() as server:
         server.faults["create"] = ["lost"]      # stored, but the reply does not arrive
         ... run geval with base_url=server.base_url ...
     assert max(server.paid.values()) == 1
 
-Faults of an operation (upload, put, preprocess, file, create, list, get, content, cancel, chat, message) are used up
-one by one: "lost" (done, the connection is cut), "500" (done, answered with 500), "429" and "503" (not done), "404",
-"cut" (of content: half of the file), "307" (to the same place), "done:TEXT" and "page:TEXT" (done and not done,
-answered with 200 and this text).
+The faults of an operation (upload, put, preprocess, file, create, list, get, content, cancel, chat, message) are used
+up one by one: "lost" (done, but the connection is cut), "500" (done, but answered with 500), "429" and "503" (not
+done), "404", "cut" (of content: half of the file), "307" (redirected to the same URL), "done:TEXT" and "page:TEXT"
+(done and not done, answered with 200 and this text).
 """
 
 import asyncio
@@ -37,18 +37,18 @@ class BatchServer(LoopThread):
     """The server; a context manager.
 
     Attributes:
-        paid: how often each custom_id was answered by a batch; `direct` are the bodies that were asked directly.
-        faults: by operation, what goes wrong the next times.
-        looks: how often a batch is looked at until it ends.
+        paid: how often a batch answered each custom_id; `direct` has the bodies of direct requests.
+        faults: the faults of the next requests, by operation.
+        looks: how often the state of a batch is requested until it ends.
         is_held: whether batches stay in progress.
-        expired_share: of the requests of batches that are created from now on, how much expires (used once).
-        token_limit: how many requests may be enqueued at a time; None for any number.
-        kills_at: the operation at which the process of `victim` is killed, once, `before` or `after` it is done.
-        spoil, spoil_file: change the lines of results, and their whole text, before they are given out.
-        status_of: the HTTP status of a line of results, by its body.
-        is_filtered: whether a content filter takes the answer to a body away, directly and in a batch.
-        page_size: how many batches one page of a list has at most.
-        calls: a list to which each request is added as it came: operation, method, path, query, header names, content.
+        expired_share: the share of requests that expires in batches created from now on (used once).
+        token_limit: how many requests may be enqueued at a time; None for no limit.
+        kills_at: the operation at which the process `victim` is killed, once, `before` or `after` it is done.
+        spoil, spoil_file: change the lines of results, and their whole text, before they are sent.
+        status_of: the HTTP status of a line of results, by the request's body.
+        is_filtered: whether a content filter removes the answer to a body, directly and in a batch.
+        page_size: the maximum number of batches on a page of a list.
+        calls: if set, a list that receives each request: operation, method, path, query, header names, content.
     """
 
     def __init__(self, answer: Callable[[Any], str] | None = None) -> None:
@@ -85,12 +85,12 @@ class BatchServer(LoopThread):
         return f"http://127.0.0.1:{self.port}/v1"
 
     def wait_for_requests(self, count: int, *, timeout_s: float) -> bool:
-        """Whether `count` requests of any kind have arrived in all, waiting for them if need be."""
+        """Wait until `count` requests of any kind have arrived in total; return whether they did."""
         with self._arrival:
             return self._arrival.wait_for(lambda: len(self.log) >= count, timeout_s)
 
     def answer_at_most(self, count: int | None) -> None:
-        """Do what the first `count` requests ask, and leave all later ones without effect or answer."""
+        """Serve the first `count` requests, and leave all later ones without effect or answer; None for no limit."""
         self._most = count
 
     @asynccontextmanager
@@ -171,7 +171,7 @@ class BatchServer(LoopThread):
         return when
 
     async def _kill(self) -> None:
-        """Kill whoever asks, and answer nothing."""
+        """Kill the client's process, and send no answer."""
         process = await asyncio.to_thread(self.victim.get)
         os.kill(process, signal.SIGKILL)
         await asyncio.sleep(0.05)
@@ -197,7 +197,7 @@ class BatchServer(LoopThread):
         return 200, vendor.reply(body, text)
 
     async def _upload(self, request: web.Request) -> web.Response:
-        """Take a file, or say where it goes."""
+        """Accept a file, or say where to upload it."""
         vendor = self._vendor(request)
         file_id = vendor.file_id(len(self.files))
         self.files[file_id] = []
@@ -213,7 +213,7 @@ class BatchServer(LoopThread):
         return web.json_response(vendor.file(file_id, "pending"))
 
     async def _put(self, request: web.Request) -> web.Response:
-        """Take a file, or a part of it, at the place that `_upload` named."""
+        """Accept a file, or a part of one, at the URL that `_upload` returned."""
         assert not {"authorization", "x-api-key"} & {name.lower() for name in request.headers}
         file_id = request.match_info["id"]
         assert int(request.headers.get("x-goog-upload-offset", 0)) == len(self.stored[file_id])
@@ -227,7 +227,7 @@ class BatchServer(LoopThread):
         return web.json_response({"file": {"name": file_id}}, headers=headers)
 
     async def _object(self, request: web.Request) -> web.Response:
-        """Take an object of a bucket, whose name is the client's."""
+        """Accept an object in a bucket, with a name chosen by the client."""
         assert request.headers["authorization"].startswith("AWS4-HMAC-SHA256")
         lines = (await request.read()).splitlines()
         self.files[request.match_info["id"]] = [json.loads(line) for line in lines]
@@ -238,7 +238,7 @@ class BatchServer(LoopThread):
         return web.json_response(self._vendor(request).file(request.match_info["id"], "uploaded"))
 
     async def _file(self, request: web.Request) -> web.Response:
-        """Describe a file, which is read when it is looked at for the second time."""
+        """Describe a file; it counts as processed from the second request on."""
         file_id = request.match_info["id"]
         status = "processed" if file_id in self.seen else "pending"
         self.seen.add(file_id)
@@ -335,7 +335,7 @@ class BatchServer(LoopThread):
 
 
 def topic_answer(body: Any) -> str:
-    """An answer that is another one for each topic; a verdict or steps where a judge is asked for them."""
+    """Return a different answer for each topic; for judge requests, a verdict or steps."""
     text = "\n".join(_texts_in(body))
     number = next((word.strip(".,\"'") for word in text.split("topic ")[1:]), "-").split()[0].strip(".")
     if '"score"' in text:
@@ -347,7 +347,7 @@ def topic_answer(body: Any) -> str:
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """The texts of a request, whatever its vendor calls their places."""
+    """Yield the texts in a request, whatever the vendor's format."""
     if isinstance(value, str):
         yield value
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():

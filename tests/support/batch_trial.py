@@ -1,4 +1,4 @@
-"""Runs of one suite in batches, here or in a forked process that is killed, against an emulator of batch APIs."""
+"""Runs of one suite in batches, in this process or in a forked one that is killed, against the batch API emulator."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ _DIFFERS = frozenset({"latency_ms", "cost_usd", "cost_usd_generated", "batched_r
 
 @dataclass
 class Ended:
-    """A run that came to its end in this process."""
+    """A run that ended in this process."""
 
     report: RunReport
     reason: StopReason | None
@@ -122,7 +122,7 @@ class BatchSuite:
         listen: Callable[[RunEvent, StopSignal], None] | None = None,
         **options: Any,
     ) -> Ended:
-        """Run the suite here; `listen` may ask it to stop."""
+        """Run the suite in this process; `listen` may ask it to stop."""
         return asyncio.run(self.arun(is_batched=is_batched, listen=listen, **options))
 
     async def arun(
@@ -132,7 +132,7 @@ class BatchSuite:
         listen: Callable[[RunEvent, StopSignal], None] | None = None,
         **options: Any,
     ) -> Ended:
-        """As `run`, within a loop."""
+        """Do the same as `run`, inside an event loop."""
         stop, events = StopSignal(), []
         request = RunRequest(self.path, self.environ, **{"batch": is_batched, **options})
         prepared = prepare(request)
@@ -149,7 +149,7 @@ class BatchSuite:
         return Ended(report, stop.reason, events, results, report.run.warnings)
 
     def run_until_killed(self, operation: str, when: str, **options: Any) -> bool:
-        """Run it in a forked process that is killed at the next request of a kind; False if none came."""
+        """Run it in a forked process that is killed at the next request of one kind; return False if there was none."""
         with self._victim(operation, when) as is_killed:
             process = os.fork()
             if process == 0:
@@ -175,7 +175,7 @@ class BatchSuite:
 
 
 def comparable(value: Any) -> Any:
-    """A result without what it cost and how long it took."""
+    """Return a result without its costs and durations."""
     if isinstance(value, dict):
         return {key: comparable(item) for key, item in value.items() if key not in _DIFFERS}
     return [comparable(item) for item in value] if isinstance(value, list) else value

@@ -1,6 +1,6 @@
-"""How each vendor's batch API differs, for `BatchServer`: paths, fields, states and lines, as its vendor has them.
+"""The differences between vendors' batch APIs, for `BatchServer`: paths, fields, states and lines.
 
-`Vendor` is OpenAI. The sources are those that the modules of `providers.wire` name.
+`Vendor` is OpenAI. The sources are those named in the modules of `providers.wire`.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ _DEADLINE = datetime.fromtimestamp(_EPOCH + 86400, UTC).isoformat().replace("+00
 
 @dataclass
 class RemoteBatch:
-    """A batch as the server has it. `age` counts how often it was looked at."""
+    """A batch on the server. `age` counts how often its state was requested."""
 
     id: str
     vendor: "Vendor"
@@ -48,12 +48,12 @@ class Vendor:
     """OpenAI.
 
     Attributes:
-        prefix: where the emulator has the vendor; `root` is the path of its API below that, `base` that of geval's.
+        prefix: the path prefix of the vendor in the emulator; `root` is its API's path below that, `base` geval's.
         keeps_label: whether a batch keeps `metadata`.
-        has_error_file: whether errors are in a file of their own.
-        refuses_when_full: whether too many tokens in its queue are a 429, not a batch that fails.
-        uploads_elsewhere: whether the first answer to an upload only says where the file goes, below `store`.
-        page_key, next_key: how a query of the list names a page, and an answer the next one.
+        has_error_file: whether errors are in a separate file.
+        refuses_when_full: whether too many enqueued tokens cause a 429 instead of a failed batch.
+        uploads_elsewhere: whether the first answer to an upload only says where to send the file, below `store`.
+        page_key, next_key: how a list request names a page, and an answer the next page.
     """
 
     prefix: ClassVar[str] = ""
@@ -94,22 +94,22 @@ class Vendor:
     async def place(
         self, request: web.Request, target: str, file_id: str, known: Mapping[str, str]
     ) -> web.Response:
-        """Say where a file goes; `known` are files that are there already, by their checksums."""
+        """Return where to send a file; `known` has the files that already exist, by checksum."""
         raise NotImplementedError
 
     def read(self, item: Any) -> tuple[str, Any]:
-        """The name and the body of a request in a batch's file."""
+        """Return the name and the body of a request in a batch file."""
         assert (item["method"], item["url"]) == ("POST", "/v1/chat/completions")
         return item["custom_id"], item["body"]
 
     def wished(self, body: Any) -> tuple[str, str | None]:
-        """The file of a batch that is to be created, and our name of the batch."""
+        """Return the file of a batch to create, and geval's name for the batch."""
         assert (body["endpoint"], body["completion_window"]) == ("/v1/chat/completions", "24h")
         assert self.keeps_label == ("metadata" in body)
         return body["input_file_id"], (body.get("metadata") or {}).get("geval_batch")
 
     def submitted(self, body: Any) -> Lines:
-        """The requests of a batch that names no file; of vendors that take none."""
+        """Return the requests in the body of a batch, for vendors that take no files."""
         raise NotImplementedError
 
     def reply(self, body: Any, text: str) -> Any:
@@ -131,7 +131,7 @@ class Vendor:
         return {"id": f"r-{name[:8]}", "custom_id": name, "response": response, "error": None}
 
     def left_out_line(self, name: str, *, is_cancelled: bool) -> Any:
-        """What stands in the results for a request that was not asked any more; None for nothing."""
+        """Return the results line of a request that was not processed; None if it has none."""
         code = "batch_cancelled" if is_cancelled else "batch_expired"
         return {"custom_id": name, "response": None, "error": {"code": code, "message": "too late"}}
 
@@ -158,7 +158,7 @@ class Vendor:
         }
 
     def listed(self, batches: list[RemoteBatch], query: Mapping[str, str], most: int) -> Any:
-        """A page of a list, whose newest come first."""
+        """Return a page of a list, newest first."""
         after = query.get("after") or query.get("after_id")
         ids = [item.id for item in batches]
         first = ids.index(after) + 1 if after else 0
@@ -227,7 +227,7 @@ class Anthropic(Vendor):
 
 
 class Azure(Vendor):
-    """Its batches keep no name of ours, and name a deployment of their own."""
+    """Azure: batches do not keep geval's name, and use their own deployment."""
 
     prefix = "/azure"
     root = "/openai"
@@ -275,7 +275,7 @@ class Azure(Vendor):
 
 
 class AzureV1(Azure):
-    """Its newer API, without a version."""
+    """Azure's newer API, without a version parameter."""
 
     root = "/openai/v1"
     base = "/openai/v1"
@@ -286,7 +286,7 @@ class AzureV1(Azure):
 
 
 class Mistral(Vendor):
-    """Its jobs are of one model; what expired has no line."""
+    """Mistral: a job has one model, and expired requests have no line."""
 
     prefix = "/mistral"
     page_key = "page"
@@ -354,7 +354,7 @@ class Mistral(Vendor):
 
 
 class Together(Vendor):
-    """Its list is an array with everything, in no order; an error has no status."""
+    """Together: a list is an unordered array of everything, and an error has no status."""
 
     prefix = "/together"
     store = "/bucket"
@@ -529,7 +529,7 @@ class Google(Vendor):
 
 
 class Bedrock(Vendor):
-    """Its files are objects in a bucket; what was not asked has no line, and a token is good for one job."""
+    """Bedrock: files are objects in a bucket, unprocessed requests have no line, and a token creates only one job."""
 
     prefix = "/bedrock"
     page_key = "nextToken"
@@ -623,7 +623,7 @@ class Bedrock(Vendor):
 
 
 def error_body(kind: str, message: str) -> Any:
-    """A body of an error as OpenAI writes it."""
+    """Return an error body in OpenAI's format."""
     return {"error": {"message": message, "type": kind, "code": None}}
 
 

@@ -1,4 +1,4 @@
-"""A real browser before a real server: what a page says, asks for and complains about."""
+"""A real browser with a real server: the content of pages, their requests and the browser's complaints."""
 
 import asyncio
 import shutil
@@ -33,13 +33,13 @@ _TOKEN = "token-of-the-pages-0123456789"
 
 
 def skip_without_browser(reason: str) -> NoReturn:
-    """Skip a browser test; the end of the test run says so where it cannot be overlooked (`tests/conftest.py`)."""
+    """Skip a browser test; the end of the test run reports it prominently (`tests/conftest.py`)."""
     pytest.skip(f"NO BROWSER: {reason}")
 
 
 @contextmanager
 def open_browser() -> Iterator[Any]:
-    """A headless Chromium: Playwright's own, or one of the system; the test is skipped where there is none.
+    """Start a headless Chromium, Playwright's own or the system's; skip the test if there is none.
 
     While it is open, `asyncio.run` must not be called in the same thread.
     """
@@ -56,7 +56,7 @@ def open_browser() -> Iterator[Any]:
 
 
 def _launched(chromium: Any) -> Any:
-    """The first that there is: Playwright's own, or one of the system."""
+    """Return the first browser available: Playwright's own, or the system's."""
     from playwright.sync_api import Error
 
     for path in (None, *filter(None, map(shutil.which, _NAMES))):
@@ -72,7 +72,7 @@ def _launched(chromium: Any) -> Any:
 
 @contextmanager
 def serve(folder: Path, **settings: Any) -> Iterator[str]:
-    """A running server over `folder`, with a token, whose state is in `folder/.geval`; its address."""
+    """Run a server for `folder`, with a token and its state in `folder/.geval`; yields its URL."""
     options = {"environ": {}, "home": folder / ".geval", "port": 0, "token": _TOKEN, **settings}
     listening, bound = bind(ServerSettings(folder.resolve(), **options))
     with listening:
@@ -88,7 +88,7 @@ def serve(folder: Path, **settings: Any) -> Iterator[str]:
 
 @dataclass
 class Visit:
-    """A browser's window on one server, and everything that it asked for or complained about."""
+    """A browser window on one server, with everything that it requested or complained about."""
 
     page: Any
     address: str
@@ -100,7 +100,7 @@ class Visit:
         self.page.goto(self.address + path)
 
     def check(self) -> None:
-        """Nothing was asked of another server, and the browser had nothing to complain about."""
+        """Check that no other server was contacted, and that the browser had no complaints."""
         strangers = [url for url in self.requests if not url.startswith((self.address, "data:", "blob:"))]
         assert strangers == []
         assert self.complaints == []
@@ -108,7 +108,7 @@ class Visit:
 
 @contextmanager
 def open_window(browser: Any, **context: Any) -> Iterator[Any]:
-    """A fresh window: a page of Playwright that shares nothing with any other."""
+    """Open a fresh window: a Playwright page that shares nothing with any other."""
     window = browser.new_context(
         **{
             "viewport": {"width": SCREEN[0], "height": SCREEN[1]},
@@ -126,7 +126,7 @@ def open_window(browser: Any, **context: Any) -> Iterator[Any]:
 
 @contextmanager
 def watch(page: Any, address: str) -> Iterator[Visit]:
-    """A visit in an open window; at the end it is checked that no one else was asked and nothing was wrong."""
+    """Visit a server in an open window; at the end, do the checks of `Visit.check`."""
     port = address.rpartition(":")[2]
     if address.startswith("http") and not any(
         cookie["name"] == f"geval-{port}" for cookie in page.context.cookies(address)
@@ -151,7 +151,7 @@ def watch(page: Any, address: str) -> Iterator[Visit]:
 
 @contextmanager
 def visit(browser: Any, address: str, **context: Any) -> Iterator[Visit]:
-    """A visit in a window of its own."""
+    """Visit a server in a new window."""
     with open_window(browser, **context) as page, watch(page, address) as found:
         yield found
 
@@ -160,7 +160,7 @@ def visit(browser: Any, address: str, **context: Any) -> Iterator[Visit]:
 def visit_in(
     page: Any, address: str, *, viewport: tuple[int, int] = SCREEN, color_scheme: str = "light"
 ) -> Iterator[Visit]:
-    """A visit in a window that others use too, which costs half of a visit in a fresh one."""
+    """Visit a server in a window that others use as well, at half the cost of a new one."""
     page.set_viewport_size({"width": viewport[0], "height": viewport[1]})
     page.emulate_media(color_scheme=color_scheme)
     with watch(page, address) as found:
@@ -169,13 +169,13 @@ def visit_in(
 
 
 def forget(visited: Visit) -> None:
-    """Leave the page, and whatever it kept in the browser."""
+    """Leave the page, and delete everything that it stored in the browser."""
     visited.go("/healthz")  # the smallest page
     visited.page.evaluate("localStorage.clear(); sessionStorage.clear()")
 
 
 def press_tab_until(page: Any, selector: str) -> None:
-    """Walk with Tab alone to the first element that fits."""
+    """Move to the first element that matches, using only the Tab key."""
     for _ in range(80):
         page.keyboard.press("Tab")
         if page.evaluate("(selector) => document.activeElement.matches(selector)", selector):

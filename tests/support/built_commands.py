@@ -1,4 +1,4 @@
-"""Typer builds all commands anew for every call, and reads their types; a process of tests does so once."""
+"""Builds the command line once per test process: Typer would build all commands anew for every call."""
 
 import functools
 
@@ -9,13 +9,13 @@ from geval_cli.cli.app import app
 
 
 def keep_built_commands() -> None:
-    """From here on, the `geval` of this process is the same built command at each call."""
+    """Use the same built `geval` command for every call in this process from now on."""
     if not hasattr(typer.main.get_command, "cache_info"):
         typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def build_commands() -> None:
-    """Build all of it now, down to how each option is read."""
+    """Build all commands now, including the parsers of their options."""
     keep_built_commands()
     groups = [typer.main.get_command(app)]
     for group in groups:

@@ -1,4 +1,4 @@
-"""Short ways to a provider and a request in tests."""
+"""Shortcuts to providers and requests in tests."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run `coroutine` in an event loop of its own, at most five minutes."""
+    """Run `coroutine` in its own event loop, for at most five minutes."""
 
     async def bounded() -> T:
         return await asyncio.wait_for(coroutine, 300)
@@ -23,7 +23,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def ask(text: str = "Say hi.", **request: Any) -> ModelRequest:
-    """A request of one user message; keywords are further fields."""
+    """Return a request with one user message; keywords are additional fields."""
     return ModelRequest((Message("user", text),), **request)
 
 
@@ -34,13 +34,13 @@ def provider(
     env: Mapping[str, str] | None = None,
     base_dir: Path = Path(),
 ) -> Provider:
-    """A provider as a config would name it."""
+    """Return a provider as defined in a config."""
     spec = ProviderSpec(id=provider_id, config=dict(config or {}))
     return build_provider(spec, env=env or {}, base_dir=base_dir)
 
 
 async def answer(model: Provider, *requests: ModelRequest) -> list[ModelResponse]:
-    """The answers to `requests`, one after another; the provider is closed afterwards, whatever happens."""
+    """Return the answers to `requests`, one after another, and close the provider in any case."""
     try:
         return [await model.complete(request) for request in requests or (ask(),)]
     finally:

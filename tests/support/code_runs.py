@@ -1,4 +1,4 @@
-"""Whole runs in this process, for configs whose code is run."""
+"""Whole runs in this process, for configs that run code."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from geval_cli.store.state import open_state
 
 
 def rows_of(folder: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The results of a run of a config that stands in `folder`, as its results file has them."""
+    """Run a config written to `folder`, and return the results in its results file."""
     config = folder / "config.json"
     config.write_text(json.dumps(content), encoding="utf-8")
     prepared = prepare(RunRequest(config, {}))

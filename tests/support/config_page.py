@@ -1,4 +1,4 @@
-"""docs/reference/config-keys.md, as far as it is made from the models: a table of keys for each part of a config."""
+"""The generated part of docs/reference/config-keys.md: a table of keys for each part of a config."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -74,7 +74,7 @@ _NAMES = {
 
 
 def with_config_tables(page: str) -> str:
-    """Return the page with the tables of all parts between their marks."""
+    """Return the page with all tables between their markers."""
     for name, model in PARTS.items():
         hidden = frozenset(Assertion.model_fields) if model is ModelGradedAssertion else frozenset()
         page = _with_part(page, name, key_table(model, without=hidden))
@@ -88,7 +88,7 @@ def _with_part(page: str, name: str, text: str) -> str:
 
 
 def key_table(model: type[Spec], *, without: Iterable[str] = ()) -> str:
-    """Return a table of the keys of a model: every spelling, the value, and the description."""
+    """Return a table of a model's keys: every spelling, the value, and the description."""
     hidden = {"place", *without}
     by_field: dict[str, list[str]] = {}
     for spelling, name in spellings(model).items():
@@ -127,7 +127,7 @@ def _escaped(text: str) -> str:
 
 
 def settings_table() -> str:
-    """Return a table of the known keys of a provider's `config`, those with one meaning in a row."""
+    """Return a table of the known keys of a provider's `config`; keys with the same meaning share a row."""
     rows: dict[tuple[str, str], list[str]] = {}
     for key, schema in config_schema().items():
         rows.setdefault((_schema_words(schema), schema.get("description", "")), []).append(key)
@@ -161,7 +161,7 @@ def _schema_words(schema: Mapping[str, Any]) -> str:
 
 
 def _types() -> Iterable[str]:
-    """Yield for each class of assertion its types and the keys that it has beside those of all."""
+    """Yield the types of each assertion class, with the keys that it has in addition to the common ones."""
     classes: dict[type[Assertion], list[str]] = {}
     for name in ASSERTION_TYPES:
         classes.setdefault(ASSERTION_TYPES[name], []).append(name)
@@ -180,7 +180,7 @@ def _is_same(info: Any, model: type[Assertion], name: str) -> bool:
 
 
 def summary_of(spec: type[Assertion]) -> str:
-    """The first paragraph of a docstring, without the names of types before its colon."""
+    """Return the first paragraph of a docstring, without the type names before its colon."""
     paragraph = " ".join((spec.__doc__ or "").split("\n\n")[0].split())
     text = (paragraph.partition(": ")[2] or paragraph).removesuffix(".")
     return text[:1].upper() + text[1:]

@@ -1,11 +1,11 @@
-"""How far two raters put things in the same order."""
+"""Rank correlation of two raters."""
 
 import math
 from collections.abc import Sequence
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """The rank correlation; equal values share the mean of their ranks."""
+    """Return Spearman's rank correlation; equal values share the mean of their ranks."""
     one, other = _ranks(first), _ranks(second)
     mean = (len(one) + 1) / 2
     products = math.fsum((a - mean) * (b - mean) for a, b in zip(one, other, strict=True))

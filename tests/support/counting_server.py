@@ -1,6 +1,6 @@
-"""A chat API on 127.0.0.1 that remembers every request: when it came, and whether its answer was sent.
+"""A chat API on 127.0.0.1 that records every request: when it arrived, and whether its answer was sent.
 
-Each question about `topic N` gets an answer of its own, so that an answer found anywhere tells which request it is of.
+Each question about `topic N` gets its own answer, so that every stored answer shows which request it belongs to.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _TOPIC = re.compile(r"topic (\d+)")
 
 @dataclass
 class CountedRequest:
-    """One request; `name` is equal for equal questions."""
+    """One request; equal questions have equal `name`s."""
 
     name: str
     answer: str
@@ -42,12 +42,12 @@ class CountingServer(LoopThread):
         return f"http://127.0.0.1:{self.port}/v1"
 
     def wait_for_requests(self, count: int, *, timeout_s: float) -> bool:
-        """Whether `count` requests have arrived in all, waiting for them if need be."""
+        """Wait until `count` requests have arrived in total; return whether they did."""
         with self._arrival:
             return self._arrival.wait_for(lambda: len(self.requests) >= count, timeout_s)
 
     def answer_at_most(self, count: int | None) -> None:
-        """Leave all requests after the first `count` without an answer for ever; with None, answer the ones to come."""
+        """Never answer any requests after the first `count`; None to answer all further ones."""
         self._most = count
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The page of the suite editor: a suite to edit, and the parts of the page that tests look at."""
+"""The page of the suite editor: a suite to edit, and the elements of the page that tests use."""
 
 import re
 from pathlib import Path
@@ -51,7 +51,7 @@ def open_editor(window: Visit, name: str = "suite.yaml") -> None:
 
 
 def field(window: Visit, path: str) -> Any:
-    """The field of the form that shows a value: `tests[0].input`."""
+    """Return the form field for a value, such as `tests[0].input`."""
     return window.page.locator(f'[data-path="{path}"]')
 
 
@@ -60,7 +60,7 @@ def open_test(window: Visit, number: int) -> None:
 
 
 def yaml_of(window: Visit) -> Any:
-    """The YAML as a code editor shows it."""
+    """Return the code editor with the YAML."""
     return window.page.get_by_role("textbox", name="YAML of")
 
 

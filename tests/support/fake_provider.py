@@ -1,4 +1,4 @@
-"""A provider whose server is a function: what a model endpoint could do, without one."""
+"""A provider with a function as its server: whatever a model endpoint could do, without a network."""
 
 from collections.abc import Callable
 from inspect import isawaitable
@@ -11,11 +11,11 @@ Server = Callable[[ModelRequest], Any]
 
 
 class FakeProvider:
-    """Answers with what `server` makes of a request: a response, text(s), an error to raise, or an awaitable of these.
+    """Answers with the result of `server`: a response, text(s), an error to raise, or an awaitable of these.
 
     Attributes:
-        requests: every request that was sent, in order.
-        on_the_wire: how many are being answered; `most_on_the_wire` is the most there ever were.
+        requests: every request sent, in order.
+        on_the_wire: the number of requests in flight; `most_on_the_wire` is its maximum so far.
     """
 
     def __init__(
@@ -60,6 +60,6 @@ class FakeProvider:
 
 
 def ask(text: str = "hello", *, samples: int = 1, **fields: Any) -> ModelRequest:
-    """A request with one user message for the first `samples` samples."""
+    """Return a request with one user message for the first `samples` samples."""
     indexes = fields.pop("sample_indexes", tuple(range(samples)))
     return ModelRequest((Message("user", text),), sample_indexes=indexes, **fields)

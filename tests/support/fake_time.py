@@ -1,4 +1,4 @@
-"""A clock that only moves when everybody waits, so that tests of waiting take no time."""
+"""A clock that advances only when every task waits, so that tests of waiting take no time."""
 
 import asyncio
 import heapq
@@ -13,7 +13,7 @@ _IDLE_TURNS = 60
 
 
 class FakeTime:
-    """`clock` and `sleep` of a world of its own; `run` drives a coroutine through it. `slept` lists every sleep."""
+    """Virtual time with its own `clock` and `sleep`; `run` runs a coroutine in it. `slept` lists every sleep."""
 
     def __init__(self) -> None:
         self.now = 1000.0

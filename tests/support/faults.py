@@ -1,7 +1,7 @@
-"""Servers that fail in every way, at a rate, and so that what must come of each test can be told beforehand.
+"""Servers that fail in every way at a given rate, so that the outcome of each test can be predicted.
 
-The model `KIND` fails in the way of its name. Whether an attempt fails is drawn from the kind, the question and the
-number of the attempt, so that it does not depend on the order in which requests arrive.
+The model `KIND` fails in the way that its name says. Whether an attempt fails depends only on the kind, the question
+and the number of the attempt, not on the order in which requests arrive.
 """
 
 import json
@@ -42,7 +42,7 @@ MAX_RETRIES = 2
 
 @dataclass
 class FaultyServer:
-    """What a LoopbackServer answers. Even tests are answered well and rated high, odd ones badly and low."""
+    """The answers of a LoopbackServer: good ones, rated high, for even tests; bad ones, rated low, for odd ones."""
 
     rate: float
     attempts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -71,14 +71,14 @@ def answer_to(number: int) -> str:
 
 
 def fails(kind: str, about: str, attempt: int, rate: float, is_judge: bool) -> bool:
-    """Whether this attempt at this question fails; a judge's steps never do, as all tests hang on them."""
+    """Return whether an attempt fails; requests for a judge's steps never do, because all tests depend on them."""
     if is_judge and not about:
         return False
     return random.Random(f"{kind} {about} {attempt} {is_judge}").random() < rate
 
 
 def expected_status(kind: str, number: int, rate: float, *, is_judge: bool) -> str:
-    """What must come of a test: its true verdict, or an error if every attempt that there may be fails."""
+    """Return the correct status of a test: its true verdict, or an error if every allowed attempt fails."""
     attempts = range(1, MAX_RETRIES + 2)
     if kind != "429" and all(fails(kind, str(number), attempt, rate, is_judge) for attempt in attempts):
         return "error"
@@ -97,7 +97,7 @@ def provider(model: str, base_url: str) -> dict[str, Any]:
 
 
 def generation_config(tests: int, base_url: str) -> dict[str, Any]:
-    """Every kind of fault as a model under test, in one run."""
+    """Return a config with every kind of fault as a model under test, in one run."""
     return {
         "prompts": ["Say number {{ x }};"],
         "providers": [provider(kind, base_url) for kind in FAULTS],
@@ -107,7 +107,7 @@ def generation_config(tests: int, base_url: str) -> dict[str, Any]:
 
 
 def judge_config(tests: int, base_url: str) -> dict[str, Any]:
-    """Every kind of fault as a judge; each test is judged by all of them."""
+    """Return a config with every kind of fault as a judge; all of them judge each test."""
     checks = [
         {
             "type": "g-eval",

@@ -1,13 +1,13 @@
-"""A process that has loaded geval, and becomes `geval ARGS` by forking: what a test saves is the loading and unloading.
+"""A process that has loaded geval and forks to become `geval ARGS`, which saves tests the time to load and unload it.
 
-`support.forked_geval` starts it as a program and sends it, for each command, a socket and two pipes. Each command is a
-process with its own arguments, folder, environment, streams and exit code, and ends as every Python process does, save
-that no one takes apart what was loaded. Commands may overlap.
+`support.forked_geval` starts it as a program and sends it, for each command, a socket and the standard streams. Each
+command is a process with its own arguments, folder, environment, streams and exit code, and ends like any Python
+process, except that the loaded modules are not torn down. Commands may overlap.
 
-It loads libraries and what every `geval run` loads, and runs a small suite once: most of what a short command costs is
-done at the first use of something. Modules of geval that only some commands use are not among it, so that a command
-which forgets to import one of them still fails. A process forked off it can be such a process too, with libraries that
-only some commands use.
+It loads libraries and everything that `geval run` needs, and runs a small suite once, because most of the cost of a
+short command is in the first use of something. geval modules that only some commands use are not preloaded, so that a
+command that forgets to import one still fails. A process forked from it can become another such server, with libraries
+that only some commands use.
 """
 
 import contextlib
@@ -55,10 +55,10 @@ tests:
 
 @dataclass(frozen=True)
 class Command:
-    """What a forked process is to become: `python -m MODULE ARGS`, or with `code` `python -c CODE ARGS`.
+    """The command that a forked process becomes: `python -m MODULE ARGS`, or with `code` `python -c CODE ARGS`.
 
-    Without `module`, it loads the libraries `args`, and what is to be forked off it comes by the socket `stdin`. It
-    leads a session at the terminal `stdin`, or a group of processes, of its own, or neither.
+    Without `module`, it becomes a server that has loaded the libraries `args` and receives commands through the socket
+    `stdin`. `leads` makes it the leader of its own session at the terminal `stdin`, or of its own process group.
     """
 
     args: list[str]
@@ -70,9 +70,9 @@ class Command:
 
 
 def serve(control: socket.socket) -> tuple[Command, list[int]] | None:
-    """Fork for every command until the tests hang up.
+    """Fork for every command until the tests close the connection.
 
-    Returns what a forked process is to be and its standard streams, and None at the end.
+    Returns, in a forked process, its command and standard streams; in the server, None at the end.
     """
     while True:
         told, streams, _, _ = socket.recv_fds(control, 1, 3)
@@ -90,7 +90,7 @@ def serve(control: socket.socket) -> tuple[Command, list[int]] | None:
 
 
 def fork_as_sibling() -> int:
-    """`os.fork`, but whoever started this process is the parent, who can wait for the new one and sees how it ended."""
+    """Fork so that the new process is a child of this one's parent, which can wait for it and get its exit status."""
     python = ctypes.pythonapi
     python.PyOS_BeforeFork()
     process: int = ctypes.PyDLL(None).syscall(SYS_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
@@ -102,7 +102,7 @@ def fork_as_sibling() -> int:
 
 
 def become(command: Command, streams: list[int]) -> None:
-    """Be the command from here on."""
+    """Become the command."""
     for number, wanted in zip(streams, range(3), strict=True):
         os.dup2(number, wanted)
     for number in {*streams} - {*range(3)}:
@@ -132,7 +132,7 @@ def become(command: Command, streams: list[int]) -> None:
 
 
 def rehearse() -> None:
-    """Run commands here, in a folder that is gone afterwards."""
+    """Run a few commands in this process, in a temporary folder."""
     here, words, environ = Path.cwd(), sys.argv[:], dict(os.environ)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     nowhere = io.StringIO()
@@ -159,7 +159,7 @@ def rehearse() -> None:
 
 
 def with_libraries(command: Command, streams: list[int]) -> socket.socket:
-    """Load what is asked for. Returns who will ask for commands."""
+    """Load the requested libraries, and return the socket that commands come from."""
     control, *written = streams
     for number, wanted in zip(written, (1, 2), strict=True):
         os.dup2(number, wanted)

@@ -1,4 +1,4 @@
-"""Commands of geval forked off a process that has loaded it (`support.fork_server`), as the tests have them."""
+"""geval commands forked from a process that has loaded it (`support.fork_server`), for the tests."""
 
 import atexit
 import functools
@@ -20,9 +20,9 @@ from ptyprocess import PtyProcess
 
 
 class ForkServer:
-    """The process that has loaded geval, and `libraries` beside: then it is forked off `base`.
+    """The process that has loaded geval; if it also needs `libraries`, it is forked from `base`.
 
-    It is gone when `close` returns.
+    It has ended when `close` returns.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ForkServer:
             )
 
     def begin(self, command: Mapping[str, Any], streams: Sequence[int]) -> int:
-        """Start a command (as `support.fork_server.Command` describes it). Returns the number of our new child."""
+        """Start a command (see `support.fork_server.Command`) and return the process id of our new child."""
         with self._turn:
             try:
                 send_fds(self._control, [b"."], streams)
@@ -61,7 +61,7 @@ class ForkServer:
         raise RuntimeError(f"the fork server has ended: {self.close().decode()}")
 
     def close(self) -> bytes:
-        """End it. Returns what it complained about."""
+        """Stop it, and return its stderr."""
         self._control.close()
         return self._process.communicate()[1]
 
@@ -74,7 +74,7 @@ def _line_from(control: socket) -> bytes:
 
 
 class ForkedProcess(subprocess.Popen[Any]):
-    """`Popen`, but forked off `server`: `python -m MODULE ARGS`, or with `code` `python -c CODE ARGS`."""
+    """A `Popen` that is forked from `server`: `python -m MODULE ARGS`, or with `code` `python -c CODE ARGS`."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ForkedProcess(subprocess.Popen[Any]):
         super().__init__(args, **options)
 
     def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
-        """Do what the standard library does here for `Popen` on POSIX, where this is private."""
+        """Replace the private method in which the standard library starts the process of a `Popen` on POSIX."""
         given = dict(zip(_GIVEN, rest, strict=True))
         assert not given["pass_fds"], "a forked command has its standard streams only"
         assert not given["start_new_session"], "a forked command leads a group of processes, or none"
@@ -107,7 +107,7 @@ _GIVEN = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:
 
 
 class ForkedTerminal(pexpect.spawn):
-    """`pexpect.spawn`, but what is at the terminal is `python -m geval_cli ARGS`, forked off `server`."""
+    """A `pexpect.spawn` that runs `python -m geval_cli ARGS` at the terminal, forked from `server`."""
 
     def __init__(self, args: Sequence[str], server: ForkServer, **options: Any) -> None:
         self._server = server
@@ -130,14 +130,14 @@ def _command(
     module: str = "geval_cli",
     code: str | None = None,
 ) -> dict[str, Any]:
-    """A `Command` of `support.fork_server`."""
+    """Return the fields of a `support.fork_server.Command`."""
     what = {"args": list(args), "module": module, "code": code, "leads": leads}
     return {**what, "cwd": str(cwd), "env": dict(env)}
 
 
 @functools.cache
 def fork_server(*libraries: str, env: tuple[tuple[str, str], ...]) -> ForkServer:
-    """The one of this process of pytest that has loaded `libraries`, started by the first that asks for it."""
+    """Return this pytest process's server that has loaded `libraries`; the first call starts it."""
     base = fork_server(env=env) if libraries else None
     server = ForkServer(dict(env), libraries, base)
     atexit.register(server.close)

@@ -1,7 +1,7 @@
-"""Runs tests in processes forked off one that has collected them, which takes longer than most tests do.
+"""Runs tests in processes forked from one that has collected them, since collecting takes longer than most tests.
 
-`pytest -n N --dist loadgroup` does so on Linux, in place of xdist, whose processes collect everything each. Tests of a
-group run one after another in one process, and a process that has done its group is given the next.
+On Linux, `pytest -n N --dist loadgroup` uses this instead of xdist, whose processes each collect all tests. The tests
+of a group run one after another in one process; a process that has finished its group gets the next.
 """
 
 import atexit
@@ -25,7 +25,7 @@ import pytest
 
 @dataclass
 class Worker:
-    """A process, its end of the line, what it was given, and the test that it is doing, since when."""
+    """A process, its connection, the tests assigned to it, and the test that it is running, with its start time."""
 
     number: int
     pid: int
@@ -38,7 +38,7 @@ class Worker:
 def run_in_forks(
     session: pytest.Session, count: int, group_of: Callable[[str], str], on_crash: Callable[[str], None]
 ) -> None:
-    """Run the tests of a session, and report on them as they end; `on_crash` is told which one ended its process."""
+    """Run the tests of a session and report them as they finish; `on_crash` gets the test that crashed its process."""
     groups: dict[str, list[int]] = {}
     for place, item in enumerate(session.items):
         groups.setdefault(group_of(item.nodeid), []).append(place)
@@ -97,7 +97,7 @@ def _listen(
     waiting: deque[list[int]],
     on_crash: Callable[[str], None],
 ) -> None:
-    """Do what one message of a worker asks for."""
+    """Handle one message from a worker."""
     kind, value = _message_from(worker.line)
     if kind == "ended":
         del workers[worker.line]
@@ -137,7 +137,7 @@ def _message_from(line: Connection) -> tuple[str, Any]:
 
 
 class _Reports:
-    """Gathers the reports of a test, in a worker."""
+    """Collects the reports of a test, in a worker."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -149,7 +149,7 @@ class _Reports:
 
 
 def _be_worker(session: pytest.Session, number: int, line: Connection) -> None:
-    """Do groups of tests as long as there are any."""
+    """Run groups of tests until none are left."""
     config = session.config
     _have_own_parts(config, number)
     reports = _Reports(config)
@@ -178,7 +178,7 @@ def _next_group(line: Connection) -> list[int] | None:
 
 
 def _have_own_parts(config: pytest.Config, number: int) -> None:
-    """Have what no two processes can share: captured output, folders, and what is done at the end."""
+    """Set up what processes cannot share: captured output, temporary folders, and cleanup at the end."""
     config.pluginmanager.getplugin("terminalreporter")._tw._file = io.StringIO()
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.stop_global_capturing()

@@ -1,8 +1,8 @@
-"""Runs the real `geval` command in a process of its own, as a user does.
+"""Runs the real `geval` command in its own process, as a user does.
 
-Most of what a short command costs is the loading of its modules. So on Linux it is forked off a process that has loaded
-them, one for each process of pytest. It is started from nothing with `is_loaded_anew`, and where its environment says
-something about the loading.
+Most of the time of a short command is spent loading modules. So on Linux it is forked from a process that has loaded
+them, one for each pytest process. It is started from scratch with `is_loaded_anew`, or if its environment affects how
+Python loads modules.
 """
 
 import atexit
@@ -39,7 +39,7 @@ _ABOUT_TRUST = ("agree", "calibrate", "improve", "probe")
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended; `stdout` and `stderr` with what differs from run to run replaced."""
+    """The outcome of a command; everything that differs from run to run is replaced in `stdout` and `stderr`."""
 
     code: int
     stdout: str
@@ -47,14 +47,14 @@ class Finished:
 
 
 def with_ctrl_c() -> None:
-    """Undo, in a new process, that a shell's background jobs ignore Ctrl-C, and those of nohup a lost terminal."""
+    """Restore SIGINT, which background jobs of a shell ignore, and SIGHUP, which nohup ignores, in a new process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """The environment of a user without keys, in a plain 100-column pipe."""
+    """Return the environment of a user without keys, whose output goes to a pipe 100 columns wide."""
     kept = {
         name: os.environ[name] for name in ("PATH", "HOME", "LANG", "GEVAL_MODELS_DIR") if name in os.environ
     }
@@ -63,7 +63,7 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 @cache
 def _state_home() -> str:
-    """Where untrusted runs of tests keep their state: not in the home folder of whoever runs them."""
+    """Return the folder for the state of tests' untrusted runs, which must not be in the developer's home folder."""
     folder = tempfile.mkdtemp(prefix="geval-tests-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -80,7 +80,7 @@ def run_geval(
 ) -> Finished:
     """Run `geval ARGS`, or `python -c CODE ARGS`, in `cwd` and wait for it.
 
-    With `streams`, its `stdout` or `stderr` is that open file.
+    `streams` gives open files to use as its `stdout` or `stderr`.
     """
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     options = {**pipes, **(streams or {})}
@@ -92,7 +92,7 @@ def run_geval(
 
 
 def run_pytest(*args: str, cwd: Path, env: Mapping[str, str]) -> Finished:
-    """Run `pytest ARGS` in `cwd` in a process that has loaded it, and of geval what a run needs."""
+    """Run `pytest ARGS` in `cwd`, in a process that has preloaded pytest and the parts of geval that a run needs."""
     return _finished(start_pytest(*args, cwd=cwd, env=env), cwd, 120)
 
 
@@ -110,7 +110,7 @@ def start_geval(
     is_loaded_anew: bool = False,
     **options: Any,
 ) -> "subprocess.Popen[Any]":
-    """Begin `geval ARGS`, or `python -c CODE ARGS`, in `cwd`, with what else `Popen` takes."""
+    """Start `geval ARGS`, or `python -c CODE ARGS`, in `cwd`, with any other options of `Popen`."""
     env = clean_environment() if env is None else env
     if is_loaded_anew or not _can_be_forked(env):
         program = ["-m", "geval_cli"] if code is None else ["-c", code]
@@ -122,7 +122,7 @@ def start_geval(
 def geval_at_terminal(
     *args: str, cwd: Path, env: Mapping[str, str], dimensions: tuple[int, int] = (40, 80)
 ) -> "pexpect.spawn[str]":
-    """Begin `geval ARGS` at a terminal of so many lines and columns."""
+    """Start `geval ARGS` at a terminal with these dimensions (lines, columns)."""
     options: dict[str, Any] = {
         "cwd": str(cwd),
         "env": env,
@@ -147,7 +147,7 @@ def _finished(process: "subprocess.Popen[bytes]", cwd: Path, timeout_s: float) -
 
 
 def _server_for(args: Sequence[str]) -> ForkServer:
-    """Servers have one of their own, and so have commands about trust: what they compute with is slow to load."""
+    """Return the fork server for a command; `serve` and trust commands need further libraries preloaded."""
     command = args[0] if args else ""
     return _server_with(*_OF_SERVERS.get(command, ("scipy.stats",) if command in _ABOUT_TRUST else ()))
 
@@ -158,7 +158,7 @@ def _server_with(*libraries: str) -> ForkServer:
 
 
 def _can_be_forked(env: Mapping[str, str]) -> bool:
-    """Whether nothing in `env` says how Python and its libraries are to be loaded."""
+    """Return whether nothing in `env` affects how Python and its libraries are loaded."""
     loaded = clean_environment()
     deciding = {name for name in {*env, *loaded} if name.startswith(_READ_WHILE_LOADING)}
     return (
@@ -169,7 +169,7 @@ def _can_be_forked(env: Mapping[str, str]) -> bool:
 
 
 def settled(text: str, folder: Path) -> str:
-    """`text` with ids, times and the folder's path replaced."""
+    """Return `text` with ids, times and the folder's path replaced."""
     text = text.replace(str(folder), "<DIR>")
     for pattern, name in _VOLATILE:
         text = pattern.sub(name, text)

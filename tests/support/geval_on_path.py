@@ -1,6 +1,6 @@
-"""A `geval` for scripts: it has the command forked as `support.geval_command` does, with the streams that it was given.
+"""A `geval` for scripts: it gets the command forked as in `support.geval_command`, with its own standard streams.
 
-It saves most of a second of a processor for each command.
+It saves most of a second of CPU time per command.
 """
 
 import json
@@ -29,7 +29,7 @@ sys.exit(int(wire.makefile().readline()))
 
 @contextmanager
 def geval_on_path() -> Iterator[Path]:
-    """The folder of that `geval`, to be named first in the PATH of a script."""
+    """Provide the folder of that `geval`, to be put first in the PATH of a script."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
         address = f"{folder}/socket"
         listening.bind(address)
@@ -47,7 +47,7 @@ def geval_on_path() -> Iterator[Path]:
 
 
 def _serve(listening: socket.socket) -> None:
-    """Do one command after another."""
+    """Run one command after another."""
     while True:
         try:
             wire, _ = listening.accept()

@@ -1,4 +1,4 @@
-"""Assertions that ask judges, judged with scripted ones: one that writes, and one that embeds."""
+"""Model-graded assertions, evaluated with scripted judges: one that writes text, and one that returns embeddings."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Says = str | Exception | Callable[[str], str | Exception]
 
 @dataclass(eq=False)
 class SpeakingJudge:
-    """Replies with what it is told, one after another; the last reply is repeated. Keeps all requests."""
+    """Gives the scripted replies one after another, repeating the last one, and records all requests."""
 
     replies: Sequence[Says]
     label: str = "scripted:judge"
@@ -44,7 +44,7 @@ class SpeakingJudge:
 
 @dataclass(eq=False)
 class VectorJudge:
-    """Embeds the texts that it knows."""
+    """Returns embeddings for the texts that it knows."""
 
     vectors: Mapping[str, Sequence[float]]
     label: str = "scripted:embedding"
@@ -56,7 +56,7 @@ class VectorJudge:
 
 @dataclass(frozen=True)
 class _NotedJudge:
-    """Notes the id of the provider whenever the judge is asked something new."""
+    """Records the provider's id whenever the judge gets a new request."""
 
     judge: Judge
     provider_id: str
@@ -83,7 +83,7 @@ def graded_tools(
     asked: list[str] | None = None,
     defaults: JudgeDefaults | None = None,
 ) -> Tools:
-    """Tools with a speaking judge for text and, for ids of embedding models, one that embeds."""
+    """Return tools with a speaking judge for text and, for ids of embedding models, a vector judge."""
     speaking, embedding = judge or SpeakingJudge(replies), VectorJudge(vectors or {})
 
     def judge_for(spec: ProviderSpec) -> Judge:
@@ -102,6 +102,6 @@ def graded(
     test: dict[str, Any] | None = None,
     **keys: Any,
 ) -> AssertionResult:
-    """What an assertion of `kind` says about `output`."""
+    """Return the result of an assertion of `kind` on `output`."""
     seen = Subject(case(**(test or {})), output, prompt)
     return asyncio.run(judge_assertion(assertion(kind, **keys), seen, tools))

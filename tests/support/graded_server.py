@@ -1,4 +1,4 @@
-"""A loopback server that answers every question that an assertion can ask, each in the form that it is read in."""
+"""A loopback server that answers every question that an assertion can ask, in the expected format."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ _FORM = "4"
 
 
 def answer_anything(body: Any, headers: Mapping[str, str]) -> Reply:
-    """What fits: a vector, no flag of a moderator; of a judge what its question asks for, of a model its prompt."""
+    """Return a suitable answer: a vector, an unflagged moderation result, a judge's reply, or a model's answer."""
     del headers
     if "moderation" in str(body["model"]):
         flags = {"flagged": False, "categories": {"hate": False}, "category_scores": {"hate": 0.1}}

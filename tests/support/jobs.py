@@ -1,4 +1,4 @@
-"""One job done with a model that answers what it is told to."""
+"""Runs one job with a model that gives a scripted answer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from geval_cli.specs.base import PromptSpec, ProviderSpec
 
 
 class Model:
-    """Gives the same answer to every request, and remembers the requests."""
+    """Gives the same answer to every request, and records the requests."""
 
     def __init__(self, answer: str | ModelResponse) -> None:
         is_text = isinstance(answer, str)
@@ -33,7 +33,7 @@ def run(
     config: dict[str, JsonValue] | None = None,
     **fields: JsonValue,
 ) -> CaseResult:
-    """The result of a test with `assertions` and the variable x = "hello"."""
+    """Return the result of a test with `assertions` and the variable x = "hello"."""
     checks: tuple[Assertion, ...] = tuple(assertions)
     test = case(0, **{"vars": {"x": "hello"}, **fields}, assertions=checks)
     provider = ProviderSpec(id="openai:m", label="M", config=config or {})

@@ -1,4 +1,4 @@
-"""What a loopback server answers when it is asked to judge, in both wire formats."""
+"""The replies of a loopback server that acts as a judge, in both wire formats."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ FORM_TEXT = "4"
 
 
 def judge_sensibly(body: Any, headers: Mapping[str, str]) -> Reply:
-    """Steps for a steps request, 9 for an evaluation, 4 for the form of a dimension."""
+    """Return steps for a steps request, 9 for an evaluation, 4 for the form of a dimension."""
     text = _judge_text(prompt_text(body))
     if "anthropic-version" in headers:
         return Reply(

@@ -1,4 +1,4 @@
-"""Public sets of outputs that people and judges marked, where they lie beside the checkout; else tests are skipped."""
+"""Public data sets of outputs rated by people and judges; without them next to the checkout, tests are skipped."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def lines_of(name: str) -> Iterator[dict[str, Any]]:
 
 @cache
 def summaries() -> tuple[dict[str, Any], ...]:
-    """SummEval as rows of labels: three experts, and the scores of gpt-4-0314."""
+    """Return SummEval as rows of labels: three experts, and the scores of gpt-4-0314."""
     texts = {(row["doc_id"], row["system_id"]): row["output"] for row in lines_of("summeval_outputs.jsonl")}
     return tuple(_summary(row, texts) for row in lines_of("summeval_gpt4_rts.jsonl"))
 
@@ -42,7 +42,7 @@ def _summary(row: dict[str, Any], texts: dict[tuple[str, str], str]) -> dict[str
 
 @cache
 def unieval(name: str, metric: str, scale: tuple[float, float]) -> tuple[dict[str, Any], ...]:
-    """A set with UniEval's scores as rows of labels by one annotator, people's mean."""
+    """Return a data set with UniEval's scores as rows of labels by one annotator, the mean of the human ratings."""
     low, high = scale
     return tuple(
         {

@@ -1,4 +1,4 @@
-"""A run that is killed again and again and gone on with, against a server that counts."""
+"""A run that is killed and resumed again and again, against a server that counts requests."""
 
 import contextlib
 import json
@@ -36,11 +36,11 @@ class Kill:
     """One kill.
 
     Attributes:
-        after: requests that the server saw from the process.
-        in_flight: requests of it whose answer was not in the cache when it died.
-        stored: results in the store afterwards.
-        repeated: requests in flight that a later process sent again.
-        paid_twice: requests whose answer was in the cache, and that were sent again all the same.
+        after: the number of requests that the server got from the process.
+        in_flight: its requests whose answers were not in the cache when it died.
+        stored: the number of results in the store afterwards.
+        repeated: the requests in flight that a later process sent again.
+        paid_twice: the requests that were sent again although their answers were in the cache.
     """
 
     after: int
@@ -52,7 +52,7 @@ class Kill:
 
 @dataclass
 class Trial:
-    """What came of it: the kills, and how the run ended in the end."""
+    """The outcome: the kills, and how the run finally ended."""
 
     kills: list[Kill] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Trial:
 
 @dataclass
 class KillableRun:
-    """A config with `tests` tests, and its runs, which ask `server`. The state is in `home`."""
+    """A config with `tests` tests, and its runs against `server`. The state is in `home`."""
 
     folder: Path
     server: CountingServer
@@ -80,7 +80,7 @@ class KillableRun:
     def start(
         self, *options: str, group: int | None = None, is_loaded_anew: bool = False
     ) -> "subprocess.Popen[bytes]":
-        """A process that runs the config; with 0 as `group` it leads a group of its own, for signals."""
+        """Start a process that runs the config; with `group` 0, it leads its own process group, for signals."""
         words = ["run", "config.yaml", "--home", self.home, "-o", f"{self.home}.json", "--no-progress"]
         environment = {"OPENAI_BASE_URL": self.server.base_url, "OPENAI_API_KEY": "sk-counted"}
         return start_geval(
@@ -94,7 +94,7 @@ class KillableRun:
         )
 
     def finish(self, *options: str) -> Any:
-        """The results file of a run that no one disturbs."""
+        """Return the results file of an undisturbed run."""
         process = self.start(*options)
         _, errors = process.communicate(timeout=120)
         assert process.returncode in {0, 1}, errors.decode()
@@ -102,20 +102,20 @@ class KillableRun:
 
     @property
     def document(self) -> Any:
-        """The results file of the run that ended last."""
+        """Return the results file of the run that ended last."""
         return json.loads((self.folder / f"{self.home}.json").read_text(encoding="utf-8"))
 
     def has_run(self) -> bool:
-        """Whether a run has been stored, so that it can be gone on with."""
+        """Return whether a run has been stored, so that it can be resumed."""
         return bool(self.rows("geval.db", "SELECT id FROM runs"))
 
     def committed(self) -> set[str]:
-        """The answers in the cache, as texts."""
+        """Return the answers in the cache, as texts."""
         rows = self.rows("cache.db", "SELECT answer FROM choices")
         return {json.loads(answer)["text"] for (answer,) in rows}
 
     def rows(self, file: str, statement: str) -> list[Any]:
-        """Rows of one of the databases; none when it is not there yet."""
+        """Return rows of one of the databases; none if it does not exist yet."""
         path = self.folder / self.home / file
         if not path.exists():
             return []
@@ -127,7 +127,7 @@ class KillableRun:
 
 
 def disturbed(run: KillableRun, *, kills: int, chance: random.Random, requests: tuple[int, int]) -> Trial:
-    """Run to the end with `kills` kills, each after so many `requests` (least, most); with 0, while it starts."""
+    """Run to the end with `kills` kills, each after a number of `requests` (min, max); with 0, during startup."""
     trial = Trial()
     marks: list[tuple[int, int, set[str], int]] = []
     for _ in range(kills):
@@ -159,7 +159,7 @@ def disturbed(run: KillableRun, *, kills: int, chance: random.Random, requests: 
 
 
 def comparable(value: Any) -> Any:
-    """A result without what a clock or the cache decides."""
+    """Return a result without anything that depends on the clock or the cache."""
     if isinstance(value, dict):
         return {key: comparable(item) for key, item in value.items() if key not in _DIFFERS}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A server of a test, in a thread and an event loop of its own, so that it serves sync and async tests alike."""
+"""Runs a test server in its own thread and event loop, so that it serves sync and async tests alike."""
 
 import asyncio
 import threading
@@ -11,11 +11,11 @@ _START_S = 60.0
 
 
 class LoopThread:
-    """A context manager: the server that `listening` makes is there from its beginning to its end.
+    """A context manager that runs the server made by `listening`.
 
     Attributes:
-        mistakes: exceptions of the test's own code while it answered, such as a request that an emulator does not
-            read. What is tested may take them for trouble at a vendor and try again, so the end raises the first.
+        mistakes: exceptions of the test's own code while answering, such as a request that an emulator cannot parse.
+            geval may mistake them for a vendor's failure and retry, so the first one is raised at the end.
     """
 
     def __init__(self, name: str) -> None:
@@ -27,11 +27,11 @@ class LoopThread:
 
     @property
     def port(self) -> int:
-        """Where it listens, on 127.0.0.1."""
+        """Return the port on 127.0.0.1 that it listens on."""
         return self._bound.result(_START_S)
 
     def listening(self) -> AbstractAsyncContextManager[int]:
-        """Listen on a port, and give it; stop listening afterwards. Runs in the server's loop."""
+        """Listen on a port, and yield it; stop listening afterwards. Runs in the server's loop."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

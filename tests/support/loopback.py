@@ -1,16 +1,16 @@
-"""A real HTTP server on 127.0.0.1 that a test scripts: what it answers, how late, and how it breaks.
+"""A real HTTP server on 127.0.0.1 scripted by a test: what it answers, how late, and how it breaks.
 
-    with LoopbackServer(chat_reply("Paris"), Reply(status=500)) as server:   # a queue: one reply a request
+    with LoopbackServer(chat_reply("Paris"), Reply(status=500)) as server:   # a queue: one reply per request
         ... talk to server.base_url ("http://127.0.0.1:PORT/v1") ...
     assert server.requests[0].json["messages"][0]["content"] == "Capital of France?"
 
     with LoopbackServer(respond=lambda body, headers: chat_reply(body["model"])) as server: ...
 
-- A queued reply is used once; when the queue is empty `respond` answers, else a 500 that says so.
+- A queued reply is used once; if the queue is empty, `respond` answers, else a 500 that says so.
 - `respond(request_json, headers)` may be async; it returns a `Reply`, a `(status, headers, body)` tuple, or
   a body.
 - `Reply.delay_s` waits, `Reply.reset` aborts the connection, `Reply.hang` never answers, `Reply.truncate`
-  closes after half of the body, `Reply.drip_s` sends one byte after another, so far apart.
+  closes after half of the body, `Reply.drip_s` sends one byte at a time at this interval.
 - `server.hold()` keeps every answer back until `server.release()`: with `server.wait_for_requests(n)`, tests
   of concurrency need no sleep.
 - `server.requests` are recorded in order of arrival, `server.peak_in_flight` is the most that were open at
@@ -35,7 +35,7 @@ Responder = Callable[[Any, Mapping[str, str]], Any | Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """One request as it arrived. Header names are lower case; `json` is None when the body is not JSON."""
+    """One request as it arrived. Header names are lower case; `json` is None if the body is not JSON."""
 
     method: str
     path: str
@@ -46,7 +46,7 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. `body` as bytes or str is sent as it is, anything else as JSON."""
+    """One answer. `body` is sent as is if it is bytes or str, anything else as JSON."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -68,10 +68,10 @@ def chat_reply(
     finish_reason: str = "stop",
     **reply: Any,
 ) -> Reply:
-    """A chat completion with `n` equal choices.
+    """Return a chat completion with `n` equal choices.
 
-    `logprobs` gives one mapping a token, {token: logprob}; the first entry is the token that was chosen.
-    `usage` is (prompt tokens, completion tokens). Further keywords go to `Reply`.
+    `logprobs` has one mapping per token, {token: logprob}; its first entry is the chosen token. `usage` is (prompt
+    tokens, completion tokens). Other keywords go to `Reply`.
     """
     choice: dict[str, Any] = {
         "message": {"role": "assistant", "content": text},
@@ -89,7 +89,7 @@ def chat_reply(
 
 
 def choices_reply(texts: Sequence[str], *, usage: tuple[int, int] = (7, 3)) -> Reply:
-    """A chat completion with one choice for each of `texts`."""
+    """Return a chat completion with one choice for each of `texts`."""
     reply = chat_reply("", n=len(texts), usage=usage)
     for choice, text in zip(reply.body["choices"], texts, strict=True):
         choice["message"] = {"role": "assistant", "content": text}
@@ -99,7 +99,7 @@ def choices_reply(texts: Sequence[str], *, usage: tuple[int, int] = (7, 3)) -> R
 def error_reply(
     status: int, message: str, *, headers: Mapping[str, str] | None = None, **error: Any
 ) -> Reply:
-    """An error in OpenAI's form; `error` adds keys such as type, code and param."""
+    """Return an error in OpenAI's format; `error` adds keys such as type, code and param."""
     return Reply(status=status, headers=headers or {}, body={"error": {"message": message, **error}})
 
 
@@ -137,7 +137,7 @@ class LoopbackServer(LoopThread):
         return f"{self.url}/v1"
 
     def add(self, *replies: Reply) -> None:
-        """Put more replies at the end of the queue."""
+        """Append more replies to the queue."""
         self._replies.extend(replies)
 
     def hold(self) -> None:
@@ -145,7 +145,7 @@ class LoopbackServer(LoopThread):
         self._loop.call_soon_threadsafe(self._may_answer.clear)
 
     def release(self) -> None:
-        """Let the answers go that `hold` kept back."""
+        """Send the answers that `hold` kept back."""
         self._loop.call_soon_threadsafe(self._may_answer.set)
 
     def wait_for_requests(self, count: int, *, timeout_s: float = 60.0) -> None:
@@ -155,7 +155,7 @@ class LoopbackServer(LoopThread):
                 raise TimeoutError(f"{len(self.requests)} of {count} requests arrived")
 
     def wait_until_quiet(self, count: int, *, quiet_s: float = 1.0) -> int:
-        """Block until `count` requests have arrived, and then no more for a while. Returns how many there are."""
+        """Wait until `count` requests have arrived, and then no more for a while; return their number."""
         self.wait_for_requests(count)
         with self._arrival:
             while True:
@@ -164,7 +164,7 @@ class LoopbackServer(LoopThread):
                     return before
 
     def wait_for_hang_ups(self, count: int, *, timeout_s: float = 60.0) -> None:
-        """Block until `count` clients have gone away from a `hang` reply."""
+        """Block until `count` clients have disconnected from a `hang` reply."""
         with self._arrival:
             if not self._arrival.wait_for(lambda: self.hang_ups >= count, timeout_s):
                 raise TimeoutError(f"{self.hang_ups} of {count} clients hung up")
@@ -228,7 +228,7 @@ class LoopbackServer(LoopThread):
         return Reply(body=answer)
 
     async def _send(self, reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Send `reply`; whether the connection can be used again."""
+        """Send `reply`; return whether the connection can be reused."""
         if reply.delay_s:
             await asyncio.sleep(reply.delay_s)
         if reply.reset:

@@ -1,4 +1,4 @@
-"""The event loops that geval runs in: `geval run` in uvloop's where there is one, the library in asyncio's."""
+"""The event loops that geval runs in: uvloop for `geval run`, if it is installed, and asyncio for the library."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 @pytest.fixture(scope="module", autouse=True, params=["asyncio", "uvloop"])
 def event_loop_kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs every test of a module that imports this in both loops."""
+    """Run every test of a module that imports this fixture in both loops."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "uvloop":
             if uvloop is None:
@@ -27,6 +27,6 @@ def event_loop_kind(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def _run_in_uvloop(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run `main` as `uvloop.run` does, which from Python 3.12 on calls the `asyncio.run` that this stands for."""
+    """Run `main` as `uvloop.run` does, which from Python 3.12 on calls the `asyncio.run` that this replaces."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)

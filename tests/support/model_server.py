@@ -1,11 +1,11 @@
-"""A loopback server that plays model and judge: it answers each kind of judge prompt sensibly, or as it is told.
+"""A loopback server that plays model and judge: it answers each kind of judge prompt sensibly, or as scripted.
 
     with ModelServer(answer="Paris.", evaluate='{"reason": "Right.", "score": 9}') as server:
         ... run geval with OPENAI_BASE_URL=server.base_url ...
     assert len(server.asked("steps")) == 1
 
-What it says to a kind of prompt is a text, a `Reply`, or a function of the request's body (sync or async) that gives
-one of these. A text is repeated as often as `n` asks.
+The reply to a kind of prompt is a text, a `Reply`, or a function of the request's body (sync or async) that returns one
+of these. A text is repeated `n` times, as requested.
 """
 
 import inspect
@@ -42,15 +42,15 @@ Says = Answer | Callable[[Any], Answer | Awaitable[Answer]]
 
 
 class ModelServer(LoopbackServer):
-    """Answers by kind of prompt: steps, evaluate, form, joint, checklist, explain; `answer` is for all else."""
+    """Answers by kind of prompt: steps, evaluate, form, joint, checklist, explain; `answer` is for all others."""
 
     def __init__(self, **says: Says) -> None:
-        """Without a word of the test, every rating is a good one, with token probabilities where they are asked for."""
+        """Script the replies; by default, every rating is good, with token probabilities if they are requested."""
         self._says: Mapping[str, Says] = {**_SENSIBLE, **says}
         super().__init__(respond=self._reply)
 
     def asked(self, kind: str) -> list[Any]:
-        """The bodies of all requests of a kind, in the order of arrival."""
+        """Return the bodies of all requests of one kind, in order of arrival."""
         return [request.json for request in self.requests if kind_of(request.json) == kind]
 
     async def _reply(self, body: Any, headers: Mapping[str, str]) -> Reply:
@@ -62,24 +62,24 @@ class ModelServer(LoopbackServer):
 
 
 def prompt_of(body: Any) -> str:
-    """The text of a request's last message; where that asks for the number alone, of what was asked before."""
+    """Return the last prompt in a request, skipping a message that only says the reply could not be used."""
     asked = [str(message["content"]) for message in body["messages"] if message["role"] != "assistant"]
     return asked[-2] if asked[-1].startswith("Your reply could not be used") else asked[-1]
 
 
 def kind_of(body: Any) -> str:
-    """Which of our judge prompts a request holds; `answer` when none."""
+    """Return which of geval's judge prompts a request contains; `answer` if none."""
     prompt = prompt_of(body)
     return next((kind for start, kind in _BEGINNINGS.items() if prompt.startswith(start)), "answer")
 
 
 def verdict(score: float, reason: str = "It does what is asked.") -> str:
-    """The reply of a judge in the criteria form."""
+    """Return a judge's reply in the criteria form."""
     return json.dumps({"reason": reason, "score": score})
 
 
 def weighed(shares: Mapping[str, float], body: Any) -> Reply:
-    """A rating whose token has these probabilities, the first of them chosen; given if `body` asks for them."""
+    """Return a rating whose token has these probabilities (the first is chosen), sent if `body` requests them."""
     text = next(iter(shares))
     entry = {token: math.log(share) for token, share in shares.items()}
     return chat_reply(text, n=body.get("n", 1), logprobs=[entry] if body.get("logprobs") else None)
@@ -90,19 +90,19 @@ def _good_verdict(body: Any) -> str:
 
 
 def _good_form(body: Any) -> Reply:
-    """The best rating at 80%, the next at 20%; 1 in strict mode."""
+    """Return the best rating at 80%, the next one at 20%; 1 in strict mode."""
     scale = _SCALE.search(prompt_of(body))
     best = int(scale[2]) if scale else 1
     return weighed({str(best): 0.8, str(best - 1): 0.2}, body)
 
 
 def _good_ratings(body: Any) -> str:
-    """The best rating of each dimension that is asked for in one call."""
+    """Return the best rating of each dimension in a joint request."""
     return json.dumps({name: int(best) for name, best in _JOINT_SCALE.findall(prompt_of(body))})
 
 
 def _all_yes(body: Any) -> str:
-    """Yes to each item of a checklist, with the whole output for evidence."""
+    """Return yes for each item of a checklist, with the whole output as evidence."""
     output = _OUTPUT.search(prompt_of(body))
     reply = {"reason": "It does.", "evidence": output[2] if output else "", "answer": "yes"}
     return json.dumps(dict.fromkeys(_ITEM.findall(prompt_of(body)), reply))

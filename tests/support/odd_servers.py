@@ -1,4 +1,4 @@
-"""Servers of other kinds than LoopbackServer: bytes as they are, TLS, and a proxy that tunnels."""
+"""Servers that LoopbackServer cannot be: raw bytes, TLS, and proxies that tunnel."""
 
 import json
 import select
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 
 class _Listener:
-    """Accepts connections on 127.0.0.1 and converses with each in a thread of its own. A context manager."""
+    """Accepts connections on 127.0.0.1 and handles each in its own thread. A context manager."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -50,7 +50,7 @@ class _Listener:
 
 
 class RawServer(_Listener):
-    """Answers every request with the same bytes and closes. `heads` are the requests' heads."""
+    """Answers every request with the same bytes and closes the connection. `heads` are the requests' heads."""
 
     def __init__(self, payload: bytes, *, tls: ssl.SSLContext | None = None) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ class RawServer(_Listener):
 class Conversation(_Listener):
     """Answers the first request of each connection with the first payload, and so on; then it hangs up, or waits.
 
-    `greeting` is sent before any request.
-    `heads` are the heads of all requests, `connections` how many there were, `ended` is released when one is over.
+    `greeting` is sent before any request. `heads` are the heads of all requests, `connections` is their number, and
+    `ended` is released whenever one is over.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Conversation(_Listener):
 
 
 class TunnelProxy(_Listener):
-    """A proxy that leads every CONNECT to one port of this machine. `heads` are the CONNECT requests' heads."""
+    """A proxy that connects every CONNECT to one port of this machine. `heads` are the CONNECT requests' heads."""
 
     def __init__(
         self,
@@ -153,9 +153,9 @@ class TunnelProxy(_Listener):
 
 
 class SocksProxy(_Listener):
-    """A SOCKS proxy (4, 4a and 5) that leads everything to one port of this machine.
+    """A SOCKS proxy (4, 4a and 5) that connects everything to one port of this machine.
 
-    `asked` are the hosts that clients wanted to go to, `logins` what they said of themselves.
+    `asked` are the hosts that clients requested, `logins` the credentials that they sent.
     """
 
     def __init__(self, target_port: int, *, login: str = "", refuses: bool = False) -> None:
@@ -221,7 +221,7 @@ def _until_zero(connection: socket.socket) -> str:
 
 
 def _join(one: socket.socket, other: socket.socket) -> None:
-    """Hand what comes from one end to the other, until one of them has no more to say."""
+    """Forward data from one end to the other until one of them is done."""
     ends = {one: other, other: one}
     while True:
         for ready in select.select(list(ends), [], [])[0]:
@@ -232,7 +232,7 @@ def _join(one: socket.socket, other: socket.socket) -> None:
 
 
 def read_request(connection: socket.socket) -> str:
-    """The head of a request; its body is read and thrown away."""
+    """Return the head of a request; its body is read and discarded."""
     received = b""
     while b"\r\n\r\n" not in received:
         part = connection.recv(65536)
@@ -252,7 +252,7 @@ def read_request(connection: socket.socket) -> str:
 def http_bytes(
     body: Any, *, version: str = "1.1", headers: Mapping[str, str] | None = None, has_length: bool = True
 ) -> bytes:
-    """An answer of status 200 as it goes over the wire; a body that is no bytes is sent as JSON."""
+    """Return an answer with status 200 as sent over the wire; a body that is not bytes is sent as JSON."""
     payload = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"HTTP/{version} 200 OK", "content-type: application/json", "connection: close"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]

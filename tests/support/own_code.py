@@ -1,4 +1,4 @@
-"""The modules of geval for tests that hold their code to rules: each is read and parsed once."""
+"""The source of geval's modules for tests that check coding rules; each is read and parsed once."""
 
 import ast
 import gc
@@ -19,7 +19,7 @@ def module_texts() -> dict[str, str]:
 
 @cache
 def nodes_of(source: str) -> tuple[ast.AST, ...]:
-    """Return all nodes of a module's syntax tree, the module itself first."""
+    """Return all nodes of a module's syntax tree, starting with the module itself."""
     gc.disable()  # nothing of it is garbage, and looking for some would take longer than the reading
     try:
         return tuple(ast.walk(ast.parse(source)))

@@ -1,7 +1,7 @@
-"""Configs that try to get out of their folder: every way to name something, times every way to lead elsewhere.
+"""Configs that try to escape from their folder: every place that names something, times every form of escape.
 
-`build_world` makes a folder `out` with secrets and code; beside it, in `in`, each payload has a folder of its own.
-`attempt` does what `geval run` does with a config, in this process, and gives everything that anybody would see.
+`build_world` makes a folder `out` with secrets and code; next to it, in `in`, each payload has its own folder.
+`attempt` does in this process what `geval run` does with a config, and returns everything that anyone would see.
 """
 
 import asyncio
@@ -54,14 +54,14 @@ FORMS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Payload:
-    """One config that tries something.
+    """One config that attempts something.
 
     Attributes:
-        files: further files of its folder, by name.
-        links: names in its folder that are made to lead to names in `out` once the config was checked.
-        joined: configs in folders beside it that are one suite with it.
-        files_alone: whether what it tries needs a file, a program or a port that Landlock can refuse.
-        is_patient: whether it asks its server again, seconds later; the process behind Landlock leaves it out.
+        files: further files in its folder, by name.
+        links: names in its folder that become links to names in `out` after the config was checked.
+        joined: configs in neighbouring folders that form one suite with it.
+        files_alone: whether the attempt needs only a file, a program or a port, which Landlock can refuse.
+        is_patient: whether it retries at its server, seconds later; the process behind Landlock skips it.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Payload:
 
 @dataclass(frozen=True)
 class World:
-    """Where payloads live. `marker` is made by code that runs, `port` listens on this machine."""
+    """Where payloads live. `marker` is created by code that runs, `port` is open on this machine."""
 
     root: Path
     port: int
@@ -93,7 +93,7 @@ class World:
 
 
 def build_world(root: Path, port: int) -> World:
-    """The secrets and the code outside."""
+    """Create the secrets and the code outside."""
     world = World(root, port)
     world.out.mkdir(parents=True)
     code = f"open({str(world.marker)!r}, 'w').close()\n"
@@ -125,7 +125,7 @@ def build_world(root: Path, port: int) -> World:
 
 
 def write(world: World, number: int, payload: Payload) -> Path:
-    """The payload's folder with all that it needs; the path of its config."""
+    """Write the payload's folder with everything that it needs; return the path of its config."""
     folder = world.folder(number)
     (folder / "sub").mkdir(parents=True)
     (folder / "door").symlink_to(world.out, target_is_directory=True)
@@ -146,7 +146,7 @@ def write(world: World, number: int, payload: Payload) -> Path:
 
 
 def attempt(world: World, number: int, payload: Payload, *, untrusted: bool, env: Mapping[str, str]) -> str:
-    """Everything that is seen of a run of what `write` wrote: problems as they are printed, events, results."""
+    """Run the config from `write` and return everything that is visible: printed problems, events, results."""
     path = world.folder(number) / "config.json"
     joined = tuple(path.parent / name for name in payload.joined)
     seen: list[object] = []
@@ -163,7 +163,7 @@ def attempt(world: World, number: int, payload: Payload, *, untrusted: bool, env
 
 
 def escapes(world: World, seen: str) -> list[str]:
-    """What got out, or in; the marker is removed for the next one."""
+    """Return the secrets that leaked and the code that ran; the marker is removed for the next payload."""
     found = [CANARY] if CANARY in seen else []
     if world.marker.exists():
         world.marker.unlink()
@@ -172,7 +172,7 @@ def escapes(world: World, seen: str) -> list[str]:
 
 
 def payloads(world: World) -> Iterator[Payload]:
-    """The whole table."""
+    """Yield the whole table of payloads."""
     for place, (suffix, build) in PLACES.items():
         for form, written in FORMS.items():
             reference = written.format(ext=suffix, out=world.out)
@@ -348,9 +348,9 @@ PLACES: Mapping[str, tuple[str, Build]] = {
 
 
 def sample(table: list[tuple[int, Payload]], one_in: int) -> list[tuple[int, Payload]]:
-    """Return one in so many forms for each place, each form for as many places; and all that is no such pair.
+    """Return one in `one_in` forms for each place, each form equally often, and all payloads that are not such pairs.
 
-    `table` is what `payloads` gives, counted from 0.
+    `table` is the numbered result of `payloads`, from 0.
     """
     pairs, forms = len(PLACES) * len(FORMS), len(FORMS)
     return [row for row in table if row[0] >= pairs or row[0] % forms % one_in == row[0] // forms % one_in]
@@ -567,7 +567,7 @@ def _templates() -> Iterator[Payload]:
 
 
 def _swaps() -> Iterator[Payload]:
-    """Files that are made links to the secrets after the config was checked."""
+    """Yield files that become links to the secrets after the config was checked."""
     rows = json.dumps([{"vars": {"i": "x"}}])
     big = "\n".join(json.dumps({"vars": {"i": f"row {number} {'.' * 100}"}}) for number in range(4000))
     tests = {"t.yaml": rows, "t.csv": "i\nx\n", "t.jsonl": json.dumps({"vars": {"i": "x"}})}

@@ -14,7 +14,7 @@ WEBP = b"RIFF\x1a\x00\x00\x00WEBPVP8L\x0d\x00\x00\x00/\x00\x00\x00\x10\x07\x10\x
 
 
 def png(colour: tuple[int, int, int] = RED, *, size: int = 2, padding: int = 0) -> bytes:
-    """A square of one colour; `padding` bytes of text make the file larger."""
+    """Return a square of one colour; `padding` bytes of text make the file larger."""
     rows = b"".join(b"\0" + bytes(colour) * size for _ in range(size))
     header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), *([(b"tEXt", b"x" * padding)] if padding else [])]
@@ -25,5 +25,5 @@ def png(colour: tuple[int, int, int] = RED, *, size: int = 2, padding: int = 0) 
 
 
 def data_url(content: bytes, kind: str = "png") -> str:
-    """An image as it is written out."""
+    """Return an image as a data URL."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

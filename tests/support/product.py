@@ -1,4 +1,4 @@
-"""The product as its users have it: the `geval run` command in a folder, against a server on this machine."""
+"""The product as users see it: the `geval run` command in a folder, with a local server."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ from geval_cli.cli.main import main
 
 @dataclass(frozen=True)
 class Finished:
-    """How a run ended, and its results.json (empty when nothing was run)."""
+    """The outcome of a run, and its results.json (empty if nothing was run)."""
 
     code: int
     stdout: str
@@ -30,12 +30,12 @@ class Finished:
 
     @property
     def verdicts(self) -> list[Any]:
-        """The assertion results of all cases."""
+        """Return the assertion results of all cases."""
         return [item for case in self.cases for item in case["assertions"]]
 
     @property
     def verdict(self) -> Any:
-        """The only assertion result of the run."""
+        """Return the only assertion result of the run."""
         [only] = self.verdicts
         return only
 
@@ -46,7 +46,7 @@ class Finished:
 
 @dataclass
 class Product:
-    """Runs `geval run` in this process; every run of one `Product` shares the state in its folder."""
+    """Runs `geval run` in this process; all runs of one `Product` share the state in its folder."""
 
     folder: Path
     monkeypatch: pytest.MonkeyPatch
@@ -59,7 +59,7 @@ class Product:
         *options: str,
         key: str = "sk-loopback",
     ) -> Finished:
-        """Run a config, a file or what one holds, with OpenAI's address and key set to the server's."""
+        """Run a config (a file, or its content), with OpenAI's URL and key set to the server's."""
         path = config if isinstance(config, Path) else self.write(config)
         return self.command(server, "run", path.name, *options, folder=path.parent)
 
@@ -71,7 +71,7 @@ class Product:
         writes_results: bool = True,
         names_home: bool = True,
     ) -> Finished:
-        """Run any command, with its results in a file where it `writes_results`, and the same state."""
+        """Run any command with the same state; with `writes_results`, its results go to a file."""
         results = self.folder / "results.json"
         results.unlink(missing_ok=True)
         environment = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-loopback", "COLUMNS": "100"}

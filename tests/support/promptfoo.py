@@ -1,4 +1,4 @@
-"""Small promptfoo configs in a folder, and what becomes of them."""
+"""Small promptfoo configs in a folder, and what geval makes of them."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ NAME = "promptfooconfig.yaml"
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write texts into files below `folder`."""
+    """Write texts to files below `folder`."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def open_config(
     variables: Mapping[str, str] | None = None,
     joined: tuple[Path, ...] = (),
 ) -> OpenedSuite:
-    """The suite of a config (a text, or data that is written as JSON), with problems where it has some."""
+    """Return the suite of a config (text, or data to be written as JSON), with its problems if it has any."""
     write_files(folder, files or {})
     path = folder / NAME
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
@@ -44,29 +44,29 @@ def open_config(
 
 
 def load(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> LoadedSuite:
-    """The suite of a config without errors."""
+    """Return the suite of a config without errors."""
     opened = open_config(folder, content, **options)
     assert not opened.problems, [problem.message for problem in opened.problems]
     return opened.suite
 
 
 def errors_of(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> list[str]:
-    """The messages of all errors of a config."""
+    """Return the messages of all errors in a config."""
     return [problem.message for problem in open_config(folder, content, **options).problems]
 
 
 def warnings_of(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> list[str]:
-    """The messages of all warnings of a config."""
+    """Return the messages of all warnings about a config."""
     return [problem.message for problem in open_config(folder, content, **options).suite.warnings]
 
 
 def cases(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> list[MergedTest]:
-    """The test cases of a config without errors."""
+    """Return the test cases of a config without errors."""
     return list(load(folder, content, **options).tests)
 
 
 def prompts_sent(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> list[str]:
-    """The prompts of a config as they are sent, in the order of the run."""
+    """Return the prompts of a config as sent, in the order of the run."""
     suite = load(folder, content, **options)
     templates = templates_for(suite)
     try:

@@ -1,7 +1,7 @@
-"""Which parameters promptfoo 0.123.1 sends to a model, by its id, its config and the environment.
+"""Which parameters promptfoo 0.123.1 sends to a model, depending on its id, its config and the environment.
 
-Each fact was recorded from promptfoo itself, but for those of vendors whose address it does not let a config change:
-`IS_READ` names these. Where promptfoo is installed, `python -m benchmarks promptfoo_requests` records them again.
+Each fact was recorded from promptfoo itself, except for vendors whose URL a config cannot change: those are in
+`IS_READ`. If promptfoo is installed, `python -m benchmarks promptfoo_requests` checks them again.
 """
 
 import json
@@ -194,7 +194,7 @@ _NO_VERSION = ("anthropic:", "google:")
 
 
 def write_config(folder: Path, facts: Iterable[Fact], url: str) -> Path:
-    """Write a config whose providers are those of `facts`, the n-th below `/fn` of a server's address."""
+    """Write a config with the providers of `facts`; the n-th one is called at `/fn` of a server's URL."""
     providers = []
     for number, fact in enumerate(facts):
         base_url = f"{url}/f{number}" + ("" if fact.provider.startswith(_NO_VERSION) else "/v1")
@@ -215,12 +215,12 @@ def write_config(folder: Path, facts: Iterable[Fact], url: str) -> Path:
 
 
 def number_of(path: str) -> int:
-    """Return the number of the fact whose provider a request went to."""
+    """Return the number of the fact whose provider got a request."""
     return int(path.split("/")[1].removeprefix("f"))
 
 
 def parameters_in(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a body, without what is the default of the API."""
+    """Return the parameters in a body, without the defaults of the API."""
     spoken = {"model", "messages", "input", "contents", "system", "stream"}
     found = {name: value for name, value in body.items() if name not in spoken and value not in (None, {})}
     text = {name: value for name, value in found.pop("text", {}).items() if value != {"type": "text"}}

@@ -1,4 +1,4 @@
-"""promptfoo itself, where it is installed, beside geval: the requests that both send for one config.
+"""promptfoo itself, if it is installed, next to geval: the requests that both send for one config.
 
 `GEVAL_PROMPTFOO` is the command that starts it, for example `node /path/to/promptfoo/dist/src/entrypoint.js`.
 """
@@ -35,12 +35,12 @@ _KEYS = (
 
 
 def installed() -> list[str]:
-    """Return the command that starts promptfoo; empty where it is not installed."""
+    """Return the command that starts promptfoo; empty if it is not installed."""
     return shlex.split(os.environ.get(COMMAND, ""))
 
 
 def recording_server() -> LoopbackServer:
-    """A server that speaks every API that configs ask, and keeps what it was sent."""
+    """Return a server that supports every API that configs call, and records the requests."""
 
     def respond(body: Any, headers: Mapping[str, str]) -> Reply:
         if isinstance(body, dict) and "contents" in body:
@@ -81,7 +81,7 @@ def _environment(server: LoopbackServer, env: Mapping[str, str]) -> dict[str, st
 def sent_by_promptfoo(
     config: Path, server: LoopbackServer, env: Mapping[str, str]
 ) -> tuple[list[RecordedRequest], list[Any], str]:
-    """The requests that promptfoo sends for a config, its rows, and what it printed."""
+    """Return the requests that promptfoo sends for a config, its rows, and its output."""
     before = len(server.requests)
     with tempfile.TemporaryDirectory() as home:
         output = Path(home) / "out.json"
@@ -112,7 +112,7 @@ def sent_by_promptfoo(
 def sent_by_geval(
     config: Path, server: LoopbackServer, env: Mapping[str, str]
 ) -> tuple[list[RecordedRequest], list[Any], str]:
-    """The requests that geval sends for a config, its rows, and what it printed."""
+    """Return the requests that geval sends for a config, its rows, and its output."""
     before = len(server.requests)
     with tempfile.TemporaryDirectory() as home:
         output = Path(home) / "out.json"

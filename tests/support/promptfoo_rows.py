@@ -1,6 +1,6 @@
-"""geval's rows beside promptfoo's, for the configs and recorded answers that may stand beside the project.
+"""geval's rows compared with promptfoo's, for the configs and recorded results that may be next to the project.
 
-The recorded answers came from a deterministic model, whose rule is taken from its own file when it is there.
+The recorded results came from a deterministic model, whose rule is read from its own file if that exists.
 """
 
 import ast
@@ -43,7 +43,7 @@ _USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What promptfoo answered for one config."""
+    """promptfoo's recorded results for one config."""
 
     config: str
     mode: str
@@ -55,15 +55,15 @@ class Recorded:
 
     @property
     def asserted(self) -> int:
-        """How many verdicts of single assertions were recorded, but for those that the clock decides."""
+        """Return the number of recorded assertion verdicts, except those that depend on the clock."""
         return sum(item["type"] not in _BY_THE_CLOCK for row in self.rows for item in row["asserts"])
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How many rows of a config are equal, and for each of the others why not; `refused` is why there are none.
+    """The number of equal rows of a config, and the reason for each other one; `refused` says why there are none.
 
-    `differing_asserts` says the same of the verdicts of single assertions, in equal rows and in others.
+    `differing_asserts` does the same for the verdicts of single assertions, in equal rows and in others.
     """
 
     recorded: Recorded
@@ -75,7 +75,7 @@ class Compared:
 
 @dataclass(slots=True)
 class Table:
-    """Sums over configs."""
+    """Totals over configs."""
 
     equal: Counter[str] = field(default_factory=Counter)
     total: Counter[str] = field(default_factory=Counter)
@@ -101,7 +101,7 @@ class Table:
 
     @property
     def errors_on_purpose(self) -> int:
-        """How many assertions could not be judged, which are errors here and failures with promptfoo."""
+        """Return the number of assertions that could not be judged: errors in geval, failures in promptfoo."""
         return sum(count for reason, count in self.assert_reasons.items() if reason.endswith(_ON_PURPOSE))
 
     def lines(self) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _counted(reasons: Counter[str]) -> Iterator[str]:
 
 
 def recorded_configs(mode: str) -> list[Recorded]:
-    """All that was recorded in one mode; empty when nothing stands beside the project."""
+    """Return everything that was recorded in one mode; empty if there is nothing next to the project."""
     found = []
     for path in sorted((ROOT / "expected" / mode).glob("*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -131,12 +131,12 @@ def recorded_configs(mode: str) -> list[Recorded]:
 
 
 def reference_model(mode: str) -> LoopbackServer:
-    """The model behind the recorded answers."""
+    """Return the model behind the recorded results."""
     return LoopbackServer(respond=lambda body, headers: answer_of(body, mode))
 
 
 def answer_of(body: Any, mode: str) -> Reply:
-    """What the model behind the recorded answers says to a request."""
+    """Return the answer of the model behind the recorded results to a request."""
     rules = _model_rules(mode)
     if "input" not in body:
         return Reply(body=_completion(body, rules))
@@ -160,7 +160,7 @@ def _model_rules(mode: str) -> Mapping[str, Any]:
 
 
 def compare(recorded: Recorded, server: LoopbackServer, state: State) -> Compared:
-    """Run a config and hold its rows against the recorded ones."""
+    """Run a config and compare its rows with the recorded ones."""
     environ = {
         **os.environ,
         "OPENAI_API_KEY": "sk-test",
@@ -189,7 +189,7 @@ def compare(recorded: Recorded, server: LoopbackServer, state: State) -> Compare
 
 
 def rendered_prompts(recorded: Recorded) -> Counter[tuple[str, str]]:
-    """Every (provider, prompt) of a config as geval renders it before anything is sent."""
+    """Return every (provider, prompt) of a config as geval renders it, without sending anything."""
     suite = open_suite(recorded.path, env=os.environ, dialect=Dialect.PROMPTFOO).suite
     templates = templates_for(suite)
     found: Counter[tuple[str, str]] = Counter()
@@ -208,7 +208,10 @@ def _key(provider: str, prompt: str) -> str:
 
 
 def _take(wanted: Mapping[str, Any], candidates: list[Any]) -> tuple[str, Any]:
-    """Why no candidate equals `wanted`, and the nearest row; one that is equal is taken away, and the reason empty."""
+    """Return why no candidate equals `wanted`, and the nearest row; "" and an equal row if there is one.
+
+    The equal row is removed from `candidates`.
+    """
     reason, nearest = "no row with this provider and prompt", None
     for row in candidates:
         found = _difference(wanted, row)
@@ -221,7 +224,7 @@ def _take(wanted: Mapping[str, Any], candidates: list[Any]) -> tuple[str, Any]:
 
 
 def _differing_asserts(wanted: Mapping[str, Any], row: Any) -> list[str]:
-    """For each recorded verdict that `row` does not have in its place: what is there instead."""
+    """Return, for each recorded verdict that `row` lacks at its position, what is there instead."""
     ours = [] if row is None else list(_flat(row["assertions"]))
     reasons = []
     for index, item in enumerate(wanted["asserts"]):
@@ -239,7 +242,7 @@ def _differing_asserts(wanted: Mapping[str, Any], row: Any) -> list[str]:
 
 
 def _flat(assertions: list[Any]) -> Iterator[Any]:
-    """Every verdict as promptfoo lists them: the members of a set, and the parts that code told, behind the whole."""
+    """Yield the verdicts in promptfoo's order: each one, then the members of a set or the parts that code returned."""
     for item in assertions:
         if item["type"] != "named-score":
             yield item

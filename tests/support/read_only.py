@@ -1,4 +1,4 @@
-"""Runs geval where folders cannot be written to, also when the tests run as root, who may write anywhere."""
+"""Runs geval with read-only folders, even if the tests run as root, who may write anywhere."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ _WITHOUT_PRIVILEGE = ["--bounding-set", "-dac_override,-dac_read_search"]
 def read_only_command(
     cwd: Path, words: Sequence[str], *, read_only: Sequence[Path], environ: Mapping[str, str]
 ) -> "subprocess.CompletedProcess[str]":
-    """`geval WORDS` in `cwd`, while nothing in the folders `read_only` can be written."""
+    """Run `geval WORDS` in `cwd`, while nothing in the folders `read_only` can be written."""
     command = [sys.executable, "-m", "geval_cli", *words]
     if os.geteuid() == 0:
         setpriv = shutil.which("setpriv")

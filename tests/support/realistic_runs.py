@@ -1,10 +1,10 @@
-"""Made-up runs of the size and kind that people really look at, for tests, measurements and a look at the pages.
+"""Made-up runs of realistic size and kind, for tests, benchmarks and a look at the pages.
 
     python tests/support/realistic_runs.py FOLDER && geval serve FOLDER --home FOLDER/.geval
 
-fills FOLDER with a config, five finished runs of it and an interrupted one, and labels of two people. Three prompts and
-three models answer forty tests twice: in several scripts and directions, with errors, fallbacks, long outputs, flaky
-tests, comparisons in pairs and gates. The same numbers come out every time.
+fills FOLDER with a config, five finished runs of it and an interrupted one, and the labels of two people. Three prompts
+and three models answer forty tests twice: in several scripts and directions, with errors, fallbacks, long outputs,
+flaky tests, pairwise comparisons and gates. The numbers are the same every time.
 """
 
 # ruff: noqa: RUF001 - the answers are in several scripts
@@ -110,7 +110,7 @@ See [our terms](https://coffee.example/terms) or ![a map](https://coffee.example
 
 @dataclass(frozen=True)
 class Shape:
-    """How much there is of it. `drift` makes all outputs better or worse, from -1 to 1."""
+    """The size of the runs. `drift` makes all outputs better or worse, from -1 to 1."""
 
     tests: int = 40
     repeats: int = 2
@@ -129,20 +129,20 @@ def realistic_results(shape: Shape = Shape()) -> Iterator[CaseResult]:
 
 
 def realistic_report(shape: Shape = Shape(), **changes: object) -> RunReport:
-    """Return a run of which nothing is stored; `changes` are of its record."""
+    """Return a run that is not stored; `changes` apply to its record."""
     results, summary = _judged_run(shape)
     return RunReport(replace(_record(shape, 0), **changes), summary, lambda: iter(results))
 
 
 @cache
 def _judged_run(shape: Shape) -> tuple[Sequence[CaseResult], RunSummary]:
-    """Return the results of a run, and what it ends with: two seconds of processor time for 720 results."""
+    """Return the results and the summary of a run; takes two seconds of CPU time for 720 results."""
     results = tuple(realistic_results(shape))
     return results, summary_of(shape.columns, results)
 
 
 def summary_of(columns: tuple[Column, ...], results: Sequence[CaseResult]) -> RunSummary:
-    """Return what a run of these results ends with."""
+    """Return the summary of a run with these results."""
     tally, rankings = Tally(), RankingSums(columns)
     for result in results:
         rankings.add(result)
@@ -157,7 +157,7 @@ def summary_of(columns: tuple[Column, ...], results: Sequence[CaseResult]) -> Ru
 def store_realistic_run(
     folder: Path, shape: Shape = Shape(), number: int = 0, *, done: int | None = None
 ) -> str:
-    """Store a run in `folder/.geval`, the config beside it; with `done`, one interrupted after so many tests."""
+    """Store a run in `folder/.geval`, with its config; with `done`, one interrupted after that many tests."""
     config = folder / CONFIG_NAME
     if not config.exists():
         config.write_text(json.dumps(_config(), indent=2, ensure_ascii=False), encoding="utf-8")
@@ -177,7 +177,7 @@ def store_realistic_run(
 
 
 def store_history(folder: Path, shape: Shape = Shape(), runs: int = 5) -> list[str]:
-    """Store an interrupted run and `runs` finished ones, the last ones the best, with labels; their ids in order."""
+    """Store an interrupted run and `runs` finished ones, the last the best, with labels; return the ids in order."""
     ids = [store_realistic_run(folder, shape, 0, done=max(shape.tests // 4, 1))]
     for number in range(1, runs + 1):
         drift = 0.05 * (number - runs)
@@ -187,7 +187,7 @@ def store_history(folder: Path, shape: Shape = Shape(), runs: int = 5) -> list[s
 
 
 def store_labels(folder: Path, run_id: str, shape: Shape = Shape()) -> int:
-    """Store what two people say of the faithfulness of each first repeat of every third test; how many labels."""
+    """Store two people's labels of the faithfulness of the first repeat of every third test; return their number."""
     labels = []
     for result in realistic_results(shape):
         score = result.named_scores.get("faithfulness")
@@ -264,7 +264,7 @@ def _gate(text: str) -> Gate:
 
 
 def _quality(shape: Shape, test: int, column: Column) -> float:
-    """How good the answers are, from 0 to 1: some tests are hard for all."""
+    """Return how good the answers are, from 0 to 1; some tests are hard for all columns."""
     hard, own = _luck(shape.seed, test, column.index)
     prompt = 0.06 * PROMPTS.index(column.prompt_label) if column.prompt_label in PROMPTS else 0.0
     base = MODELS[column.provider_label][1] if column.provider_label in MODELS else 0.7
@@ -273,7 +273,7 @@ def _quality(shape: Shape, test: int, column: Column) -> float:
 
 @cache
 def _luck(seed: int, test: int, column: int) -> tuple[float, float]:
-    """How hard a test is, and how much better than usual a column does in it; asked again for each pair of answers."""
+    """Return how hard a test is, and how much better than usual a column does in it; cached, as it is used often."""
     hard = Random(f"test {seed}/{test}").betavariate(1.4, 5)
     return hard, Random(f"{seed}/{test}/{column}").gauss(0, 0.08)
 
@@ -471,7 +471,7 @@ def _contains(output: str) -> AssertionResult:
 
 
 def _helpful(shape: Shape, test: int, repeat: int, column: Column) -> AssertionResult:
-    """Compare the output with those of all other columns; both outputs of a pair have the same outcome."""
+    """Compare the output with those of all other columns; both outputs of a pair get the same outcome."""
     pairs = [_pair(shape, (test, repeat), column, other) for other in shape.columns if other is not column]
     outcomes = [str(pair["outcome"]) for pair in pairs]
     return AssertionResult(
@@ -514,7 +514,7 @@ def _pair(shape: Shape, place: tuple[int, int], own: Column, other: Column) -> d
 
 
 def main() -> None:
-    """Fill a folder, as the command line says."""
+    """Fill a folder, as specified on the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

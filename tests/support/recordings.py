@@ -1,4 +1,4 @@
-"""Small recordings, as their first bytes make them."""
+"""Small audio recordings, made without a library."""
 
 import base64
 import struct
@@ -12,12 +12,12 @@ OGG = b"OggS\x00\x02" + bytes(22)
 
 
 def wav(seconds: float = 0.01, *, level: int = 0, rate: int = 8_000) -> bytes:
-    """A recording of one level: 16 bits, mono."""
+    """Return a recording of one level: 16 bits, mono."""
     data = struct.pack("<h", level) * int(rate * seconds)
     header = struct.pack("<4sIHHIIHH4sI", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", len(data))
     return b"RIFF" + struct.pack("<I", 4 + len(header) + len(data)) + b"WAVE" + header + data
 
 
 def audio_url(content: bytes, kind: str = "wav") -> str:
-    """A recording as it is written out."""
+    """Return a recording as a data URL."""
     return f"data:audio/{kind};base64,{base64.b64encode(content).decode()}"

@@ -1,4 +1,4 @@
-"""Made-up figures of three prompts with two models, for tests of what people see."""
+"""Made-up figures of three prompts with two models, for tests of displayed output."""
 
 from msgspec.structs import replace
 from support.sample_run import SUMMARY, make_report

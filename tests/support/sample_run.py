@@ -1,4 +1,4 @@
-"""A made-up run with every kind of result in it, for tests of what people see."""
+"""A made-up run with every kind of result, for tests of displayed output."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,7 +64,7 @@ SUMMARY = RunSummary(
 
 
 class TerminalStream(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -109,7 +109,7 @@ def make_judged(
 
 
 def results_of(columns: Iterable[Column] = COLUMNS, tests: int = 5) -> Iterator[CaseResult]:
-    """Results of `tests` tests: the second fails, the third cannot be judged, the fourth cannot be answered."""
+    """Yield results of `tests` tests: the second fails, the third cannot be judged, the fourth has no answer."""
     for test in range(tests):
         for column in columns:
             makers = {0: _greeting, 1: _failed, 2: _not_judged, 3: _not_answered, 4: _not_evaluated}

@@ -1,4 +1,4 @@
-"""A judge with a script, standing in for someone else's model behind the gateway."""
+"""A scripted judge that takes the place of a vendor's model behind the gateway."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ STEPS_REPLY = '{"steps": ["Read both texts.", "Compare them.", "Rate the match."
 
 @dataclass(eq=False)
 class ScriptedJudge:
-    """Answers steps requests with `steps` and every other request by `answer(request)`; keeps all requests."""
+    """Answers steps requests with `steps` and every other request with `answer(request)`; records all requests."""
 
     answer: Callable[[ModelRequest], Answer]
     steps: Answer = STEPS_REPLY
@@ -51,14 +51,14 @@ def prompt_of(request: ModelRequest) -> str:
 
 
 def reply(*texts: str, finish_reason: str = "stop") -> ModelResponse:
-    """One choice for each text."""
+    """Return a response with one choice for each text."""
     choices = tuple(Choice(text, finish_reason) for text in texts)
     usage = Usage(requests=len(texts), input_tokens=100, output_tokens=10, cost_usd=0.001)
     return ModelResponse(choices, usage, latency_ms=5.0)
 
 
 def weighed_reply(before: str, shares: Mapping[str, float], after: str = "") -> ModelResponse:
-    """A reply whose one token in the middle has these probabilities; the first of them is the chosen one."""
+    """Return a reply whose token in the middle has these probabilities; the first of them is the chosen token."""
     chosen = next(iter(shares))
     alternatives = tuple(TokenAlternative(text, math.log(share)) for text, share in shares.items())
     tokens = [

@@ -1,4 +1,4 @@
-"""A site with every page on it, as somebody sees it, and what the rules of axe-core say of one."""
+"""A site with every page on it, as people see it, and what the rules of axe-core say about each one."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ tests:
 
 @dataclass(frozen=True)
 class View:
-    """A page as somebody sees it: what is done on it first, and what shows that it was done."""
+    """A page as someone sees it: the actions to take on it first, and the element that shows that they were taken."""
 
     path: str
     script: str = ""
@@ -61,7 +61,7 @@ class View:
 
 
 def store_site(folder: Path, shape: Shape) -> dict[str, View]:
-    """Fill a folder with runs as people have them, one of them under way, a hostile one, and a suite; its pages."""
+    """Fill a folder with realistic runs, an unfinished one, a hostile one and a suite; return its pages."""
     *_, before, after = store_history(folder, shape, 2)
     hostile = store_hostile_run(folder)
     runs = RunStore.open(folder / ".geval")
@@ -102,9 +102,9 @@ def store_site(folder: Path, shape: Shape) -> dict[str, View]:
 def barriers(
     window: Visit, view: View, sights: Mapping[tuple[str, tuple[int, int]], tuple[str, ...]]
 ) -> list[str]:
-    """Open a page once and return what is wrong with it, by theme and size; each with the rules to hold it against.
+    """Open a page once and return its problems, by theme and size; each with the rules to check.
 
-    No rules are all of them. A phone must not scroll sideways.
+    An empty tuple means all rules. A phone must not scroll sideways.
     """
     page = window.page
     window.go(view.path)

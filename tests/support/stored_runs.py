@@ -1,4 +1,4 @@
-"""Runs in a store as real runs leave them: a config, scripted models, the service."""
+"""Runs stored as real runs are: with a config, scripted models and the run service."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ HOSTILE = {
 
 
 def write_config(folder: Path, name: str, tests: Sequence[Any], **keys: Any) -> Path:
-    """A config in JSON; without providers the prompt is the output."""
+    """Write a config in JSON; without providers, the prompt is the output."""
     path = folder / name
     config = {"prompts": ["{{ x }}"], "providers": ["echo"], "tests": list(tests), **keys}
     path.write_text(json.dumps(config), encoding="utf-8")
@@ -33,13 +33,13 @@ def write_config(folder: Path, name: str, tests: Sequence[Any], **keys: Any) -> 
 
 
 def write_replies(folder: Path, name: str, entries: Sequence[Mapping[str, Any]]) -> str:
-    """A file of scripted replies; the provider id that reads it."""
+    """Write a file of scripted replies; return the id of the provider that reads it."""
     (folder / name).write_text(json.dumps(list(entries)), encoding="utf-8")
     return f"scripted:{name}"
 
 
 def store_run(config: Path, **options: Any) -> str:
-    """Run `config`; the id of the run, which is stored in `.geval` beside it."""
+    """Run `config` and return the id of the run, which is stored in `.geval` next to it."""
     prepared = prepare(RunRequest(config, {}, **options))
     with open_state(config.parent / ".geval", {}) as state:
         running = run_evaluation(prepared, state, listen=lambda event: None, stop=StopSignal())
@@ -50,7 +50,7 @@ def store_run(config: Path, **options: Any) -> str:
 
 
 def hostile_tests() -> list[dict[str, Any]]:
-    """Tests whose outputs try to be more than text."""
+    """Return tests whose outputs try to be interpreted as markup or control codes."""
     return [
         {
             "description": f"{name} {text}"[:300],
@@ -62,13 +62,13 @@ def hostile_tests() -> list[dict[str, Any]]:
 
 
 def store_hostile_run(folder: Path, **assertion: Any) -> str:
-    """A run of `hostile_tests` that all pass; what is given is added to the assertion of each."""
+    """Store a run of `hostile_tests` that all pass; keywords are added to the assertion of each."""
     tests = [{**test, "assert": [{**test["assert"][0], **assertion}]} for test in hostile_tests()]
     return store_run(write_config(folder, "hostile.json", tests))
 
 
 def store_judged_run(folder: Path, name: str = "judged.json", *, good: Sequence[str] = ("one", "two")) -> str:
-    """A run of two prompts and three tests that a scripted judge rates; the outputs of `good` tests are good."""
+    """Store a run of two prompts and three tests rated by a scripted judge; the outputs of `good` tests are good."""
     model = write_replies(
         folder,
         "model.json",

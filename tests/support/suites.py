@@ -1,4 +1,4 @@
-"""Suites from files, whole or not at all."""
+"""Suites loaded from files, completely or not at all."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from geval_cli.suite.suite import LoadedSuite
 def load_suite(
     path: Path, *, env: Mapping[str, str], variables: Mapping[str, str] | None = None
 ) -> LoadedSuite:
-    """The suite in a file; ConfigError with all its problems, those of the tests too when others are wrong."""
+    """Return the suite in a file; ConfigError lists all its problems, including those of tests."""
     opened = open_suite(path, env=env, variables=variables or {})
     if not opened.problems:
         return opened.suite

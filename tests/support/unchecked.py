@@ -1,9 +1,9 @@
-"""Runs the payloads as if they were trusted: with Landlock around this process, or with nothing at all.
+"""Runs the payloads as if they were trusted: with Landlock around this process, or without any protection.
 
     python unchecked.py WORLD PORT confined|open [all]
 
-prints, as JSON, which of them showed a secret or made the marker. In the sandbox it takes each place and each form,
-with `all` each of their pairs; without one it takes one form for each place.
+prints, as JSON, which of them showed a secret or made the marker. In the sandbox it takes each place and each form, and
+with `all` each of their pairs; without a sandbox, one form for each place.
 """
 
 import json

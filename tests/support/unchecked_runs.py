@@ -1,4 +1,4 @@
-"""Payloads in a process of their own that no check of geval's holds, and the port that none of them may reach."""
+"""Payloads in a separate process without any of geval's checks, and the port that none of them may reach."""
 
 import json
 import socket
@@ -14,7 +14,7 @@ from support.payloads import World
 
 
 class Listener:
-    """A server on this machine that no one may come to; it counts who does."""
+    """A server on this machine that no one may connect to; it counts the connections."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -48,7 +48,7 @@ def listening() -> Iterator[Listener]:
 
 
 def run_unchecked(world: World, how: Literal["confined", "confined all", "open"]) -> dict[str, list[str]]:
-    """Return what gets out of a process in which no check of geval's own is asked, by the names of payloads."""
+    """Return what escapes from a process without any of geval's own checks, by payload name."""
     script = Path(__file__).with_name("unchecked.py")
     order = [sys.executable, str(script), str(world.root), str(world.port), *how.split()]
     ended = subprocess.run(order, capture_output=True, text=True, timeout=240, check=True)

@@ -1,4 +1,4 @@
-"""Judging one output by one assertion, for tests of single types."""
+"""Judging one output with one assertion, for tests of single types."""
 
 import asyncio
 from typing import Any
@@ -19,13 +19,13 @@ def judged(
     vars: dict[str, JsonValue] | None = None,
     **keys: Any,
 ) -> AssertionResult:
-    """What an assertion of `kind` says about `output`; `seen` replaces the whole subject."""
+    """Return the result of an assertion of `kind` on `output`; `seen` replaces the whole subject."""
     about = seen or subject(output, case(vars=vars or {}))
     return asyncio.run(judge_assertion(assertion(kind, **keys), about, tools()))
 
 
 def passes(kind: str, output: JsonValue, **keys: Any) -> bool:
-    """Whether it passes; the score must be 1 or 0 to match, and the negation must say the opposite."""
+    """Return whether it passes; checks that the score is 1 or 0 accordingly, and the negation the opposite."""
     result, opposite = judged(kind, output, **keys), judged(f"not-{kind}", output, **keys)
     assert result.status in (Status.PASSED, Status.FAILED)
     assert result.score == float(result.status is Status.PASSED)
@@ -35,5 +35,5 @@ def passes(kind: str, output: JsonValue, **keys: Any) -> bool:
 
 
 def problems(kind: str, *, vars: dict[str, JsonValue] | None = None, **keys: Any) -> list[Problem]:
-    """What is wrong with an assertion in a test with `vars`."""
+    """Return the problems with an assertion in a test with `vars`."""
     return check_assertion(assertion(kind, **keys), check_context(case(vars=vars or {})))

@@ -3,7 +3,7 @@
     with running_server(folder, environ={...}) as server:
         answer = server.post("/api/geval", {...})
 
-`server.url` begins every address; `server.app` is the application, whose parts belong to its own event loop.
+`server.url` is the base of every URL; `server.app` is the application, whose parts belong to its own event loop.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ KEY = "sk-loopback-0123456789"
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """What came back. Header names are lower case."""
+    """A response. Header names are lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -46,7 +46,7 @@ class HttpAnswer:
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that answers."""
+    """A running server, with methods that send requests to it."""
 
     url: str
     settings: ServerSettings
@@ -61,7 +61,7 @@ class RunningServer:
         return self.send("GET", path, headers=headers)
 
     def post(self, path: str, value: Any, **headers: str) -> HttpAnswer:
-        """Send `value` as JSON. Header names are written with `_` for `-`."""
+        """Send `value` as JSON. Keywords are headers, with `_` for `-` in their names."""
         headers.setdefault("content_type", "application/json")
         return self.send("POST", path, json.dumps(value).encode(), headers)
 
@@ -78,7 +78,7 @@ class RunningServer:
                 return HttpAnswer(error.code, _lower(error.headers), error.read())
 
     def events(self, path: str) -> Iterator[dict[str, Any]]:
-        """The data of server-sent events, until the stream ends."""
+        """Yield the data of server-sent events until the stream ends."""
         with urllib.request.urlopen(self.url + path, timeout=60) as stream:
             for line in stream:
                 if line.startswith(b"data: "):
@@ -87,7 +87,7 @@ class RunningServer:
 
 @contextmanager
 def running_server(folder: Path, **settings: Any) -> Iterator[RunningServer]:
-    """A server of `folder`, whose state is in `.geval` there unless the settings say otherwise."""
+    """Run a server for `folder`, whose state is in its `.geval` unless the settings say otherwise."""
     settings.setdefault("environ", {})
     settings.setdefault("home", folder / ".geval")
     listening, bound = bind(ServerSettings(folder.resolve(), port=0, **settings))
@@ -111,7 +111,7 @@ def running_server(folder: Path, **settings: Any) -> Iterator[RunningServer]:
 
 
 def judge_environ(judge: LoopbackServer) -> dict[str, str]:
-    """An environment in which `openai:...` is `judge`."""
+    """Return an environment in which `openai:...` calls `judge`."""
     return {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": judge.base_url}
 
 
@@ -120,7 +120,7 @@ def _lower(headers: Any) -> dict[str, str]:
 
 
 def all_routes() -> Iterator[Any]:
-    """Every route of the application but those of static files and of the OpenAPI document."""
+    """Yield every route of the application except those of static files and the OpenAPI document."""
     pending: list[Any] = [route for router in ROUTERS for route in router.routes]
     while pending:
         route = pending.pop()

@@ -1,4 +1,4 @@
-"""Lists of all that geval knows, as messages show them: expected texts name the list, so that it can grow."""
+"""Replaces lists of everything that geval knows in messages, so that expected texts stay valid as the lists grow."""
 
 import re
 
@@ -6,6 +6,6 @@ from geval_cli.judge.prompt import DIMENSIONS
 
 
 def name_lists(text: str) -> str:
-    """Put names in the place of the list of dimensions, and of how many types and kinds there are."""
+    """Replace the list of dimensions, and the numbers of types and kinds, with placeholders."""
     text = re.sub(r",\s+".join(map(re.escape, DIMENSIONS)) + r"(?![\w-])", "<EVERY DIMENSION>", text)
     return re.sub(r"\ball \d+ are in\b", "all <N> are in", text)

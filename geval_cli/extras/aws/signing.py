@@ -443,8 +443,7 @@ def misused_credentials(source: ProviderSource) -> str:
     """Return which AWS credentials of this machine a config uses though it may run no code; empty if none.
 
     A server's configs may call Bedrock with the default credentials at Amazon's own address, just as they may call
-    other
-    vendors with the server's keys. Any other signed request could do anything to the account.
+    other vendors with the server's keys. Any other signed request could do anything to the account.
     """
     if not uses_credentials(source):
         return ""

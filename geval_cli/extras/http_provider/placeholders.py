@@ -170,9 +170,8 @@ _OWN_PLACE = compile_later(r"\s*\{\{\s*(messages|vars(?:\.[A-Za-z_]\w*)+)\s*\}\}
 class HttpTemplates(Struct, frozen=True):
     """Renders the templates of one request.
 
-    Templates see the test's variables, and the `prompt` as it is sent. geval's own `{{ messages }}` and `{{ vars.NAME
-    }}`
-    also work, unless the test has variables with these names.
+    Templates see the test's variables, and the `prompt` as it is sent. geval's own placeholders, `{{ messages }}` and
+    `{{ vars.NAME }}`, also work, unless the test has variables with these names.
     """
 
     templates: Templates

@@ -350,8 +350,7 @@ class HttpSettings:
     """The settings of one HTTP API; URL, query and body may contain placeholders.
 
     Without a body, the prompt is sent as `{"prompt": ...}`. With `templates`, they render the whole request; `env`
-    holds
-    the environment variables that they see.
+    holds the environment variables that they see.
     """
 
     id: str

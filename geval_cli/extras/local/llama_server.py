@@ -96,8 +96,7 @@ class LlamaServer:
         key: the bearer token that requests must carry, so that no one else on the machine can use the server.
         budget: the tokens of its context; concurrent answers that together need more than that all fail.
         raters: held while a rating is made. Ratings of one metric share the beginning of their prompt; llama.cpp reuses
-        it
-            for a request that follows another, but reads it again for each of several concurrent ones.
+            it for a request that follows another, but reads it again for each of several concurrent ones.
     """
 
     url: str

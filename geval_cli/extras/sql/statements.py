@@ -281,8 +281,7 @@ def _is_output(node: exp.Expr, name: str, of: str, known: dict[int, set[str]]) -
     """Return whether a column name refers to the output of a query, whose own columns are checked there.
 
     `of` is the qualifier of `name`; "" if it has none. Candidates are the outputs of the enclosing query, in clauses
-    that
-    may refer to them, and those of the sources in its FROM. `known` caches the output names of each.
+    that may refer to them, and those of the sources in its FROM. `known` caches the output names of each.
     """
 
     def gives(source: exp.Expr, wanted: str) -> bool:
