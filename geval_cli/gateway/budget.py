@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from geval_cli.errors import (
     BudgetError,
     ProviderError,
-    ProviderRequestError,
     ProviderResponseError,
     ProviderTimeoutError,
     ProviderUnavailableError,
@@ -352,16 +351,15 @@ class CostReservation:
         set_aside_usd = await self._reserve(price, call)
         try:
             response = await send_next(call)
-        except ProviderResponseError as error:
-            self._pay_out(call, set_aside_usd if error.cost_usd is None else error.cost_usd)
-            raise
-        except (ProviderTimeoutError, ProviderUnavailableError) as error:
-            if isinstance(error, ProviderTimeoutError) or error.has_begun:
-                self._pay_out(call, set_aside_usd)
-            raise
-        except ProviderRequestError as error:  # from a program, which reports its cost
-            if error.cost_usd:
-                self._pay_out(call, error.cost_usd)
+        except ProviderError as error:
+            is_charged = isinstance(error, ProviderResponseError | ProviderTimeoutError) or (
+                isinstance(error, ProviderUnavailableError) and error.has_begun
+            )
+            paid_usd = error.cost_usd
+            if paid_usd is None and is_charged:
+                paid_usd = set_aside_usd
+            if paid_usd:
+                self._pay_out(call, paid_usd)
             raise
         else:
             cost_usd = response.usage.cost_usd

@@ -276,6 +276,8 @@ def _broken_off():
         (ProviderTimeoutError("late", provider_id="fake"), None, 6),
         (_broken_off(), None, 6),
         (ProviderUnavailableError("down", provider_id="fake", status=503), None, 30),
+        (ProviderUnavailableError("down", provider_id="fake", status=503), 1.0, 4),
+        (ProviderRequestError("no", provider_id="fake"), 1.0, 4),
     ],
 )
 def test_answers_that_could_not_be_used_take_money_too(world, error, told_usd, requests):

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply, chat_reply, choices_reply, error_reply
 
-from geval_cli.errors import ProviderRateLimitError, ProviderResponseError, UnsupportedParameterError
+from geval_cli.errors import (
+    ProviderError,
+    ProviderRateLimitError,
+    ProviderResponseError,
+    UnsupportedParameterError,
+)
 from geval_cli.providers.wire.chat import IMPOSSIBLE_LOGPROB, parse_choices
 from geval_cli.records import Choice, Message, ModelRequest, ModelResponse, TokenAlternative
 
@@ -245,6 +250,26 @@ def test_an_error_inside_a_200_is_classified_by_its_code(code: int | str) -> Non
         exchange(Reply(body={"error": {"code": code, "message": "slow down"}}))
     with pytest.raises(ProviderResponseError, match="error instead of an answer"):
         exchange(Reply(body={"error": {"message": "hm"}}))
+
+
+@pytest.mark.parametrize("code", [None, "server_error", 400, 408, 422, 429, 500, 502, 503, 529])
+def test_an_error_inside_a_200_costs_what_it_reports(code: int | str | None) -> None:
+    usage = {"prompt_tokens": 1000, "completion_tokens": 500}
+    body = {"error": {"code": code, "message": "it broke off"}, "usage": usage}
+    with pytest.raises(ProviderError) as caught:
+        exchange(Reply(body=body), config={"price": {"input": 1000, "output": 2000}})
+    error = caught.value
+    assert (error.input_tokens, error.output_tokens, error.cost_usd) == (1000, 500, 2.0)
+
+
+@pytest.mark.parametrize("code", [400, 429, 503])
+def test_a_refusal_inside_a_200_without_usage_is_free(code: int) -> None:
+    with pytest.raises(ProviderError) as caught:
+        exchange(
+            Reply(body={"error": {"code": code, "message": "no"}}),
+            config={"price": {"input": 1, "output": 1}},
+        )
+    assert caught.value.cost_usd is None
 
 
 def test_messages_go_as_they_are() -> None:

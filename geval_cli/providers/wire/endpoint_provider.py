@@ -10,7 +10,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from msgspec import structs
 
-from geval_cli.errors import ProviderRequestError, ProviderResponseError, UnsupportedParameterError
+from geval_cli.errors import (
+    ProviderError,
+    ProviderRequestError,
+    ProviderResponseError,
+    UnsupportedParameterError,
+)
 from geval_cli.json_codec import encode_json
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import extra
@@ -316,17 +321,18 @@ class EndpointProvider:
             if tokens is None or tokens.output_tokens or not self.writes:
                 return choices
             raise received.refuse("an empty answer: the model wrote no tokens")
-        except ProviderResponseError as error:
-            if isinstance(received.body, dict):
-                tokens = plausible_tokens(self.tokens(received.body), Exchange(""))
-                usage = self._endpoint.usage(tokens, requests=1, is_batched=is_batched)
+        except ProviderError as error:
+            is_no_answer = isinstance(error, ProviderResponseError)
+            tokens = self.tokens(body) if isinstance(body, dict) else None
+            if isinstance(body, dict) and (is_no_answer or tokens is not None):
+                usage = self._endpoint.usage(
+                    plausible_tokens(tokens, Exchange("")), requests=1, is_batched=is_batched
+                )
                 error.cost_usd = usage.cost_usd
                 error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
-            if _PICTURE.search(received.reply.text):  # which would be drawn, and paid, again
-                error.is_retryable, error.hint = (
-                    False,
-                    "geval judges texts: use a model that answers in words",
-                )
+            if is_no_answer and _PICTURE.search(received.reply.text):  # which would be drawn, and paid, again
+                error.is_retryable = False
+                error.hint = "geval judges texts: use a model that answers in words"
             raise
 
     def _in_place_of_error(self, received: JsonAnswer, request: ModelRequest) -> Choice:
