@@ -24,7 +24,7 @@ def main() -> None:
     unknown = sorted(set(chosen.names) - set(known))
     if unknown:
         parser.error(f"no benchmark named {', '.join(unknown)}; one of: {', '.join(known)}")
-    # As geval is installed: what pip or the first start compiled is not compiled again at every start.
+    # As for an installed geval, whose modules were compiled by pip or at the first start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in chosen.names or known:
         print(f"== {name}")

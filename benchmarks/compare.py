@@ -38,7 +38,7 @@ def run() -> None:
         for pair in (("a.json", "b.json"), ("a.jsonl", "b.jsonl"), ("latest~1", "latest")):
             command = [sys.executable, "-m", "geval_cli", "compare", *pair]
             found = measure(command, folder, environment("http://127.0.0.1:9"))
-            # Of processor time, since other programs may be at work; on an idle machine the two are equal.
+            # CPU time, since other programs may be running; on an idle machine it equals the wall time.
             is_good = found.cpu_s < BOUND_S and found.peak_mb < BOUND_MB
             took = f"{found.wall_s:5.2f} s, {found.cpu_s:.2f} s of it processor time, {found.peak_mb:4.0f} MB"
             verdict = f"{'good' if is_good else 'TOO MUCH'}: at most {BOUND_S:g} s, {BOUND_MB:g} MB"

@@ -22,7 +22,7 @@ RATES = (0.01, 0.1, 0.5)
 
 def run(tests: int = TESTS) -> bool:
     """Print a line for each kind of fault, and return whether every verdict of every run was correct."""
-    sys.path.insert(0, str(ROOT / "tests"))  # the faulty server is the tests' own
+    sys.path.insert(0, str(ROOT / "tests"))  # the faulty server belongs to the tests
     faults = importlib.import_module("support.faults")
 
     print(f"{tests} tests for each kind, up to {faults.MAX_RETRIES} repetitions")

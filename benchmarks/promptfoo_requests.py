@@ -81,7 +81,7 @@ def _compared(
 ) -> Counter[str]:
     asked, judged = _sorted(theirs, prompts)
     our_asked, our_judged = _sorted(ours, prompts)
-    # geval sends equal requests that are under way at the same time once.
+    # geval sends equal concurrent requests only once.
     equal = sum(count for request, count in asked.items() if request in our_asked)
     alone = sum((our_asked - Counter(dict.fromkeys(asked, max(our_asked.values(), default=0)))).values())
     for request in [request for request in asked if request not in our_asked][:2]:
@@ -162,7 +162,7 @@ def _words(text: str) -> str:
     except ValueError:
         found = None
     if isinstance(found, list):
-        # A system message stands elsewhere in some APIs.
+        # Some APIs have the system message in a separate place.
         found.sort(key=lambda item: not (isinstance(item, dict) and item.get("role") == "system"))
         text = "".join(_texts(found)) or text
     return _NO_WORDS.sub("", _ROLE_LINE.sub("", text))

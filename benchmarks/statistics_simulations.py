@@ -777,7 +777,7 @@ def proven(runs: int) -> None:
         assert isinstance(gate, Gate)
         cells = []
         for tests in (20, 50, 100, 200):
-            # Graded scores, of which few fall or rise by one rating of five.
+            # Graded scores, a few of which fall or rise by one rating of five.
             chances = [0.1 + 2 * drop, 0.1 - 2 * drop, 0.8]
             changes = random.choice([-0.25, 0.25, 0.0], (runs, tests), p=chances)
             false = sum(

@@ -68,7 +68,7 @@ def run_quick() -> None:
 
 
 def compare(turns: int) -> None:
-    # As an installed package is. Where the environment forbids bytecode, each run would compile what was changed.
+    # As for an installed package. If the environment forbids bytecode, each run would compile changed files.
     subprocess.run(
         [sys.executable, "-m", "compileall", "-q", "geval_cli"], cwd=Path(__file__).parents[1], check=True
     )

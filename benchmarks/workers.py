@@ -58,7 +58,9 @@ def on_cluster(url: str, tests: int, alone_s: float) -> None:
     """Run `tests` tests on a cluster of two nodes on this machine, and print the CPU time."""
     from ray.cluster_utils import Cluster  # noqa: PLC0415 - not installed everywhere
 
-    os.environ |= environment(url) | {"RAY_USAGE_STATS_ENABLED": "0"}  # tasks have that of their machine
+    os.environ |= environment(url) | {
+        "RAY_USAGE_STATS_ENABLED": "0"
+    }  # tasks inherit their machine's environment
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=1)

@@ -60,7 +60,7 @@ LONG = (
 )
 """Modules that take many seconds: they are begun early, so that at the end no process works alone for long."""
 
-# How long an example takes says how busy a machine is, and nothing of geval. `make soak PARTS=examples` tries many.
+# The time of an example depends on the machine's load, not on geval. `make soak PARTS=examples` tries many examples.
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("any machine", _ANY_MACHINE, max_examples=50)
 settings.register_profile("many", _ANY_MACHINE, max_examples=2000)
@@ -84,8 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _forget_keys_of_the_developer()
     if config.getoption("hypothesis_profile", None) != "many":
-        # Examples that are texts and numbers of geval's own code: to read all of it takes longer than most properties,
-        # and of a few dozen examples next to none are among them.
+        # Constants from geval's own code as examples: collecting them takes longer than most properties, and hardly any
+        # would be among a few dozen examples.
         providers._get_local_constants = lambda: providers._local_constants
     if _has_room_for_files(_MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
@@ -173,7 +173,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
     if any("hypothesis" in item.keywords for item in session.items):
         _draw_a_text()
-    if "geval_cli.cli.run" in sys.modules:  # what it loads when it runs, each process would load
+    if "geval_cli.cli.run" in sys.modules:  # otherwise each process would load these lazily
         for name in ("aiohttp", "jsonschema", "ssl", "uvloop"):
             import_module(name)
     run_in_forks(session, processes, _group_of, _beyond_tests.append)

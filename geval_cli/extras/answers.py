@@ -28,7 +28,7 @@ from geval_cli.records import ModelResponse, Status
 from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.base import Score
 
-_LARGEST_EXPONENT = 700  # beyond it a float overflows; a perplexity like that is no more than very large
+_LARGEST_EXPONENT = 700  # a larger exponent would overflow; such a perplexity is just very large
 
 
 class PerplexityAssertion(Assertion):
@@ -140,10 +140,10 @@ class FinishReasonAssertion(Assertion):
         """
         expected = tools.templates.render(self.value, subject.test.variables).strip()
         ended = None if subject.response is None else subject.response.choices[0].finish_reason
-        # A program's own word counts; for one that was flagged, `ended` says that a filter stopped it.
+        # A reason reported by a program comes first; for flagged output, `ended` says that a filter stopped it.
         own = subject.reported.get("finishReason") or subject.reported.get("finish_reason")
         found = own if isinstance(own, str) else ended
-        # Promptfoo's rules, by which not even that of `echo` is known.
+        # promptfoo's rules, under which even `echo` gives no finish reason.
         if found is None and subject.rules.echo_finish_reason is None:
             return Outcome.of(False, "the provider gave no finish reason")
         if found is None and subject.response is None:
@@ -253,7 +253,7 @@ def _dollars(amount_usd: float) -> str:
     return f"${trimmed(fixed(amount_usd, 6), keep=2)}"
 
 
-_LOOKED_AT = 600  # characters; a phrase far down in a long answer is rarely a refusal of the whole
+_LOOKED_AT = 600  # characters; a phrase far into a long answer is rarely a refusal of everything
 _CANNOT = (
     r"(?:can(?:no|')?t|can not|could(?: not|n't)|(?:am |'m |are |'re )?(?:not able|unable) to|won't|will not|"
     r"(?:am |'m |are |'re )?not (?:going|allowed|permitted|willing) to)"
@@ -266,7 +266,7 @@ _APOLOGY = (
     + ")"
 )
 _DO = (
-    # "I can't help but agree" and "I can't help feeling" refuse nothing.
+    # "I can't help but agree" and "I can't help feeling" are not refusals.
     r"(?:help(?! but\b| \w+ing\b)|assist|comply|provide|answer|do (?:that|this|so)|fulfill?|engage|participate|support|"
     r"share|create|generate|write|produce|discuss|give|offer|continue|respond|complete|satisfy|proceed|disclose|reveal|"
     r"perform|condone|encourage|endorse|promote|facilitate|pretend|role-?play|bypass|diagnose|accommodate|grant|advise|"
@@ -290,7 +290,7 @@ _OWN = compile_later(
             rf"{_I}(?: am|'m| are|'re)?(?: \w+)? {_SORRY}\b.{{0,60}}\b(?:i|we) ?(?:{_CANNOT}|{_DECLINE})",
             rf"^{_APOLOGY}\b.{{0,60}}\b(?:i|we) (?:do not|don't) (?:know|have)\b",
             rf"^{_APOLOGY}\b.{{0,60}}\b(?:can't|cannot|can not) be {_DONE}\b",
-            # Nothing but an apology, or the beginning of a refusal.
+            # Only an apology, or the beginning of a refusal.
             rf"^(?:{_APOLOGY}|(?:i|we) ?{_CANNOT})\W*$",
             rf"{_I} {_DECLINE}\b",
             rf"{_I} (?:do not|don't) (?:feel comfortable|have the (?:capability|ability))\b",
@@ -310,8 +310,8 @@ _OWN = compile_later(
 )
 _QUOTES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
 
-# promptfoo looks for fixed phrases: some where an output begins, the others anywhere in it. Most of them are an opening
-# with one of the verbs that it has.
+# promptfoo looks for fixed phrases, some at the beginning of an output and the others anywhere in it. Most of them
+# combine an opening with one of its verbs.
 _VERBS = "answer assist engage fulfill generate give help participate provide support write"
 _FAMILIES = {
     "i am unable to": f"{_VERBS} change comply recommend suggest",

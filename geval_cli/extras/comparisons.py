@@ -677,7 +677,7 @@ async def _compared(
 def _with_left_out(reason: str | None, count: int) -> str | None:
     """Add the number of outputs that could not be compared to the first line of a reason."""
     note = f" ({plural(count, 'output')} with an error not compared)"
-    if reason is None or not count or note in reason:  # taken over from an earlier run
+    if reason is None or not count or note in reason:  # reused from an earlier run
         return reason
     first, line, rest = reason.partition("\n")
     return f"{first}{note}{line}{rest}"

@@ -123,7 +123,7 @@ def print_runs(
     filled = [column for column in _COLUMNS if not column.rank or any(cells[column.heading])]
     columns, widths = _fit(filled, cells, console.width)
     table = plain_table(console)
-    table.padding = (0, _GAP - 1, 0, 0)  # with the blank that stands between columns
+    table.padding = (0, _GAP - 1, 0, 0)  # plus the space between columns
     for column, width in zip(columns, widths, strict=True):
         justify: Literal["left", "right"] = "right" if column.is_number else "left"
         table.add_column(column.heading, width=width, justify=justify, no_wrap=not is_wide, overflow="fold")

@@ -62,7 +62,7 @@ class LockEntry(Struct, frozen=True, order=True):
 
     @property
     def is_stale(self) -> bool:
-        """Return whether it was written with an older version of the judge prompts."""
+        """Return whether it was written with a different version of the judge prompts."""
         return self.prompt_version != prompt_version()
 
 

@@ -78,7 +78,7 @@ class ResponsesProvider(EndpointProvider):
         return ("n",) if len(request.sample_indexes) > 1 else ()
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
-        # This API counts tokens as the chat API does, under other names.
+        # This API counts tokens like the chat API, under other names.
         counted = body.get("usage")
         if not isinstance(counted, dict):
             return None

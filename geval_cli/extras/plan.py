@@ -76,7 +76,7 @@ from geval_cli.store.cache import ResponseCache, StoredChoice
 from geval_cli.store.runs import RunStore, config_file
 
 _NAME_WIDTH = 60
-_DIGITS = 2  # of a price: the tokens are estimated, too
+_DIGITS = 2  # significant digits of a price: the token counts are estimates
 _PROVIDER_WIDTH = 28
 _PURPOSES = list(Purpose)
 _TOKENS = ("input_least", "input_most", "output_most")
@@ -484,7 +484,7 @@ class _Judgement(Struct):
 
 
 class _DryRun(Struct, eq=False):
-    """Runs one job after another, in the place of the gateway to the models.
+    """Simulates one job after another, acting as the gateway to the models.
 
     Attributes:
         cache: None if there is no cache, or it may not be read.
@@ -656,7 +656,7 @@ class _DryRun(Struct, eq=False):
             self._seen[question] = max(seen, len(keys))
         is_new = seen < len(keys)
         missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
-        # Steps never go into a batch.
+        # Steps are never sent in a batch.
         is_wanted = request.role in self.prepared.request.batched_roles
         is_batched = is_wanted and request.purpose is not Purpose.STEPS and batch_api(provider) is not None
         counts = request_counts(

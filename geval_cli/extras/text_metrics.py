@@ -172,7 +172,10 @@ def _smoothed(precisions: Sequence[Any], **_: Any) -> list[float]:
 
 
 def _gleu(output: str, references: Sequence[str]) -> float:
-    """Return Google's BLEU: the lower of precision and recall over n-grams of 1 to 4 lower-case words."""
+    """Return Google's BLEU: the lower of precision and recall over n-grams of 1 to 4 words.
+
+    The words are lower-cased, without trailing full stops.
+    """
     sentence_gleu = _library("nltk.translate.gleu_score").sentence_gleu
     words = [_bare_words(reference) for reference in references]
     return float(sentence_gleu(words, _bare_words(output)))

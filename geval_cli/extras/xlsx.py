@@ -24,7 +24,7 @@ _MAX_UNPACKED_BYTES = 1 << 28
 
 _CHUNK = 1 << 20
 _MAX_CELLS = 50_000_000
-_MAX_SHEET_ROWS = 1_048_576  # of the format
+_MAX_SHEET_ROWS = 1_048_576  # the limit of the format
 _MAX_ELEMENTS, _MAX_DEPTH = 4_000_000, 100
 _MAX_TAG_BYTES = 4 << 20
 """Of the XML in an untrusted sheet, attributes counted, too: each takes a hundred bytes where it takes five here."""
@@ -41,7 +41,7 @@ _BROKEN_SHEET = (
     LookupError,
     TypeError,
     AttributeError,
-    SyntaxError,  # of the XML inside
+    SyntaxError,  # in the XML inside
     EOFError,
     zipfile.BadZipFile,
     zlib.error,
@@ -94,7 +94,7 @@ def sheet_rows(
         if is_strict and _has_formulas(content):
             written = _opened(openpyxl, content, books, data_only=False)[name].iter_rows(values_only=True)
         merged = _merged(content, book[name]) if is_strict else {}
-        covering: dict[int, tuple[int, Any]] | None = None  # until the header
+        covering: dict[int, tuple[int, Any]] | None = None  # None until the header
         is_padded = is_strict and _has_padding(content)
         read = book[name].iter_rows(values_only=not is_padded)
         shown = (tuple(map(_padded, cells)) for cells in read) if is_padded else read

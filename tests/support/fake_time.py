@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# How many turns of the event loop pass without a sleeper being woken before all count as waiting.
+# The number of event loop iterations without a wake-up after which every task counts as waiting.
 _IDLE_TURNS = 60
 
 
@@ -43,7 +43,7 @@ class FakeTime:
             if self._sleepers:
                 self._wake_next()
             else:
-                await asyncio.sleep(0.0005)  # somebody waits for a thread
+                await asyncio.sleep(0.0005)  # some task waits for a thread
         return task.result()
 
     def _wake_next(self) -> None:

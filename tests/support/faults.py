@@ -54,7 +54,7 @@ class FaultyServer:
         about = _number_in(question)
         asked = (body["model"], question)
         self.attempts[asked] += 1
-        # What was answered is asked for again where the answer came too late for a slow machine.
+        # A slow machine may have received the answer too late and repeat the request.
         is_new = asked not in self.answered
         if kind in FAULTS and is_new and fails(kind, about, self.attempts[asked], self.rate, is_judge):
             return FAULTS[kind]

@@ -116,7 +116,7 @@ def become(command: Command, streams: list[int]) -> None:
             setattr(sys, f"__{name}__", stream)
     elif command.leads == "group":
         os.setpgid(0, 0)
-    for number in (signal.SIGINT, signal.SIGHUP):  # which a job in the background of a shell would ignore
+    for number in (signal.SIGINT, signal.SIGHUP):  # ignored in a shell's background jobs
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.chdir(command.cwd)
     os.environ.clear()
@@ -153,7 +153,7 @@ def rehearse() -> None:
     os.environ.clear()
     os.environ.update(environ)
     sys.argv[:] = words
-    tempfile.tempdir = None  # it is looked for once
+    tempfile.tempdir = None  # the cached folder
     for number, handler in handlers.items():
         signal.signal(number, handler)
 

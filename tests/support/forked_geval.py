@@ -30,7 +30,7 @@ class ForkServer:
     ) -> None:
         self._turn = threading.Lock()
         self._control, theirs = socketpair()
-        # Nothing is read from them: its streams are to be of the kind that its children get.
+        # Nothing is read from them; they are here so that its streams are of the same kind as its children's.
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with theirs:
             if base is not None:

@@ -43,7 +43,7 @@ def run_in_forks(
     for place, item in enumerate(session.items):
         groups.setdefault(group_of(item.nodeid), []).append(place)
     session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
-    # A time limit is an exception that a signal raises, and uvloop goes on after any: then the process has to end.
+    # A time limit raises an exception from a signal, which uvloop survives, so the process has to exit.
     most_s = 2 * float(session.config.getini("timeout") or 180)
     waiting = deque(groups.values())
     workers: dict[Connection, Worker] = {}

@@ -153,7 +153,7 @@ def _server_for(args: Sequence[str]) -> ForkServer:
 
 
 def _server_with(*libraries: str) -> ForkServer:
-    one_thread = clean_environment(OPENBLAS_NUM_THREADS="1")  # a process with several must not fork
+    one_thread = clean_environment(OPENBLAS_NUM_THREADS="1")  # a process with several threads must not fork
     return fork_server(*libraries, env=tuple(sorted(one_thread.items())))
 
 

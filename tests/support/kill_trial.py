@@ -26,7 +26,7 @@ tests: file://tests.jsonl
 """
 
 AT_ONCE = 8
-# The keys of ratings hold the address of the judge, which is another server in each run.
+# The keys of ratings contain the judge's URL, which differs between runs.
 _DIFFERS = frozenset({"latency_ms", "cached", "usage", "criterion_key", "criterion_parts", "rating_key"})
 """What may differ in a result between a run that was killed and one that was not."""
 
@@ -122,7 +122,7 @@ class KillableRun:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             try:
                 return connection.execute(statement).fetchall()
-            except sqlite3.OperationalError:  # killed before its tables were made
+            except sqlite3.OperationalError:  # killed before its tables were created
                 return []
 
 
@@ -133,7 +133,7 @@ def disturbed(run: KillableRun, *, kills: int, chance: random.Random, requests: 
     for _ in range(kills):
         first = len(run.server.requests)
         after = chance.randint(*requests)
-        # Else the run is over before a slow machine comes to kill it.
+        # Otherwise the run could end before a slow machine kills it.
         run.server.answer_at_most(first + after + AT_ONCE if after else None)
         process = run.start(*_resuming(run), is_loaded_anew=not after)
         if after:

@@ -182,7 +182,7 @@ class LoopbackServer(LoopThread):
             await server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A plain function with our own task: asyncio reports a cancelled handler of its own as an error.
+        # A plain function with our own task, because asyncio would report a cancelled coroutine as an error.
         self.connections += 1
         task = self._loop.create_task(self._converse(reader, writer))
         self._tasks.add(task)

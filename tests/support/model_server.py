@@ -19,7 +19,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply
 
 STEPS = ("Read the text.", "Hold it against what is asked for.", "Rate it.")
 
-# By how our prompts begin: what an output says further down must not confuse the server.
+# By the beginning of our prompts, so that the text of an output cannot confuse the server.
 _BEGINNINGS = {
     "You are preparing an evaluation": "steps",
     "You are an evaluator": "evaluate",

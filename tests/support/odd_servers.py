@@ -43,7 +43,7 @@ class _Listener:
             with connection:
                 self.converse(connection)
         except OSError:
-            pass  # the client has gone, or does not trust us
+            pass  # the client has disconnected, or does not trust our certificate
 
     def converse(self, connection: socket.socket) -> None:
         raise NotImplementedError

@@ -20,7 +20,7 @@ def module_texts() -> dict[str, str]:
 @cache
 def nodes_of(source: str) -> tuple[ast.AST, ...]:
     """Return all nodes of a module's syntax tree, starting with the module itself."""
-    gc.disable()  # nothing of it is garbage, and looking for some would take longer than the reading
+    gc.disable()  # there is no garbage, and collecting would take longer than parsing
     try:
         return tuple(ast.walk(ast.parse(source)))
     finally:

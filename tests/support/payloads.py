@@ -421,7 +421,7 @@ def _code(world: World) -> Iterator[Payload]:
         "t.jsonl": json.dumps({"vars": {"i": "x"}, "assert": [{"type": "python", "value": inline}]}),
     }
     for name, config in rows.items():
-        # What JavaScript says is the config's own text, and it reaches nothing of this machine.
+        # JavaScript only has text from the config, and cannot access this machine.
         yield Payload(f"code: {name}", config, files, files_alone="javascript" not in name)
 
 

@@ -47,7 +47,7 @@ def recording_server() -> LoopbackServer:
             content = {"role": "model", "parts": [{"text": "fine"}]}
             return Reply(body={"candidates": [{"content": content, "finishReason": "STOP"}]})
         try:
-            # By the model behind the recorded answers, where it is there: what it says depends on what it is asked.
+            # Answered by the model behind the recorded results, if it exists: its answers depend on the requests.
             return answer_of(body, "generous")
         except (AttributeError, KeyError, TypeError, OSError):
             return _plain_answer(body if isinstance(body, dict) else {})

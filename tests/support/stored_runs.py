@@ -43,7 +43,7 @@ def store_run(config: Path, **options: Any) -> str:
     prepared = prepare(RunRequest(config, {}, **options))
     with open_state(config.parent / ".geval", {}) as state:
         running = run_evaluation(prepared, state, listen=lambda event: None, stop=StopSignal())
-        # In a thread of its own: where a browser is open, an event loop goes on in this one.
+        # In a separate thread: while a browser is open, an event loop is running in this one.
         with ThreadPoolExecutor(1) as pool:
             report = pool.submit(asyncio.run, running).result()
     return report.run.id

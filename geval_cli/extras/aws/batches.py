@@ -71,7 +71,7 @@ class BedrockBatches:
 
     fewest_requests = 100
     most_requests = 50_000
-    most_bytes = 64 * 1024 * 1024  # of 1 GB; a file is one request, which is held in memory
+    most_bytes = 64 * 1024 * 1024  # of 1 GB; a file is uploaded in one request, which is held in memory
 
     def __init__(self, endpoint: Endpoint, transport: Transport, place: JobPlace) -> None:
         self._endpoint = endpoint

@@ -82,7 +82,7 @@ _KEY_HINT = ", or set AWS_BEARER_TOKEN_BEDROCK to a Bedrock API key"
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems with the model and the config."""
     if not speaks_converse(source):
-        # They must not go to a model as parameters.
+        # They must not be sent to a model as parameters.
         misplaced = [name for key in (*SIGNING_KEYS, *BATCH_KEYS) for name in key.spellings]
         found = [name for name in misplaced if source.spec.config.get(name) is not None]
         if found:
@@ -156,7 +156,7 @@ def _job_place(source: ProviderSource) -> JobPlace | None:
     bucket, _, folder = settings["batch_s3"].removeprefix("s3://").partition("/")
     domain = f"{quote(region, safe='')}.{_domain(region)}"
     own_s3 = source.env.get("AWS_ENDPOINT_URL_S3", "").rstrip("/")
-    if own_s3 or "." in bucket:  # the certificate of S3 is for names without further dots
+    if own_s3 or "." in bucket:  # S3's certificate does not cover names with further dots
         s3_url = f"{own_s3 or f'https://s3.{domain}'}/{bucket}"
     else:
         s3_url = f"https://{bucket}.s3.{domain}"

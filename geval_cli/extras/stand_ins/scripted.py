@@ -290,7 +290,7 @@ class ScriptedProvider:
             message = Message("assistant", text, {"tool_calls": list(entry.calls)})
             said = text or json.dumps(entry.calls, ensure_ascii=False)
             choices.append(Choice(said, "tool_calls", logprobs, tool_calls=entry.calls, message=message))
-        # Tokens are counted as words: good enough for a demo, and the same on every machine.
+        # Words count as tokens: good enough for a demo, and the same on every machine.
         output_tokens = sum(len(choice.text.split()) for choice in choices)
         return ModelResponse(
             choices=tuple(choices),
