@@ -172,7 +172,7 @@ class MetricAgreement(Struct, frozen=True):
 
 _ROUNDING = 1e-9
 _MOST_ANNOTATORS = 20
-"""More people than this who label a few items each are a crowd; each one's own figures would say little."""
+"""Most annotators with a kappa of their own; in a larger crowd each labels too few items for it to mean much."""
 
 
 class Agreement(Struct, frozen=True):
@@ -277,7 +277,7 @@ _OTHERS: Mapping[str, Callable[[MetricAgreement], Estimate | None]] = {
     "ceiling": lambda item: None if item.people is None else item.people.share,
 }
 STATISTICS = ("pearson", "spearman", "kendall", *_OTHERS)
-"""What `--require` may be about."""
+"""The statistics that `--require` accepts."""
 
 
 def _required(gate: Requirement, item: MetricAgreement) -> Estimate | None:

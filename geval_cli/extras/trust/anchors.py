@@ -29,7 +29,7 @@ from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
 
 FILE = "drift.jsonl"
 IMPROVEMENTS = "improve.jsonl"
-"""In the home folder; a line for each look, without the single scores."""
+"""Files in the home folder: a line for each look, without individual scores."""
 
 
 class MetricDrift(Struct, frozen=True):

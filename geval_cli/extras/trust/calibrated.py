@@ -133,9 +133,9 @@ CALIBRATION_VERSION = 1
 _WRITE = "write one with `geval calibrate LABELS --run RUN -o judge.cal.json`"
 _BLOCK = 4
 _LARGEST = 1e9
-"""Of the numbers in a block; larger whole numbers are no floats."""
+"""Upper limit of numbers in a calibration file; much larger integers would overflow a float."""
 _DUST = 1e-6
-"""The chances in the file are rounded."""
+"""Tolerance for probabilities, which the file rounds."""
 
 AssertionT = TypeVar("AssertionT", bound=Assertion)
 Count = Annotated[int, Field(ge=0)]

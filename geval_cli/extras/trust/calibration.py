@@ -170,12 +170,12 @@ def _entry(found: Calibration, prevalence: float | None) -> dict[str, JsonValue]
 
 MIN_LABELS = 10
 ADVISED = 50
-"""Good, and bad, labels that are advised: they make balanced accuracy certain to about 8 points."""
+"""Recommended number of good labels, and of bad ones: they give balanced accuracy to about ±8 points."""
 _ROUGHLY = 0.1
-"""Half the width of an interval of balanced accuracy that is better than nothing."""
+"""Half-width of the widest interval of balanced accuracy that is still useful."""
 _DUST = 1e-9
 _SAYS_NOTHING = 0.5
-"""Where labels that are left give no judge a weight, its score says nothing: it is the same for all outputs."""
+"""The score of every output when the remaining labels give no judge a weight; it is uninformative."""
 
 
 def calibrate(
@@ -520,7 +520,7 @@ def calibration_document(found: Calibrated) -> ReportDocument:
 
 _CANDIDATES = ("threshold", "bad pass", "good fail", "bal. acc.", "MCC", "")
 _MOST_ROWS = 40
-"""Thresholds of one metric that a terminal shows; scores that are means of samples make hundreds."""
+"""Most thresholds of a metric shown on a terminal; scores that are means of samples can yield hundreds."""
 
 
 def _sections(item: MetricCalibration, prevalence: float | None) -> Iterator[Section]:

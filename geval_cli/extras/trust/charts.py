@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the module needs numpy, which charts of a run must not requ
 _BINS = 20
 _CURVE_STEPS = 100
 _CURVE_FROM = 20
-"""Labelled outputs from which on a curve is drawn through them; through fewer it would follow chance."""
+"""Fewest labelled outputs for which a curve is drawn; with fewer it would mostly fit noise."""
 
 
 def score_against_label(

@@ -31,7 +31,7 @@ ENDINGS = (".html", ".json", ".md")
 
 Quote = Callable[[str], str]
 Said = Callable[[Quote], str]
-"""A sentence of ours: it is given what makes a text of someone else harmless in the document's format."""
+"""A sentence in trusted words; it receives the function that escapes other texts for the document's format."""
 _PLAIN = compile_later(r"[\w ,.'%():=-]*")
 
 

@@ -155,9 +155,9 @@ class _AskedAgain(Struct):
 
     ratings: dict[str, Mapping[str, Rating]] = field(default_factory=dict)
     thresholds: dict[str, dict[str, tuple[float, bool]]] = field(default_factory=dict)
-    """By anchor and metric, with whether it is that of the positive form of a `not-` assertion."""
+    """By anchor and metric; the flag marks a `not-` assertion, whose threshold is that of its positive form."""
     criteria: dict[str, set[bytes]] = field(default_factory=dict)
-    """By metric, what it was rated by, without the steps that a judge writes anew each time."""
+    """The criteria used, by metric, without the steps that a judge rewrites each time."""
     errored: int = 0
     stopped: str = ""
     first_error: str = ""
@@ -403,7 +403,7 @@ _HEADER = ("then", "now", "shift", "90 % interval", "rank", "outputs", "tests", 
 
 
 _BRIEF = (0, 1, 2, 3, 4, 7, 8)
-"""The columns for which a narrow terminal has room."""
+"""The columns shown on a narrow terminal."""
 
 
 def _row(item: MetricDrift) -> list[str]:

@@ -20,9 +20,9 @@ from geval_cli.version import install_hint
 Result = TypeVar("Result")
 
 MOST_PROMPTS = 12
-"""Calls of the teacher."""
+"""Most calls to the teacher."""
 BATCH = 4
-"""Training outputs that a new text is tried on before it is rated on all of them."""
+"""Reflection minibatch: training outputs that a new candidate is tried on before it is rated on all of them."""
 CRITERIA, STEPS = "criteria", "steps"
 
 _PROMPT = """A judge rates outputs by this text, from {low} to {high}:
@@ -60,7 +60,7 @@ class RatedTrial:
 
 
 Rate = Callable[[Mapping[str, str], Sequence[int]], Awaitable[Sequence[tuple[float | None, str]]]]
-"""Rates training outputs, by their numbers, by new texts: scores 0..1, or None, and reasons."""
+"""Rates the training outputs with the given indices, using candidate texts: scores 0..1 or None, and reasons."""
 
 
 async def search(

@@ -91,16 +91,16 @@ from geval_cli.store.state import open_state
 from geval_cli.templating import is_template
 
 Statistic = Callable[[Mask], float | None]
-"""A figure of the outputs that a mask keeps; None where it is undefined."""
+"""A statistic of the outputs that a mask selects; None if it is undefined."""
 
 LEAST_HELD_OUT = 20
-"""With fewer held-out labels nothing is accepted."""
+"""Fewest held-out labels with which a change is accepted."""
 TODAY = "today's judge"
 SHARES = (0.3, 0.3, 0.4)
-"""Of the documents: for train, for select, and held out."""
+"""Shares of the documents in train, select and held-out."""
 EXAMPLE_COUNTS = (2, 4, 8)
 _FURTHER_CANDIDATES = 4
-"""Guidelines, guidelines with examples, rewritten criteria, and these with examples."""
+"""Guidelines, guidelines with examples, rewritten criteria, and rewritten criteria with examples."""
 
 _AT_ONCE = 64
 _MOST_LEVELS = 11

@@ -33,7 +33,7 @@ from geval_cli.store.state import State, open_state
 
 _FAMILY = "family"
 _LABELLED = frozenset({_FAMILY, "joint"})
-"""Probes that labels say more about."""
+"""Probes that use human labels."""
 
 
 def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
