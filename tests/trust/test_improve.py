@@ -457,7 +457,8 @@ def test_a_judge_that_breaks_is_said_and_not_taken_for_a_judge_that_rates(
     finished = rated.command(server, "improve", "config.yaml", "--labels", labels, "--run", "latest")
     assert len(server.requests) <= 2 * 36
     assert finished.code == 3
-    assert "the judge failed on 36 of 36 outputs" in " ".join(finished.stdout.split())
+    assert "the judge failed on 36 of 36 outputs: " in " ".join(finished.stdout.split())
+    assert "no score can be read from the judge's reply" in " ".join(finished.stdout.split())
 
 
 class HoldingWorld(World):

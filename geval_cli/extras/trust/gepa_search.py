@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from geval_cli.errors import UsageError
+from geval_cli.judge.metric import format_number
 from geval_cli.judge.source import fence
 from geval_cli.numbers import fixed
 from geval_cli.version import install_hint
@@ -85,7 +86,7 @@ async def search(
         seed: of GEPA's random choices.
     """
     adapter = _Adapter(trials, rate, ask, score_range)
-    low, high = (fixed(end, 0) for end in score_range)
+    low, high = map(format_number, score_range)
     prompt = _PROMPT.replace("{low}", low).replace("{high}", high)
     from gepa import optimize  # noqa: PLC0415 - an extra of its own
 

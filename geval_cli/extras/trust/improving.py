@@ -67,7 +67,7 @@ from geval_cli.extras.trust.statistics.agreement import (
 from geval_cli.extras.trust.weighted_draw import equally_likely
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
-from geval_cli.judge.metric import STRICT_RANGE, CachingJudge, Judge
+from geval_cli.judge.metric import STRICT_RANGE, CachingJudge, Judge, format_number
 from geval_cli.judge.prompt import find_dimension, user_message
 from geval_cli.judge.source import fence
 from geval_cli.metrics import with_members
@@ -597,7 +597,9 @@ def teacher_text(
         texts = {**_texts_of(case), "Reason of the judge": rated.reasons[place][:_SHOWN_CHARACTERS]}
         parts += [fence(f"{label} {number}", text) for label, text in texts.items() if text]
         shown.append("\n".join(parts))
-    text = form.format(low=fixed(low, 0), high=fixed(high, 0), criterion=criterion, errors="\n\n".join(shown))
+    text = form.format(
+        low=format_number(low), high=format_number(high), criterion=criterion, errors="\n\n".join(shown)
+    )
     return text, [cases[place].case.id for place in errors]
 
 
@@ -642,7 +644,8 @@ class _CandidateRater(Struct):
         self.usage += usage
         scores = np.array([math.nan if item[0] is None else item[0] for item in found], dtype=np.float64)
         problem = next((item[1] for item in found if item[0] is None and item[1]), "")
-        rated = CandidateRatings(candidate, scores, tuple(item[1] for item in found), usage, problem=problem)
+        reasons = tuple("" if item[0] is None else item[1] for item in found)
+        rated = CandidateRatings(candidate, scores, reasons, usage, problem=problem)
         if self.is_offline and rated.lost and not self.stopped:
             self.stopped = f"{plural(rated.lost, 'rating')} not in the cache, and --offline sends nothing"
         elif candidate.name == TODAY and not rated.is_whole and not self.stopped:
@@ -667,7 +670,8 @@ class _CandidateRater(Struct):
         self.count(1)
         for item, _ in with_members(pending.result.assertions):
             if item.metric == self.metric:
-                return item.score, item.reason or "", item.usage
+                failure = None if item.error is None else item.error.message
+                return item.score, failure or item.reason or "", item.usage
         return nothing
 
 
