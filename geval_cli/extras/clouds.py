@@ -347,7 +347,7 @@ class CloudCredentials(TokenSigner):
 
 
 _FETCHING: dict[tuple[str, str], threading.Lock] = {}
-"""Whoever fetches a token of a cloud for a scope holds this."""
+"""The lock held while a cloud's token for a scope is fetched."""
 
 
 class CloudLogin(Struct, frozen=True):
@@ -460,7 +460,7 @@ def lack_of(
 
 
 _AS_BEFORE_S = 5.0
-"""So long a failure holds: an editor checks a config with each key that is pressed."""
+"""How long a failure is remembered: an editor checks the config at every keystroke."""
 
 _LACKS: dict[Hashable, tuple[float, tuple[str, str]]] = {}
 
@@ -492,7 +492,7 @@ DEFAULT_REGION = "us-central1"
 _GLOBAL = "global"
 _CONTINENTS = ("eu", "us")
 _PUBLISHERS = (("gemini", "google"), ("gemma", "google"), ("claude", "anthropic"))
-"""How names of models begin, and whose they are."""
+"""Beginnings of model names, with their publishers."""
 _METHODS = {"google": "generateContent", "anthropic": "rawPredict"}
 _PROJECT = compile_later(r"[a-z0-9][a-z0-9.:-]{0,127}")  # as in `example.com:my-project`, or a number
 

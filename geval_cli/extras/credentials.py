@@ -50,7 +50,7 @@ class Token(Struct, frozen=True):
 
 
 _TOKENS: dict[Hashable, Token] = {}
-"""The tokens of this process, by what they were asked of: providers that ask the same share one."""
+"""The tokens of this process, by command and settings: providers with the same ones share a token."""
 
 _ASKING: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, asyncio.Task[Token]]] = (
     WeakKeyDictionary()
@@ -67,7 +67,7 @@ class TokenSigner:
     """
 
     renewed_at: frozenset[int] = frozenset({HTTPStatus.UNAUTHORIZED})
-    """The statuses of refusals that a newer token may cure."""
+    """HTTP statuses after which a new token is worth a try."""
 
     def __init__(
         self, asked: Hashable, *, key_header: str = _BEARER, clock: Callable[[], float] = time.time

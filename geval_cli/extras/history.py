@@ -40,7 +40,7 @@ _STATUS_STYLES = {
 }
 _CHANGE_STYLES = {DifferenceVerdict.BETTER: "green", DifferenceVerdict.WORSE: "bold red"}
 _WIDE = 160
-"""From this width on, long texts go on in further lines; in narrower terminals they are cut."""
+"""At this width or more, long texts wrap; in narrower terminals they are cut."""
 _GAP = 2
 _TEXT_MAX = 120
 _UPWARDS_MAX = 3
@@ -338,7 +338,7 @@ _COLUMNS = (
 
 
 _MOST_VERDICTS = 60_000
-"""So many verdicts are read for one list, which takes about a second; the runs after that have no change."""
+"""How many verdicts are read for one list, which takes about a second; later runs show no change."""
 
 
 class RunHistory(Struct, frozen=True):
@@ -349,7 +349,7 @@ class RunHistory(Struct, frozen=True):
 
 
 Remember = Callable[[tuple[str, ...], Callable[[], RunChange | None]], RunChange | None]
-"""Returns what was made before of the same ids and times, else what the function makes."""
+"""Returns an earlier result for the same ids and times, or else calls the function."""
 
 
 def read_history(

@@ -43,12 +43,12 @@ from geval_cli.suite.suite import TestSource
 from geval_cli.templating import Templates
 
 _TAKEN_OVER = ("grader", "scoring", "samples", "variables")
-"""Options that the run was begun with and that hold again, unless others are given now."""
+"""Options of the original run that still hold, unless others are given."""
 
 _ROWS_KEPT = 256
 
 Place = tuple[int, int, int]
-"""Test, repeat and column of a case."""
+"""The test, repeat and column of a case."""
 
 
 @contextmanager

@@ -44,7 +44,7 @@ _HINT = "write it again with `geval lock`"
 _TAGS = ("{{", "{%", "{#")
 
 StepsKey = tuple[str, tuple[str, ...], str]
-"""Key of evaluation steps: criteria, the labels of what the judge is shown, the judge's id."""
+"""The key of evaluation steps: criteria, the labels of what the judge sees, and the judge's id."""
 
 
 class LockEntry(Struct, frozen=True, order=True):

@@ -101,7 +101,7 @@ class ResponsesProvider(EndpointProvider):
 
 
 _PAID_APART = frozenset({"file_search_call", "code_interpreter_call", "image_generation_call", "shell_call"})
-"""Calls that ran at OpenAI and are not paid by tokens; of a container it is not told how long it lived."""
+"""Calls that run at OpenAI and are not priced by tokens; how long a container lived is not reported."""
 
 
 def _is_search(item: Mapping[str, Any]) -> bool:

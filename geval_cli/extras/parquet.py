@@ -45,8 +45,9 @@ def parquet_hint() -> str:
 
 
 RESULT_COLUMN, TEST_COLUMN, RESULTS_METADATA = "result", "test", "geval.results"
-"""The columns of files of results that hold a whole result as JSON, and its test; and where their metadata have run and
-summary."""
+"""The columns of results files that hold a whole result, and its test, as JSON; and the metadata key of run and
+summary.
+"""
 
 
 _BATCH_BYTES = 4 << 20
@@ -57,7 +58,7 @@ _MOST_DIGITS = 10
 _VARS = "vars"
 _KEYS = frozenset(spellings(TestSpec)) - {_VARS}
 _BROKEN = (ValueError, OSError, NotImplementedError, KeyError, IndexError, TypeError, MemoryError)
-"""Errors that pyarrow raises on broken files, beside its own."""
+"""Errors that pyarrow raises on broken files, besides its own."""
 
 
 class ParquetColumn(Struct, frozen=True):

@@ -166,7 +166,7 @@ _STAGES: Mapping[Purpose, int] = {
     Purpose.EMBEDDING: 2,
     Purpose.EXPLANATION: 3,
 }
-"""Counts the answers that must be there before something can be asked; 1 for all other purposes."""
+"""How many rounds of answers must be in before a request can be sent; 1 for all other purposes."""
 
 
 class AnchorsPlan(Struct, frozen=True):
@@ -347,15 +347,15 @@ def _dollars(amount_usd: float) -> str:
 
 
 ASSUMED_ANSWER_TOKENS = 200
-"""How long an answer is taken to be, in the prompt of its judge, when nothing bounds it."""
+"""The assumed length of an answer in its judge's prompt if nothing limits it."""
 
 DROP = 0.05
-"""The drop that a plan says how many tests can show."""
+"""The drop for which a plan says how many tests can detect it."""
 
 _ENDED = frozenset({RunStatus.COMPLETED, RunStatus.INTERRUPTED, RunStatus.ABORTED})
 _LEAST_TESTS = 2
 _LEAST_KNOWN = 10
-"""Tests of the earlier run below which its spread says too little."""
+"""With fewer tests in the earlier run than this, their spread says too little."""
 
 _LONGEST_STAND_IN = 100_000
 _CHARACTERS_PER_TOKEN = 4

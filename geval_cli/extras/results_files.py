@@ -100,12 +100,12 @@ class ForeignResults(Struct, frozen=True):
 
 
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading raises, besides OSError and ConfigError, when a file is not a results file."""
+"""Errors, besides OSError and ConfigError, that reading a file that is no results file raises."""
 _TEST_LINE = re.compile(rb'\{\s*"test"\s*:')
-"""How a line of a test begins in a file of lines, also where other tools wrote it anew."""
+"""How a test's line begins in a JSONL file, also in files rewritten by other tools."""
 _TESTS = b'"tests": ['
 _RESULTS = b'"results": ['
-"""The line after which our own files have a result in each line; what other tools wrote anew is read whole."""
+"""The line after which geval's own files have one result per line; files rewritten by other tools are read whole."""
 
 
 class ResultsRow(NamedTuple):
@@ -564,7 +564,7 @@ _NAMELESS = RunRecord(
     config_digest="",
     config=None,
 )
-"""The run of results without one."""
+"""The run of results that name none."""
 
 
 class _Place(Struct):

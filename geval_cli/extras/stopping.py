@@ -50,7 +50,7 @@ _DECIDABLE = frozenset(
 )
 _RATES = frozenset({Statistic.PASS_RATE, Statistic.PASSED, Statistic.PASS_RATE_DELTA})
 _JUDGED_AT_THE_END = frozenset({Statistic.ERRORS, Statistic.COST})
-"""Statistics about the work a run did, however many tests that was."""
+"""Statistics about the work of a run, however many tests it had."""
 
 
 def stop_problems(

@@ -34,7 +34,7 @@ _LARGEST_NGRAM = 4
 _ABSENT_NGRAM = 1e-7  # the precision of an n-gram size without any match, so that the geometric mean is not 0
 _MAX_COMPARED = 40_000_000_000  # pairs of characters; about a second
 _ONE_AT_A_TIME = Lock()
-"""Importing nltk, whose modules import each other in a circle, fails when two threads begin at once."""
+"""The lock for importing nltk, whose modules import each other: two threads at once would fail."""
 
 
 class LevenshteinAssertion(Assertion):

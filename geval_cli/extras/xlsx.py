@@ -20,21 +20,23 @@ from geval_cli.suite.tables import MAX_COLUMNS, TableRow, too_wide
 from geval_cli.version import install_hint
 
 _MAX_UNPACKED_BYTES = 1 << 28
-"""So much may a sheet's file hold: what packs more into 64 MB is made to fill a machine's memory."""
+"""The size limit of a sheet's file: one that packs more into 64 MB is made to fill the memory."""
 
 _CHUNK = 1 << 20
 _MAX_CELLS = 50_000_000
 _MAX_SHEET_ROWS = 1_048_576  # the limit of the format
 _MAX_ELEMENTS, _MAX_DEPTH = 4_000_000, 100
 _MAX_TAG_BYTES = 4 << 20
-"""Of the XML in an untrusted sheet, attributes counted, too: each takes a hundred bytes where it takes five here."""
+"""The size limit of tags in an untrusted sheet, attributes included: each takes a hundred bytes in memory for five
+here.
+"""
 
 _PADDING = re.compile(rb'formatCode="(?:\[[^]"]*\])?00+[;"]')
 _ZEROS = re.compile(r"(?:\[[^]]*\])?(00+)(?:;.*)?", re.DOTALL)
-"""Formats of numbers with a fixed count of digits, as of postcodes."""
+"""Number formats with a fixed count of digits, such as postcodes."""
 _MERGED = re.compile(rb'<(?:\w+:)?mergeCell\s[^>]{0,99}?\bref="([A-Z]{1,3})(\d{1,7}):[A-Z]{1,3}(\d{1,7})"')
 _MERGED_MAX = 150
-"""Bytes of what this matches."""
+"""The size limit of the text that this matches."""
 
 _BROKEN_SHEET = (
     ValueError,

@@ -61,7 +61,7 @@ _BODY_KEYS = (
     "requestMetadata",
     "serviceTier",
 )
-"""What goes into a request as it is, beside the parts that geval writes."""
+"""Parameters that go into a request unchanged, besides the parts that geval writes."""
 
 _GUARDRAIL_KEYS = ("guardrailIdentifier", "guardrailVersion")
 WRITTEN_KEYS = (
@@ -73,7 +73,7 @@ WRITTEN_KEYS = (
     "outputConfig",
     "toolChoice",
 )
-"""Parameters of this API that only its configs have."""
+"""Parameters that only this API's configs have."""
 
 _FAILED_MODEL = 424
 _SERVER_ERRORS_FROM = 500

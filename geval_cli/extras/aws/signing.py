@@ -40,7 +40,7 @@ STATIC_KEYS = (
     OwnKey(("secret_access_key", "secretAccessKey"), "a text", is_text),
     OwnKey(("session_token", "sessionToken"), "a text", is_text),
 )
-"""Credentials in a config itself, as promptfoo's have them."""
+"""Credentials written in a config itself, as in promptfoo's configs."""
 SIGNING_KEYS = (PROFILE_KEY, *STATIC_KEYS)
 
 # Finding no credentials takes a second, the timeout of the machine's metadata server. Each model looks them up, and an

@@ -43,9 +43,9 @@ from geval_cli.statistics.intervals import Interval
 BINS = 20
 """The number of steps of scores from 0 to 1; each includes its lower end, and the last one also 1."""
 DUST = 1e-10
-"""Scores this near to a round one count as that, so that rounding errors do not move them to another step."""
+"""Scores this close to a round one count as that, so that rounding errors do not move them to another step."""
 SCORE = "score"
-"""Stands for the score of a whole case where no assertion has a metric."""
+"""The name for the score of a whole case, used if no assertion has a metric."""
 METRICS_MAX = 24
 """How many metrics are counted: the first ones that results have. Names may come from a model, hence a limit."""
 FURTHER_MAX = 24
@@ -239,10 +239,10 @@ class RunFigures:
 _HEAT_LEVELS = 5
 _DOT = 5.0
 _NUMBER = (15.0, 11.0)
-"""The width and the height of the number of a dot."""
+"""The width and the height of the number on a dot."""
 _FLOOR = 190.0
 _LINKED_HISTOGRAMS_MAX = 40
-"""With more columns and metrics, a histogram is one link and its steps have none, to keep the page light."""
+"""With more columns and metrics, each histogram is a single link, to keep the page light."""
 _SCORES_ROW, _BAR = 60.0, 34.0
 _THRESHOLDS_DRAWN = 12
 
@@ -814,7 +814,7 @@ class ScoreRange(Struct, frozen=True):
 
 
 PairLinks = Callable[[ScoreRange, ScoreRange], str]
-"""Returns the address of the page that shows the cases whose scores before, and after, are in these ranges."""
+"""Returns the address of the page with the cases whose earlier and later scores are in these ranges."""
 
 
 def score_scatter(
@@ -1123,7 +1123,7 @@ def _trend_dot(point: TrendPoint, x: float, y: float, said: str) -> str:
 
 
 _DAY_WIDTH = 72
-"""The room that a day takes under the axis, with the gap to the next one."""
+"""The width of a day under the axis, including the gap to the next one."""
 
 
 def _dates(points: Sequence[TrendPoint], wide: AxisScale) -> str:

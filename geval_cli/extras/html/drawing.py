@@ -26,7 +26,7 @@ NAME_WIDTH, TITLE_WIDTH = 160, 120
 COLUMNS_MAX, METRICS_MAX = 30, 20
 """How many columns and metrics are drawn; further ones are counted in words."""
 _CELL = 6.3
-"""The most that half of a wide character, or a common narrow one, takes of the width in a drawing's letters."""
+"""The largest width of half a wide character, or of a common narrow one, at the drawings' font size."""
 LINE = 13.0
 """The height of a further line of a text."""
 _TITLE_CELLS = 300

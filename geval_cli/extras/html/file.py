@@ -92,7 +92,7 @@ from geval_cli.report.sanitize import output_digest, whole_text
 
 CASES_PER_CHUNK = 500
 REASON_WIDTH = 160
-"""The same as in a cell of the matrix."""
+"""As in a cell of the matrix."""
 _TAG = re.compile(r"(<[^>]*>)")
 _INDENTATION = re.compile(r">\s+<(?!/pre)")
 """White space between tags, equivalent to one space; in a `pre`, it is part of what a model said."""
@@ -232,7 +232,7 @@ CASES_MAX = 20_000
 """With more cases, passed ones are left out and counted: browsers cannot hold a hundred thousand prompts."""
 
 EXPORTED_MAX = 5_000
-"""With more cases, the file leaves out the exports: it would be nearly twice as large, but should fit into a mail."""
+"""With more cases, the file has no exports: it would be nearly twice as large, and should fit into an email."""
 
 _STYLES = ("colours.css", "style.css", "run.css", "charts.css", "label.css")
 _SCRIPTS = (

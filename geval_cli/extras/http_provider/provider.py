@@ -342,7 +342,7 @@ _NOT_DONE = {
     "transformRequest": "put what to send into `body`, with {{ prompt }} in it",
     "validateStatus": "leave it out: 2xx is an answer, any other status is an error",
 }
-"""Options that other tools have and this provider does not, with what to do instead."""
+"""Options of other tools that this provider lacks, with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ _TOOLS: Mapping[str, JsonValue] = {
 }
 _NAME_CHARS, _ERROR_CHARS = 60, 160
 _MAX_TOKENS = 1024
-"""Models that think before they answer need room; the others write about ten tokens."""
+"""Room for models that think before they answer; the others write about ten tokens."""
 
 
 class ModelFeature(Struct, frozen=True):

@@ -66,7 +66,7 @@ def _resolve(turn: asyncio.Future[None]) -> None:
 
 
 POOLINGS = ("mean", "cls", "last")
-"""How the vectors of a text's tokens become one."""
+"""Ways to combine the vectors of a text's tokens into one."""
 
 _QUIET = -1
 # Metadata is at the beginning of a GGUF file; the pooling keys come before the vocabulary, which takes megabytes.

@@ -80,7 +80,7 @@ KNOWN_MODELS: Mapping[str, LocalModel] = {
 }
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are there and how many there will be; called a few times a second."""
+"""Receives the bytes loaded so far and the total, a few times a second."""
 
 
 class InstalledModel(Struct, frozen=True):

@@ -255,15 +255,17 @@ def build(source: ProviderSource) -> LocalProvider:
 
 
 RATING_PREFIX = "Rating:"
-"""Begun for the model: measured on SmolLM2, over half of the probability then falls on ratings, else a twentieth."""
+"""The beginning of the answer, given to the model: with SmolLM2, ratings then get over half of the probability
+instead of a twentieth.
+"""
 
 LONGEST_STRING = 160
 LONGEST_LIST = 3
-"""Bounds for what a schema leaves open: a small model that repeats itself would else never close a text or a list."""
+"""Bounds where a schema sets none: a small model that repeats itself would never end a text or a list."""
 
 
 LONGEST_ANSWER = 300
-"""Tokens, unless a limit is set: a small model may repeat itself until its context is full, minutes later."""
+"""The default token limit: a small model may repeat itself until its context is full, minutes later."""
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
 

@@ -58,7 +58,7 @@ _CHAT_OF: Mapping[str, frozenset[str]] = {
         }
     ),
 }  # fmt: skip
-"""Further parameters that are sent to single vendors."""
+"""Further parameters that are sent to individual vendors."""
 _RESPONSES = _CACHING | {
     "instructions", "tools", "tool_choice", "max_tool_calls", "include", "previous_response_id", "response_format",
     "truncation", "metadata", "parallel_tool_calls", "store", "background", "webhook_url", "user", "service_tier",

@@ -13,7 +13,7 @@ from geval_cli.errors import Problem
 from geval_cli.source.problems import hint_among
 
 _PARSING = "geval_cli.extras.sql.statements"
-"""Loaded at the first SQL, since the parser may not be installed and is slow to load."""
+"""Loaded for the first SQL, since the parser may not be installed and is slow to load."""
 
 _DIALECTS = {
     "athena": "athena",

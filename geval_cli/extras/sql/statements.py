@@ -58,21 +58,21 @@ _ABOUT_TABLES = frozenset(
         *("columns", "create table", "create view", "index"),
     )
 )
-"""What `PRAGMA` and `SHOW` can tell about a table that they name."""
+"""The properties that `PRAGMA` and `SHOW` can report of a named table."""
 _RUNS_SQL = frozenset(
     ("dblink", "external_query", "openquery", "openrowset", "query", "query_to_xml", "table_to_xml")
 )
-"""Functions that read whatever a text says, in some kind of database."""
+"""Functions of some database that execute SQL given as text."""
 _READS = (exp.Query, exp.DML, exp.Table, exp.Join, exp.Pragma)
 _SEES_OUTPUTS = (exp.Order, exp.Group, exp.Having, exp.Qualify, exp.Distinct)
-"""Parts of a query where a name may be that of one of its outputs."""
+"""Clauses of a query in which a name may refer to an output column."""
 _EVERYTHING = "(.*)"
 _RUN_BY_MYSQL = re.compile(
     r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[ \t][^\n]*|\#[^\n]*"""
     r"""|/\*M?!\d*(?P<sql>.*?)\*/|/\*.*?\*/""",
     re.DOTALL,
 )
-"""Texts and comments; what is in `/*! ... */` is no comment for MySQL, and `/*M! ... */` none for MariaDB."""
+"""Texts and comments. MySQL executes what is in `/*! ... */`, and MariaDB what is in `/*M! ... */`."""
 
 
 def sql_problem(text: str, dialect: str, rules: "SqlRules") -> str:

@@ -13,13 +13,13 @@ from geval_cli.source.env import gather_env
 from geval_cli.version import install_hint
 
 DEMO_MODEL = "smollm2"
-"""The local model of the demo, by the name that `geval models` shows."""
+"""The demo's local model, by its name in `geval models`."""
 
 DEMO_CONFIG = Path(__file__).parent / "demo.yaml"
 """The suite of `geval demo`."""
 
 _VENDORS = ("openai", "anthropic", "google", "mistral", "xai", "groq", "deepseek", "openrouter", "together")
-"""Whose keys are looked for, in this order."""
+"""The vendors whose keys are looked for, in this order."""
 
 _LOCAL = f"local:{DEMO_MODEL}"
 

@@ -20,7 +20,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 CONTEXT = "context"
-"""A parameter of this name is not an argument of the tool; it receives the variables of the test."""
+"""A parameter with this name is no argument of the tool, but receives the test's variables."""
 
 MOST_MEMORY_BYTES = 2 << 30
 """The memory limit for functions and everything the file imports, on Linux only."""

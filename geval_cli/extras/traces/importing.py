@@ -238,7 +238,7 @@ def dicts(fields: Fields, *names: str) -> list[Fields]:
 
 
 FLAT_ATTRIBUTE = "attributes."
-"""Prefix of attribute names if a span is a row of a table."""
+"""The prefix of attribute names in spans that are rows of a table."""
 
 _CALL_KINDS = frozenset({"chat", "text_completion", "generate_content"})
 _MESSAGE_EVENTS = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")

@@ -58,7 +58,7 @@ _VENDORS = {
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""The conventions' names of vendors that geval calls something else."""
+"""Vendors whose names in the conventions differ from geval's."""
 
 _SETTINGS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "temperature": (float, ("temperature",)),

@@ -29,7 +29,7 @@ from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.numbers import fixed, format_percentage
 
 _MOST_R = 0.99
-"""Of a judge that follows people without a fault, so that it does not count infinitely."""
+"""The correlation assumed of a judge that agrees perfectly with people, so that its weight stays finite."""
 
 
 class JudgeAgreement(Struct, frozen=True):

@@ -55,7 +55,7 @@ from geval_cli.store.state import open_runs
 _DIGITS = 12
 _NOTHING_SCORED = "no output of this run has a score that labels could be compared with"
 _TELLING = frozenset({"run_id", "prompt", "provider"})
-"""Keys of a row that say which run an output is of."""
+"""Keys of a row that identify the run of an output."""
 _WORDS = {1.0: "pass", 0.0: "fail"}
 
 

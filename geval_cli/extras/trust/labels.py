@@ -38,7 +38,7 @@ JSON_LINES = frozenset({".jsonl", ".ndjson"})
 COMMA_SEPARATED = ".csv"
 MAX_LABEL_BYTES = 64 * 1024 * 1024
 VAR_COLUMN = "var "
-"""The beginning of the name of a variable's column, as in the results' CSV."""
+"""The prefix of a variable's column, as in the results' CSV."""
 
 _MOST_CELL_CHARACTERS = 16 * 1024 * 1024
 _MOST_DIGITS = 4000
@@ -299,7 +299,7 @@ Scale = tuple[float, float]
 
 UNIT_SCALE: Scale = (0.0, 1.0)
 GOOD_AT = 0.75
-"""Mean labels from here on, brought to 0..1, are good."""
+"""A mean label, scaled to 0..1, is good from this value on."""
 
 _TEXT_KEYS = (
     "metric",
@@ -314,7 +314,7 @@ _TEXT_KEYS = (
 )
 _NAME_KEYS = ("id", "doc", "system")
 KEYS = (*_NAME_KEYS, *_TEXT_KEYS, "label", "labels", "scale", "repeat", "vars", "output", "score", "weight")
-"""Keys of a row that mean something here. Others are kept: `--cluster` may name one."""
+"""Keys of a row that geval reads. Others are kept: `--cluster` may name one."""
 
 _MOST_SHOWN = 40
 _DIGITS = 12
@@ -759,7 +759,7 @@ def _shown(value: JsonValue) -> str:
 T = TypeVar("T")
 
 DRAW_COLUMN = "draw"
-"""The key of a label that says which draw its output came from: `seed 7`, or `next 1 after 0, seed 7`."""
+"""The key of a label that names the draw of its output: `seed 7`, or `next 1 after 0, seed 7`."""
 
 
 def draw(

@@ -631,7 +631,7 @@ def _variants(probes: Sequence[Probe], spec: ModelGradedAssertion, options: Prob
 
 
 Listen = Callable[[int, int], None]
-"""Is told how many ratings were made, and how many are planned at most."""
+"""Receives the number of ratings so far and the largest planned number."""
 
 
 async def run_probe(

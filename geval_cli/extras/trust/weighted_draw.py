@@ -23,10 +23,10 @@ from geval_cli.statistics.intervals import mean_interval, t_quantile
 
 _DRAW = re.compile(r"next (\d+) after (\d+), seed -?\d+")
 _LEAST_SHARE = 0.25
-"""Of the largest size: so no label weighs more than four times as much as another of its draw."""
+"""The smallest inclusion probability relative to the largest: no label weighs over four times another of its draw."""
 _PRIOR_LABELS = 10
 _WINDOW = 0.25
-"""Labels of outputs whose scores are nearer than this say what to expect of an output."""
+"""Labels of outputs with scores closer than this tell what to expect of an output."""
 _PSEUDO_LABELS = (1.0, 1.0, 0.0, 0.0)
 _DUST = 1e-12
 

@@ -22,9 +22,9 @@ Codes = NDArray[np.intp]
 Correlation = Callable[[Numbers, Numbers], float | None]
 
 MIN_CLUSTERS = 10
-"""With fewer, the interval of a correlation covers too little to be shown."""
+"""With fewer clusters, the interval of a correlation covers too little to be shown."""
 MAX_GROUPS = 200
-"""Clusters that are left out one by one; more are left out in so many groups."""
+"""Up to this many clusters are left out one by one; more are left out in this many groups."""
 _CONFIDENCE_QUANTILE = 0.975
 _CERTAIN = 1 - 1e-12
 """A correlation of 1 has no Fisher transform."""
@@ -240,14 +240,14 @@ Marks = NDArray[np.float64]
 Verdicts = NDArray[np.bool_]
 
 EPSILONS = {"expert": 0.2, "skilled": 0.15, "crowd": 0.1}
-"""How much worse than an annotator a judge may be, since it costs less; by who the annotators are."""
+"""How much worse than an annotator a judge may be, since it costs less, by the kind of annotators."""
 MIN_ANNOTATORS, MIN_ITEMS = 3, 30
 _FALSE_DISCOVERY_RATE = 0.05
 _WINNING_SHARE = 0.5
 _SIGNIFICANCE = 0.05
 _DIGITS = 12
 _DUST = 1e-9
-"""Differences that rounding makes; ties must stay ties."""
+"""The size of rounding differences; ties must stay ties."""
 
 _TINY = 1e-12
 

@@ -33,7 +33,7 @@ from geval_cli.extras.trust.statistics.plain import (
 ALPHA = 0.1
 """The share of bad outputs that may be a clear pass, and of good ones that may be a clear fail."""
 MIN_ISOTONIC = 100
-"""With fewer labels a logistic curve, which has two parameters, is nearer to the truth than a free one."""
+"""With fewer labels, a logistic curve with its two parameters is closer to the truth than a free one."""
 FOLDS = 10
 _Z = 1.959963984540054
 _DUST = 1e-9

@@ -13,7 +13,7 @@ from geval_cli.statistics.intervals import Interval, mean_interval
 MARGIN = 0.05
 """A mean shift of up to this much of the scale counts as none."""
 LEVEL = 0.9
-"""Of the interval: both ends of it inside the margin are two one-sided tests at 5 %."""
+"""The level of the interval: both ends inside the margin amount to two one-sided tests at 5 %."""
 _ALPHA = 0.05
 
 

@@ -16,7 +16,7 @@ from geval_cli.statistics.paired import SIGNIFICANCE
 
 _Z = 1.959963984540054
 _PSEUDO_LABELS = (1.0, 1.0, 0.0, 0.0)
-"""Added to the labels of a rate: without them, a few labels that agree would make an interval that is too narrow."""
+"""Added to the labels of a rate: without them, a few labels that agree give too narrow an interval."""
 _DUST = 1e-15
 _ROUNDING = 1e-12
 
@@ -132,13 +132,13 @@ def _squared_error(values: Sequence[float], clusters: Sequence[str]) -> float:
 
 
 LEAST_LABELLED = 15
-"""Tests with labels that the interval of a difference takes: with fewer it promises more than it keeps."""
+"""The fewest labelled tests for the interval of a difference: with fewer, its coverage is too low."""
 LEAST_AUDITED = 20
-"""Tests with labels before a correction can be shown to carry over."""
+"""The fewest labelled tests that can show that a correction carries over."""
 MARGIN = 0.05
-"""A mean residual of a calibration up to here does not matter, unless another margin is asked for."""
+"""A mean residual of a calibration up to this size does not matter, unless another margin is given."""
 _GROUPS = 200
-"""Of a jackknife: more clusters are put together."""
+"""The number of groups in a jackknife: more clusters than this are grouped."""
 
 
 class TrueDifference(Struct, frozen=True):

@@ -11,7 +11,7 @@ from geval_cli.extras.juries import JudgeWeight
 from geval_cli.statistics.intervals import ClusteredMean
 
 DUST = 1e-9
-"""Scores that differ by less are one: the way a score was computed must not move it over a threshold."""
+"""Scores that differ by less are equal: how a score was computed must not move it over a threshold."""
 
 
 class ScoreBand(Struct, frozen=True):
