@@ -570,6 +570,7 @@ class RunRecord(Struct, frozen=True):
         title: a name given to the run afterwards; None without one.
         batches: the batches whose answers it used or waits for, oldest first.
         anchors: how its judges re-rated outputs of an earlier run before it began; None if that was not configured.
+        files: the first 100 files that its config names, each with the first 16 hexadecimal digits of its SHA-256.
     """
 
     id: str
@@ -593,6 +594,7 @@ class RunRecord(Struct, frozen=True):
     title: str | None = None
     batches: tuple[RunBatch, ...] = ()
     anchors: JsonValue = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 class MetricSummary(Struct, frozen=True):

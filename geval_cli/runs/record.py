@@ -9,6 +9,7 @@ them is kept but a hash and the name of a branch.
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun, fingerprint
 from geval_cli.source.access import Access, open_regular
 from geval_cli.source.command import ScriptError, run_command
-from geval_cli.source.files import digest_of
+from geval_cli.source.files import FILE_PART, digest_of
 from geval_cli.source.secrets import MASK, is_secret_name, mask_bare
 from geval_cli.store.home import repository_of
 from geval_cli.store.runs import RunOrigin, config_file, new_run, time_now
@@ -33,6 +34,7 @@ DECIDED_EARLY = ("decided after ", "this run stopped early: ")
 DIRTY_TIMEOUT_S = 2.0
 """How long a run waits for git; a repository that takes longer (millions of files, a slow disk) has no answer."""
 
+_MOST_FILES, _FILE_DIGITS = 100, 16
 _MOST_BYTES = 4096
 _MOST_PACKED_BYTES = 32 * 1024 * 1024
 _MOST_BRANCH = 255
@@ -69,6 +71,9 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> tuple[RunRec
         )
         return again, None
     covered = fingerprint(prepared)
+    # The files that the config itself names come before those that its tests name.
+    named = islice((name for name in suite.parts if name.startswith(FILE_PART)), _MOST_FILES)
+    files = {name.removeprefix(FILE_PART): suite.parts[name][:_FILE_DIGITS] for name in named}
     run = new_run(
         str(suite.path),
         suite.snapshot,
@@ -81,6 +86,7 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> tuple[RunRec
         tags=_tags_of(prepared),
         git=git,
         judged_from=None if prepared.request.judged is None else prepared.request.judged.run.id,
+        files=files,
     )
     return run, RunOrigin(config_file(suite.path), prepared.total, covered)
 

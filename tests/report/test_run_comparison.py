@@ -1002,6 +1002,65 @@ def test_nothing_is_identical_whose_check_has_another_value(metric: str, value: 
     assert (held.status is Status.PASSED) is (value == "a" or metric != "m")
 
 
+_CHECK = {"type": "python", "metric": "m"}
+
+
+@pytest.mark.parametrize(
+    ("check", "is_about_it"),
+    [
+        ({**_CHECK, "value": "file://check.py"}, True),
+        ({**_CHECK, "value": "file://check.py:grade"}, True),
+        ({**_CHECK, "value": "x", "transform": "file://check.py"}, True),
+        ({**_CHECK, "value": "x", "config": {"rules": ["file://check.py"]}}, True),
+        ({"type": "assert-set", "assert": [{**_CHECK, "value": "file://check.py"}]}, True),
+        ({**_CHECK, "value": "file://other.py"}, False),
+        ({**_CHECK, "value": "check.py"}, False),
+    ],
+)
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_nothing_is_identical_whose_code_file_has_another_content(
+    check: dict[str, Any], is_about_it: bool, is_changed: bool
+) -> None:
+    config = {"defaultTest": {"assert": [check]}}
+    results = rated(3, "m", "n", details={"judge": "j", "rating_key": "k"})
+    before = named("A", results, config=config, files={"check.py": "1", "gone.py": "1"})
+    after = named("B", results, config=config, files={"check.py": "2" if is_changed else "1", "new.py": "1"})
+    gate = parse_gate("m.delta >= 0 vs baseline proven", SourcePath.nowhere())
+    assert isinstance(gate, Gate)
+    baseline = Baseline("A", EarlierRun(before.report))
+    (held,) = judge_differences([gate], baseline, results, after.report.run).values()
+    found = compare(before, after, ComparisonOptions())
+    is_same = not (is_about_it and is_changed)
+    assert all(row.verdict == "identical" for row in found.rows) is is_same
+    assert (held.status is Status.PASSED) is is_same
+    assert found.changes == (("the content of check.py",) if is_changed else ())
+
+
+@pytest.mark.parametrize("key", ["transform", "postprocess"])
+@pytest.mark.parametrize(
+    ("earlier", "later", "said"),
+    [
+        ("a", "a", ()),
+        ("a", "b", ("the output transform of {}",)),
+        (None, "b", ("the output transform of {}",)),
+        ("a", None, ("the output transform of {}",)),
+    ],
+)
+@pytest.mark.parametrize("is_for_all", [False, True])
+def test_a_changed_output_transform_is_named(
+    key: str, earlier: str | None, later: str | None, said: tuple[str, ...], is_for_all: bool
+) -> None:
+    def config(transform: str | None) -> dict[str, Any]:
+        options = {} if transform is None else {"options": {key: transform}}
+        if is_for_all and not options:
+            return {}
+        return {"defaultTest": options} if is_for_all else {"tests": [{"vars": {"x": 1}, **options}]}
+
+    runs = [named(name, rated(6, "m"), config=config(item)) for name, item in (("A", earlier), ("B", later))]
+    which = "all tests" if is_for_all else "1 test"
+    assert compare(*runs, ComparisonOptions()).changes == tuple(text.format(which) for text in said)
+
+
 def test_what_a_judge_was_asked_is_named_once() -> None:
     runs = [
         named(

@@ -177,6 +177,34 @@ def test_proven_holds_for_no_broken_test_of_many_and_for_no_more_broken_ones_whe
     assert found == [[True, True], [False, True], [False, False], [False, False]]
 
 
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_three_tests_prove_nothing_once_the_code_that_rates_them_has_changed(
+    tmp_path: Path, is_changed: bool
+) -> None:
+    """The file still passes them all: only its content tells that it may not have rated alike."""
+    check = tmp_path / "check.py"
+    check.write_text("def get_assert(output, context):\n    return 'good' in output\n", encoding="utf-8")
+    tests = [{"output": f"good {number}"} for number in range(3)]
+    keys = {
+        "tests": tests,
+        "defaultTest": {"assert": [{"type": "python", "metric": "tone", "value": "file://check.py"}]},
+        "gates": ["tone.delta >= -0.02 vs baseline proven"],
+    }
+    first = {key: value for key, value in keys.items() if key != "gates"}
+    run_id = store_run(_written(tmp_path, "main.yaml", first))
+    with open_runs(tmp_path / ".geval", {}) as runs:
+        write_results_file(tmp_path / "main.json", load_report(runs, run_id))
+    if is_changed:
+        check.write_text("def get_assert(output, context):\n    return 'goo' in output\n", encoding="utf-8")
+    for baseline in (run_id, str(tmp_path / "main.json")):
+        summary, _ = summary_of(tmp_path, store_run(_written(tmp_path, "new.yaml", keys), baseline=baseline))
+        gate = summary.gates[0]
+        assert (gate.status is Status.PASSED) is not is_changed
+        assert comparison_from_json(summary.baseline).changes == (
+            ("the content of check.py",) if is_changed else ()
+        )
+
+
 def test_margins_of_the_config_and_of_the_command_line(tmp_path: Path, main_run: str) -> None:
     outputs = outputs_of(60, bad=0.1, seed=1)
     rows = []

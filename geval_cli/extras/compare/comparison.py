@@ -56,7 +56,7 @@ from geval_cli.runs.baseline import THIS_RUN, baseline_name
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.stored import is_results_file, named_report
 from geval_cli.source.access import TRUSTED
-from geval_cli.source.files import PARQUET_SUFFIX
+from geval_cli.source.files import FILE_PREFIX, PARQUET_SUFFIX, is_file_reference
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.paired import (
     SIGNIFICANCE,
@@ -683,7 +683,7 @@ def compare_with_cases(a: NamedRun, b: NamedRun) -> tuple[RunComparison, CasePai
 
 def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "_Comparing") -> RunComparison:
     earlier, match, tests = comparing.earlier, comparing.match, comparing.tests
-    comparing.changed = _other_keys((a.report.run, b.report.run)).get(_VALUE, set())
+    comparing.changed = _rating_otherwise((a.report.run, b.report.run))
     comparing.take(b.report.results())
     paired = len(tests.partners)
     alike = tests.alike()
@@ -1192,8 +1192,12 @@ def _changes(
     if comparing.other_assertions:
         yield f"the assertions of {plural(comparing.other_assertions, 'case')}"
     rejudged = {name for metrics in comparing.differing.values() for name in metrics}
+    for which in _changed_transforms(runs):
+        yield f"the output transform of {which}"
+    if files := _changed_files(runs):
+        yield f"the content of {_listed(sorted(files))}"
     for keys, changed in _other_keys(runs).items():
-        if changed - rejudged:
+        if keys != _FILES and changed - rejudged:
             yield f"the {keys} of {_listed(sorted(changed - rejudged))}"
     words = ("removed", runs[1]), ("added", runs[0])
     for side, (word, other) in zip(sides, words, strict=True):
@@ -1211,13 +1215,14 @@ def _other_settings(runs: tuple[RunRecord, RunRecord], replaced: set[str]) -> li
 
 _TOLD = frozenset({"threshold", "metric", "provider", "assert", *_CRITERION})
 """Keys of an assertion whose changes can be seen in the results."""
-_VALUE = "value"
+_VALUE, _FILES = "value", "files"
 _SAID = ("description", "vars", "input", "images", "audio", "turns")
 
 
 def _other_keys(runs: tuple[RunRecord, RunRecord]) -> dict[str, set[str]]:
     """Return the assertions that both configs have, but with different values or settings, by what differs."""
     old, new = (_assertions_of(run.config) for run in runs)
+    changed_files = _changed_files(runs)
     found: dict[str, set[str]] = {}
     for test in old.keys() & new.keys():
         before, after = old[test], new[test]
@@ -1227,20 +1232,80 @@ def _other_keys(runs: tuple[RunRecord, RunRecord]) -> dict[str, set[str]]:
             differing = {key for key in {*one, *other} - _TOLD if one.get(key) != other.get(key)}
             if differing:
                 what = _VALUE if _VALUE in differing else "assertion settings"
-                found.setdefault(what, set()).add(str(other.get("metric") or other.get("type")))
+            elif changed_files and any(map(changed_files.__contains__, _files_in(other))):
+                what = _FILES
+            else:
+                continue
+            found.setdefault(what, set()).add(str(other.get("metric") or other.get("type")))
     return dict(sorted(found.items(), reverse=True))
+
+
+def _changed_files(runs: tuple[RunRecord, RunRecord]) -> set[str]:
+    """Return the files that both configs name, but with different content."""
+    return {name for name, digest in runs[0].files.items() if runs[1].files.get(name, digest) != digest}
+
+
+def _changed_transforms(runs: tuple[RunRecord, RunRecord]) -> Iterator[str]:
+    """Yield which tests of both configs have another transform of their outputs."""
+    old, new = (_transforms_of(run.config) for run in runs)
+    changed = [name for name in old.keys() & new.keys() if old[name] != new[name]]
+    if _ALL_TESTS in changed:
+        yield "all tests"
+    elif changed:
+        yield plural(len(changed), "test")
+
+
+def _files_in(written: JsonValue) -> Iterator[str]:
+    """Yield the names of files in an assertion, without those of the assertions in it and without function names."""
+    if isinstance(written, str):
+        if is_file_reference(written):
+            name = written.removeprefix(FILE_PREFIX)
+            yield from (name, name.rpartition(":")[0])
+    elif isinstance(written, Mapping | list):
+        items = (
+            [item for key, item in written.items() if key != "assert"]
+            if isinstance(written, Mapping)
+            else written
+        )
+        for item in items:
+            yield from _files_in(item)
+
+
+def _rating_otherwise(runs: tuple[RunRecord, RunRecord]) -> set[str]:
+    """Return the assertions, by metric or type, that may rate an equal output differently in the later run."""
+    found = _other_keys(runs)
+    return found.get(_VALUE, set()) | found.get(_FILES, set())
 
 
 def _assertions_of(config: JsonValue) -> dict[str, list[dict[str, JsonValue]]]:
     """Return the assertions that a config has for all tests, and those of each test by its content."""
-    config = config if isinstance(config, dict) else {}
     found: dict[str, list[dict[str, JsonValue]]] = {}
-    for name, tests in (("all", [config.get("defaultTest")]), ("own", config.get("tests"))):
-        for test in tests if isinstance(tests, list) else []:
-            if isinstance(test, dict):
-                said = encode_json([name, *map(test.get, _SAID)]).decode()
-                found.setdefault(said, []).extend(_with_those_within(test.get("assert")))
+    for said, test in _tests_of(config):
+        found.setdefault(said, []).extend(_with_those_within(test.get("assert")))
     return found
+
+
+_ALL_TESTS = ""
+
+
+def _transforms_of(config: JsonValue) -> dict[str, JsonValue]:
+    """Return the output transform that a config has for all tests (`_ALL_TESTS`), and for each test by its content."""
+    options = ((said, test.get("options")) for said, test in _tests_of(config))
+    return {
+        said: own.get("transform", own.get("postprocess")) if isinstance(own, dict) else None
+        for said, own in options
+    }
+
+
+def _tests_of(config: JsonValue) -> Iterator[tuple[str, dict[str, JsonValue]]]:
+    """Yield what a config has for all tests, under `_ALL_TESTS`, and each test under its content."""
+    config = config if isinstance(config, dict) else {}
+    default = config.get("defaultTest")
+    yield _ALL_TESTS, default if isinstance(default, dict) else {}
+    tests = config.get("tests")
+    for test in tests if isinstance(tests, list) else []:
+        if isinstance(test, dict):
+            yield encode_json([*map(test.get, _SAID)]).decode(), test
 
 
 def _with_those_within(written: JsonValue) -> Iterator[dict[str, JsonValue]]:
@@ -1441,7 +1506,7 @@ def judge_differences(
     found = [_Difference(gate) for gate in gates]
     if baseline is not None and found:
         match = match_columns(baseline.earlier.report.columns, run.columns)
-        changed = _other_keys((baseline.earlier.report.run, run)).get(_VALUE, ())
+        changed = _rating_otherwise((baseline.earlier.report.run, run))
         for before, result in baseline.earlier.pairing(match).of(results):
             if before is None:
                 continue
