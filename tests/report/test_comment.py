@@ -184,6 +184,34 @@ def test_a_comment_is_posted_once_and_then_updated(host: Host, results: Path, tm
     assert len(host.comments) == 123
 
 
+def test_a_push_that_runs_nothing_replaces_the_comment_on_the_one_before(
+    host: Host, results: Path, tmp_path: Path
+) -> None:
+    env = github(host, tmp_path, {"pull_request": {"number": 12}})
+    assert run_geval("comment", "main.json", "--post", cwd=results, env=env).code == 0
+    done = run_geval("comment", "--failed", "--name", "./evals.yaml", "--post", cwd=results, env=env)
+    assert done.code == 0, done.stderr
+    [comment] = host.comments
+    assert comment["body"].startswith(marker("evals.yaml"))
+    assert "`evals.yaml` was not run" in comment["body"]
+    assert "passed" not in comment["body"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--failed",), "--failed needs a name"),
+        (("--failed", "--name", "a", "--baseline", "b.json"), "--baseline cannot be combined with --failed"),
+    ],
+)
+def test_a_run_that_failed_is_named_and_compared_with_nothing(
+    results: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = run_geval("comment", *words, cwd=results)
+    assert done.code == 2
+    assert said in done.stderr
+
+
 def test_a_forks_pull_request_is_found_by_the_commit_that_was_evaluated(
     host: Host, results: Path, tmp_path: Path
 ) -> None:

@@ -51,6 +51,9 @@ class CommentOptions:
             syntax="NAME",
         ),
     ] = ""
+    failed: Annotated[
+        bool, Option("--failed", "Say that nothing was run; needs --name.", OptionGroup.RESULTS)
+    ] = False
     output: Annotated[
         Path | None, Option("-o --output", "Write it to this .md file.", OptionGroup.RESULTS, syntax="FILE")
     ] = None
@@ -66,7 +69,7 @@ def comment(given: CommentOptions, run: CommentedRun = "latest") -> None:
     """
     from geval_cli.cli.problems import print_warnings
     from geval_cli.errors import UsageError
-    from geval_cli.extras.pull_requests.comment import comment_text, marker
+    from geval_cli.extras.pull_requests.comment import comment_text, marker, not_run_text
     from geval_cli.extras.pull_requests.hosts import host_in_ci, report_link
     from geval_cli.report.safe_file import SafeFile
     from geval_cli.report.sanitize import sanitize
@@ -77,14 +80,21 @@ def comment(given: CommentOptions, run: CommentedRun = "latest") -> None:
         check_idle(given, {"number"}, without="--post")
     if given.output is not None and given.output.suffix.lower() != ".md":
         raise UsageError(f"cannot write a comment to {given.output}", hint="use a name that ends in .md")
-    names = [run] if given.baseline in (None, "none") else [run, str(given.baseline)]
-    base = os.environ.get("GITHUB_BASE_REF") or os.environ.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "")
-    with open_reports(names, given.home, os.environ) as (reports, warnings):
-        print_warnings(warnings)
-        report = reports[0]
-        baseline = reports[1] if len(reports) > 1 else None
-        name = given.name or report.run.config_path
-        text = comment_text(report, baseline, name=name, base=base, link=report_link(os.environ))
+    if given.failed:
+        if not given.name:
+            raise UsageError("--failed needs a name", hint="name the config: --name evals.yaml")
+        check_idle(given, {"baseline"}, beside="--failed")
+        name = str(Path(given.name))  # as runs name their config
+        text = not_run_text(name, link=report_link(os.environ))
+    else:
+        names = [run] if given.baseline in (None, "none") else [run, str(given.baseline)]
+        base = os.environ.get("GITHUB_BASE_REF") or os.environ.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "")
+        with open_reports(names, given.home, os.environ) as (reports, warnings):
+            print_warnings(warnings)
+            report = reports[0]
+            baseline = reports[1] if len(reports) > 1 else None
+            name = given.name or report.run.config_path
+            text = comment_text(report, baseline, name=name, base=base, link=report_link(os.environ))
     if given.output is not None:
         with SafeFile(given.output) as file:
             file.write(text)

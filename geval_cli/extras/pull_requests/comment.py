@@ -58,6 +58,16 @@ def marker(name: str) -> str:
     return f"<!-- geval: {kept} -->"
 
 
+def not_run_text(name: str, *, link: str = "") -> str:
+    """Return the Markdown of a comment that says that `name` was not run; `link` is the address of the log.
+
+    It replaces the comment on an earlier push, which would look like the result of this one.
+    """
+    where = f"[the log]({link})" if link else "the log"
+    title = f"### {MARKS[Status.ERROR]} geval: {code_span(one_line(name, _TITLE_WIDTH))} was not run"
+    return f"{marker(name)}\n{title}\n\nNothing was compared: {where} says why.\n"
+
+
 def comment_text(
     report: RunReport, baseline: RunReport | None, *, name: str = "", base: str = "", link: str = ""
 ) -> str:
