@@ -405,12 +405,12 @@ def _check_range(spec: GEvalFields) -> Iterator[Problem]:
     if spec.score_range is None:
         return
     low, high = spec.score_range
-    if not (math.isfinite(low) and math.isfinite(high)):
-        yield Problem("`score_range` needs two finite numbers", spec.place.value("score_range"))
-    elif low >= high:
+    if low >= high:
         hint = "put the lower end first" if low > high else "use two different numbers"
         shown = f"[{format_number(low)}, {format_number(high)}]"
         yield Problem(f"`score_range` {shown} is not a range", spec.place.value("score_range"), hint)
+    elif not math.isfinite(high - low):
+        yield Problem("`score_range` is too wide", spec.place.value("score_range"))
 
 
 def _check_step(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Problem]:
@@ -419,7 +419,11 @@ def _check_step(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Problem]
     if spec.score_step is not None:
         steps = (high - low) / step
         # Steps such as 0.1 are not exact in binary, so ignore a remainder as small as a rounding error.
-        if not math.isfinite(step) or abs(steps - round(steps)) > _DUST * max(1.0, steps) or round(steps) < 1:
+        if (
+            not math.isfinite(steps)
+            or abs(steps - round(steps)) > _DUST * max(1.0, steps)
+            or round(steps) < 1
+        ):
             yield Problem(
                 f"`score_step` {format_number(step)} does not divide "
                 f"{format_number(low)} to {format_number(high)} evenly",

@@ -246,8 +246,11 @@ def default_step(score_range: ScoreRange) -> float:
     return (high - low) / 10 if high - low < 2 else 1.0  # noqa: PLR2004  # whole numbers would leave only two ratings
 
 
+_HUGE = 1e15
+
+
 def format_number(value: float) -> str:
-    """Return a rating without superfluous decimals: `8`, not `8.0`; at most ten significant digits if not whole."""
-    if value == int(value):
+    """Return a rating without superfluous decimals: `8`, not `8.0`; at most ten digits if it is huge or not whole."""
+    if abs(value) < _HUGE and value == int(value):
         return str(int(value))
     return f"{value:.10g}"

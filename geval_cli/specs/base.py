@@ -133,6 +133,7 @@ class Spec(BaseModel):
         extra="forbid",
         arbitrary_types_allowed=True,
         populate_by_name=True,
+        allow_inf_nan=False,
         defer_build=True,  # a config uses a few of the sixty models, and building them all took a fifth of the start
     )
 

@@ -6,6 +6,7 @@ Columns are variables, except for those named like a key of a test.
 import csv
 import io
 import json
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -564,8 +565,9 @@ def cell_text(cell: object) -> str:
 
 
 def _scalar(text: str) -> JsonValue:
-    """Return the number, boolean, list or mapping that a text is in JSON, else the text."""
+    """Return the finite number, boolean, list or mapping that a text is in JSON, else the text."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
+    return text if isinstance(value, float) and not math.isfinite(value) else value

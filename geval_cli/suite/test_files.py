@@ -4,6 +4,7 @@ Rows are read one by one, and again in each pass; a source holds them in memory 
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -612,4 +613,11 @@ def _refuse(name: str) -> JsonValue:
     raise ValueError(f"{name} is not a JSON value")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
+def _finite(spelling: str) -> float:
+    number = float(spelling)
+    if math.isinf(number):
+        raise ValueError(f"{spelling} is too large")
+    return number
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)

@@ -434,6 +434,23 @@ def test_what_excel_saves_in_another_encoding_is_refused(tmp_path: Path) -> None
     assert "CSV UTF-8" in problem.hint
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e999", "123456789e400", "NaN", "Infinity"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".json", ".yaml"])
+def test_a_number_that_is_not_finite_is_a_problem_in_every_format(
+    tmp_path: Path, number: str, suffix: str
+) -> None:
+    row = f'{{"vars": {{"question": {number}}}, "assert": [{{"type": "latency", "threshold": 9e99}}]}}'
+    (tmp_path / f"t{suffix}").write_text(row if suffix.endswith(("jsonl", "ndjson")) else f"[{row}]", "utf-8")
+    found = problems_of(tmp_path, {**ECHO, "prompts": ["{{ question }}"], "tests": f"file://t{suffix}"})
+    if suffix == ".yaml" and number.isalpha():  # in YAML, a word is a text
+        assert found == []
+        return
+    [problem] = found
+    assert "number" in problem.message or "JSON value is missing" in problem.message
+    assert problem.location is not None
+    assert problem.location.file.endswith(suffix)
+
+
 def test_mistakes_in_flat_rows_of_json_lines_are_shown_where_they_stand(tmp_path: Path) -> None:
     rows = [
         {"question": "a", "threshold": 5},
@@ -755,7 +772,10 @@ def test_prompts_of_wildcards_and_folders_are_called_as_their_files(tmp_path: Pa
         ("assert.not-perplexity", "1.5", {"type": "not-perplexity", "threshold": 1.5}),
         ("assert.contains", "250", {"type": "contains", "value": "250"}),
         ("assert.latency", "soon", '`threshold` must be a number of at least 0, found the text "soon"'),
-        ("assert.latency", "NaN", "`threshold` must be a number of at least 0, found the number nan"),
+        *(
+            ("assert.latency", cell, f'`threshold` must be a number of at least 0, found the text "{cell}"')
+            for cell in ("NaN", "Infinity", "1e400")
+        ),
         ("assert.is-html", "yes", "unknown key `value` in an is-html assertion"),
     ],
 )
