@@ -272,7 +272,7 @@ async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> Assertio
         NotDoneError: the run may spend no more, or the answer will come with a batch.
     """
     started, meter = time.monotonic(), Meter()
-    metered = _metered(tools, meter)
+    metered = metered_tools(tools, meter)
     try:
         seen = await seen_by_assertion(spec, subject, metered)
         return meter.read(await judge_assertion(spec, seen, metered))
@@ -282,7 +282,7 @@ async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> Assertio
         return meter.read(_error_result(spec, subject, tools, error, started))
 
 
-def _metered(tools: Tools, meter: Meter) -> Tools:
+def metered_tools(tools: Tools, meter: Meter) -> Tools:
     """Return `tools` whose judges' usage is counted by `meter`.
 
     They hold no reference to themselves: a cycle per assertion would stay in memory until the next garbage collection.
@@ -290,7 +290,7 @@ def _metered(tools: Tools, meter: Meter) -> Tools:
     measured: Tools = replace(
         tools,
         judge_for=lambda judge: MeteredJudge(tools.judge_for(judge), meter),
-        judge_each=lambda members, seen: judge_each(members, seen, _metered(tools, meter)),
+        judge_each=lambda members, seen: judge_each(members, seen, metered_tools(tools, meter)),
     )
     return measured
 
@@ -302,7 +302,7 @@ async def judge_given(spec: Assertion, test: MergedTest, tools: Tools) -> Assert
         GevalError: it could not be judged.
     """
     meter = Meter()
-    metered = _metered(tools, meter)
+    metered = metered_tools(tools, meter)
     given = Subject(test, test.output, test.input or "", rules=tools.rules)
     seen = await seen_by_assertion(spec, given, metered)
     return replace(await judge_assertion(spec, seen, metered), usage=meter.usage)

@@ -30,7 +30,7 @@ from geval_cli.assertions.base import (
 )
 from geval_cli.assertions.judges import judge_provider
 from geval_cli.engine.case import JobContext, PendingResult
-from geval_cli.engine.judge_output import Meter, MeteredJudge, compare_outputs
+from geval_cli.engine.judge_output import Meter, compare_outputs, metered_tools
 from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.errors import GevalError, JudgeError, NotDoneError, Problem, UnjudgeableError
 from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value, own_prompt
@@ -654,8 +654,7 @@ async def _compared(
     ]
     meter = Meter()
     tools = replace(
-        context.tools,
-        judge_for=lambda judge: MeteredJudge(context.tools.judge_for(judge), meter),
+        metered_tools(context.tools, meter),
         earlier=tuple(result for item in part for result in item.earlier),
     )
     results = await compare_outputs(spec, members, tools)

@@ -22,7 +22,7 @@ from support.stored_runs import store_run
 import geval_cli.extras.trust
 from geval_cli.assertions.base import Tools
 from geval_cli.engine.case import JobContext
-from geval_cli.errors import ConfigError, ExitCode, UsageError
+from geval_cli.errors import ConfigError, ExitCode, JudgeError, NotDoneError, UsageError
 from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.commands.label import run_label
 from geval_cli.extras.trust.commands.probe import run_probes
@@ -52,7 +52,7 @@ from geval_cli.extras.trust.probes import REWRITES as REWRITES_BY_NAME
 from geval_cli.extras.trust.probing import family_of, probe_document, probe_with
 from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.judge.calls import JudgeFacts
-from geval_cli.records import ModelRequest, ModelResponse
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import ProviderSpec
@@ -590,6 +590,77 @@ class TestCommand:
         capsys.readouterr()
         self.probe(folder, "two.yaml", only=("family",))
         assert json.loads(capsys.readouterr().out)["findings"] == [finding]
+
+
+class TestCost:
+    """The usage of a report is that of every answer of a judge, whatever came of it."""
+
+    @staticmethod
+    def probed(path: Path, judge: ScriptedJudge, *only: str) -> tuple[ProbeReport, list[int]]:
+        """Return the report of a probe of given outputs, and the counts that were told while it ran."""
+
+        async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
+            return ModelResponse((Choice(prompt_text(request), "stop"),), Usage())
+
+        prepared = prepare(RunRequest(path, {}))
+        tools = Tools(prepared.templates, lambda spec: judge, JudgeFacts(), prepared.defaults)
+        told: list[int] = []
+        options = ProbeOptions(items=4, only=only)
+        probing = probe_with(
+            JobContext(generate, tools), prepared, options, lambda asked, planned: told.append(asked)
+        )
+        return asyncio.run(probing), told
+
+    @staticmethod
+    def compared(folder: Path) -> Path:
+        path = folder / "best.json"
+        rows = {
+            "prompts": ["short {{ x }}", "a long answer {{ x }}"],
+            "providers": ["echo"],
+            "defaultTest": {"assert": [{"type": "select-best", "value": "long", "provider": "echo"}]},
+            "tests": [{"vars": {"x": str(number)}} for number in range(4)],
+        }
+        path.write_text(json.dumps(rows), encoding="utf-8")
+        return path
+
+    @pytest.mark.parametrize("stop_at", [None, 3])
+    @pytest.mark.parametrize("reply", ['{"reason": "so", "best": 1}', "no verdict", JudgeError("no answer")])
+    @pytest.mark.parametrize("name", [*PROBES])
+    def test_of_every_probe_also_when_ratings_fail_or_the_budget_stops_it(
+        self, tmp_path: Path, name: str, reply: str | Exception, stop_at: int | None
+    ) -> None:
+        """`reply` is that to comparisons; ratings fail where it is no comparison."""
+        is_order = PROBES[name].kind is ProbeKind.PLACE
+        fair_judge = judge_of(fair)
+        paid: list[Usage] = []
+
+        class CountingJudge(ScriptedJudge):
+            async def complete(self, request: ModelRequest) -> ModelResponse:
+                if stop_at is not None and len(paid) >= stop_at:
+                    raise NotDoneError("the budget is used up")
+                response = await super().complete(request)
+                paid.append(response.usage)
+                return response
+
+        is_rated = not is_order and isinstance(reply, str) and reply.startswith("{")
+        judge = CountingJudge(fair_judge.answer if is_rated else lambda request: reply)
+        path = self.compared(tmp_path) if is_order else config(tmp_path, items=4)
+        report, told = self.probed(path, judge, name)
+        assert report.usage == sum(paid, Usage())
+        assert told == list(range(1, report.asked + 1))
+        assert (report.asked, report.errored) <= (report.planned, report.asked)
+        if isinstance(reply, JudgeError) and report.asked:
+            assert (report.errored, report.first_error) == (report.asked, "no answer")
+        if is_order and reply == "no verdict" and stop_at is None:
+            assert report.errored == report.asked == 4
+
+    def test_comparisons_that_fail_are_no_success(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = self.compared(tmp_path)
+        given = ProbeCommand(only=("order",), home=tmp_path / ".geval")
+        assert run_probes(path, given) == ExitCode.NOT_JUDGED
+        assert "4 ratings of 8 planned, 4 of them failed" in " ".join(capsys.readouterr().out.split())
 
 
 class TestJoint:

@@ -19,7 +19,7 @@ from geval_cli.assertions.base import ModelGradedAssertion, RowMember, Subject, 
 from geval_cli.assertions.geval_metric import GEvalFields, RatedDimensionSpec, metric_name
 from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.engine.case import JobContext, PendingResult, begin_job
-from geval_cli.engine.judge_output import compare_outputs, judge_one
+from geval_cli.engine.judge_output import Meter, compare_outputs, judge_one, metered_tools
 from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.errors import ConfigError, NotDoneError, UsageError
 from geval_cli.extras.plan import plan_run
@@ -251,9 +251,16 @@ class ConcurrentRater:
         self._quiet: dict[int, tuple[ModelGradedAssertion, ModelGradedAssertion]] = {}
         self._failures: dict[int, asyncio.Future[tuple[Subject, AssertionResult] | None]] = {}
         self._room = asyncio.Semaphore(_AT_ONCE)
+        # Every answer of a judge counts, also those for what then failed or was stopped by the budget.
+        self._meter = Meter()
+        self._tools = metered_tools(context.tools, self._meter)
         self.asked = self.errored = 0
-        self.usage = Usage()
         self.stopped = self.first_error = ""
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of the judges so far."""
+        return self._meter.usage
 
     async def answers(self, jobs: Sequence[Job]) -> list[PendingResult]:
         """Return the outputs without verdicts; their assertions are rated one by one later."""
@@ -288,17 +295,20 @@ class ConcurrentRater:
                 # The original is kept, too, so that its id() is not reused.
                 self._quiet[id(spec)] = spec, spec.model_copy(update={"explain": "never"})
             quiet = self._quiet[id(spec)][1]
-        found = await self._within_budget(lambda: judge_one(quiet, subject, self._context.tools))
+        found = await self._within_budget(lambda: judge_one(quiet, subject, self._tools))
         if found is None:
             return None
+        failed = found if found.status is Status.ERROR or found.score is None else None
+        self._count(failed)
+        return found if failed is None else None
+
+    def _count(self, failed: AssertionResult | None) -> None:
+        """Count a rating or a comparison, with the result that it failed with."""
         self.asked += 1
-        self.usage += found.usage
         self._listen(self.asked)
-        if found.status is Status.ERROR or found.score is None:
+        if failed is not None:
             self.errored += 1
-            self.first_error = self.first_error or (found.error.message if found.error else "no score")
-            return None
-        return found
+            self.first_error = self.first_error or (failed.error.message if failed.error else "no score")
 
     async def findings(self, probes: Sequence[Probe], items: Sequence[ProbedOutput]) -> list[Finding]:
         """Rate every output as it is and as each probe rewrites it, and return the findings, metric by metric."""
@@ -498,11 +508,13 @@ class ConcurrentRater:
         spec = next(spec for spec in jobs[0].test.assertions if spec.base_type == SELECT_BEST)
         winners = []
         for row in (members, members[::-1]):
-            ask = partial(compare_outputs, spec, row, self._context.tools)
-            compared = await self._within_budget(ask)
-            if compared is None or any(result.status is Status.ERROR for result in compared):
+            compared = await self._within_budget(partial(compare_outputs, spec, row, self._tools))
+            if compared is None:
                 return None
-            self.asked += 1
+            failed = next((result for result in compared if result.status is Status.ERROR), None)
+            self._count(failed)
+            if failed is not None:
+                return None
             chosen = [place for place, result in enumerate(compared) if result.status is Status.PASSED]
             winners.append(row[chosen[0]].subject.text if chosen else None)
         return winners[0] == winners[1]
