@@ -1,14 +1,17 @@
 """Labels and the outputs that they are about."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.stored_runs import store_judged_run
 
 from geval_cli.errors import ConfigError
-from geval_cli.extras.trust.labels import Label, read_labels, write_labels
-from geval_cli.extras.trust.matching import Matching, judged_items, match_labels
+from geval_cli.extras.trust.agreement import agree
+from geval_cli.extras.trust.calibration import calibrate
+from geval_cli.extras.trust.estimation import estimate
+from geval_cli.extras.trust.labels import Label, labels_from_rows, read_labels, write_labels
+from geval_cli.extras.trust.matching import Matching, by_output, judged_items, match_labels
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 from geval_cli.report.sanitize import output_digest
 from geval_cli.store.state import open_runs
@@ -217,3 +220,65 @@ def test_labels_of_a_stored_run(tmp_path: Path) -> None:
     scores = {item.id: item.named_scores["coherence"] for item in stored if item.output is not None}
     assert {item.item.id: item.score for item in found.matches} == scores
     assert len(scores) == 4
+
+
+WAYS: tuple[Callable[[int], dict[str, object]], ...] = (
+    lambda test: {"id": f"{test}.0.1"},
+    lambda test: {"id": f"item-{test}", "prompt": "p1"},
+    lambda test: {"id": f"{test}.0.1", "output": f"output {test} 1 0"},
+    lambda test: {"id": f"{test}.0.1", "output": f"output {test} 1 0", "run_id": "earlier"},
+    lambda test: {"description": f"test {test}", "prompt": "prompt 1"},
+    lambda test: {"vars": {"n": test, "who": "Ada"}, "prompt": "p1"},
+    lambda test: {"output": f"output {test} 1 0", "description": f"test {test}"},
+)
+"""How rows may name the second output of a test."""
+
+
+@pytest.mark.parametrize("other", WAYS[1:])
+def test_annotators_who_name_an_output_in_different_ways_label_one_output(
+    other: Callable[[int], dict[str, object]],
+) -> None:
+    """Figures must not depend on how the rows name the outputs."""
+    outputs = [
+        result(
+            test,
+            column,
+            named_scores={"tone": test % 5 / 4},
+            assertions=(AssertionResult("g-eval", "tone", Status.PASSED, test % 5 / 4),),
+        )
+        for test in range(40)
+        for column in range(2)
+    ]
+
+    def given(*ways: Callable[[int], dict[str, object]]) -> list[dict[str, object]]:
+        people = zip(("anna", "ben", "cleo"), ways, strict=True)
+        return [
+            {
+                "metric": "tone",
+                "annotator": name,
+                "label": (test + place) % 5 / 4,
+                "doc": f"d{test}",
+                **way(test),
+            }
+            for place, (name, way) in enumerate(people)
+            for test in range(40)
+        ]
+
+    alike, mixed = given(*[WAYS[0]] * 3), given(WAYS[0], WAYS[0], other)
+    found, same = agree(mixed, outputs), agree(alike, outputs)
+    assert found == same
+    assert (found.matched, found.metrics[0].n, found.metrics[0].annotators) == (40, 40, 3)
+    assert found.metrics[0].alt_test is not None
+    assert calibrate(mixed, outputs) == calibrate(alike, outputs)
+    assert estimate(mixed, outputs).metrics == estimate(alike, outputs).metrics
+
+
+def test_of_two_labels_of_one_person_for_equal_texts_of_two_runs_the_mean_counts() -> None:
+    outputs = [result(test, 1) for test in range(3)]
+    rows = [
+        {"metric": "tone", "annotator": who, "label": label, "run_id": run, **WAYS[2](0)}
+        for who, label, run in (("anna", 1, "this"), ("anna", 0, "earlier"), ("ben", 1, "this"))
+    ]
+    matches = match_labels(labels_from_rows(rows).labels, judged_items(outputs)).matches
+    (joined,) = by_output(matches)
+    assert joined.label.marks == {"anna": 0.5, "ben": 1.0}

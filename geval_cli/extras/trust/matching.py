@@ -5,12 +5,14 @@ A label is matched to the output that was labelled, wherever its test is in this
 label of one text says nothing about another.
 """
 
-from collections import Counter, defaultdict
+import math
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.assertions.base import CriterionKey
 from geval_cli.assertions.registry import CRITERION_KEY, CRITERION_PARTS, P_PASS
@@ -375,6 +377,38 @@ def marks_of(matches: Iterable[Match]) -> dict[str, dict[str, float]]:
     }
 
 
+def by_output(matches: Iterable[Match]) -> list[Match]:
+    """Return one match for each output and metric: rows that name an output in different ways count as one label.
+
+    An annotator who labelled the text more than once, for several runs, gets the mean of these labels.
+    """
+    found: dict[tuple[str, str], list[Match]] = defaultdict(list)
+    for match in matches:
+        found[match.item.id, match.label.metric].append(match)
+    return [same[0] if len(same) == 1 else _joined(same) for same in found.values()]
+
+
+def _joined(same: Sequence[Match]) -> Match:
+    labels = [match.label for match in same]
+    first = next((label for label in labels if label.weight is not None), labels[0])
+    marks: dict[str, list[float]] = defaultdict(list)
+    for label in labels:
+        for name, mark in label.marks.items():
+            marks[name].append(mark)
+    known = {
+        name: next((value for label in (first, *labels) if (value := getattr(label, name)) is not None), None)
+        for name in ("doc", "system", "note", "words")
+    }
+    joined = replace(
+        first,
+        marks={name: math.fsum(values) / len(values) for name, values in marks.items()},
+        columns=dict(ChainMap(*(dict(label.columns) for label in (first, *labels)))),
+        notes=dict(ChainMap(*(dict(label.notes) for label in (first, *labels)))),
+        **known,
+    )
+    return Match(joined, same[0].item)
+
+
 class _Finder:
     """An index of labels by what they say about their output, so that the run is iterated only once."""
 
@@ -658,7 +692,7 @@ def _pair_labels(
     if run is not None:
         items = _counted(judged_items(run), outputs)
         found = match_labels(given.labels, items, run_id=run_id, allow_unmatched=allow_unmatched)
-        pairs = [_of_match(match) for match in found.matches]
+        pairs = [_of_match(match) for match in by_output(found.matches)]
         unmatched = len(found.unmatched)
     elif given.has_scores:
         pairs = [_of_label(label) for label in given.labels]

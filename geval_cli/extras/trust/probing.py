@@ -26,7 +26,7 @@ from geval_cli.extras.plan import plan_run
 from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.labels import count_words, draw, vars_key
-from geval_cli.extras.trust.matching import JudgedItem, match_labels
+from geval_cli.extras.trust.matching import JudgedItem, by_output, match_labels
 from geval_cli.extras.trust.options import ProbeOptions
 from geval_cli.extras.trust.probe_findings import (
     SAME,
@@ -449,7 +449,7 @@ class ConcurrentRater:
         except ConfigError as error:
             return [skipped(item, "", f"{NO_LABELS_OF_OUTPUTS}: {error.problems[0].message}")]
         scores: dict[str, list[JointLabel]] = {}
-        for match in matches:
+        for match in by_output(matches):
             pair = compared[match.item.id].get(match.label.metric)
             if pair is not None:
                 cluster = match.label.doc or str(match.item.test_index)
@@ -712,7 +712,8 @@ def _family_findings(probes: Sequence[Probe], options: ProbeOptions) -> list[Fin
     if options.labels is None:
         return [skipped(item, "", NO_LABELS)]
     scores: dict[str, list[FamilyScore]] = {}
-    for match in match_labels(options.labels.labels, options.labelled, allow_unmatched=True).matches:
+    found = match_labels(options.labels.labels, options.labelled, allow_unmatched=True)
+    for match in by_output(found.matches):
         judge = match.item.judges.get(match.label.metric)
         if judge is None or match.score is None:
             continue
@@ -720,8 +721,8 @@ def _family_findings(probes: Sequence[Probe], options: ProbeOptions) -> list[Fin
         cluster = match.label.doc or str(match.item.test_index)
         error = match.score - match.label.human
         scores.setdefault(match.label.metric, []).append(FamilyScore(cluster, error, is_own))
-    found = [family_finding(item, metric, members) for metric, members in scores.items()]
-    return found or [skipped(item, "", NO_LABELS)]
+    findings = [family_finding(item, metric, members) for metric, members in scores.items()]
+    return findings or [skipped(item, "", NO_LABELS)]
 
 
 def family_of(model: str) -> str:
