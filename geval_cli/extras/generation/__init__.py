@@ -1,1 +1,1 @@
-"""Tests made from documents, from failed cases and from traces, and a person's review of them."""
+"""Tests generated from documents, failed cases and traces, and their review by a person."""

@@ -1,4 +1,4 @@
-"""Documents that tests are generated from: cut into passages that one request shows, searched for quotations."""
+"""The documents that tests are generated from: cut into passages for requests, and searched for quotations."""
 
 import hashlib
 import re
@@ -44,14 +44,14 @@ _LINK = re.compile(r"(?<!\!)(\[)[^\]\n]{1,500}(\]\([^)\s]{0,2000}\))")
 
 
 class FoundSpan(Struct, frozen=True):
-    """Where a quotation stands in a text."""
+    """The place of a quotation in a text."""
 
     start: int
     end: int
 
 
 class QuotationFault(StrEnum):
-    """Why a quotation does not count."""
+    """The reason why a quotation does not count."""
 
     ABSENT = "their quotation is not in the document"
     JOINED = "their quotation joins two places with an ellipsis"
@@ -60,7 +60,7 @@ class QuotationFault(StrEnum):
 
 
 class FoldedText:
-    """A text with what does not count in a quotation made equal, and where each of its characters comes from."""
+    """A text normalised for finding quotations, with the original position of each character."""
 
     def __init__(self, text: str) -> None:
         ignored = {
@@ -71,7 +71,7 @@ class FoldedText:
         self._spans = [(start, end) for _, start, end in characters]
 
     def find(self, quotation: str, least_words: int = LEAST_WORDS) -> FoundSpan | QuotationFault:
-        """Return the first place of a quotation, or why it does not count."""
+        """Return the first occurrence of a quotation, or the reason why it does not count."""
         sought = FoldedText(quotation).text.lstrip(" '")
         if not re.match(r"[-.]\d", sought):
             sought = sought.lstrip(f"-{_EDGES}")
@@ -91,7 +91,7 @@ class FoldedText:
 
 
 def count_words(text: str) -> int:
-    """Return the number of words; of scripts without spaces, two characters count as one."""
+    """Return the number of words; in scripts without spaces, two characters count as a word."""
     unspaced = sum(map(_is_unspaced, text))
     spaced = re.findall(r"\w+", "".join(" " if _is_unspaced(item) else item for item in text))
     return len(spaced) + unspaced // 2
@@ -149,7 +149,7 @@ def _is_attached(character: str) -> bool:
 
 
 def _without_emphasis(characters: list[_Character]) -> list[_Character]:
-    """Leave out `*` and `_` that are not inside a word or a product."""
+    """Remove `*` and `_`, except inside a word or a product."""
     found, place = [], 0
     while place < len(characters):
         mark = characters[place][0]
@@ -168,7 +168,7 @@ def _without_emphasis(characters: list[_Character]) -> list[_Character]:
 
 
 def _joined(characters: list[_Character]) -> list[_Character]:
-    """Make one of several spaces, quotation marks or dashes; a space that breaks a line stays a line break."""
+    """Merge consecutive spaces, quotation marks or dashes into one; a space with a line break stays a line break."""
     found: list[_Character] = []
     for character, start, end in characters:
         before = found[-1][0] if found else ""
@@ -182,7 +182,7 @@ def _joined(characters: list[_Character]) -> list[_Character]:
 
 
 def _without_hyphens(characters: list[_Character]) -> list[_Character]:
-    """Leave out hyphens between letters, also with a line break behind them, and put spaces around dashes."""
+    """Remove hyphens between letters, also before a line break, and put spaces around dashes."""
     found: list[_Character] = []
     place = 0
     while place < len(characters):
@@ -211,7 +211,7 @@ def _is_unspaced(character: str) -> bool:
 
 
 def _is_one_word(first: str, second: str) -> bool:
-    """Return whether two characters that follow one another are of the same word or number."""
+    """Return whether two consecutive characters belong to the same word or number."""
     if _is_unspaced(first) or _is_unspaced(second):
         return all(unicodedata.numeric(item, None) is not None for item in (first, second))
     # Vowel signs are marks, not letters: an Indic word goes on behind them.
@@ -221,7 +221,7 @@ def _is_one_word(first: str, second: str) -> bool:
 
 
 def _begins_inside(text: str, start: int) -> bool:
-    """Return whether a place is inside a word or a number, or behind the sign of one."""
+    """Return whether a position is inside a word or a number, or after a number's sign."""
     if start == 0:
         return False
     if _is_one_word(text[start - 1], text[start]):
@@ -256,7 +256,7 @@ _SENTENCE_END = re.compile(r"[.!?][^\w\s]*\s|[\u3002\uff01\uff1f]")
 
 
 class SourceDocument(Struct, frozen=True):
-    """A text to ask about. `row` is its line in a .jsonl file, 0 for a whole file."""
+    """A text that tests are generated from. `row` is its line in a .jsonl file; 0 stands for a whole file."""
 
     source: str
     text: str
@@ -267,7 +267,7 @@ class SourceDocument(Struct, frozen=True):
         return f"{self.source}:{self.row}" if self.row else self.source
 
     def line_at(self, offset: int) -> int:
-        """Return the line of the file that a place in the text is on."""
+        """Return the line in the file of a position in the text."""
         return self.row or self.text.count("\n", 0, offset) + 1
 
 
@@ -284,12 +284,12 @@ class Passage(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[int, int]:
-        """Return a name for it among the passages of all documents that are held."""
+        """Return a key that identifies the passage among those of all documents in memory."""
         return id(self.document), self.start
 
 
 class DocumentReading(Struct):
-    """The documents, and counts of the rest: files by ending, empty and repeated texts, and files with a problem."""
+    """The documents, and counts of what was skipped: files by suffix, empty and duplicate texts, and files with a problem."""
 
     documents: list[SourceDocument] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
@@ -299,7 +299,7 @@ class DocumentReading(Struct):
     problems: list[Problem] = field(default_factory=list)
 
     def left_out(self) -> list[str]:
-        """Return a sentence for each reason why something was not read."""
+        """Return a sentence for each reason why something was skipped."""
         found = []
         if self.unknown:
             kinds = ", ".join(f"{count:,} {ending}" for ending, count in sorted(self.unknown.items()))
@@ -319,13 +319,13 @@ class DocumentReading(Struct):
 def read_documents(
     paths: Sequence[Path], text_column: str | None = None, output: Path | None = None
 ) -> DocumentReading:
-    """Return the documents that these files and the visible files of these folders hold, in the order of their names.
+    """Return the documents in these files, and in the visible files of these folders, sorted by name.
 
-    The `output` of an earlier time is no document, though it may be in such a folder.
+    The `output` file of an earlier run is skipped, since it may be in such a folder.
 
     Raises:
-        ConfigError: a file that was named cannot be read; of a folder's files, all others are read.
-        UsageError: there is no text in any of them.
+        ConfigError: a file named by the user cannot be read; unreadable files in folders are only counted.
+        UsageError: none of them contains text.
     """
     reading, seen = DocumentReading(), set[str]()
     for path in paths:
@@ -375,10 +375,10 @@ def _take(document: SourceDocument, reading: DocumentReading, seen: set[str]) ->
 def documents_in(
     path: Path, text_column: str | None, *, joins_columns: bool = False
 ) -> Iterator[SourceDocument]:
-    """Yield the documents of a file; those of a .jsonl file are one column, or all columns that have a text.
+    """Yield the documents in a file; for .jsonl, each is one column of a row, or all columns with text.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     source = path.as_posix()
     if path.suffix.lower() not in _LINES:
@@ -416,7 +416,7 @@ def documents_in(
 
 
 def passages_of(document: SourceDocument, most_characters: int = PASSAGE_CHARACTERS) -> list[Passage]:
-    """Return the document cut between paragraphs, else between sentences, else between words."""
+    """Return the document cut between paragraphs, or if they are too long, between sentences or words."""
     text, start = document.text, 0
     found = []
     while start < len(text):

@@ -1,4 +1,4 @@
-"""Tests frozen from what happened: the cases of a run, and typical questions of traces."""
+"""Tests frozen from results: from the cases of a run, and from typical questions in traces."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ _LEFT_TO_DECIDE = "is the expected output right, or the judge wrong, or was the 
 
 
 class FrozenTests(Struct):
-    """Rows of a tests file, a sentence about them, and lines and figures beside it."""
+    """Rows of a tests file, a sentence about them, and further lines and figures."""
 
     rows: list[dict[str, JsonValue]] = field(default_factory=list)
     said: str = ""
@@ -46,7 +46,7 @@ class FrozenTests(Struct):
 def freeze_run(
     name: str, home: Path | None, *, failed: bool, most: int | None, known: Sequence[str]
 ) -> FrozenTests:
-    """Return a test for each test of a run with a case to freeze: its inputs, and what was said about the outputs.
+    """Return a test for each test of a run with a case to freeze: its inputs, and what was found about the outputs.
 
     Raises:
         UsageError: there is no such run.
@@ -133,12 +133,12 @@ def _case_row(
 async def freeze_traces(
     path: Path, embedder: BoundModel | None, given: GenerateTestsOptions, known: Sequence[str]
 ) -> FrozenTests:
-    """Return typical questions of a file of traces, with the groups that they come from.
+    """Return typical questions from a file of traces, with the groups that they represent.
 
     Raises:
         ConfigError: no line can be used.
         UsageError: no trace has a question.
-        ProviderError: the model of `--embeddings` does not answer.
+        ProviderError: the `--embeddings` model does not answer.
     """
     reading, silent = TraceReading(), 0
     answers: list[ModelAnswer] = []
@@ -220,7 +220,7 @@ async def freeze_traces(
 
 
 def _trace_row(answer: ModelAnswer, question: str) -> dict[str, JsonValue]:
-    """Return the question as a test. What was answered is metadata: whether it was right is not known."""
+    """Return the question as a test. The answer goes into its metadata, since whether it was right is unknown."""
     row: dict[str, JsonValue] = _masked(answer.row())
     output = row.pop("output", None)
     row.pop("trace", None)

@@ -1,4 +1,4 @@
-"""Generate tests from documents: what a model is asked for, which of it counts, and why the rest does not."""
+"""Generates tests from documents: the prompts, the checks that a generated test must pass, and the reasons for drops."""
 
 import hashlib
 import random
@@ -34,7 +34,7 @@ from geval_cli.runs.event_loop import all_or_first_error
 
 
 class GenerationKind(StrEnum):
-    """The kinds of tests, in the order of the file."""
+    """The kinds of tests, in the order in which they appear in the file."""
 
     PLAIN = "plain"
     TWO_PLACES = "two-places"
@@ -117,7 +117,7 @@ _MOST_KNOWN = 20
 
 
 class WrittenTest(Struct, frozen=True):
-    """One test as a model wrote it; "" for what it left out."""
+    """A test as the model wrote it; fields that it left out are ""."""
 
     question: str = ""
     answer: str = ""
@@ -133,7 +133,7 @@ def writing_request(
     *,
     least_words: int = LEAST_WORDS,
 ) -> ModelRequest:
-    """Return the request for so many tests of a kind about passages; `known` questions are not to come again."""
+    """Return the request for `count` tests of a kind about passages; questions in `known` are not to be repeated."""
     tests = plural(count, "question")
     fields = {"question": "the question", **_FIELDS[kind]}
     shown = [fence(f"Passage {number}", passage.text) for number, passage in enumerate(passages, start=1)]
@@ -159,7 +159,7 @@ def check_request(question: str, document: SourceDocument) -> ModelRequest:
 
 
 def profiles_request(count: int, about: str, known: Sequence[str] = ()) -> ModelRequest:
-    """Return the request for so many profiles of users, of an assistant that `about` describes if it is not empty."""
+    """Return the request for `count` profiles of users of an assistant, which `about` describes unless it is empty."""
     listed = "\n".join(f"- {profile}" for profile in known[-_MOST_KNOWN:])
     text = _PROFILES.format(
         count=plural(count, "profile"),
@@ -193,7 +193,7 @@ def _request(text: str, schema: Mapping[str, JsonValue], count: int) -> ModelReq
 
 
 def read_tests(reply: str) -> list[WrittenTest]:
-    """Return the tests in a reply, however it is wrapped; none where there is no JSON."""
+    """Return the tests in a reply, whatever surrounds their JSON; an empty list if there is no JSON."""
     found = []
     for item in find_objects(without_thoughts(reply)):
         listed = _own(item).get("tests")
@@ -222,7 +222,7 @@ def read_tests(reply: str) -> list[WrittenTest]:
 
 
 def read_check(reply: str) -> bool | None:
-    """Return whether a document answers a question, as a model says; None where it does not say, or both."""
+    """Return whether the document answers the question, by the model's reply; None if the reply says neither or both."""
     found = [
         (_own(item).get("answered"), bool(_text(_own(item).get("quotation"))))
         for item in find_objects(without_thoughts(reply))
@@ -233,7 +233,7 @@ def read_check(reply: str) -> bool | None:
 
 
 def read_profiles(reply: str) -> list[str]:
-    """Return the profiles in a reply, each on one line."""
+    """Return the profiles in a reply, which has one per line."""
     found = []
     for item in find_objects(without_thoughts(reply)):
         listed = _own(item).get("profiles")
@@ -286,12 +286,12 @@ UNCHECKED = "the model did not say whether the document answers their question"
 
 
 class GenerationRequest(Struct, frozen=True):
-    """A wish for tests.
+    """The tests that a user wants.
 
     Attributes:
-        kinds: their shares, in any unit.
-        seed: shuffles which passages are asked about.
-        known: questions of the suite.
+        kinds: the share of each kind, in any unit.
+        seed: random seed for the order of the passages.
+        known: the suite's questions.
     """
 
     count: int
@@ -302,7 +302,7 @@ class GenerationRequest(Struct, frozen=True):
     known: tuple[str, ...] = ()
 
     def quotas(self) -> dict[GenerationKind, int]:
-        """Return the number of tests of each kind: whole numbers, the largest remainders rounded up."""
+        """Return the number of tests of each kind: whole numbers by the largest remainder method."""
         total = sum(self.kinds.values())
         exact = {kind: self.count * share / total for kind, share in self.kinds.items()}
         found = {kind: int(share) for kind, share in exact.items()}
@@ -313,7 +313,7 @@ class GenerationRequest(Struct, frozen=True):
 
 
 class Quotation(Struct, frozen=True):
-    """A quotation as the document has it, and where."""
+    """A quotation in the document's spelling, and its place."""
 
     source: str
     line: int
@@ -321,7 +321,9 @@ class Quotation(Struct, frozen=True):
 
 
 class GeneratedTest(Struct, frozen=True):
-    """A test that counts; `order` sorts it by its document, kind and place, `touched` are the documents it is about."""
+    """A test that passed all checks; `order` sorts it by document, kind and place, `touched` are the documents it is
+    about.
+    """
 
     kind: GenerationKind
     question: str
@@ -363,18 +365,18 @@ class GeneratedTest(Struct, frozen=True):
 
 
 def row_id(*parts: str) -> str:
-    """Return the id of a test, the same whenever it is made of the same texts."""
+    """Return a test's id, a hash of its texts."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 class Generated(Struct):
-    """The tests that count, and counts of the rest.
+    """The tests that passed all checks, and counts of the others.
 
     Attributes:
-        written: how many tests the model wrote, of which `dropped` do not count.
-        unread: replies in which there was no test.
+        written: how many tests the model wrote, including the `dropped` ones.
+        unread: replies without a test.
         failed: requests that failed; `error` is the first reason.
-        stopped: why no more was asked for; "" where nothing stopped it.
+        stopped: why the generation stopped early; "" if it did not.
     """
 
     tests: list[GeneratedTest] = field(default_factory=list)
@@ -390,7 +392,7 @@ class Generated(Struct):
 
 
 class _Task(Struct, frozen=True):
-    """A request for so many tests of a kind; `place` is that of its first passage among all."""
+    """A request for `count` tests of a kind; `place` is the position of its first passage among all."""
 
     kind: GenerationKind
     passages: tuple[Passage, ...]
@@ -399,7 +401,7 @@ class _Task(Struct, frozen=True):
 
 
 class GenerationPlan(Struct, frozen=True):
-    """Where tests of each kind may come from: passages by kind, in the order in which they are asked about."""
+    """The passages that tests of each kind may come from, in the order in which they are used."""
 
     wanted: GenerationRequest
     documents: Sequence[SourceDocument]
@@ -410,7 +412,7 @@ class GenerationPlan(Struct, frozen=True):
     def tasks(
         self, missing: Mapping[GenerationKind, int], begun: Mapping[GenerationKind, int]
     ) -> list[_Task]:
-        """Return the requests for what is missing, each kind from the unit on that is its next."""
+        """Return the requests for the missing tests; each kind continues with its next unit."""
         found = []
         for kind, count in missing.items():
             units = self.units[kind]
@@ -426,7 +428,9 @@ class GenerationPlan(Struct, frozen=True):
         return found
 
     def first_requests(self) -> list[ModelRequest]:
-        """Return what is sent first: the tests, and of those without an answer a question about the whole document."""
+        """Return the first requests: for the tests, and for unanswerable ones, whether the whole document answers the
+        question.
+        """
         quotas = self.wanted.quotas()
         found = []
         for task in self.tasks(quotas, dict.fromkeys(GenerationKind, 0)):
@@ -438,10 +442,10 @@ class GenerationPlan(Struct, frozen=True):
 
 
 def plan_generation(documents: Sequence[SourceDocument], wanted: GenerationRequest) -> GenerationPlan:
-    """Return where the tests are to come from.
+    """Return the plan: which passages the tests of each kind come from.
 
     Raises:
-        UsageError: no document can serve a kind that is wanted.
+        UsageError: no document suits one of the requested kinds.
     """
     passages = {id(document): passages_of(document, wanted.passage_characters) for document in documents}
     draw = random.Random(wanted.seed)
@@ -500,14 +504,14 @@ def plan_generation(documents: Sequence[SourceDocument], wanted: GenerationReque
 
 
 class Writer:
-    """Asks a model, and stops at the end of the budget. Belongs to one event loop."""
+    """Calls the model, and stops when the budget is used up. Belongs to one event loop."""
 
     def __init__(self, model: Judge, found: Generated, listen: Callable[[int, int], None]) -> None:
         self._model, self._found, self._listen = model, found, listen
         self._done = self._begun = 0
 
     async def replies(self, requests: Iterable[ModelRequest]) -> list[str | None]:
-        """Return a reply to each request in their order; None for one that failed or was not sent."""
+        """Return the replies to the requests, in order; None for a request that failed or was not sent."""
         tasks = list(map(self._reply, requests))
         self._begun += len(tasks)
         return list(await all_or_first_error(tasks))
@@ -533,7 +537,7 @@ class Writer:
         return response.choices[0].text if response.choices else ""
 
     async def forget(self, request: ModelRequest) -> None:
-        """Forget a reply that cannot be read: it is asked for again the next time."""
+        """Remove an unreadable reply from the cache, so that its request is sent again next time."""
         if isinstance(self._model, CachingJudge):
             await self._model.forget(request)
 
@@ -541,13 +545,14 @@ class Writer:
 async def generate(
     plan: GenerationPlan, model: Judge, listen: Callable[[int, int], None] = lambda done, all_of: None
 ) -> Generated:
-    """Return the tests that count, in the order of their documents.
+    """Return the tests that pass all checks, in the order of their documents.
 
-    What is missing after a round is asked for again, about other passages. The order of the model's answers in time
-    changes nothing.
+    Tests that are missing after a round are requested again, about other passages. The result does not depend on the
+    order
+    in which the model's answers arrive.
 
     Raises:
-        ProviderError: the model refuses whatever it is sent.
+        ProviderError: the model refuses every request.
     """
     found = Generated(notes=[*plan.notes])
     writer = Writer(model, found, listen)
@@ -608,7 +613,7 @@ async def generate(
 async def _unanswered(
     candidates: Sequence[GeneratedTest], writer: Writer, found: Generated
 ) -> list[GeneratedTest]:
-    """Return the candidates without those whose question is answered after all, or of which nobody says it is not."""
+    """Return the candidates whose question the document does not answer, according to the model."""
     doubtful = [test for test in candidates if test.kind is GenerationKind.UNANSWERABLE]
     requests = [check_request(test.question, test.document) for test in doubtful]
     said: dict[int, bool | None] = {}
@@ -629,7 +634,7 @@ async def _unanswered(
 def _checked(
     written: WrittenTest, task: _Task, least_words: int, folded: dict[tuple[int, int], FoldedText]
 ) -> GeneratedTest | str:
-    """Return a test whose quotations are where they are said to be, else why it does not count."""
+    """Return a test if its quotations are where it says, or else the reason why it is dropped."""
     kind, first = task.kind, task.passages[0]
     needed = {GenerationKind.TWO_PLACES: 2, GenerationKind.UNANSWERABLE: 0}.get(kind, 1)
     answer = NOT_ANSWERED if kind is GenerationKind.UNANSWERABLE else written.answer
@@ -677,7 +682,7 @@ def _checked(
 
 
 def _are_apart(first: tuple[Passage, int, int], second: tuple[Passage, int, int]) -> bool:
-    """Return whether two places are in two documents, or have some words between them."""
+    """Return whether two places are in different documents, or have some words between them."""
     document = first[0].document
     if document is not second[0].document:
         return True
@@ -686,7 +691,7 @@ def _are_apart(first: tuple[Passage, int, int], second: tuple[Passage, int, int]
 
 
 class GeneratedProfiles(Struct):
-    """Profiles of users, and how many more were written that say the same as one before, or next to nothing."""
+    """Profiles of users, and how many others were dropped because they were duplicates or nearly empty."""
 
     profiles: list[str] = field(default_factory=list)
     repeated: int = 0
@@ -701,10 +706,10 @@ _PROFILES_IN_ONE = 10
 async def generate_profiles(
     count: int, about: str, model: Judge, listen: Callable[[int, int], None] = lambda done, all_of: None
 ) -> GeneratedProfiles:
-    """Return profiles of users, no two the same.
+    """Return profiles of users without duplicates.
 
     Raises:
-        ProviderError: the model refuses whatever it is sent.
+        ProviderError: the model refuses every request.
     """
     found = GeneratedProfiles()
     outcome = found.outcome

@@ -1,4 +1,4 @@
-"""Options of `geval generate` and `geval review`, declared once."""
+"""The options of `geval generate` and `geval review`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ PlanOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class WritingOptions:
-    """Options of both commands that write with a model."""
+    """The options shared by the two commands that write with a model."""
 
     output: Annotated[
         Path | None, Option("-o --output", "Output file, .jsonl.", OptionGroup.RESULTS, syntax="FILE")

@@ -1,4 +1,4 @@
-"""Which questions say the same: repeated ones are dropped, similar ones are grouped."""
+"""Similarity of questions: duplicates are dropped, similar questions are grouped."""
 
 import math
 import re
@@ -59,12 +59,12 @@ _FUNCTION_WORDS = frozenset(
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case, in one form of Unicode."""
+    """Return the words of a text in lower case and in one Unicode normal form."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 class KnownQuestions:
-    """Questions that are asked already. Equal are two whose words differ in function words alone."""
+    """Questions that exist already. Two are equal if they differ only in function words."""
 
     def __init__(self, questions: Iterable[str] = ()) -> None:
         self._by_number: defaultdict[tuple[str, ...], list[list[str]]] = defaultdict(list)
@@ -76,7 +76,7 @@ class KnownQuestions:
         self._by_number[_numbers(words)].append(words)
 
     def has(self, question: str) -> bool:
-        """Return whether a question, or one that is nearly the same, is there; other numbers make another question."""
+        """Return whether a question, or a near duplicate, is known; different numbers make a different question."""
         words = _telling(question)
         return any(_is_nearly(words, known) for known in self._by_number[_numbers(words)])
 
@@ -100,7 +100,7 @@ def _is_nearly(first: Sequence[str], second: Sequence[str]) -> bool:
 
 
 def repeats_answer(question: str, answer: str) -> bool:
-    """Return whether a question gives its answer away; one of several that it offers does not count."""
+    """Return whether a question gives its answer away; naming it among several alternatives is fine."""
     asked, answered = words_of(question), words_of(answer)
     if not answered or (len(answered) == 1 and answered[0] in _YES_OR_NO) or "or" in asked:
         return False
@@ -109,9 +109,9 @@ def repeats_answer(question: str, answer: str) -> bool:
 
 
 class Group(Struct, frozen=True):
-    """Similar questions by their places: the centre first, then those that differ most from the ones before.
+    """Similar questions by their indexes: the centre first, then those that differ most from the ones before.
 
-    `size` counts repeated ones too; `words` are what its members have in common and others lack.
+    `size` includes duplicates; `words` are those that its members share and others lack.
     """
 
     members: tuple[int, ...]
@@ -123,7 +123,7 @@ Vector = Mapping[str, float]
 
 
 def tf_idf(texts: Sequence[str]) -> list[Vector]:
-    """Return vectors of length 1 of the words' beginnings; numbers are all alike."""
+    """Return TF-IDF vectors of word stems with length 1; all numbers count as the same word."""
     counts = [Counter(_stems(text)) for text in texts]
     holding = Counter(stem for found in counts for stem in found)
     vectors = []
@@ -146,7 +146,7 @@ def _of_length_one(weights: Mapping[str, float]) -> Vector:
 
 
 def similar_pairs(vectors: Sequence[Vector], least: float) -> list[dict[int, float]]:
-    """Return for each vector the others with at least this cosine, by their places."""
+    """Return for each vector the indexes of those with at least this cosine similarity, and the similarity."""
     posted: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
     near: list[dict[int, float]] = [{} for _ in vectors]
     for place, vector in enumerate(vectors):
@@ -162,10 +162,11 @@ def similar_pairs(vectors: Sequence[Vector], least: float) -> list[dict[int, flo
 
 
 def grouped(texts: Sequence[str], near: Sequence[Mapping[int, float]], least: float) -> list[Group]:
-    """Return groups of similar texts, the largest first; each text is in one.
+    """Return groups of similar texts, the largest first; each text is in one group.
 
-    The text with most similar ones is a centre, these are its group; so on with the rest. Repeated ones are counted,
-    the first of them stays.
+    The text with the most similar ones becomes a centre, with these as its group, and so on with the rest. Of
+    duplicates,
+    the first is kept, and all are counted.
     """
     firsts: dict[int, int] = {}
     for place in range(len(texts)):
@@ -209,7 +210,7 @@ _MOST_SPREAD = 20
 
 
 def _spread(members: Sequence[int], near: Sequence[Mapping[int, float]]) -> list[int]:
-    """Return the centre, then each time the member that is least like those before it."""
+    """Return the centre, then repeatedly the member least similar to those before it."""
     found, rest = [members[0]], list(members[1:])
     nearest = {item: near[members[0]].get(item, 0.0) for item in rest}
     while rest and len(found) < _MOST_SPREAD:

@@ -1,4 +1,4 @@
-"""The review of a file of tests: its rows, a person's decisions beside it, and the accepted tests."""
+"""The review of a file of tests: its rows, the decisions in a file beside it, and the accepted tests."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -20,23 +20,24 @@ Row = Mapping[str, JsonValue]
 
 
 class Decision(StrEnum):
-    """Decisions about a test."""
+    """The decisions about a test."""
 
     ACCEPT = "accept"
     DROP = "drop"
 
 
 class ReviewDecision(Struct, frozen=True):
-    """A decision; `row` is the test as a person changed it, None for one that is as it was."""
+    """A decision; `row` is the test as edited by the person, None if it was not edited."""
 
     decision: Decision
     row: Row | None = None
 
 
 class Review(Struct):
-    """The tests of a file, and which of them are decided.
+    """The tests of a file, and the decisions about them.
 
-    Decisions are in a file beside the tests and are found by the content of a test: one that changes is undecided.
+    The decisions are in a file beside the tests, under the content of each test: a test that changes is undecided
+    again.
     """
 
     path: Path
@@ -62,12 +63,12 @@ class Review(Struct):
         self._write_state()
 
     def count(self, decision: Decision | None) -> int:
-        """Return how many tests are decided in this way, or not at all."""
+        """Return the number of tests with this decision; None stands for undecided."""
         found = map(self.find, self.rows)
         return sum((None if item is None else item.decision) is decision for item in found)
 
     def accepted(self) -> list[str]:
-        """Return the lines of the accepted tests in the order of the file, as they were or as they were changed."""
+        """Return the lines of the accepted tests in the order of the file, with their edits."""
         return [
             line if found.row is None else line_of(found.row)
             for row, line in zip(self.rows, self.lines, strict=True)
@@ -75,7 +76,7 @@ class Review(Struct):
         ]
 
     def check_may_write(self, output: Path, *, may_replace: bool) -> None:
-        """Raise UsageError where a file would be replaced that is not as this review wrote it."""
+        """Raise UsageError if this would replace a file that differs from what this review wrote."""
         if output.resolve() == self.path.resolve():
             raise UsageError(f"{output} is under review", hint="write the accepted tests to another file")
         if output.resolve() == self.state.resolve():
@@ -86,7 +87,7 @@ class Review(Struct):
             raise UsageError(f"{output} already exists and was not changed", hint=hint)
 
     def write_accepted(self, output: Path) -> int:
-        """Write the accepted tests, and return how many there are."""
+        """Write the accepted tests, and return their number."""
         lines = self.accepted()
         if lines or output.exists():
             with SafeFile(output) as file:
@@ -121,11 +122,11 @@ class Review(Struct):
 
 
 def open_review(path: Path) -> Review:
-    """Return the review of a file of tests, with the decisions that were made before.
+    """Return the review of a file of tests, with the earlier decisions.
 
     Raises:
-        ConfigError: the file cannot be read, or a line of it is no test.
-        UsageError: there is no test in it.
+        ConfigError: the file cannot be read, or a line is not a test.
+        UsageError: the file has no tests.
     """
     if path.suffix.lower() not in {".jsonl", ".ndjson"}:
         raise UsageError(f"{path} cannot be reviewed", hint="use a .jsonl file, one test per line")
@@ -158,7 +159,7 @@ def _rows_of(path: Path) -> list[tuple[int, dict[str, JsonValue], str]]:
 
 
 def key_of(row: Row) -> str:
-    """Return a name for the content of a test."""
+    """Return a hash of a test's content."""
     return hashlib.sha256(encode_json(sorted(row.items()))).hexdigest()[:24]
 
 
@@ -167,7 +168,7 @@ def _digest_of(path: Path) -> str:
 
 
 class QuotationContext(Struct, frozen=True):
-    """A quotation, and what is around it in its document, if it is still found there."""
+    """A quotation with the text around it in its document, if it is still found there."""
 
     before: str
     text: str
@@ -176,13 +177,13 @@ class QuotationContext(Struct, frozen=True):
 
 
 class Sources:
-    """The documents that quotations are from, each read once."""
+    """The documents that quotations come from; each is read once."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[SourceDocument]] = {}
 
     def around(self, source: str, line: int, text: str, characters: int) -> QuotationContext:
-        """Return so many characters before and behind a quotation."""
+        """Return a quotation with `characters` characters before and after it."""
         if source not in self._texts:
             try:
                 self._texts[source] = [*documents_in(Path(source), None, joins_columns=True)]

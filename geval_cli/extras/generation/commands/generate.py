@@ -1,4 +1,4 @@
-"""`geval generate`: says what it takes, asks, writes the file, and says what it covers and what was dropped."""
+"""`geval generate`: shows the plan, calls the model, writes the file, and reports its coverage and the dropped tests."""
 
 import math
 import os
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class GenerationUsage(Struct, frozen=True):
-    """Requests that were sent, repetitions too, and their usage, also where no answer came of them."""
+    """The requests sent, retries included, and their usage, also if they brought no answer."""
 
     requests: int
     usage: Usage
@@ -75,12 +75,12 @@ _CONTINUES = "run it again with a larger budget and --force: the answers so far 
 
 
 def run_generate_tests(given: GenerateTestsOptions) -> ExitCode:
-    """Write the tests that are asked for.
+    """Write the requested tests.
 
     Raises:
-        UsageError: the options contradict each other, or there is nothing to make tests of.
+        UsageError: the options contradict each other, or there is nothing to generate tests from.
         ConfigError: a document, the suite or the output file has a problem.
-        ProviderError: the model refuses whatever it is sent.
+        ProviderError: the model refuses every request.
     """
     origins = {
         "--from": bool(given.documents),
@@ -129,7 +129,7 @@ def _check_output(given: WritingOptions, what: str = "tests") -> None:
 
 
 def _questions_of(given: GenerateTestsOptions) -> tuple[str, ...]:
-    """Return what the tests of the suite ask: their input, else their variables."""
+    """Return the questions that the suite's tests ask: their input, or else their variables."""
     if given.suite is None:
         return ()
     request = RunRequest(given.suite, os.environ, env_file=given.env_file)
@@ -142,10 +142,10 @@ def _questions_of(given: GenerateTestsOptions) -> tuple[str, ...]:
 
 
 def parse_kinds(text: str | None) -> dict[GenerationKind, float]:
-    """Return the kinds of `--kinds` with their shares; those without one share equally.
+    """Return the kinds in `--kinds` with their weights; a kind without one weighs 1.
 
     Raises:
-        UsageError: one is unknown, or its share is no positive number.
+        UsageError: a kind is unknown, or its weight is not a positive number.
     """
     if text is None:
         return dict(GenerationRequest(1).kinds)
@@ -225,7 +225,7 @@ def _with_model(
     requests: Sequence[ModelRequest],
     ask: Callable[[BoundModel], Coroutine[Any, Any, T]],
 ) -> tuple[T | None, GenerationUsage]:
-    """Return what comes of asking a model, after saying what it takes; None with --plan, which only says it."""
+    """Return the result of calling the model, after showing the plan; None with --plan, which only shows it."""
     budget = Budget(given.max_cost, given.max_requests)
     env = gather_env(os.environ, base_dir=Path.cwd(), env_file=given.env_file, access=TRUSTED)
 
@@ -288,7 +288,7 @@ def _tell_progress(done: int, all_of: int) -> None:
 
 
 def _tell_plan(told: str, requests: Sequence[ModelRequest], model: BoundModel, given: WritingOptions) -> None:
-    """Say what it takes: as the answer with --plan, else before anything is sent."""
+    """Print the plan: with --plan as the command's output, otherwise before anything is sent."""
     counts = [request_counts(model.provider, request) for request in requests]
     tokens = sum(count.input_most for count in counts)
     costs = [count.cost_most_usd for count in counts]
@@ -321,7 +321,7 @@ def _write(rows: Sequence[Mapping[str, JsonValue]], given: WritingOptions) -> No
 
 
 def _as_texts(row: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a test none of whose texts names a file: some are untrusted."""
+    """Return a test in which no text refers to a file, since some texts are untrusted."""
     found: dict[str, JsonValue] = {}
     for name, value in row.items():
         if isinstance(value, str):
@@ -409,7 +409,7 @@ def _print_generated(
 
 
 def cost_text(spent: GenerationUsage) -> str:
-    """Return what was sent and paid."""
+    """Return a sentence about the requests sent and their cost."""
     usage = spent.usage
     cached = f", {plural(usage.cached_requests, 'answer')} from the cache" if usage.cached_requests else ""
     cost = "price unknown" if usage.cost_usd is None else format_cost(usage.cost_usd)
@@ -476,11 +476,11 @@ def _deliver_frozen(frozen: FrozenTests, given: GenerateTestsOptions) -> ExitCod
 
 
 def run_generate_personas(given: GeneratePersonasOptions) -> ExitCode:
-    """Write profiles of users, as a list that `profiles:` of a config reads.
+    """Write profiles of users, as a list that `profiles:` in a config can read.
 
     Raises:
-        UsageError: no model or file is named.
-        ProviderError: the model refuses whatever it is sent.
+        UsageError: no model or no file is given.
+        ProviderError: the model refuses every request.
     """
     _check_output(given, "profiles")
     spec = _model_of(given)

@@ -1,4 +1,4 @@
-"""`geval review`: a person accepts, edits or drops tests key by key; only accepted ones are written."""
+"""`geval review`: a person accepts, edits or drops tests with single keys; only accepted tests are written."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def run_review(tests: Path, given: ReviewOptions) -> None:
     """Review a file of tests at a terminal.
 
     Raises:
-        UsageError: nobody can be asked, or a file would be replaced.
+        UsageError: there is no terminal, or a file would be replaced.
         ConfigError: the tests or the decisions cannot be read.
         OutputError: a file cannot be written.
     """
@@ -68,7 +68,7 @@ def run_review(tests: Path, given: ReviewOptions) -> None:
 
 
 def _finish(review: Review, output: Path, given: ReviewOptions, console: Console) -> None:
-    """Write the accepted tests, and say how far the review is."""
+    """Write the accepted tests, and print the progress of the review."""
     count = review.write_accepted(output)
     left = review.count(None)
     dropped = review.count(Decision.DROP)
@@ -97,7 +97,7 @@ class _Reviewer:
         self._sources = Sources()
 
     def run(self) -> None:
-        """Go through the tests that are not decided; back leads to those that were shown."""
+        """Go through the undecided tests; `back` returns to those shown before."""
         rows, find = self._review.rows, self._review.find
         go_through(
             len(rows),
@@ -106,7 +106,7 @@ class _Reviewer:
         )
 
     def _ask(self, row: Row, place: int) -> str:
-        """Show one test and return how it was left: `next`, `back` or `quit`."""
+        """Show one test and return what to do then: `next`, `back` or `quit`."""
         before = self._review.find(row)
         shown = row if before is None or before.row is None else before.row
         self._show(shown, place, before)
@@ -131,7 +131,7 @@ class _Reviewer:
                 return "next"
 
     def _edit(self, row: Row) -> Row:
-        """Return the test with what a person types; an empty line keeps a text as it is."""
+        """Return the test with the texts that the person types; an empty line keeps a text unchanged."""
         changed = dict(row)
         names = [name for name in ("input", "expected_output") if isinstance(row.get(name, ""), str)]
         variables = {name: text for name, text in _mapping(row, "vars").items() if isinstance(text, str)}
@@ -220,7 +220,7 @@ class _Reviewer:
 
 
 def origin_of(metadata: Mapping[str, JsonValue]) -> str:
-    """Return where a test comes from, in a few words."""
+    """Return the origin of a test in a few words."""
     text = {name: one_line(value_text(metadata[name]), 80) for name in metadata if metadata[name] is not None}
     if "source" in text:
         return f"{text['source']}:{text.get('line', '')}".rstrip(":")
