@@ -289,7 +289,7 @@ class Passage(Struct, frozen=True):
 
 
 class DocumentReading(Struct):
-    """The documents, and counts of what was skipped: files by suffix, empty and duplicate texts, and files with a problem."""
+    """The documents, and counts of what was skipped: files by suffix, empty or duplicate texts, problem files."""
 
     documents: list[SourceDocument] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)

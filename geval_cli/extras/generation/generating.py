@@ -1,4 +1,4 @@
-"""Generates tests from documents: the prompts, the checks that a generated test must pass, and the reasons for drops."""
+"""Generates tests from documents: the prompts, the checks that a test must pass, and why tests are dropped."""
 
 import hashlib
 import random
@@ -222,7 +222,7 @@ def read_tests(reply: str) -> list[WrittenTest]:
 
 
 def read_check(reply: str) -> bool | None:
-    """Return whether the document answers the question, by the model's reply; None if the reply says neither or both."""
+    """Return whether the document answers the question, by the model's reply; None if it says neither or both."""
     found = [
         (_own(item).get("answered"), bool(_text(_own(item).get("quotation"))))
         for item in find_objects(without_thoughts(reply))
@@ -321,9 +321,7 @@ class Quotation(Struct, frozen=True):
 
 
 class GeneratedTest(Struct, frozen=True):
-    """A test that passed all checks; `order` sorts it by document, kind and place, `touched` are the documents it is
-    about.
-    """
+    """A test that passed all checks; `order` sorts it by document, kind and place, `touched` are its documents."""
 
     kind: GenerationKind
     question: str
@@ -428,9 +426,7 @@ class GenerationPlan(Struct, frozen=True):
         return found
 
     def first_requests(self) -> list[ModelRequest]:
-        """Return the first requests: for the tests, and for unanswerable ones, whether the whole document answers the
-        question.
-        """
+        """Return the first requests: for tests, and for unanswerable ones, whether the whole document has an answer."""
         quotas = self.wanted.quotas()
         found = []
         for task in self.tasks(quotas, dict.fromkeys(GenerationKind, 0)):

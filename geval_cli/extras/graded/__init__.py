@@ -1,1 +1,1 @@
-"""Assertions whose judge answers a question in words of its own: a rubric, yes or no, one of several."""
+"""Assertions whose judge gives a verdict other than a rating: on a rubric, yes or no, or one of several choices."""

@@ -1,4 +1,4 @@
-"""Ask the judge of an assertion a question, in the words of geval's prompts or of the user's own."""
+"""Asks an assertion's judge a question, with geval's prompt or the user's own."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -36,13 +36,14 @@ class Question(Struct, frozen=True):
     """A question to a judge.
 
     Attributes:
-        name: of our prompt.
+        name: of geval's prompt.
         blocks: the texts that it shows.
-        names: what the user's own prompt can name besides the variables of the test.
-        schema: of the answer to our own prompt, where it is JSON.
-        part: which of the user's own prompts takes its place.
-        purpose: what the answer is for.
-        prompt: the text of an installed package's prompt, in the form of ours, which takes the place of `name`'s.
+        names: what the user's own prompt can refer to besides the test's variables.
+        schema: of the answer to geval's own prompt, if it is JSON.
+        part: which of the user's own prompts replaces geval's.
+        purpose: the purpose of the answer.
+        prompt: the text of an installed package's prompt, in the same form as geval's, which replaces the one called
+        `name`.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Question(Struct, frozen=True):
 
 
 class JudgeClient:
-    """Asks the judge of one assertion about one output, and adds up how long it took."""
+    """Asks one assertion's judge about one output, and adds up the time taken."""
 
     def __init__(self, spec: ModelGradedAssertion, subject: Subject, tools: Tools) -> None:
         self._spec = spec
@@ -72,7 +73,7 @@ class JudgeClient:
         """Return the judge's reply, parsed by `read`; a reply that cannot be parsed is requested once more.
 
         Raises:
-            JudgeError: it cannot be read either.
+            JudgeError: the second reply cannot be parsed either.
             ProviderError: the judge could not answer.
         """
         return await self.ask_choice(question, lambda choice: read(whole_text(choice)))
@@ -80,7 +81,7 @@ class JudgeClient:
     async def ask_choice(
         self, question: Question, read: Callable[[Choice], Read], *, want_logprobs: bool = False
     ) -> Read:
-        """As `ask`, with a reader that sees the probabilities of the reply's tokens, if they are wanted and given.
+        """Like `ask`, with a reader that also sees the token probabilities, if they are wanted and given.
 
         Raises:
             JudgeError, ProviderError: as in `ask`.
@@ -91,10 +92,10 @@ class JudgeClient:
     async def ask_several(
         self, question: Question, count: int, read: Callable[[str], Read]
     ) -> Sequence[Read]:
-        """Return `count` different replies, parsed by `read`; fewer when some failed.
+        """Return `count` different replies, parsed by `read`; fewer if some of them failed.
 
         Raises:
-            JudgeError: none can be read.
+            JudgeError: none of them can be parsed.
             ProviderError: the judge could not answer.
         """
         # At 0, several answers would mostly be one.
@@ -142,9 +143,9 @@ def own_prompt(spec: ModelGradedAssertion, test: MergedTest, part: Part = "evalu
 
 
 def own_messages(template: str, variables: Mapping[str, JsonValue], tools: Tools) -> tuple[Message, ...]:
-    """Return the messages of the user's own prompt: those that its JSON or YAML spells, else one.
+    """Return the messages of the user's own prompt: those written in it as JSON or YAML, or else a single one.
 
-    A template that is JSON is rendered text by text, so that no value can break it.
+    In a template that is JSON, each text is rendered by itself, so that no value can break the JSON.
 
     Raises:
         TemplateError: it cannot be rendered.
@@ -164,7 +165,7 @@ def own_messages(template: str, variables: Mapping[str, JsonValue], tools: Tools
 def check_own_prompt(
     spec: ModelGradedAssertion, context: CheckContext, names: Sequence[str], problems: list[Problem]
 ) -> None:
-    """Report what keeps the user's own prompt from being rendered; `names` are what it can name."""
+    """Report why the user's own prompt cannot be rendered; `names` are what it can refer to."""
     owner = _owner(spec, context.test)
     if owner is None:
         return
@@ -180,11 +181,11 @@ def check_own_prompt(
 def check_value(
     spec: ModelGradedAssertion, value: JsonValue, what: str, context: CheckContext, problems: list[Problem]
 ) -> None:
-    """Report broken templates in a `value`, and one that is blank: a judge would be paid to decide by nothing."""
+    """Report broken templates in a `value`, and a blank value, by which a paid judge could decide nothing."""
     place = spec.place.child("value")
 
     def check(part: JsonValue, at: SourcePath) -> bool:
-        """Return whether there is, or may be, something in a part of it."""
+        """Return whether this part of the value is, or may be, not blank."""
         if isinstance(part, list | tuple):
             return True in {check(item, at.child(index)) for index, item in enumerate(part)}
         if isinstance(part, dict):
@@ -205,7 +206,7 @@ def _owner(spec: ModelGradedAssertion, test: MergedTest) -> ModelGradedAssertion
 
 
 def _chat(text: str) -> JsonValue:
-    """Return the list or mapping that a text is as JSON, or the chat that it is as YAML; None when it is neither."""
+    """Return the list or mapping that a text is in JSON, or the chat that it is in YAML; None if it is neither."""
     start = text.lstrip()
     if start.startswith(_YAML_CHAT):
         try:
@@ -229,6 +230,6 @@ def _messages(found: JsonValue) -> tuple[Message, ...]:
 
 
 def question_of(subject: Subject) -> str:
-    """Return the question: the variable `query`, else the test's input, else the whole prompt."""
+    """Return the question: the variable `query`, or else the test's input, or else the whole prompt."""
     query = subject.test.variables.get("query")
     return query if isinstance(query, str) and query else subject.test.input or subject.rendered_prompt

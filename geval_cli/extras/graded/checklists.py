@@ -1,8 +1,8 @@
-"""Checklists of `g-eval`: a judge answers an output item by item with yes or no, and quotes the words that show it.
+"""Checklists of `g-eval`: the judge answers yes or no for each item, and quotes the evidence in the output.
 
-The score is the weighted share of yes. Where the judge gives token probabilities, an item counts P(yes) / (P(yes) +
-P(no)) at the place of its answer instead of 1 or 0, as a rating is weighed by them elsewhere. A yes whose words are not
-in the output counts 0: it rests on something that the judge made up.
+The score is the weighted share of yes. If the judge gives token probabilities, an item counts P(yes) / (P(yes) + P(no))
+at the position of its answer instead of 1 or 0, just as ratings are weighted elsewhere. A yes whose evidence is not in
+the output counts 0, since the judge made it up.
 """
 
 import math
@@ -69,9 +69,9 @@ _EVIDENCE_KEYS = ("evidence", "quotation", "quote")
 
 
 class ItemReply(Struct, frozen=True):
-    """A yes or no on one item of a checklist; `start` and `end` are the offsets of that word in the reply.
+    """The yes or no for one item of a checklist; `start` and `end` are the offsets of that word in the reply.
 
-    `evidence` holds the words that are to show it, as the judge quotes them; empty when it quotes none.
+    `evidence` is the judge's quotation from the output; empty if it quotes nothing.
     """
 
     is_yes: bool
@@ -82,7 +82,7 @@ class ItemReply(Struct, frozen=True):
 
 
 def parse_checklist(text: str, items: Sequence[str]) -> tuple[ItemReply, ...]:
-    """Return the yes or no on each of `items`: by their numbers, by their texts, or in order where all have one."""
+    """Return the yes or no for each of `items`: by number, by text, or in order if every item has one."""
     answer = without_thoughts(text)
     found: dict[int, ItemReply] = {}
     unnumbered: list[ItemReply] = []
@@ -111,7 +111,7 @@ def parse_checklist(text: str, items: Sequence[str]) -> tuple[ItemReply, ...]:
 
 
 def _own_objects(answer: str) -> Iterator[JsonObject]:
-    """Yield the objects of a reply, without those that the words before them call an example or a supposition."""
+    """Yield the objects in a reply, except those introduced as an example or a supposition."""
     end, is_foreign = 0, False
     for holder in find_begun_objects(answer):
         between = answer[end : holder.start]
@@ -123,7 +123,7 @@ def _own_objects(answer: str) -> Iterator[JsonObject]:
 
 
 def _item_replies(holder: JsonObject, texts: Sequence[str]) -> Iterator[tuple[int | None, ItemReply]]:
-    """Yield the answers in an object with the numbers of their items; None for one that says no number."""
+    """Yield the answers in an object with the numbers of their items; None for an answer without a number."""
     own = next((member for member in holder.members if plain_key(member.key) in _ANSWER_KEYS), None)
     if own is not None:
         reply = _item_reply(own, holder)
@@ -148,7 +148,7 @@ def _item_replies(holder: JsonObject, texts: Sequence[str]) -> Iterator[tuple[in
 
 
 def _reply_of_member(member: JsonMember) -> ItemReply | None:
-    """Return the answer that stands under the number of an item: an object with it, or the word alone."""
+    """Return the answer under the number of an item: an object that contains it, or the word alone."""
     if not isinstance(member.value, JsonObject):
         return _item_reply(member, None)
     inner = member.value.members
@@ -191,14 +191,14 @@ def _item_number(key: str, texts: Sequence[str]) -> int | None:
 
 
 class CheckedItem(Struct, frozen=True):
-    """One item as it was answered, and what that counts.
+    """One item with its answer and its score.
 
     Attributes:
-        score: what it counts, 0..1: the probability of yes, or the share of samples that say yes with evidence.
-        p_yes: the probability of yes, or the share of samples that say it, whatever the evidence; None when the judge
+        score: 0..1: the probability of yes, or the share of samples that say yes with evidence.
+        p_yes: the probability of yes, or the share of samples that say it, with or without evidence; None if the judge
             gave one answer without probabilities.
-        met: whether it is answered with yes, and the evidence that it needs is there.
-        evidence_found: whether the quoted words are in the output; None when a yes quotes none, or needs none.
+        met: whether the answer is yes, with the evidence that it needs.
+        evidence_found: whether the quotation is in the output; None if a yes quotes nothing, or needs no evidence.
     """
 
     item: ChecklistItem
@@ -210,7 +210,7 @@ class CheckedItem(Struct, frozen=True):
 
     @property
     def shown(self) -> dict[str, JsonValue]:
-        """Return the item as the detail of a result has it."""
+        """Return the item as it appears in a result's detail."""
         return {
             "item": self.item.text,
             "weight": self.item.weight,
@@ -226,14 +226,14 @@ class CheckedItem(Struct, frozen=True):
 
 
 class _Answers(NamedTuple):
-    """All items as one judgement answers them, and how the answers came about; the rating is made of them later."""
+    """The answers to all items in one judgement, and how they were obtained; the rating is computed from them later."""
 
     items: tuple[CheckedItem, ...]
     estimate: RatingEstimate
 
 
 class _Question(Struct, frozen=True):
-    """The request for the answers to a checklist, together with their reader."""
+    """A request for the answers to a checklist, with the parser of its reply."""
 
     messages: tuple[Message, ...]
     items: tuple[ChecklistItem, ...]
@@ -258,20 +258,20 @@ class _Question(Struct, frozen=True):
         return replace(self.request(calls), params=params, sample_indexes=indexes, purpose=purpose)
 
     def read(self, choice: Choice) -> tuple[ItemReply, ...]:
-        """Return the answers of a reply, one for each item.
+        """Return the answers in a reply, one for each item.
 
         Raises:
-            JudgeParseError: one is missing.
+            JudgeParseError: an answer is missing.
         """
         return parse_checklist(choice.text, [item.text for item in self.items])
 
 
 async def grade_checklist(metric: Metric, case: JudgedCase, calls: JudgeCalls) -> Grade:
-    """Have the judge of `calls` answer the checklist of `metric` about the output of `case`.
+    """Return the grade of the output of `case` by the checklist of `metric`.
 
     Raises:
-        MissingParamsError: the case lacks a parameter that the metric names; nothing was asked.
-        JudgeError: an answer is missing, or too few samples can be read.
+        MissingParamsError: the case lacks a parameter that the metric names; nothing was sent.
+        JudgeError: an answer is missing, or too few samples can be parsed.
         ProviderError: the judge could not answer.
     """
     texts = chosen_texts(metric.evaluation_params, case)
@@ -310,7 +310,7 @@ async def grade_checklist(metric: Metric, case: JudgedCase, calls: JudgeCalls) -
 
 
 def checklist_score(items: Sequence[ChecklistItem], scores: Sequence[float]) -> float:
-    """Return sum(weight * score) / sum(weight), 0..1; when every weight is 0 all items count the same."""
+    """Return sum(weight * score) / sum(weight), 0..1; if all weights are 0, all items count the same."""
     weights = [item.weight for item in items]
     if not any(weights):
         weights = [1.0] * len(items)
@@ -321,7 +321,7 @@ def checklist_score(items: Sequence[ChecklistItem], scores: Sequence[float]) -> 
 
 
 async def _answers(question: _Question, metric: Metric, output: str, calls: JudgeCalls) -> _Answers:
-    """Return the answers by `metric.scoring`; `auto` takes token probabilities where they come."""
+    """Return the answers by the method in `metric.scoring`; `auto` uses token probabilities if there are any."""
     if metric.scoring == "samples":
         samples = SampledReplies[tuple[ItemReply, ...]]()
         request = question.samples_request(calls, tuple(range(metric.samples)), Purpose.SAMPLES)
@@ -382,7 +382,7 @@ def _checked(
     output: str,
     chances: Sequence[float | None] | None = None,
 ) -> tuple[CheckedItem, ...]:
-    """Return what each item counts: P(yes) where it is known, else 1 or 0; without the evidence it needs, 0."""
+    """Return the items with their scores: P(yes) if it is known, else 1 or 0; 0 if required evidence is missing."""
     whole = _comparable(output)
     return tuple(
         _checked_item(item, reply, whole, chance)
@@ -401,7 +401,7 @@ def _checked_item(item: ChecklistItem, reply: ItemReply, whole: str, chance: flo
 def _of_samples(
     taken: SampledReplies[tuple[ItemReply, ...]], items: tuple[ChecklistItem, ...], output: str
 ) -> _Answers:
-    """Return the share of samples that each item is met in; reason and evidence are those of the first that agrees."""
+    """Return the share of samples that meet each item; reason and evidence are from the first sample that agrees."""
     samples = [_checked(items, replies, output) for replies in taken.replies]
     found = []
     for number in range(len(items)):
@@ -442,11 +442,11 @@ _AROUND = " \"'.,;:"
 
 
 def is_quoted(evidence: str, output: str) -> bool:
-    """Return whether quoted words are in an output.
+    """Return whether an output contains a quotation.
 
-    White space, upper and lower case, the shape of quotation marks and dashes, and marks of emphasis make no
-    difference: judges change them without meaning to. Words may be left out where `...` says so; the rest must be in
-    order.
+    White space, case, the style of quotation marks and dashes, and emphasis make no difference, since judges change
+    them
+    unintentionally. Words may be left out where the quotation has `...`; the rest must be in order.
     """
     return _is_shown(evidence, _comparable(output))
 

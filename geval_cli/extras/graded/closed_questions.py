@@ -48,7 +48,7 @@ class ClosedQaAssertion(ModelGradedAssertion):
     value: str = Field(description="The criterion; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the criterion and of the user's own prompt in one test."""
+        """Return the problems of the criterion and of the user's own prompt in one test."""
         problems: list[Problem] = []
         check_value(self, self.value, "criterion", context, problems)
         check_own_prompt(self, context, ("input", "criteria", "completion", "output"), problems)
@@ -58,7 +58,7 @@ class ClosedQaAssertion(ModelGradedAssertion):
         """Score 1 for yes and 0 for no.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
         """
         criterion = tools.templates.render(self.value, subject.test.variables)
         question = Question(
@@ -90,17 +90,17 @@ class FactualityAssertion(ModelGradedAssertion):
     value: str | int | float = Field(description="The reference answer; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the reference and of the user's own prompt in one test."""
+        """Return the problems of the reference and of the user's own prompt in one test."""
         problems: list[Problem] = []
         check_value(self, self.value, "reference answer", context, problems)
         check_own_prompt(self, context, ("input", "ideal", "completion", "output"), problems)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Score what the relation is worth; it passes above 0 or, with a threshold, from that on.
+        """Score the relation by its weight; the output passes above 0, or from the threshold on if there is one.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
         """
         ideal = tools.templates.render(as_text(self.value), subject.test.variables)
         question = Question(
@@ -123,7 +123,7 @@ class FactualityAssertion(ModelGradedAssertion):
         return replace(self._verdict(category, reason, subject.test), latency_ms=judge.latency_ms)
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
-        """Return what the relation that the judge saw is worth today."""
+        """Return the outcome of the relation found earlier, with the current weights and threshold."""
         category = rated.detail.get("category")
         if category not in _MEANINGS:
             return None
@@ -159,7 +159,7 @@ class ChoiceAssertion(ModelGradedAssertion):
     choices: dict[str, Score] = Field(description="The choices, each with its score from 0 to 1.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the question, the choices and the user's own prompt in one test."""
+        """Return the problems of the question, the choices and the user's own prompt in one test."""
         problems: list[Problem] = []
         check_value(self, self.value, "question", context, problems)
         if len({_plain(name) for name in self.choices}) != len(self.choices) or len(self.choices) < 2:  # noqa: PLR2004
@@ -169,10 +169,10 @@ class ChoiceAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Score what the choice is worth.
+        """Score the choice by its weight.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
         """
         asked = tools.templates.render(self.value, subject.test.variables)
         question = Question(
@@ -195,7 +195,7 @@ class ChoiceAssertion(ModelGradedAssertion):
         return self.scored(self.choices[chosen], said, judge.latency_ms, choice=chosen)
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
-        """Return what the choice that the judge made is worth today."""
+        """Return the outcome of the choice made earlier, with the current weights and threshold."""
         score = self.choices.get(str(rated.detail.get("choice")))
         return None if score is None else super().decide_again(replace(rated, score=score), test, tools)
 

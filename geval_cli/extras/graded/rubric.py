@@ -1,4 +1,4 @@
-"""llm-rubric and trajectory:goal-success: a judge says whether a rubric is met, or an agent's goal reached."""
+"""llm-rubric and trajectory:goal-success: a judge decides whether a rubric is met, or an agent's goal reached."""
 
 import json
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class LlmRubricAssertion(ModelGradedAssertion):
     value: Any = Field(None, description="The rubric: a template, a list or a mapping; may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the rubric and of the user's own prompt in one test."""
+        """Return the problems of the rubric and of the user's own prompt in one test."""
         problems: list[Problem] = []
         place = self.place.value("value")
         if self.value is None and own_prompt(self, context.test) is None:
@@ -60,15 +60,15 @@ class LlmRubricAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Passes when the judge says so and, with a threshold, its score reaches that.
+        """Pass if the judge says so and, with a threshold, the score reaches it.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
         """
         return await judged_by_rubric(self, subject, tools)
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
-        """Hold the judge's score and its own yes or no against the threshold of today."""
+        """Return the outcome of the judge's earlier yes or no and score, with the current threshold."""
         passed = rated.detail.get(_PASSED)
         if passed is None or rated.score is None:
             return None
@@ -86,7 +86,7 @@ async def judged_by_rubric(
     name: str = "rubric",
     schema: Mapping[str, Any] | None = RUBRIC_SCHEMA,
 ) -> Outcome:
-    """As `judge`, in the words of the prompt `name`; without a `schema` the words alone ask for JSON."""
+    """Return the outcome as in `judge`, with the prompt `name`; without a `schema`, only the prompt asks for JSON."""
     rubric = text_or_json(
         render_deep(spec.value, lambda text: tools.templates.render(text, subject.test.variables))
     )
@@ -100,10 +100,10 @@ async def judged_by_rubric(
 
 
 async def ask_rubric(question: Question, spec: LlmRubricAssertion, subject: Subject, tools: Tools) -> Outcome:
-    """Return what the judge says to a question that asks for `pass` and `score`.
+    """Return the outcome of a question that asks for `pass` and `score`.
 
     Raises:
-        JudgeError, ProviderError: no verdict could be had.
+        JudgeError, ProviderError: there is no verdict.
     """
     judge = JudgeClient(spec, subject, tools)
     read = partial(
@@ -117,7 +117,7 @@ async def ask_rubric(question: Question, spec: LlmRubricAssertion, subject: Subj
 
 
 def rubric_outcome(decision: JudgeDecision, threshold: float | None, latency_ms: float) -> Outcome:
-    """Return the outcome of a judge's yes or no with a score, held against a threshold where there is one."""
+    """Return the outcome of a judge's yes or no and score, compared with the threshold if there is one."""
     score = float(decision.passed) if decision.score is None else decision.score
     reaches = threshold is None or passes(score, threshold)
     status = Status.PASSED if decision.passed and reaches else Status.FAILED
@@ -132,7 +132,7 @@ def rubric_outcome(decision: JudgeDecision, threshold: float | None, latency_ms:
 
 
 def text_or_json(value: JsonValue) -> str:
-    """Return a text as it is, nothing as an empty one, and anything else as JSON."""
+    """Return a text unchanged, None as "", and anything else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -144,7 +144,7 @@ class SearchRubricAssertion(LlmRubricAssertion):
     judge_kinds: ClassVar[tuple[str, ...]] = ("search",)
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the rubric, and a provider that cannot search."""
+        """Return the problems of the rubric, and of a provider that cannot search."""
         problems = super().check(context)
         own = self.provider
         if own is not None and not isinstance(own, JudgesSpec) and not can_search(own):
@@ -154,10 +154,10 @@ class SearchRubricAssertion(LlmRubricAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """As llm-rubric.
+        """Judge as llm-rubric does.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
         """
         # Gemini, for one, takes no schema beside a search.
         return await judged_by_rubric(self, subject, tools, name="search_rubric", schema=None)
@@ -167,7 +167,7 @@ _PROMPT = "agents/goal"
 
 
 class Goal(ValueRules):
-    """The goal that an agent was to reach."""
+    """The goal that an agent should reach."""
 
     goal: str = Field(description="The goal; a template.")
 
@@ -184,7 +184,7 @@ class GoalSuccessAssertion(LlmRubricAssertion):
         return self.value.goal if isinstance(self.value, Goal) else self.value
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the goal and of the user's own prompt in one test."""
+        """Return the problems of the goal and of the user's own prompt in one test."""
         problems: list[Problem] = []
         place = self.place.value("value")
         text = context.render(self._goal, place, problems)
@@ -200,15 +200,15 @@ class GoalSuccessAssertion(LlmRubricAssertion):
         return [super().criterion(test, tools), prompt_digest(_PROMPT)]
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
-        """Return everything that a judge may be shown, the steps among it."""
+        """Return everything that a judge may see, including the steps."""
         return [super().judged_texts(subject, tools), to_json(trace_of(subject) or ())]
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Ask whether the goal was reached, and how well.
+        """Ask the judge whether the goal was reached, and how well.
 
         Raises:
-            UnjudgeableError: nothing is known of the steps; nobody was asked.
-            JudgeError, ProviderError: no verdict could be had.
+            UnjudgeableError: the steps are unknown; nothing was sent.
+            JudgeError, ProviderError: there is no verdict.
         """
         steps = known_trace(subject, self.base_type)
         goal = tools.templates.render(self._goal, subject.test.variables)

@@ -1,7 +1,7 @@
-"""Read the verdicts of judges beside ratings: yes or no, a rubric, a letter, a choice, lists, a winner.
+"""Parsers of judges' verdicts other than ratings: yes or no, a rubric, a letter, a choice, lists, a winner.
 
-No verdict is guessed: a reply that lacks it, or that holds different ones, is a JudgeParseError of all of these,
-and a number outside its range a JudgeRangeError. Objects that the words before them call an example are not read.
+No verdict is guessed: all of these raise JudgeParseError if a reply has no verdict or different ones, and
+JudgeRangeError for a number outside its range. Objects introduced as an example are ignored.
 """
 
 import math
@@ -96,7 +96,7 @@ Read = TypeVar("Read")
 
 
 class JudgeDecision(Struct, frozen=True):
-    """A yes or no with its reason; `score` is 0..1, None when the judge gave none."""
+    """A yes or no with its reason; `score` is 0..1, None if the judge gave none."""
 
     passed: bool
     reason: str | None = None
@@ -118,7 +118,7 @@ def as_claim(value: Value) -> bool | None:
 
 
 def spelled(value: Value) -> str:
-    """Return a text or a number as a text; empty for anything else."""
+    """Return a text or a number as a text; "" for anything else."""
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else ""
 
 
@@ -127,8 +127,9 @@ def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: b
 
     Args:
         text: the reply.
-        needs_score: a reply without a score is an error; otherwise its yes or no says all.
-        assumes_pass: as in promptfoo, an output passes that the reply only scores, and what is no score is none.
+        needs_score: whether a reply without a score is an error; otherwise its yes or no is enough.
+        assumes_pass: whether to follow promptfoo: a reply with only a score passes, and an invalid score counts as
+        none.
     """
 
     def read(found: JsonObject) -> tuple[tuple[bool, float | None], str | None] | None:
@@ -240,7 +241,7 @@ def parse_attributions(text: str) -> tuple[bool, ...]:
 
 
 def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
-    """Return `count` verdicts, yes or no, as JSON, as `verdict: yes` lines, or in a sentence that ends with all."""
+    """Return `count` verdicts, yes or no: from JSON, `verdict: yes` lines, or a final sentence that lists them all."""
 
     def read(found: JsonObject) -> tuple[tuple[bool, ...], None] | None:
         return _claims_of(found, ("verdicts", "statements"), ("verdict", "supported", "passed"))
@@ -259,7 +260,7 @@ def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
 
 
 def parse_texts(text: str, key: str) -> tuple[str, ...]:
-    """Return the texts of a JSON list, under `key` or alone, which may be empty; else the lines of the reply."""
+    """Return the texts in a JSON list, which may be empty, under `key` or alone; or else the lines of the reply."""
 
     def read(found: JsonObject) -> tuple[tuple[str, ...], None] | None:
         values = _lists(found, key)
@@ -293,7 +294,7 @@ def parse_texts(text: str, key: str) -> tuple[str, ...]:
 
 
 def parse_numbers(text: str, key: str, most: int) -> tuple[int, ...]:
-    """Return the different whole numbers from 1 to `most` of a JSON list under `key`, which may be empty."""
+    """Return the distinct whole numbers from 1 to `most` in a JSON list under `key`, which may be empty."""
 
     def read(found: JsonObject) -> tuple[tuple[int, ...], None] | None:
         values = _lists(found, key)
@@ -310,12 +311,12 @@ def parse_numbers(text: str, key: str, most: int) -> tuple[int, ...]:
 
 
 def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | None]:
-    """Return the place, from 0, of the one of `count` things that the judge chose, and its reason.
+    """Return the index, from 0, of the judge's choice among `count` things, and the reason.
 
     Args:
         text: JSON with the number under "best", or the number alone.
         count: how many things there are.
-        first: the number of the first of them.
+        first: the number of the first one.
     """
 
     def read(found: JsonObject) -> tuple[int | None, str | None] | None:
@@ -332,9 +333,9 @@ def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | N
 
 
 def parse_named_choice(text: str, names: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return which of some choices a reply names, as JSON or as all that it says, with its reason.
+    """Return the choice that a reply names, in JSON or as the whole reply, and the reason.
 
-    `names` has the choices by their plain forms: in lower case, with single spaces.
+    `names` maps plain forms, in lower case and with single spaces, to the choices.
     """
 
     def plain(value: str) -> str:
@@ -372,7 +373,7 @@ def _one_of(
 def _find_one(
     text: str, read: Callable[[JsonObject], tuple[Read, str | None] | None]
 ) -> tuple[Read, str | None] | None:
-    """Return what `read` makes of the objects of a reply, with its reason; None where it makes nothing of any."""
+    """Return the result of `read` for the objects in a reply, with the reason; None if no object has one."""
     answer = without_thoughts(text)
     found: list[tuple[Read, str | None]] = []
     end = len(answer)
@@ -394,7 +395,7 @@ def _find_one(
 
 
 def _members(found: JsonObject, keys: tuple[str, ...]) -> list[JsonMember]:
-    """Return the members with one of these keys: the object's own, else those of the objects in it."""
+    """Return the object's members with one of these keys, or else those of the objects inside it."""
     own = [member for member in found.members if member.key.strip().lower() in keys]
     return own or [
         inner
@@ -405,7 +406,7 @@ def _members(found: JsonObject, keys: tuple[str, ...]) -> list[JsonMember]:
 
 
 def _holds_object(text: str) -> bool:
-    """Return whether the answer holds JSON, also if that breaks off: then words in it are no verdict."""
+    """Return whether the reply contains JSON, even if it breaks off; words in it are then not verdicts."""
     return "{" in without_thoughts(text)
 
 
@@ -435,7 +436,7 @@ def _claims(items: list[Value], keys: tuple[str, ...]) -> Iterator[bool | None]:
 
 
 def _share(value: Value, text: str) -> float | None:
-    """Return a score from 0 to 1; None for what is no number."""
+    """Return a score from 0 to 1; None if the value is not a number."""
     if isinstance(value, bool):
         return float(value)
     try:
@@ -450,7 +451,7 @@ def _share(value: Value, text: str) -> float | None:
 
 
 def _assumed_share(value: Value, text: str) -> float | None:
-    """Return a score as JavaScript makes a number of it: nothing and an empty text are 0."""
+    """Return a score, converted to a number as in JavaScript: null and an empty text are 0."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return 0.0
     return _share(value, text)
@@ -511,7 +512,7 @@ class WinnerReply(Struct, frozen=True):
 
 
 def parse_winner(text: str) -> WinnerReply:
-    """Return the winner under the key "winner" of the reply's JSON, on a line of its own, or as all of the reply."""
+    """Return the winner: under the key "winner" in JSON, on a line of its own, or as the whole reply."""
     answer = without_thoughts(text)
     alone = _WINNER_VALUE.fullmatch(answer)
     found = [_winner_reply(alone, None)] if alone else list(_stated(answer, text))
@@ -525,7 +526,7 @@ def parse_winner(text: str) -> WinnerReply:
 
 
 def _stated(answer: str, text: str) -> Iterator[WinnerReply]:
-    """Yield what the objects of a reply say, and what lines outside of them do."""
+    """Yield the winners stated in the objects of a reply, and in the lines outside them."""
     rest: list[str] = []
     position, end = 0, len(answer)
     for holder in find_begun_objects(answer):
@@ -565,16 +566,17 @@ def _winner_reply(match: re.Match[str], reason: str | None) -> WinnerReply:
 def weigh_words(
     tokens: Sequence[TokenLogprob], span: tuple[int, int], *, text: str, words: Mapping[str, str]
 ) -> dict[str, float]:
-    """Return the probabilities of answers of which one stands at `span`, as far as their first token tells them apart.
+    """Return the probabilities of the possible answers at `span`, as far as their first tokens distinguish them.
 
     Args:
         tokens: of the reply, with their alternatives.
         span: the characters of the reply that spell the answer.
         text: the reply.
-        words: the answer that each spelling stands for; spellings in lower case.
+        words: the answer for each spelling; spellings are in lower case.
 
     Returns:
-        Probabilities given everything that stands before; what could become several answers, or none, is left out.
+        Probabilities given everything before the answer; tokens that could begin several answers, or none, are left
+        out.
     """
     start, _ = span
     path = [item for item in place_tokens(tokens, text) if item.end > start]
@@ -591,7 +593,7 @@ def weigh_words(
 
 
 def _only_answer(start: str, words: Mapping[str, str]) -> str | None:
-    """Return the one answer that a spelling which begins with `start` can stand for, or None."""
+    """Return the only answer whose spelling can begin with `start`, or None."""
     if not start:
         return None
     whole = _LEADING_WORD.match(start)

@@ -1,4 +1,4 @@
-"""`geval generate`: shows the plan, calls the model, writes the file, and reports its coverage and the dropped tests."""
+"""`geval generate`: shows the plan, calls the model, writes the file, and reports coverage and dropped tests."""
 
 import math
 import os
