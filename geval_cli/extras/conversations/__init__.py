@@ -1,1 +1,1 @@
-"""Users whom models play, and how real they are."""
+"""Conversations with scripted or simulated users, and how realistic simulated users are."""

@@ -1,4 +1,4 @@
-"""`geval realism`: simulated users beside real ones. What it needs is imported when it runs."""
+"""`geval realism`: compares simulated users with real ones. Imports what it needs when it runs."""
 
 import os
 import sys
@@ -108,7 +108,7 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
 def _tell_apart(
     pairs: "list[TranscriptPair]", named: str, given: RealismCommand
 ) -> "DiscriminationResult | None":
-    """Return what a judge makes of pairs; None where only the plan is wanted, which is printed."""
+    """Return the judge's results on the pairs; None with --plan, after printing the plan."""
     from geval_cli.cli.problems import print_note, print_progress, print_warnings
     from geval_cli.cli.run import run_stoppable
     from geval_cli.gateway.budget import Budget
@@ -170,7 +170,7 @@ def _tell_apart(
 
 
 def _print_plan(plan: "PlannedPairs", given: RealismCommand) -> None:
-    """Say what it takes: as the answer with --plan, else before anything is sent."""
+    """Print the plan: with --plan as the command's output, otherwise before anything is sent."""
     from geval_cli.cli.problems import print_note
     from geval_cli.numbers import format_cost, plural
     from geval_cli.records import SCHEMA_VERSION, to_json

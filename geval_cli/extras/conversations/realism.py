@@ -1,4 +1,4 @@
-"""How real simulated users are: their conversations beside real ones, counted by code and told apart by a judge."""
+"""Measures how realistic simulated users are: compares their conversations with real ones, by code and by a judge."""
 
 import asyncio
 import math
@@ -118,11 +118,11 @@ _SHARES_OF_TURNS = 4
 
 
 class TranscriptMeasure(Struct, frozen=True):
-    """A figure of each conversation.
+    """A figure computed for each conversation.
 
     Attributes:
-        is_share: whether it lies within 0..1.
-        is_english: whether it looks for English words.
+        is_share: whether its values are from 0 to 1.
+        is_english: whether it relies on English words.
     """
 
     name: str
@@ -142,9 +142,9 @@ MEASURES = (TURNS, WORDS, QUESTIONS, CORRECTIONS, FIRST, SLIPS, CARELESS, POLITE
 
 
 def measure_transcript(transcript: Transcript, misspelt: Set[str]) -> dict[str, float]:
-    """Return the figures of a conversation by the names of `MEASURES`; most are shares of its user's messages.
+    """Return the figures of a conversation by the names in `MEASURES`; most are shares of the user's messages.
 
-    `misspelt` are the words that count as such (`misspelt_words`).
+    `misspelt` are the words that count as misspelt (see `misspelt_words`).
     """
     said = transcript.said
 
@@ -166,7 +166,7 @@ def measure_transcript(transcript: Transcript, misspelt: Set[str]) -> dict[str, 
 
 @lru_cache(maxsize=64)  # several measures ask for the words of one message
 def words_of(text: str) -> tuple[str, ...]:
-    """Return what stands between white space, without punctuation around it; each Chinese or Japanese character."""
+    """Return the words between white space, without punctuation around them; each CJK character is a word."""
     found = text.split() if text.isascii() else (match.group() for match in _WORD.finditer(text))
     return tuple(word for piece in found if (word := piece.strip(_EDGES)))
 
@@ -177,7 +177,7 @@ def is_question(text: str) -> bool:
 
 
 def is_careless(text: str) -> bool:
-    """Return whether a message begins in lower case, or has three words or more and no mark at its end."""
+    """Return whether a message begins in lower case, or has three or more words and no punctuation at its end."""
     text = text.strip()
     return text[:1].islower() or (text[-1:].isalnum() and len(words_of(text)) >= _LEAST_OPEN)
 
@@ -191,10 +191,11 @@ def has_slip(text: str, misspelt: Set[str]) -> bool:
 
 
 def revealed_by_turn(said: Sequence[str]) -> list[float]:
-    """Return the share of all that a user tells which is told by the first message, by the second, ... : the sums.
+    """Return how much of everything the user reveals is known after the first message, after the second, and so on.
 
-    Told are distinct words of four letters or more that carry meaning, and all with a digit. Of a user who tells
-    nothing, the first message tells all.
+    The values are cumulative shares of distinct words that carry meaning, with four or more letters or a digit. For a
+    user
+    who reveals nothing, all are 1.
     """
     told: set[str] = set()
     counts = []
@@ -205,13 +206,13 @@ def revealed_by_turn(said: Sequence[str]) -> list[float]:
 
 
 def mean_reveal(transcripts: Sequence[Transcript]) -> list[float]:
-    """Return the mean share of what is told that is told by message 1, 2, 3 and 4; one that is over has told all."""
+    """Return the means of `revealed_by_turn` after message 1, 2, 3 and 4; a conversation that has ended counts as 1."""
     rows = [revealed_by_turn(transcript.said) for transcript in transcripts]
     return [sum(row[min(turn, len(row) - 1)] for row in rows) / len(rows) for turn in range(_SHARES_OF_TURNS)]
 
 
 def is_english(transcripts: Iterable[Transcript]) -> bool:
-    """Return whether the users mostly write English, by how many of their words are its commonest; few may be any."""
+    """Return whether users mostly write English, by the share of its most common words; few words count as English."""
     words = [
         word.lower()
         for transcript in transcripts
@@ -224,12 +225,13 @@ def is_english(transcripts: Iterable[Transcript]) -> bool:
 
 
 def misspelt_words(transcripts: Sequence[Transcript]) -> frozenset[str]:
-    """Return words of users that look like a slip in writing another one: refnud, where others write refund.
+    """Return users' words that look like misspellings of another word, such as refnud where others write refund.
 
-    There is no dictionary. A word counts that has five letters or more, all in lower case, occurs in one conversation
-    only and in no answer, and becomes one that occurs in three or more when a letter within it is left out, added
-    or replaced, or two are exchanged. The last letters must be equal: order and orders, sent and send are no slips.
-    Give the conversations of both sources, so that both are read by the same words.
+    There is no dictionary. A word counts if it has at least five letters, all in lower case, occurs in only one
+    conversation and in no answer, and turns into a word that occurs in three or more if an inner letter is removed,
+    added
+    or replaced, or two are swapped. The last letters must be equal, since order and orders, or sent and send, are no
+    misspellings. Pass the conversations of both sources, so that both are measured by the same words.
     """
     of_transcripts: Counter[str] = Counter()
     answered: set[str] = set()
@@ -270,7 +272,7 @@ def _shortened(word: str) -> Iterator[str]:
 
 
 def _is_one_slip(word: str, other: str) -> bool:
-    """Return whether one letter that is left out, added, replaced or exchanged with the next makes one of the other."""
+    """Return whether removing, adding, replacing or swapping one letter turns one word into the other."""
     start = next(
         (i for i, (a, b) in enumerate(zip(word, other, strict=False)) if a != b), min(len(word), len(other))
     )
@@ -291,7 +293,7 @@ def _straight(text: str) -> str:
 
 
 def measured(transcripts: Sequence[Transcript], misspelt: Set[str]) -> Mapping[str, list[float]]:
-    """Return each measure of all conversations, in their order."""
+    """Return the values of each measure, in the order of the conversations."""
     rows = [measure_transcript(transcript, misspelt) for transcript in transcripts]
     return {measure.name: [row[measure.name] for row in rows] for measure in MEASURES}
 
@@ -312,11 +314,11 @@ _SCHEMA = reply_schema(
 
 
 class ComparedMeasure(Struct, frozen=True):
-    """A measure of simulated conversations beside that of real ones.
+    """A measure of simulated conversations compared with real ones.
 
     Attributes:
         difference: simulated minus real.
-        p: adjusted for all measures; None where it cannot be told.
+        p: adjusted for the number of measures; None if it cannot be computed.
     """
 
     measure: TranscriptMeasure
@@ -326,23 +328,24 @@ class ComparedMeasure(Struct, frozen=True):
 
     @property
     def is_shown(self) -> bool:
-        """Return whether the difference is more than chance."""
+        """Return whether the difference is statistically significant."""
         return self.p is not None and self.p <= SIGNIFICANCE
 
     @property
     def is_higher(self) -> bool:
-        """Return whether simulated users have more of it."""
+        """Return whether the value is higher for simulated users."""
         return (self.difference.value or 0.0) > 0
 
 
 class TranscriptPair(Struct, frozen=True):
-    """A simulated conversation and a real one, and what a judge makes of them.
+    """A simulated and a real conversation, and the judge's replies about them.
 
     Attributes:
-        shares: 1, 0.5 or 0 for each order: the real one was found, neither was named, the simulated one was taken
-            for it. Empty where the judge gave no answer to one of them.
-        named_first: how many of the two replies named the one that was shown first; ties are left out of `named`.
-        is_asked: whether the judge was asked; of equal texts nobody can tell which is real.
+        shares: for each order, 1 if the judge found the real one, 0.5 if it named neither, 0 if it named the simulated
+        one;
+            empty if a reply is missing.
+        named_first: how many of the two replies named the conversation shown first; ties are left out of `named`.
+        is_asked: whether the judge was called; it is not for equal texts, which cannot be told apart.
     """
 
     simulated: Transcript
@@ -356,24 +359,23 @@ class TranscriptPair(Struct, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """Return how much of the pair the judge had right; None where it gave no answer."""
+        """Return the judge's share of right answers on the pair; None if a reply is missing."""
         return sum(self.shares) / len(self.shares) if self.shares else None
 
 
 class DiscriminationResult(Struct, frozen=True):
-    """The finding of a judge about pairs of a simulated and a real conversation.
+    """How well a judge tells simulated conversations from real ones.
 
     Attributes:
-        accuracy: the share of pairs that it has right, a pair counting half where it names another one in each order;
-            0.5 is chance.
-        consistent: pairs of which both orders say the same.
-        named_first: share of the replies, other than ties, that name the conversation shown first; None without one.
+        accuracy: the share of pairs it gets right; a pair counts half if the two orders disagree. 0.5 is chance.
+        consistent: the number of pairs with the same answer in both orders.
+        named_first: the share of replies, ties excluded, that name the conversation shown first; None without any.
         ties: replies that name neither.
         failed: pairs without an answer.
         equal: pairs of equal texts, which are not sent.
         cut: conversations that are too long to be shown whole.
-        reasons: in the judge's words, of pairs that it had right.
-        stopped: why no more was sent; "" where nothing stopped it.
+        reasons: the judge's reasons on pairs that it got right.
+        stopped: why it stopped early; "" if it did not.
     """
 
     judge: str
@@ -393,7 +395,7 @@ class DiscriminationResult(Struct, frozen=True):
 
     @property
     def is_shown(self) -> bool:
-        """Return whether it tells them apart better than chance."""
+        """Return whether the judge tells them apart significantly better than chance."""
         return self.accuracy.interval is not None and self.accuracy.interval[0] > 0.5  # noqa: PLR2004 - chance
 
     @property
@@ -402,7 +404,7 @@ class DiscriminationResult(Struct, frozen=True):
 
 
 class UserDifference(Struct, frozen=True):
-    """A way in which simulated users differ from real ones, and a line for their profile that makes them more alike."""
+    """A way in which simulated users differ from real ones, and a line for their profile that reduces it."""
 
     measure: str
     text: str
@@ -411,7 +413,7 @@ class UserDifference(Struct, frozen=True):
 
 
 class Realism(Struct, frozen=True):
-    """The result. `reveal` is the share of what users tell that is told by message 1, 2, 3, ...: simulated, real."""
+    """The result. `reveal` has how much simulated, and real, users have revealed after message 1, 2, 3 and so on."""
 
     simulated: Transcripts
     real: Transcripts
@@ -423,7 +425,7 @@ class Realism(Struct, frozen=True):
 
     @property
     def is_unlike(self) -> bool:
-        """Return whether simulated users are shown to differ from real ones."""
+        """Return whether simulated users differ significantly from real ones."""
         return bool(self.ways) or (self.told_apart is not None and self.told_apart.is_shown)
 
 
@@ -433,7 +435,7 @@ class Realism(Struct, frozen=True):
 def compare_transcripts(
     simulated: Transcripts, real: Transcripts, told_apart: DiscriminationResult | None = None
 ) -> Realism:
-    """Return in which ways simulated users differ from real ones; pure, but for what a judge was asked before."""
+    """Return how simulated users differ from real ones; sends nothing, as the judge's results are passed in."""
     both = (simulated, real)
     misspelt = misspelt_words([*simulated.transcripts, *real.transcripts])
     values = [measured(source.transcripts, misspelt) for source in both]
@@ -492,12 +494,13 @@ def _notes(both: Sequence[Transcripts], foreign: Sequence[str]) -> Iterator[str]
 
 
 class _Wording(Struct, frozen=True):
-    """How users are who have more or less of a measure than real ones, and what to tell them.
+    """How to describe users who have more or less of a measure than real ones, and how to correct them.
 
     Attributes:
-        is_easier_with_more: whether those with more of it are the easier users.
-        fewer: for the profile of those with more; `more` of those with less. `{n}` is what real users have, `{often}`
-            the beginning of a sentence that says how often.
+        is_easier_with_more: whether users with more of it are easier for the assistant.
+        fewer: the profile line for users with more of it; `more` is for those with less. `{n}` is the value of real
+        users,
+            `{often}` the beginning of a sentence that says how often.
     """
 
     too_much: str
@@ -590,9 +593,9 @@ def _way(found: ComparedMeasure) -> UserDifference:
 
 
 def draw_pairs(simulated: Transcripts, real: Transcripts, count: int, seed: int) -> list[TranscriptPair]:
-    """Return pairs of a simulated and a real conversation, at random: no pair twice, each equally often.
+    """Return random pairs of a simulated and a real conversation: no pair twice, and each conversation equally often.
 
-    Where there are more conversations than pairs, those of different tests go first.
+    If there are more conversations than pairs, those of different tests come first.
     """
     random = Random(f"geval realism {seed}")
     ones, others = (_spread(source.transcripts, random) for source in (simulated, real))
@@ -604,7 +607,7 @@ def draw_pairs(simulated: Transcripts, real: Transcripts, count: int, seed: int)
 
 
 def _spread(transcripts: Sequence[Transcript], random: Random) -> list[Transcript]:
-    """Return conversations in random order: one of each cluster, then a second one of each, and so on."""
+    """Return conversations in random order: one from each cluster, then a second one from each, and so on."""
     shuffled = random.sample(transcripts, len(transcripts))
     seen: dict[str, int] = {}
     rounds = []
@@ -636,7 +639,7 @@ def _shown(held: Transcript, *, shows_answers: bool) -> str:
 def _requests(
     pair: TranscriptPair, calls: JudgeCalls, *, shows_answers: bool
 ) -> tuple[ModelRequest, ModelRequest]:
-    """Return the question with the simulated conversation first, and with the real one first."""
+    """Return the question in both orders: with the simulated conversation first, and with the real one first."""
     texts = [_shown(transcript, shows_answers=shows_answers) for transcript in (pair.simulated, pair.real)]
     first, second = (
         ModelRequest(
@@ -663,7 +666,7 @@ def _is_equal(pair: TranscriptPair, *, shows_answers: bool) -> bool:
 
 
 class PlannedPairs(Struct, frozen=True):
-    """The calls that it takes to ask a judge, how many of them the cache answers, and their price; None if unknown."""
+    """The number of judge calls, how many of them the cache answers, and their cost; None if the price is unknown."""
 
     pairs: int
     judge_calls: int
@@ -679,7 +682,7 @@ async def plan_pairs(
     *,
     shows_answers: bool,
 ) -> PlannedPairs:
-    """Return what asking a judge about pairs takes; nothing is sent."""
+    """Return the judge calls that the pairs need; nothing is sent."""
     calls = JudgeCalls(judge, session.memory)
     asked = cached = 0
     cost: float | None = 0.0
@@ -705,9 +708,9 @@ async def tell_apart(
     shows_answers: bool = False,
     tell: Callable[[int], None] = lambda done: None,
 ) -> DiscriminationResult:
-    """Have a judge say of each pair, in both orders, which one is real; a pair without an answer is only counted.
+    """Ask a judge about each pair, in both orders, which conversation is real; pairs without an answer are counted.
 
-    `tell` is told how many pairs are done.
+    `tell` receives the number of finished pairs.
     """
     calls = JudgeCalls(judge, session.memory)
     room = asyncio.Semaphore(_AT_ONCE)
@@ -776,7 +779,7 @@ async def tell_apart(
 
 
 def _judged(pair: TranscriptPair, replies: Sequence[WinnerReply]) -> TranscriptPair:
-    """Return a pair with the replies to both orders: of the first one, the real conversation is conversation 2."""
+    """Return a pair with the replies to both orders; in the first one, the real conversation is number 2."""
     shares = [
         0.5 if reply.winner == "tie" else float(reply.winner == real)
         for reply, real in zip(replies, ("2", "1"), strict=True)
@@ -795,7 +798,7 @@ def _judged(pair: TranscriptPair, replies: Sequence[WinnerReply]) -> TranscriptP
 
 
 def answer(found: Realism, quote: Quote = str) -> str:
-    """Return the finding in a sentence."""
+    """Return the result as one sentence."""
     easier = sum(way.is_easier for way in found.ways)
     ways = ", ".join(way.text for way in found.ways[:_WAYS_TOLD])
     if len(found.ways) > _WAYS_TOLD:
@@ -829,7 +832,7 @@ def answer(found: Realism, quote: Quote = str) -> str:
 
 
 def realism_document(found: Realism) -> ReportDocument:
-    """Return a result as a document."""
+    """Return the result as a report."""
     rows = [_row(item) for item in found.measures]
     header = ("measure", "simulated", "real", "difference", "95 % interval", "p (Holm)", "distance")
     sections = [
@@ -900,7 +903,7 @@ def _difference(value: float, *, shares: bool) -> str:
 
 
 def _judge_section(told: DiscriminationResult) -> Section:
-    """Return what a judge made of the pairs, and what hides behind its accuracy."""
+    """Return the section about the judge: its accuracy, and what lies behind it."""
     judged = told.accuracy.n - told.equal
     texts = []
     notes = []
@@ -926,7 +929,7 @@ def _judge_section(told: DiscriminationResult) -> Section:
 
 
 def _judged_text(told: DiscriminationResult, quote: Quote) -> str:
-    """Return what was judged, with the words of the judge and of servers."""
+    """Return a text about what was judged; it quotes the judge and servers."""
     cost = "" if not told.usage.cost_usd else f" for {format_cost(told.usage.cost_usd)}"
     text = f"{plural(told.accuracy.n, 'pair')} in both orders{cost}"
     if told.failed:

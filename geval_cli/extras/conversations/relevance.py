@@ -42,7 +42,7 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the turns in a variable and of the user's own prompt in one test."""
+        """Return the problems of the turns in a variable and of the user's own prompt in one test."""
         problems: list[Problem] = []
         test = context.test
         turns = None if test.is_conversation else test.vars.get(_TURNS)
@@ -59,10 +59,10 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Each turn is judged with those before it; they are those of the test, else in the variable `_conversation`.
+        """Judge each turn with those before it; the turns are the test's, or else in the variable `_conversation`.
 
         Raises:
-            JudgeError, ProviderError: no verdict could be had.
+            JudgeError, ProviderError: there is no verdict.
         """
         turns = _turns(subject)
         judge = JudgeClient(self, subject, tools)

@@ -1,4 +1,4 @@
-"""Conversations of users with an assistant: of a run, of a file with one per line, or of an application's traces."""
+"""Conversations between users and an assistant: from a run, from a file with one per line, or from traces."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -26,25 +26,26 @@ _OF_RESULTS = frozenset({"test_index", "assertions", "prompt", "provider"})
 
 
 class Transcript(Struct, frozen=True):
-    """A conversation; `cluster` is what it shares with conversations that are no independent ones, such as its test."""
+    """A conversation; `cluster` is the same for conversations that are not independent, such as those of one test."""
 
     turns: tuple[Turn, ...]
     cluster: str
 
     @property
     def said(self) -> tuple[str, ...]:
-        """Return what the user wrote, message by message; empty ones are left out."""
+        """Return the user's messages without empty ones."""
         return tuple(turn.content for turn in self.turns if turn.role == "user" and turn.content.strip())
 
 
 class Transcripts(Struct, frozen=True):
-    """Conversations of one source in which a user says something.
+    """Conversations from one source in which the user writes something.
 
     Attributes:
         name: of the source, for a sentence: `run X` or a path.
-        silent: so many more have no message of a user.
-        failed: so many more of a run were ended by an error.
-        earlier: so many more were the beginnings of others, as logs have them where each call repeats what was said.
+        silent: the number of other conversations without a user message.
+        failed: the number of other conversations of a run that ended with an error.
+        earlier: the number of other conversations that are beginnings of these, as in logs where each call repeats the
+            earlier messages.
     """
 
     name: str
@@ -59,11 +60,11 @@ class Transcripts(Struct, frozen=True):
 
 
 def read_transcripts(named: str, home: Path | None) -> Transcripts:
-    """Return the conversations of a run (an id, `latest`, a file of `-o`), or of a .jsonl file of them or of traces.
+    """Return the conversations of a run (an id, `latest`, a results file), or in a .jsonl file of them or of traces.
 
     Raises:
-        ConfigError: with the place of each line that cannot be used.
-        UsageError: there is no such run or file, or no user says anything in it.
+        ConfigError: some lines cannot be used; it has their places.
+        UsageError: there is no such run or file, or it has no user messages.
     """
     path = Path(named)
     if path.suffix.lower() == ".jsonl" and not _has_results(path):
@@ -96,7 +97,7 @@ def _speaking(name: str, transcripts: Iterable[Transcript], *, earlier: int = 0)
 
 
 def _has_results(path: Path) -> bool:
-    """Return whether a file is one of results, by its first line; one that cannot be read is not."""
+    """Return whether a file is a results file, judging by its first line; an unreadable file is not."""
     try:
         with open_regular(path, TRUSTED) as stream:
             line = stream.readline(_LONGEST_LINE)
@@ -107,7 +108,7 @@ def _has_results(path: Path) -> bool:
 
 
 def _of_file(path: Path) -> Transcripts:
-    """Return the conversations of a file: of its lines, or where the first one is of another kind, of its traces."""
+    """Return the conversations in a file: one per line, or if its first line is not a conversation, from traces."""
     lines = _lines(path)
     first = next(lines, None)
     if first is not None and _is_trace(first[1]):
@@ -128,7 +129,7 @@ def _of_file(path: Path) -> Transcripts:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not blank, with their numbers; of one that is too long, the beginning."""
+    """Yield the non-blank lines of a file with their numbers; lines that are too long are cut."""
     try:
         with open_regular(path, TRUSTED) as stream:
             number = 0
@@ -153,7 +154,7 @@ def _is_trace(line: bytes) -> bool:
 
 
 def _of_traces(path: Path) -> Transcripts:
-    """Return the conversations of traces or logs: each as its last call tells it, with the answer to that."""
+    """Return the conversations in traces or logs: each from its last call, with the answer to it."""
     reading = TraceReading()
     found: dict[tuple[str, ...], Transcript] = {}
     for number, answer in enumerate(read_traces(path, reading), start=1):
@@ -174,10 +175,10 @@ def _of_traces(path: Path) -> Transcripts:
 
 
 def _turns_of(line: bytes, file: str, number: int) -> tuple[Turn, ...]:
-    """Return the turns of a conversation that a line spells.
+    """Return the turns of the conversation on a line.
 
     Raises:
-        ConfigError: it spells none, with its place.
+        ConfigError: the line is not a conversation; it has the place.
     """
     place = Location(file, number, 1, length=0)
 

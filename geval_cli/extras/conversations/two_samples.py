@@ -1,7 +1,7 @@
-"""Two independent samples: how far their means and their distributions differ, and who tells their members apart.
+"""Statistics of two independent samples: differences of means and distributions, and how well members are told apart.
 
-`paired` compares two measurements of the same tests; here nothing is paired, such as conversations of simulated
-users and of real ones. Plain Python, pure.
+`paired` compares two measurements of the same tests; here nothing is paired, as with conversations of simulated and of
+real users. Plain Python without side effects.
 """
 
 import math
@@ -23,13 +23,13 @@ _STEPS = 200
 
 
 class Sample(Struct, frozen=True):
-    """Values that are at least 0, each with the name of its cluster."""
+    """Values of at least 0, each with the name of its cluster."""
 
     values: Sequence[float]
     clusters: Sequence[Hashable]
 
     def moments(self) -> ClusteredMean:
-        """Return its mean, with what its standard error is computed from."""
+        """Return the mean, with the sums from which its standard error is computed."""
         numbers = {name: number for number, name in enumerate(dict.fromkeys(self.clusters))}
         found = ClusteredMean()
         for number, value in sorted(
@@ -44,10 +44,10 @@ class MeanDifference(Struct, frozen=True):
 
     Attributes:
         first: the mean of the first sample with its 95 % interval.
-        second: that of the other one.
-        value: the difference; None where a sample is empty.
-        interval: its 95 % interval; None where a sample has fewer than two clusters.
-        p: two-sided p-value of "no difference"; None as for `interval`.
+        second: the mean of the second sample, likewise.
+        value: the difference; None if a sample is empty.
+        interval: its 95 % interval; None if a sample has fewer than two clusters.
+        p: two-sided p-value of "no difference"; None in the same cases as `interval`.
     """
 
     first: Estimate
@@ -58,16 +58,16 @@ class MeanDifference(Struct, frozen=True):
 
 
 def mean_difference(first: Sample, second: Sample, *, highest: float | None = None) -> MeanDifference:
-    """Return the difference of two means, with an interval made of those of the means.
+    """Return the difference of two means, with an interval combined from those of the means (MOVER).
 
     Each mean has the interval of `mean_interval`, on the scale from 0 to `highest`. With m the means, l and u their
     bounds and d = m1 - m2, the difference lies in d - sqrt((m1 - l1)^2 + (u2 - m2)^2) to
     d + sqrt((u1 - m1)^2 + (m2 - l2)^2). `p` is the level at which that interval begins to exclude 0.
 
     Args:
-        first: the one sample.
-        second: the other.
-        highest: the largest possible value; None for the largest one that was seen, where nothing bounds them.
+        first: the first sample.
+        second: the second sample.
+        highest: the largest possible value; None for unbounded values, for which the largest observed one is used.
 
     Source: Newcombe, "Interval estimation for the difference between independent proportions", 1998, method 10;
     Zou and Donner, "Construction of confidence limits about effect measures", 2008, for any means.
@@ -106,7 +106,7 @@ def mean_difference(first: Sample, second: Sample, *, highest: float | None = No
 
 
 def level_excluding(null: float, value: float, interval: Callable[[float], Interval]) -> float:
-    """Return the smallest alpha at which the interval of a `value`, at level 1 - alpha, leaves `null` out: its p-value.
+    """Return the p-value: the smallest alpha at which the interval of `value`, at level 1 - alpha, excludes `null`.
 
     It is at least 1e-12, below which the quantiles are no longer exact.
     """
@@ -121,14 +121,14 @@ def level_excluding(null: float, value: float, interval: Callable[[float], Inter
 
 
 class DistributionGap(Struct, frozen=True):
-    """How far two distributions are apart: the distance of Kolmogorov and Smirnov.
+    """The Kolmogorov-Smirnov distance between two distributions.
 
     Attributes:
-        value: the largest difference, 0..1, of the shares of both that are at most some number.
+        value: the largest difference, 0..1, between the shares of both that are at most some number.
         interval: of the true distance, at 95 %.
         at: that number.
-        first: the share of the first sample that is at most this.
-        second: that of the second one.
+        first: the share of the first sample that is at most this number.
+        second: the share of the second sample.
     """
 
     value: float
@@ -139,11 +139,11 @@ class DistributionGap(Struct, frozen=True):
 
 
 def distribution_gap(first: Sample, second: Sample) -> DistributionGap | None:
-    """Return the distance of two distributions; None where a sample is empty.
+    """Return the distance between two distributions; None if a sample is empty.
 
-    The interval rests on the bound of Dvoretzky, Kiefer and Wolfowitz with Massart's constant (1990) on the error of
-    either sample, which are independent, with n^2 / sum of n_g^2 in place of n for values in clusters of n_g: it holds
-    for any distribution, and mostly for more than 95 %.
+    The interval is based on the Dvoretzky-Kiefer-Wolfowitz bound with Massart's constant (1990) on the error of each
+    sample, which are independent. For values in clusters of sizes n_g, n^2 / sum of n_g^2 replaces n. It holds for any
+    distribution, mostly with more than 95 % coverage.
     """
     if not first.values or not second.values:
         return None
@@ -167,9 +167,10 @@ def _worth(sample: Sample) -> float:
 
 @cache  # equal for all measures of the same conversations
 def _error_of_both(n: float, m: float) -> float:
-    """Return what the sum of the errors of two distributions exceeds with a chance of at most 5 %.
+    """Return the bound that the sum of the errors of two distributions exceeds with a probability of at most 5 %.
 
-    The error of n values exceeds x with a chance of at most min(1, 2 exp(-2 n x^2)); that of the sum is an integral.
+    The error of n values exceeds x with a probability of at most min(1, 2 exp(-2 n x^2)); that of the sum is an
+    integral.
     """
     least, other = (math.sqrt(math.log(2) / (2 * size)) for size in (n, m))
 
@@ -195,7 +196,7 @@ def _error_of_both(n: float, m: float) -> float:
 
 
 class ComparedPair(Struct, frozen=True):
-    """How a member of the first sample fared against one of the second: `share` is 0..1; with their clusters."""
+    """The outcome of a member of the first sample against one of the second: `share` is 0..1; with their clusters."""
 
     first: Hashable
     second: Hashable
@@ -205,9 +206,11 @@ class ComparedPair(Struct, frozen=True):
 def crossed_share(compared: Sequence[ComparedPair]) -> Estimate:
     """Return the mean share of comparisons across two samples, with its 95 % interval.
 
-    A member may be in several comparisons, which then tell little that is new, on both sides: the squared error is the
-    sum of those by the clusters of either side, less that by pairs of clusters, and never less than either. The
-    interval is that of `mean_interval` for as many clusters as the smaller side has.
+    Comparisons that share a member, on either side, are not independent: the variance is the sum of those by the
+    clusters of
+    each side, minus that by pairs of clusters, and at least as large as each. The interval is that of `mean_interval`
+    for
+    as many clusters as the smaller side has.
 
     Source: Cameron, Gelbach and Miller, "Robust inference with multiway clustering", 2011.
     """

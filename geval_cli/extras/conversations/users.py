@@ -1,4 +1,4 @@
-"""Simulated users of a config (`turns: {simulate: ...}`, `profiles`): they are read and checked here."""
+"""Reads and checks the simulated users of a config (`turns: {simulate: ...}`, `profiles`)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ _KNOWN = "known: .csv, .tsv, .jsonl, .ndjson, .json, .yaml, .yml"
 
 
 def read_simulation(fields: Fields, reading: LoadContext) -> None:
-    """Put a simulated user in the place of what is written as `turns`, or drop it with a problem for each mistake."""
+    """Replace the `turns` of a test by the simulated user that they describe, or drop them and report each mistake."""
     before = reading.errors
     place = fields.child("turns")
     outer = read_fields(SimulationSpec, fields.values["turns"], place, "`turns`", reading)
@@ -66,7 +66,7 @@ def _read_parts(fields: Fields, reading: LoadContext) -> None:
 
 
 def merged_user(written: SimulationSpec, below: object) -> SimulatedUser:
-    """Return the user of a test; what it leaves out is that of `defaultTest`, whose turns are `below`."""
+    """Return the user of a test; keys that it lacks come from `defaultTest`, whose turns are `below`."""
     own = written.simulate
     default = below.simulate if isinstance(below, SimulationSpec) else own
 
@@ -85,7 +85,7 @@ def merged_user(written: SimulationSpec, below: object) -> SimulatedUser:
 
 
 def check_user(test: MergedTest, context: CheckContext) -> Iterator[Problem]:
-    """Yield what a simulated user lacks, and what is wrong with its texts; `done_when` is checked as an assertion."""
+    """Yield the problems of a simulated user: missing keys and broken texts; `done_when` is checked as an assertion."""
     user = test.user
     assert user is not None
     whose = context.where.removeprefix("in ")
@@ -114,7 +114,7 @@ def check_user(test: MergedTest, context: CheckContext) -> Iterator[Problem]:
 
 
 def read_profiles(value: JsonValue, place: SourcePath, reading: LoadContext) -> Profiles:
-    """Return the profiles of a config, in their order, with a problem for each that cannot be read."""
+    """Return the profiles of a config, in order, and report those that cannot be read."""
     if is_file_reference(value):
         return tuple(_profiles(_rows_of_files(value, place.value(), reading), reading))
     if not isinstance(value, list) or not value:
