@@ -299,7 +299,7 @@ def measured(transcripts: Sequence[Transcript], misspelt: Set[str]) -> Mapping[s
 
 
 _LONGEST_SHOWN = 12_000
-"""So many characters of a conversation are shown to the judge: two of them, and both orders, must fit any model."""
+"""How many characters of a conversation the judge is shown: two of them, in both orders, must fit any model."""
 _CUT = "\n[the rest is left out]"
 _AT_ONCE = 64
 _CHARACTERS_PER_TOKEN = 4

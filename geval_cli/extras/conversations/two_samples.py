@@ -19,7 +19,7 @@ _HALVINGS = 50
 _LEAST_P = 1e-12
 _CONFIDENCE = 0.95
 _STEPS = 200
-"""Of an integral by Simpson's rule; even."""
+"""The number of steps of Simpson's rule; even."""
 
 
 class Sample(Struct, frozen=True):

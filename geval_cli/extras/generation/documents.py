@@ -29,7 +29,7 @@ _UNSPACED = (
     (0xF900, 0xFAFF),
     (0x20000, 0x3FFFF),
 )
-"""Scripts that put no spaces between words, or join particles to them."""
+"""Scripts without spaces between words, or with particles joined to them."""
 _JAMO = range(0x1160, 0x1200)
 _AROUND = 30
 _BEGUN_NUMBER = re.compile(r"\d[^\w\s]$|[-+]$|[<>≤≥±~≈≠] ?$|(?:^|\W)\.$|\d - $")
@@ -37,7 +37,7 @@ _REST_OF_NUMBER = re.compile(
     r"[^\w\s(\[]\d|-\w| - \d| ?[\u00d7^%‰°]| \d+/\d| (?:hundred|thousand|(?:m|b|tr)illion|per ?cent)(?!\w)"
 )
 _BEGUN_GROUP, _GROUP = re.compile(r"(?<!\d)\d{1,3}(?: \d{3})* $"), re.compile(r"\d{3}(?!\d)")
-"""Digits before a space that separates thousands, and those behind it."""
+"""The digits before a space that separates thousands, and those after it."""
 _BEGUN_WORD = re.compile(r"[^\W\d_](?:[*]+|[')\]}]|</?\w{1,20}>)$")
 _REST_OF_WORD = re.compile(r"(?:'|[*]+|</?\w{1,20}>)[^\W\d_]")
 _LINK = re.compile(r"(?<!\!)(\[)[^\]\n]{1,500}(\]\([^)\s]{0,2000}\))")

@@ -27,7 +27,7 @@ FAILED, FROZEN, TRACE = "failed", "frozen", "trace"
 """Kinds of tests, in their metadata."""
 
 MOST_GROUPED = 3_000
-"""Every question is compared with every other one, so of more traces than these as many are drawn at random."""
+"""Every question is compared with every other one, so of more traces than this a random sample is used."""
 
 _GROUPS_SHOWN = 10
 _LEFT_TO_DECIDE = "is the expected output right, or the judge wrong, or was the answer bad?"

@@ -262,7 +262,7 @@ def _texts(value: Value) -> list[str]:
 
 
 ROUNDS, FRUITLESS_ROUNDS = 5, 2
-"""How often what is still missing is asked for, and how often in a row if nothing comes of it."""
+"""The most rounds that request missing tests, and the most in a row that bring none."""
 MOST_IN_ONE = 4
 WHOLE_CHARACTERS = 100_000
 """The longest document that is sent whole, to ask whether it answers a question."""

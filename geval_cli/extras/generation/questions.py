@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 SAME_AT = 0.9
-"""Two questions are repeated from this cosine on."""
+"""Questions with at least this cosine similarity are duplicates."""
 GROUPED_AT = {"tf-idf": 0.4, "embeddings": 0.75}
-"""A question belongs to a group from this cosine with its centre on."""
+"""A question with at least this cosine similarity to a group's centre belongs to the group."""
 
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d+")

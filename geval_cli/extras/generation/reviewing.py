@@ -45,7 +45,7 @@ class Review(Struct):
     lines: Sequence[str]
     decided: dict[str, ReviewDecision] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the files that this review has written, by their names."""
+    """SHA-256 of the files that this review has written, by name."""
 
     @property
     def state(self) -> Path:

@@ -37,7 +37,7 @@ RUBRIC_SCHEMA: Mapping[str, Any] = reply_schema(
 
 
 _PASSED = "judge_passed"
-"""In the detail: the judge's own yes or no, whatever the threshold makes of its score."""
+"""The detail's key for the judge's own yes or no, whatever the threshold."""
 
 
 class LlmRubricAssertion(ModelGradedAssertion):
