@@ -1,1 +1,1 @@
-"""The HTTP API and the web page: a thin front that parses requests, calls the service and shows what it says."""
+"""The HTTP API and the web pages: a thin layer that parses requests, calls the service and shows its answers."""

@@ -1,6 +1,6 @@
-"""The server as an ASGI application: what it holds while it runs, and which part answers what.
+"""The server as an ASGI application: its state, its middleware and its routers.
 
-Answers are in gzip. The browser is on this machine or behind a proxy; pages of results compress to a tenth.
+Responses are compressed with gzip, since the browser may be behind a proxy; pages of results shrink to a tenth.
 """
 
 import asyncio
@@ -42,16 +42,16 @@ from geval_cli.store.state import open_state
 from geval_cli.version import __version__
 
 _LEVEL = 5
-"""Two thirds of the processor time of the highest one, for pages a few hundredths larger."""
+"""gzip level: takes two thirds of the CPU time of level 9 for pages that are a few percent larger."""
 _OWN_SITES = (None, "none", "same-origin")
 _KEPT_MAX = 64
 
 
 class Compression:
-    """Compresses what the server itself or its own pages ask for, but for streams of events and what is small.
+    """Compresses responses to the server's own pages and to direct requests, except event streams and small bodies.
 
-    How well a page compresses tells those who see its size and can put their words into it what else is in it (BREACH).
-    So what another site makes a browser ask for is sent as it is. Nothing here has a token in its body.
+    The compressed size of a page can reveal its contents to an attacker who sees the size and can inject text (BREACH).
+    So responses to requests from other sites are sent uncompressed. No response body contains a token.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -64,7 +64,7 @@ class Compression:
 
 
 class CompressedFiles(StaticFiles):
-    """The server's own styles and scripts, then those that the report has too; each is compressed once."""
+    """Serves the server's own styles and scripts, then those shared with the report; each is compressed once."""
 
     def get_directories(self, *chosen: Any) -> list[Any]:
         return [*super().get_directories(*chosen), os.fspath(STATIC_FOLDER)]
@@ -91,7 +91,7 @@ class CompressedFiles(StaticFiles):
 
 @lru_cache(_KEPT_MAX)
 def _compressed(path: str, changed_ns: int, size: int) -> bytes:
-    """Return a file in gzip; time and size are there so that one that changed is read again."""
+    """Return a file compressed with gzip; time and size are cache keys, so that a changed file is read again."""
     with Path(path).open("rb") as file:
         return gzip.compress(file.read(), mtime=0)
 
@@ -99,10 +99,10 @@ def _compressed(path: str, changed_ns: int, size: int) -> bytes:
 _log = logging.getLogger("geval_cli")
 
 _NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
-"""Newer versions of FastAPI would report what the environment asks for; nothing is to be sent to anybody."""
+"""Turns off the telemetry of newer FastAPI versions, which the environment could otherwise turn on."""
 
 _CHANGES_KEPT, _COMPARISONS_KEPT = 2_000, 4
-"""Of the list of runs, small; and of pages that compare two runs, with a verdict for each case."""
+"""Sizes of caches: small entries for the list of runs, and large ones for comparisons, with a verdict per case."""
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -111,7 +111,7 @@ _health = APIRouter(tags=["Server"])
 
 @_health.get("/healthz", summary="Check that the server is up", operation_id="health")
 async def health() -> Response:
-    """Answer `ok` and the version. Needs no token."""
+    """Return `ok` and the version. Needs no token."""
     return Response(json_text({"status": "ok", "version": __version__}), media_type="application/json")
 
 
@@ -124,14 +124,14 @@ ROUTERS = (
     editor_router,
     pages_router,
 )
-"""All addresses but those of static files and of the OpenAPI document."""
+"""All routes except static files and the OpenAPI document."""
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
     """Return the application.
 
-    While it runs, its `state` has `settings`, `saving`, `figures`, `state` (the stores), `judges`, `evaluations` and
-    `live_runs`.
+    While it runs, `app.state` holds `settings`, `saving`, `figures`, `changes`, `comparisons`, `counted`, `state` (the
+    stores), `judges`, `evaluations` and `live_runs`.
 
     Raises:
         ConfigError: an env file cannot be read.

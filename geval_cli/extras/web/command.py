@@ -1,4 +1,4 @@
-"""`geval serve` and `geval view`: the HTTP API and the web page, until a signal ends them."""
+"""`geval serve` and `geval view`: serve the HTTP API and the web pages until stopped by a signal."""
 
 import asyncio
 import os
@@ -36,10 +36,10 @@ _add("view", "Open runs in the browser.", opens_browser=True)
 
 
 def serve(options: ServeOptions) -> None:
-    """Serve until the first signal, and until everything under way is finished then.
+    """Serve until the first signal, then finish everything in progress.
 
     Raises:
-        UsageError: an extra is missing, the folder is none, the address cannot be had, or a token is missing.
+        UsageError: an extra is missing, the folder is not a folder, the address is unavailable, or a token is missing.
         ConfigError: an env file cannot be read.
     """
     missing = [name for name in _NEEDED if not is_installed(name)]
@@ -54,18 +54,18 @@ def serve(options: ServeOptions) -> None:
 
     listening, settings = bind(_settings(options))
     with listening:
-        # A browser's command line can be read by everybody on this machine: what stands there opens the pages once.
+        # Every user of this machine can read a browser's command line, so its URL has a ticket that works only once.
         address = address_with(settings.ticket, settings.url)
         opens = options.opens_browser
 
         def on_started() -> None:
             threading.Thread(target=read_templates, daemon=True, name="templates").start()
             if opens:
-                # Open the browser in a thread, since some block whoever starts them.
+                # Open the browser in a thread, since some block their caller.
                 threading.Thread(target=webbrowser.open, args=(address,), daemon=True, name="browser").start()
 
         server = Server(settings, say=_say, on_started=on_started)
-        # A token of the user's own is known, and stays out of what may be a log.
+        # The user knows a token of their own, so it is not printed: the output may be logged.
         printed = settings.token if settings.has_open_geval else None
         _say(f"geval serves {settings.folder} at {address_with(printed, settings.url)}  (stop with Ctrl-C)")
         if settings.token is None:
@@ -125,9 +125,9 @@ def _settings(options: ServeOptions) -> "ServerSettings":
 
 
 def _home(options: ServeOptions) -> Path | None:
-    """Return the state folder: the named one, else the one nearest to the configs, wherever the server is started.
+    """Return the state folder: the one given, else the one nearest to the configs, wherever the server is started.
 
-    Where every config is untrusted, it is one that nobody else can have filled.
+    If every config is untrusted, the sandbox chooses a folder that no one else can have filled.
     """
     from geval_cli.cli.untrusted import KernelSandbox
     from geval_cli.runs.requests import is_untrusted

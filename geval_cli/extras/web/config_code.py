@@ -1,4 +1,4 @@
-"""Which parts of a config run code of their own, found before any of it runs."""
+"""Find the parts of a config that would run code, before any of it runs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,9 @@ _CODE_SUFFIXES = (".py", ".js", ".cjs", ".mjs", ".ts", ".cts", ".mts", ".rb", ".
 
 
 def runs_code(request: RunRequest) -> tuple[str, ...]:
-    """The providers, assertions and files of a config, and its grader, that would run code, each once as written.
+    """Return the providers, assertions and files of a config, and its grader, that would run code, without duplicates.
+
+    The list may be incomplete: tests are not read if the rest of the config already contains code.
 
     Raises:
         ConfigError: the config cannot be read.
@@ -29,14 +31,14 @@ def runs_code(request: RunRequest) -> tuple[str, ...]:
         if runs_program(provider):
             found.setdefault(provider.public_id)
         found.update(dict.fromkeys(_code_in({"id": provider.id})))
-    if found:  # the tests may come from a program: they are not asked for when the config already says so
+    if found:  # the tests may come from a program, so they are read only if the rest has no code
         return tuple(found)
     try:
         for test in opened.suite.tests:
             found.update(dict.fromkeys(part.what for part in code_of_test(test)))
             if test.provider is not None and runs_program(test.provider):
                 found.setdefault(test.provider.public_id)
-            # All that an assertion holds, the members of a set and of a jury too.
+            # Everything in an assertion, including the members of a set or a jury.
             found.update(
                 dict.fromkeys(
                     _code_in(
@@ -46,7 +48,7 @@ def runs_code(request: RunRequest) -> tuple[str, ...]:
             )
             found.update(dict.fromkeys(_code_in([test.options.model_dump(mode="json"), dict(test.vars)])))
     except ConfigError:
-        return tuple(found)  # a config with problems is refused when it is prepared, and says them all
+        return tuple(found)  # a config with problems is refused, with all of them, when it is prepared
     return tuple(found)
 
 
@@ -76,7 +78,7 @@ def _is_program(text: str) -> bool:
 
 
 def _is_code_file(text: str) -> bool:
-    """Return whether a text names a file of code, also with a function behind it: `file://tests.py:make`."""
+    """Return whether a text names a file of code, even with a function after it: `file://tests.py:make`."""
     text = text.strip().lower()
     if "\n" in text or not text.startswith("file:"):
         return False

@@ -1,4 +1,4 @@
-"""Pages of the server as HTML."""
+"""The server's HTML pages."""
 
 from functools import cache
 from pathlib import Path
@@ -13,13 +13,13 @@ _TEMPLATE_FOLDER = Path(__file__).with_name("templates")
 
 
 def render_page(template: str, /, *, status: int = 200, **values: object) -> HTMLResponse:
-    """Return the page that `template` makes of `values`; every text in them is escaped."""
+    """Return the page that `template` renders from `values`, with all text escaped."""
     text = _environment().get_template(template).render(**values)
     return HTMLResponse(whole_text(text), status_code=status)
 
 
 def read_templates() -> None:
-    """Read all templates, so that no page is slow the first time."""
+    """Load all templates in advance, so that the first page is not slow."""
     for name in _environment().list_templates(extensions=["html"]):
         _environment().get_template(name)
 
@@ -32,7 +32,7 @@ def error_page(status: int, title: str, message: str, hint: str) -> HTMLResponse
 
 
 def refusal_page(status: int, title: str, message: str, hint: str) -> HTMLResponse:
-    """Return a page with an error that looks like the others without any further file, all of which may be refused."""
+    """Return an error page with its styles and script inline, since requests for further files may be refused too."""
     style = "".join(map(asset, ("colours.css", "style.css")))
     theme_script = asset("theme.js")
     page = render_page(

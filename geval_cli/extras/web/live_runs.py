@@ -1,6 +1,6 @@
-"""The runs that a server has under way: started, resumed, watched, stopped, and waited for when the server ends.
+"""The runs that a server has in progress: start, resume, watch and stop them, and wait for them at shutdown.
 
-Watchers see a run's state and what happens in it, in this process or in another one.
+Watchers get the state and the events of a run in this process, and the changing state of one in another process.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from geval_cli.store.runs import RunStore, StoredRun
 from geval_cli.store.state import State
 
 UNREAD_MAX = 500
-"""A watcher with more unread events is given the state of things instead."""
+"""A watcher with this many unread events gets the current state instead."""
 
 POLL_S = 1.0
-"""So often the store is asked about a run that another process has under way."""
+"""Interval in seconds for reading the stored state of a run in another process."""
 
 _PROBLEMS_KEPT = 20
 _REASON_LENGTH = 300
@@ -48,36 +48,36 @@ EventJson = dict[str, Any]
 
 
 class LiveRun:
-    """State of a run while it goes on. Belongs to one event loop.
+    """The state of a run in progress. Belongs to one event loop.
 
     Its events are dicts with a `type`: `state` (always the first that a watcher gets), `case`, `notice`, `stopping`
     and, as the last one, `finished` or `broken`.
     """
 
     def __init__(self, run: RunRecord, total: int, stop: StopSignal, kept: Tally | None = None) -> None:
-        """Begin to count; `kept` are the results of before where the run is resumed, which `total` includes."""
+        """Start counting. If the run is resumed, `kept` has the counts of earlier results, which `total` includes."""
         self.run = run
         self.total = total
         self._stop = stop
         self._tally = Tally() if kept is None else deepcopy(kept)
         self._notices: list[str] = []
-        # For watchers who join late; all of them are in the store, and a run may have a million.
+        # For watchers who join late. Only the last few: a run may have a million, and the store has them all.
         self._problems: deque[EventJson] = deque(maxlen=_PROBLEMS_KEPT)
         self._watchers: set[_Unread] = set()
         self._last: EventJson | None = None
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether the run was asked to stop."""
+        """Return whether the run has been told to stop."""
         return self._stop.is_requested
 
     @property
     def summary(self) -> RunSummary:
-        """The counts so far."""
+        """Return the counts so far."""
         return self._tally.summary()
 
     def counts(self) -> EventJson:
-        """Return how far the run is: cases by status, and how many there will be."""
+        """Return the progress of the run: finished cases by status, and the total."""
         counts = self._tally.counts
         return {
             "done": sum(counts.values()),
@@ -89,7 +89,7 @@ class LiveRun:
         }
 
     def state(self) -> EventJson:
-        """Return the state that a watcher needs who joins late."""
+        """Return the state of the run now, as a `state` event."""
         return {
             "type": "state",
             "run": run_json(self.run),
@@ -102,10 +102,10 @@ class LiveRun:
         }
 
     def stop(self, *, patience_s: float | None = None) -> None:
-        """Ask for its end: nothing new is started, and what was sent is waited for; asked twice, it is not.
+        """Start no further cases and wait for requests in progress; a second call stops the waiting.
 
         Args:
-            patience_s: the longest wait for what was sent; None for as long as it takes.
+            patience_s: longest wait for requests in progress, in seconds; None for no limit.
         """
         if self._stop.is_requested:
             self._stop.hurry()
@@ -114,7 +114,7 @@ class LiveRun:
         self._tell({"type": "stopping"})
 
     def listen(self, event: RunEvent) -> None:
-        """Take note of an event and pass it on."""
+        """Record an event and pass it on to the watchers."""
         if isinstance(event, CaseFinished):
             self._tally.add(event.result)
             brief = brief_of(event.result)
@@ -131,11 +131,11 @@ class LiveRun:
             self.run = event.run
 
     def end_broken(self, message: str) -> None:
-        """Tell the watchers that the run broke off."""
+        """Tell the watchers that the run was aborted; no effect on a finished run."""
         self._end({"type": "broken", "message": message})
 
     async def events(self) -> AsyncIterator[EventJson]:
-        """Yield the state now, then everything as it happens, until the run is over."""
+        """Yield the current state, then each event as it happens, until the run is over."""
         unread = _Unread(self.state)
         if self._last is not None:
             unread.tell(self._last)
@@ -161,7 +161,7 @@ class LiveRun:
 
 
 class _Unread:
-    """Events that one watcher has not read yet. A watcher that is far behind gets the state in their place."""
+    """The unread events of one watcher. If it falls too far behind, it gets the current state instead."""
 
     def __init__(self, state: Callable[[], EventJson]) -> None:
         self._state = state
@@ -184,7 +184,7 @@ class _Unread:
 
 
 def stored_state(runs: RunStore, run: RunRecord) -> EventJson:
-    """Return the state of a run that another process has under way, as far as it is stored.
+    """Return the stored state of a run that another process has in progress.
 
     Raises:
         StoreError: the stored runs cannot be read.
@@ -212,9 +212,9 @@ def stored_state(runs: RunStore, run: RunRecord) -> EventJson:
 
 
 async def stored_events(runs: RunStore, run_id: str, closing: asyncio.Event) -> AsyncIterator[EventJson]:
-    """Yield the state of a run of another process each time that it changed, and at last how the run ended.
+    """Yield the state of another process's run whenever it changes, then its last event.
 
-    It ends without that when `closing` is set, and with `broken` when the run is removed.
+    The last event is `broken` if the run is removed. There is none if `closing` is set first.
     """
     told: EventJson | None = None
     while not closing.is_set():
@@ -244,12 +244,12 @@ def run_json(run: RunRecord) -> EventJson:
 
 
 def finished_event(run: RunRecord, summary: RunSummary) -> EventJson:
-    """Return the last event of a run that came to its end."""
+    """Return the last event of a finished run."""
     return {"type": "finished", "run": run_json(run), "summary": to_json(summary)}
 
 
 def brief_of(result: CaseResult) -> EventJson:
-    """Return the part of a case that a list shows; a watcher asks for the rest by its place."""
+    """Return the parts of a result that a list of cases shows."""
     text = case_reason(result)
     shortened = text if len(text) <= _REASON_LENGTH else f"{text[: _REASON_LENGTH - 1]}…"
     return {
@@ -273,7 +273,7 @@ _AGAIN_S = 10
 
 
 class LiveRuns:
-    """Starts runs and knows those under way. Belongs to one event loop."""
+    """Starts runs and keeps track of those in progress. Belongs to one event loop."""
 
     def __init__(self, settings: ServerSettings, state: State) -> None:
         self._settings = settings
@@ -285,23 +285,24 @@ class LiveRuns:
 
     @property
     def running(self) -> tuple[LiveRun, ...]:
-        """The runs under way."""
+        """Return the runs in progress."""
         return tuple(self._live.values())
 
     def find(self, run_id: str) -> LiveRun | None:
-        """Return the run under way with this id; None for any other."""
+        """Return the run in progress with this id; None if there is none in this server."""
         return self._live.get(run_id)
 
     async def start(
         self, config: str, options: RunOptions | None = None, *, unless_running: bool = False
     ) -> str:
-        """Check a config of the served folder and start it; return the run's id once it is stored.
+        """Check a config in the served folder and start it; return the run's id once it is stored.
 
-        With `unless_running` it is refused while a run of the config is under way, in whatever process.
+        With `unless_running`, refuse while a run of the config is in progress in any process.
 
         Raises:
-            RefusedError: no such config, one outside the folder, one that runs code, or too many runs under way.
-            ConfigError: with every problem of the config.
+            RefusedError: the config does not exist, is outside the folder or contains code, too many runs are in
+                progress, or the server is stopping.
+            ConfigError: the config has problems; all are listed.
         """
         path = served_config(self._settings.folder, config)
         return await self._launch(
@@ -309,10 +310,10 @@ class LiveRuns:
         )
 
     async def start_again(self, stored: StoredRun, *, unless_running: bool = False) -> str:
-        """Start a new run of the config of a stored one, with the options that decided its results; as `start`.
+        """Start a new run of a stored run's config, with the options that affected its results; see `start`.
 
         Raises:
-            RefusedError: as `start`; also when not enough is known of the run.
+            RefusedError: as for `start`; also if the run's config is not known or it judged stored outputs.
         """
         path = await asyncio.to_thread(self.config_of, stored.run)
         return await self._launch(
@@ -320,11 +321,12 @@ class LiveRuns:
         )
 
     async def resume(self, stored: StoredRun, *, retries_errors: bool = False) -> str:
-        """Do what a run lacks, under its id; with `retries_errors` also the cases again that ended in an error.
+        """Run the missing cases of a run under its id; with `retries_errors`, also re-run those that ended in an error.
 
         Raises:
-            RefusedError: as `start_again`; also when there is nothing to do, or the suite is another one by now.
-            ConfigError: with every problem of the config.
+            RefusedError: as for `start_again`; also if the run is in progress, there is nothing to do, or the suite has
+                changed.
+            ConfigError: the config has problems; all are listed.
         """
         run, summary = stored
         if run.status is RunStatus.RUNNING:
@@ -345,10 +347,11 @@ class LiveRuns:
         return await self._launch(path, request)
 
     def config_of(self, run: RunRecord) -> Path:
-        """Return the config that a stored run came from, to run it once more.
+        """Return the config of a stored run, to run it again.
 
         Raises:
-            RefusedError: it is not known, not there any more, or outside of the served folder.
+            RefusedError: the run judged stored outputs, or its config is not known, missing or outside the served
+            folder.
         """
         if run.judged_from is not None:
             hint = f"use `geval judge` in a terminal, with the outputs of run {run.judged_from}"
@@ -362,10 +365,10 @@ class LiveRuns:
         return served_config(self._settings.folder, origin.config_file)
 
     def stop(self, run_id: str) -> None:
-        """Ask a run to stop; the second time, without waiting for requests under way.
+        """Tell a run to stop; the second time, without waiting for requests in progress.
 
         Raises:
-            RefusedError: it is not under way in this server.
+            RefusedError: the run is not in progress in this server.
         """
         live = self._live.get(run_id)
         if live is None:
@@ -378,9 +381,9 @@ class LiveRuns:
         live.stop()
 
     async def events(self, stored: StoredRun) -> AsyncIterator[EventJson]:
-        """Yield what happens in a run, from its state now to its end; see `LiveRun` for the events.
+        """Yield the events of a run from its current state to its end; see `LiveRun` for their types.
 
-        Of a run that is over the last event comes at once. One of another process has a new `state` for each change.
+        A run that is over has only the last event. A run of another process has a new `state` for each change.
         """
         live = self._live.get(stored.run.id)
         if live is not None:
@@ -393,16 +396,16 @@ class LiveRuns:
             yield finished_event(stored.run, stored.summary)
 
     def stop_all(self) -> None:
-        """Ask every run to stop soon: the server that holds them ends."""
+        """Tell every run to stop soon, since the server is stopping."""
         for live in self.running:
             live.stop(patience_s=GRACE_S)
 
     def close(self) -> None:
-        """Start no further run, and end what only watches."""
+        """Start no further runs, and end the event streams of other processes' runs."""
         self._closing.set()
 
     async def aclose(self) -> None:
-        """Wait for the runs under way to come to their end; start no further one."""
+        """Start no further runs, and wait for those in progress to finish."""
         self.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -423,12 +426,12 @@ class LiveRuns:
             if not begun.done():
                 if resumed is not None:
                     self._state.runs.release(resumed.run.id)
-                await task  # raises why it did not even begin
+                await task  # raises the error that kept it from starting
             return begun.result().run.id
 
     @contextmanager
     def _place(self, path: Path, *, unless_running: bool) -> Iterator[None]:
-        """Count a run as starting, so that of two requests at once the second one knows of the first."""
+        """Reserve a place for a run that is starting, so that concurrent requests count it."""
         if self._closing.is_set():
             raise RefusedError(
                 "the server is stopping", status=_UNAVAILABLE, hint="start it again with `geval serve`"
@@ -466,7 +469,7 @@ class LiveRuns:
         return self._exact_request(config, options)
 
     def _repeated(self, run: RunRecord, path: Path) -> RunRequest:
-        """Return the request of a stored run once more, with its own options and not the server's."""
+        """Return the request to run a stored run's config again, with that run's options instead of the server's."""
         origin = self._state.runs.origin(run.id)
         try:
             return self._exact_request(path, options_of({} if origin is None else origin.covered))
@@ -484,9 +487,9 @@ class LiveRuns:
         )
 
     def _prepare(self, make_request: Callable[[], RunRequest]) -> tuple[PreparedRun, ResumedRun | None]:
-        """Check a suite; called in a thread, since a suite may be large."""
+        """Check and prepare a suite. Called in a thread, since a suite may be large."""
         request = make_request()
-        # The server's own grader is the word of whoever started it.
+        # The server's own grader was chosen by whoever started the server, so it is trusted.
         foreign = (
             request if request.grader != self._settings.grader else dataclasses.replace(request, grader=None)
         )
@@ -536,7 +539,7 @@ class LiveRuns:
 
 
 def _is_running(path: Path, run_id: str | None) -> RefusedError:
-    """Return the refusal of a second run of a config; `running` in its answer is the id of the first."""
+    """Return the refusal to start a second run of a config; its field `running` is the id of the first, if known."""
     which = "is just starting" if run_id is None else f"is in progress: {run_id}"
     hint = "use that run, or start another one without `unless_running`"
     return RefusedError(
@@ -548,12 +551,12 @@ def _is_running(path: Path, run_id: str | None) -> RefusedError:
 
 
 def runs_of(request: Request) -> RunStore:
-    """Return the runs that the server keeps."""
+    """Return the store of the server's runs."""
     runs: RunStore = request.app.state.state.runs
     return runs
 
 
 def live_of(request: Request) -> LiveRuns:
-    """Return the runs that the server has under way."""
+    """Return the server's runs in progress."""
     live: LiveRuns = request.app.state.live_runs
     return live

@@ -1,4 +1,4 @@
-"""Responses: headers that all have; refusals and failures as `application/problem+json` (RFC 9457), their schema."""
+"""Errors as `application/problem+json` (RFC 9457), their schema, and the headers of every response."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ SECURITY_HEADERS = {
 
 
 class SecurityHeaders:
-    """Adds to every answer what browsers should know."""
+    """Adds security and caching headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -62,10 +62,12 @@ class SecurityHeaders:
 
 
 class RefusedError(GevalError):
-    """The server will not do this.
+    """The server refuses a request.
 
-    `status` is the HTTP status; `retry_after_s` says when to come again, if ever; `more` are further fields of the
-    answer, for programs.
+    Attributes:
+        status: the HTTP status.
+        retry_after_s: seconds to wait before retrying; None if retrying does not help.
+        more: further fields of the response, for programs.
     """
 
     exit_code = ExitCode.USAGE
@@ -94,10 +96,10 @@ _ADVICE = {
 }
 
 _PAGE_ADVICE = {404: "start from the list of runs or the suites"}
-"""What a reader can do, where that differs from what a program can."""
+"""Hints on pages, where they differ from those for programs."""
 
 _REFUSED = frozenset({401, 403})
-"""Whoever gets one of these as a page gets no style from this server either."""
+"""Statuses whose error page has its styles inline, since requests for style sheets may be refused too."""
 
 _WORDS = {
     "missing": "this is required",
@@ -125,7 +127,7 @@ _WORDS = {
     "string_pattern_mismatch": "this must match {pattern}",
     "literal_error": "this must be {expected}",
 }
-"""Plain words for pydantic's errors, by their kind."""
+"""Plain English for pydantic's errors, by error type."""
 
 _AGAIN_S = 10
 _FILLED_PATTERN = r"\S"
@@ -141,7 +143,7 @@ def problem_response(
     headers: Mapping[str, str] | None = None,
     more: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return a problem+json response: `detail` is a sentence, `hint` the remedy, `errors` lists several problems."""
+    """Return a problem+json response: `detail` is one sentence, `hint` the remedy, `errors` a list of problems."""
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -165,7 +167,7 @@ def problem_answer(
     errors: Sequence[Mapping[str, Any]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return a problem as whoever asked can read it: a page for a browser that opens an address, else problem+json."""
+    """Return a problem as a page if a browser opens an address outside the API, else as problem+json."""
     is_read = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith("/api/")
     opens_page = is_read and "text/html" in Headers(scope=scope).get("accept", "")
     if not opens_page:
@@ -180,7 +182,7 @@ def problem_answer(
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    """Make `app` report every error as problem+json."""
+    """Make `app` report every error as a problem: as problem+json, or as a page to a browser."""
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(GevalError, _geval_error)
@@ -188,7 +190,7 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 
 def upstream_problem(error: GevalError) -> Response:
-    """Return the response for a judge without a verdict: 503 when it may answer later or lacks setup, else 502."""
+    """Return the response for a failed judgement: 503 if the judge is not set up or may answer later, else 502."""
     if isinstance(error, ProviderRateLimitError):
         again = {"retry-after": str(math.ceil(error.retry_after_s or _AGAIN_S))}
         return problem_response(503, error.message, hint=error.hint or "try again later", headers=again)
@@ -203,7 +205,7 @@ def upstream_problem(error: GevalError) -> Response:
 
 
 def config_errors(problems: Iterable[Problem]) -> list[dict[str, Any]]:
-    """Return problems of a config as a client reads them, each with its place."""
+    """Return the problems of a config for a response, each with its location."""
     return [
         {
             "detail": problem.message,
@@ -224,7 +226,7 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     if broken is not None:
         detail = f"the body is not JSON: {broken['ctx']['error']} (at character {broken['loc'][-1]})"
         return problem_answer(request.scope, 400, detail, hint=_ADVICE[400])
-    # One problem for each place of a request. Of a value that may have several forms it names them all.
+    # One problem per place in the request. For a value of a union type, it names all allowed forms.
     places: dict[tuple[str, str], list[str]] = {}
     for item in found:
         where, *path = item["loc"]
@@ -240,14 +242,14 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
 
 
 def _own_path(item: Mapping[str, Any], body: Any) -> Iterator[str | int]:
-    """Yield the keys and indexes of a place, without pydantic's names for the forms that a value may have."""
+    """Yield the keys and indexes that lead to an invalid value, without pydantic's names for the members of a union."""
     value = body
     for part in item["loc"][1:]:
         known = range(len(value)) if isinstance(value, list) else value if isinstance(value, dict) else ()
         if part in known:
             yield part
             value = value[part]
-    if item["type"] == "missing" and len(item["loc"]) > 1:  # else the body itself is
+    if item["type"] == "missing" and len(item["loc"]) > 1:  # otherwise the body itself is missing
         yield item["loc"][-1]
 
 
@@ -301,7 +303,7 @@ async def _geval_error(request: Request, error: Exception) -> Response:
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    """Answer 500. It runs outside all middleware, so it adds the headers itself; the server logs the traceback."""
+    """Return a 500. This runs outside all middleware, so it adds the headers itself; the server logs the traceback."""
     hint = "report it with the traceback from the server's log"
     return problem_answer(
         request.scope, 500, f"this is a bug in {source_of_bug(error)}", hint=hint, headers=SECURITY_HEADERS
@@ -312,12 +314,12 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def allowed_methods(scope: Scope) -> list[str]:
-    """Return the methods that the application of `scope` has at its path; each route by itself knows only its own."""
+    """Return the methods that the application has at the path of `scope`, over all routes."""
     return [method for method in _METHODS if has_route({**scope, "method": method})]
 
 
 def has_route(scope: Mapping[str, Any]) -> bool:
-    """Return whether anything answers to the method and the path of `scope`."""
+    """Return whether any route matches the method and path of `scope`."""
     return any(route.matches(dict(scope))[0] is Match.FULL for route in scope["app"].router.routes)
 
 
@@ -339,7 +341,7 @@ _STATUS_WORDS = {
 
 
 class RequestProblem(BaseModel):
-    """One of several things that are wrong with a request, or with a config that it names."""
+    """One of several problems in a request, or in a config that it names."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -363,12 +365,12 @@ class ProblemDocument(BaseModel):
 
 
 def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the entries of `responses` for `statuses`."""
+    """Return OpenAPI `responses` entries for problems with these statuses."""
     return {status: _described(status) for status in statuses}
 
 
 def answered(record: type[Struct]) -> dict[str, Any]:
-    """Return the entry of `responses` for an answer that is one of `runs.ANSWERS`."""
+    """Return the OpenAPI `responses` entry for a successful answer, one of `runs.ANSWERS` or `labels.LABEL_ANSWERS`."""
     schema = {"$ref": f"#/components/schemas/{record.__name__}"}
     return {"description": record.__doc__, "content": {"application/json": {"schema": schema}}}
 

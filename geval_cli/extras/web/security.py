@@ -1,6 +1,7 @@
-"""Who may ask the server, and which bodies it takes: names of the server, origins of pages, the token; size and time.
+"""Access checks and limits for requests: server names, origins, the token, and the type, size and time of bodies.
 
-All of this is ASGI middleware, so that it holds for every address, also for one that does not exist.
+All of this is ASGI middleware, so it applies to every address, even one that does not exist; `BodyGuard` and
+`HeadAsGet` act only where a route matches.
 """
 
 import asyncio
@@ -18,10 +19,10 @@ from geval_cli.extras.web.problems_json import has_route, problem_answer, proble
 from geval_cli.extras.web.settings import TOKEN_VARIABLE, ServerSettings
 
 OPEN_PATHS = frozenset({"/healthz"})
-"""Addresses that need no token: they tell nobody anything but that the server is there."""
+"""Paths that need no token: they reveal nothing except that the server is running."""
 
 OPEN_OPERATIONS = frozenset({("POST", "/api/geval")})
-"""Addresses that need none either on a server that only this machine reaches and that was given no token."""
+"""Operations that need no token if the server made its own, being reachable only from this machine."""
 
 _PARAMETER = "token"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -29,7 +30,7 @@ _HTTP_PORT = 80
 
 
 class HostAndOrigin:
-    """Refuses requests meant for another server name (DNS rebinding) or sent by another site's page (CSRF)."""
+    """Refuses requests for another server name (DNS rebinding) or from another site's page (CSRF)."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
@@ -62,9 +63,9 @@ class HostAndOrigin:
 
 
 class TokenCheck:
-    """Demands the token: as `Authorization: Bearer TOKEN`, as the password of Basic authentication, or as a cookie.
+    """Requires the token: as `Authorization: Bearer TOKEN`, as the password of Basic authentication, or as a cookie.
 
-    A browser gets the cookie for the token in an address (`/?token=TOKEN`), from which a redirect removes it.
+    A page address with the token (`/?token=TOKEN`) sets the cookie and redirects to the address without it.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
@@ -73,8 +74,8 @@ class TokenCheck:
         self._token = settings.token.encode("utf-8", "surrogateescape")
         self._ticket = (settings.ticket or "").encode()
         self._open_operations = OPEN_OPERATIONS if settings.has_open_geval else frozenset()
-        # Browsers send a host's cookies to all of its ports, so the name tells servers apart. The value is not the
-        # token itself, since that may hold what no cookie can.
+        # Browsers send a host's cookies to all of its ports, so the name identifies the server. The value is not the
+        # token itself, which may contain characters that are not allowed in a cookie.
         self._cookie_name = f"geval-{settings.port}"
         self._cookie = hmac.new(self._token, b"geval's cookie", hashlib.sha256).hexdigest().encode()
 
@@ -83,24 +84,24 @@ class TokenCheck:
         await (answer or self._app)(scope, receive, send)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """Return a refusal, or the redirect that takes a token out of the address; None for a request that may pass."""
+        """Return a refusal, or the redirect that removes a token from the address; None if the request may pass."""
         if scope["path"] in OPEN_PATHS or (scope["method"], scope["path"]) in self._open_operations:
             return None
         if self._takes_token_of(scope):
             query = urlencode([(name, value) for name, value in _query(scope) if name != _PARAMETER])
-            # One slash: two would name another server.
+            # Exactly one slash, since two would name another server.
             address = f"/{quote(scope['path'].lstrip('/'))}" + (f"?{query}" if query else "")
             cookie = f"{self._cookie_name}={self._cookie.decode()}; Path=/; HttpOnly; SameSite=Strict"
             return Response(status_code=303, headers={"location": address, "set-cookie": cookie})
         headers = Headers(scope=scope)
         cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie_name, "")
         given = _given_token(headers.get("authorization", ""))
-        # Both are compared, so that the time tells nothing either.
+        # Always compare both, so that the time reveals nothing.
         is_cookie = hmac.compare_digest(cookie.encode("utf-8", "replace"), self._cookie)
         has_token = hmac.compare_digest(given, self._token) or is_cookie
         if has_token:
             return None
-        # Browsers ask for the token where they are challenged with Basic; programs send Bearer.
+        # A Basic challenge makes a browser prompt for the token; programs send Bearer.
         challenge = (
             'Bearer realm="geval"'
             if scope["path"].startswith("/api/")
@@ -116,7 +117,7 @@ class TokenCheck:
         )
 
     def _takes_token_of(self, scope: Scope) -> bool:
-        """Return whether the address of a page holds the token, or the ticket, which is then used up."""
+        """Return whether the address of a page contains the token or the ticket. A ticket is valid only once."""
         if scope["method"] != "GET" or scope["path"].startswith("/api/"):
             return False
         given = dict(_query(scope)).get(_PARAMETER, "").encode("utf-8", "surrogateescape")
@@ -136,11 +137,11 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 def _given_token(authorization: str) -> bytes:
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() == "bearer":
-        # Starlette reads headers as latin-1, whatever they are: this gives back the bytes that were sent.
+        # Starlette always decodes headers as latin-1; this restores the bytes that were sent.
         return value.strip().encode("latin-1")
     if scheme.lower() == "basic":
         try:
-            # The user's name does not matter: browsers ask for one, and people leave it empty.
+            # The user name is ignored: browsers ask for one, and people leave it empty.
             return base64.b64decode(value, validate=True).partition(b":")[2]
         except ValueError:
             return b""
@@ -148,21 +149,21 @@ def _given_token(authorization: str) -> bytes:
 
 
 def _authorities(settings: ServerSettings) -> frozenset[str] | None:
-    """Return the values allowed in `Host`; None for any, where the server has every address and a token."""
+    """Return the values allowed in `Host`; None for any, if the server listens on every address."""
     if settings.is_wildcard and not settings.allowed_hosts:
         return None
     names = [*_LOOPBACK_NAMES, *(name.lower() for name in settings.allowed_hosts)]
     if not settings.is_wildcard:
         names.append(f"[{settings.host}]" if ":" in settings.host else settings.host.lower())
     found = {f"{name}:{settings.port}" for name in names}
-    found.update(name.lower() for name in settings.allowed_hosts)  # behind a proxy that has a port of its own
+    found.update(name.lower() for name in settings.allowed_hosts)  # behind a proxy with its own port
     if settings.port == _HTTP_PORT:
         found.update(names)
     return frozenset(found)
 
 
 class HeadAsGet:
-    """Answers HEAD as GET: the server itself leaves out the body. Not for event streams, which may last for hours."""
+    """Handles HEAD as GET; uvicorn leaves out the body. Not for event streams, which may last for hours."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -179,9 +180,9 @@ _BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 class BodyGuard:
-    """Refuses bodies that no endpoint takes: 415 for what is not JSON, 413 for too much, 408 for too slow.
+    """Refuses bodies that are not JSON (415), too large (413) or too slow (408).
 
-    A form or a plain text can be sent by any web page without asking first, JSON cannot.
+    Requiring JSON guards against CSRF: any web page can send a form or plain text, but JSON needs a preflight request.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
@@ -218,7 +219,7 @@ class BodyGuard:
         await self._app(scope, _Replay(body, receive), send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """Return the whole body; None when it is too large."""
+        """Return the whole body; None if it is too large."""
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) > self._limit:
             return None
@@ -227,7 +228,7 @@ class BodyGuard:
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                return b"".join(parts)  # the client has gone; nobody reads the answer
+                return b"".join(parts)  # the client has disconnected, so no one reads the answer
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > self._limit:
@@ -237,7 +238,7 @@ class BodyGuard:
 
 
 class _Replay:
-    """Gives the body once more, then whatever else the client sends: that it has gone."""
+    """Returns the body once more, then passes on the client's further messages, such as its disconnect."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body

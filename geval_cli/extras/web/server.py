@@ -1,4 +1,4 @@
-"""A running server: its socket, its connections and their time limits, and how it ends."""
+"""The running server: its socket, its connections and their time limits, and its shutdown."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ from geval_cli.errors import UsageError
 from geval_cli.extras.web.app import create_app, judge_environment
 from geval_cli.extras.web.settings import ServerSettings
 
-_BODY_GRACE_S = 5.0  # in which the application says itself that the body is late, and why
+_BODY_GRACE_S = 5.0  # time for the application to report a late body itself
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 10\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -22,7 +22,7 @@ _TOO_MANY = (
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with a time limit for the head and the body of each request."""
+    """uvicorn's protocol with time limits for the head and body of each request, and a limit on open connections."""
 
     settings: ClassVar[ServerSettings]
 
@@ -44,13 +44,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._has_begun = True
-        if self._deadline is None:  # the first of the next request
+        if self._deadline is None:  # the start of the next request
             self._allow(self.settings.head_timeout_s)
         super().data_received(data)
 
     def on_message_begin(self) -> None:
         self._has_begun = True
-        if self._deadline is None:  # it came in one piece with the end of the request before it
+        if self._deadline is None:  # it arrived together with the end of the previous request
             self._allow(self.settings.head_timeout_s)
         super().on_message_begin()
 
@@ -74,7 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _expire(self, seconds: float) -> None:
         is_answering = self.cycle is not None and not self.cycle.response_complete
-        if is_answering or self.flow.read_paused:  # what is late came behind a request that is being answered
+        if is_answering or self.flow.read_paused:  # the late request follows one that is being answered
             self._allow(seconds)
         else:
             self._deadline = None
@@ -87,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded_protocol(settings: ServerSettings) -> type[BoundedProtocol]:
-    """Return the protocol of a server with these settings; uvicorn makes one object of it for each connection."""
+    """Return the protocol class for a server with these settings; uvicorn creates one instance per connection."""
     return type("BoundedProtocol", (BoundedProtocol,), {"settings": settings})
 
 
@@ -96,15 +96,15 @@ _STOPPING = 2
 
 
 def bind(settings: ServerSettings) -> tuple[socket.socket, ServerSettings]:
-    """Return a listening socket, and the settings with the port that it has (a free one for port 0).
+    """Return a listening socket, and the settings with its actual port (a free one if the port is 0).
 
     Raises:
-        UsageError: the address cannot be had.
+        UsageError: the address is not available.
     """
     host, port = settings.host, settings.port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # Without the protocol, asyncio leaves small packets waiting: 40 ms for each answer on an open connection.
+        # Without the protocol, asyncio does not set TCP_NODELAY: each answer on an open connection takes 40 ms more.
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -121,7 +121,7 @@ def bind(settings: ServerSettings) -> tuple[socket.socket, ServerSettings]:
 
 
 class Server(uvicorn.Server):
-    """Ends in steps: the first signal lets everything under way finish, the second stops it, the third ends at once."""
+    """Shuts down in steps: the first signal finishes work in progress, the second stops it, the third quits at once."""
 
     def __init__(
         self,
@@ -130,7 +130,10 @@ class Server(uvicorn.Server):
         say: Callable[[str], None] = lambda text: None,
         on_started: Callable[[], None] = lambda: None,
     ) -> None:
-        """Keep the settings, open nothing. `say` gets messages, `on_started` is called once requests are answered."""
+        """Create the application without opening anything.
+
+        `say` is called with messages for the user, `on_started` once the server answers requests.
+        """
         self.app = create_app(settings)
         self.judge_env = judge_environment(settings)
         self._say = say
@@ -158,11 +161,11 @@ class Server(uvicorn.Server):
         self._on_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # The event loop may be asleep, and nothing of it may be touched in the middle of something else.
+        # Wakes the event loop; a signal handler must not touch its state directly.
         self._loop.call_soon_threadsafe(self.end)
 
     def end(self) -> None:
-        """Finish what is under way at the first call, stop it at the second, end at once at the third."""
+        """Finish work in progress on the first call, stop it on the second, quit at once on the third."""
         self._steps += 1
         if self._steps == 1:
             self._say("finishing requests and runs in progress; press again to stop them")
@@ -176,6 +179,6 @@ class Server(uvicorn.Server):
             self.force_exit = True
 
     def _in_app(self, part: str, action: str) -> None:
-        found = getattr(self.app.state, part, None)  # not there before the application has started
+        found = getattr(self.app.state, part, None)  # missing until the application has started
         if found is not None:
             getattr(found, action)()

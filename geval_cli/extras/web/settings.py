@@ -1,4 +1,4 @@
-"""Settings of the server, and the folder that it serves: no path leads out of it."""
+"""The server's settings, and the paths of configs, which must be in the served folder."""
 
 import ipaddress
 import os
@@ -18,10 +18,12 @@ _FORBIDDEN, _NOT_FOUND = 403, 404
 
 
 def served_config(folder: Path, name: str) -> Path:
-    """Return the config that `name`, relative to `folder`, means; relative to the current folder when it lies in it.
+    """Return the path of the config `name`, which is relative to `folder`.
+
+    The result is relative to the current folder if the config is inside it.
 
     Raises:
-        RefusedError: it lies outside `folder` (symbolic links are followed first), is no config, or is not there.
+        RefusedError: the path is outside `folder` after following symbolic links, is not a config, or does not exist.
     """
     hint = "use a .yaml, .yml or .json file relative to the served folder, for example `gevalconfig.yaml`"
     try:
@@ -35,7 +37,7 @@ def served_config(folder: Path, name: str) -> Path:
     # Relative to the current folder, so that all runs of a config carry the same path.
     try:
         here = current_folder()
-    except UsageError:  # it was removed while the server runs
+    except UsageError:  # the folder was removed while the server was running
         return path
     return Path(os.path.relpath(path, here)) if path.is_relative_to(here) else path
 
@@ -56,23 +58,23 @@ _WILDCARDS = ("0.0.0.0", "::", "")
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings of one server: its folder, who may ask, and how much at a time. Times in seconds.
+    """The settings of one server: its folder, access and limits. Times are in seconds.
 
     Attributes:
-        folder: the only folder that configs may be taken from; absolute, symbolic links resolved.
-        home: where runs and cache are kept; None for GEVAL_HOME or `.geval`.
-        environ: keys and base URLs; what the process was started with.
-        token: whoever has it may use the server; None where everybody on this machine may.
-        ticket: opens the pages once, as the token does; for addresses that others on this machine may see.
+        folder: the only folder from which configs are served; absolute, with symbolic links resolved.
+        home: where runs and the cache are stored; None for GEVAL_HOME or `.geval`.
+        environ: the environment the server was started with, with keys and base URLs.
+        token: required from clients; None if every user of this machine may use the server.
+        ticket: opens the pages once, like the token; for addresses that other users of this machine may see.
         has_open_geval: whether `POST /api/geval` needs no token.
-        allows_code: whether configs may be run that run code of their own.
-        grader: who judges; None for the default judge.
+        allows_code: whether configs that contain code may be run.
+        grader: the judge; None for the default judge.
         allowed_origins: other web origins whose pages may use the API.
-        allowed_hosts: further names of this server, as they stand in `Host` without the port.
-        max_evaluations: outputs that are judged or wait for it at a time; one more is told to come again.
-        max_runs: runs under way at a time.
-        head_timeout_s: in which a request's line and headers must arrive.
-        max_connections: that are open at a time; one more is closed at once.
+        allowed_hosts: further names of this server, as in the `Host` header without the port.
+        max_evaluations: maximum number of outputs being judged or waiting for it; further ones are refused.
+        max_runs: maximum number of runs in progress.
+        head_timeout_s: time limit for a request's line and headers.
+        max_connections: maximum number of open connections; further ones are closed at once.
     """
 
     folder: Path
@@ -111,23 +113,23 @@ class ServerSettings:
 
     @property
     def readable_folder(self) -> Path | None:
-        """Return the folder that configs may not read outside of; None where they may run code anyway."""
+        """Return the folder outside of which configs may not read; None if they may run code anyway."""
         return None if self.allows_code else self.folder
 
     @property
     def url(self) -> str:
-        """The address of the server for a browser on this machine."""
+        """Return the URL of the server for a browser on this machine."""
         host = DEFAULT_HOST if self.is_wildcard else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
 def address_with(secret: str | None, url: str) -> str:
-    """Return the address that lets a browser in with `secret`, a token or a ticket."""
+    """Return the URL that signs a browser in with `secret`, a token or a ticket."""
     return f"{url}/?token={quote(secret, safe='')}" if secret else url
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a server that listens on `host` is reached from its own machine only."""
+    """Return whether a server that listens on `host` can be reached only from its own machine."""
     if host == "localhost":
         return True
     try:

@@ -1,1 +1,1 @@
-"""The HTTP API: judging single outputs, and runs."""
+"""The HTTP API: judge single outputs, start and manage runs, and label their outputs."""

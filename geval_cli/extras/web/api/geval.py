@@ -1,4 +1,4 @@
-"""`POST /api/geval`: one output judged, by the request alone."""
+"""`POST /api/geval`: judge one output; the request contains everything the judge needs."""
 
 import asyncio
 import time
@@ -31,11 +31,11 @@ _AGAIN_S = 1
 
 
 class Evaluations:
-    """Runs work on behalf of clients. Belongs to one event loop.
+    """Runs work for clients, with a limit on how much is in progress. Belongs to one event loop.
 
     Attributes:
-        most: so much work may be under way at a time; more is refused at once.
-        timeout_s: so long a piece of work may take, in seconds.
+        most: maximum number of evaluations in progress; further ones are refused immediately.
+        timeout_s: time limit for one evaluation, in seconds.
     """
 
     def __init__(self, most: int, timeout_s: float) -> None:
@@ -44,10 +44,11 @@ class Evaluations:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Coroutine[Any, Any, T], receive: Receive) -> T:
-        """Return the result of `work`. Cancel it when its client disconnects, or when it takes too long.
+        """Return the result of `work`. It is cancelled if its client disconnects or if it takes too long.
 
         Raises:
-            RefusedError: 429 when too much is under way, 503 when it took too long or the server stops.
+            RefusedError: 429 if too many evaluations are in progress; 503 if the client disconnected, the time limit
+                was exceeded or the server was stopped.
         """
         if len(self._under_way) >= self.most:
             work.close()
@@ -69,7 +70,7 @@ class Evaluations:
             await asyncio.gather(task, gone, return_exceptions=True)
 
     def stop_all(self) -> None:
-        """Cancel all work; the clients are told."""
+        """Cancel all work; each client gets a 503."""
         for task in self._under_way:
             task.cancel()
 
@@ -95,7 +96,7 @@ async def _gone(receive: Receive) -> None:
 
 
 def _listed(value: object) -> object:
-    """Return one text as a list of one; nothing but white space as nothing at all."""
+    """Return a single text as a tuple of one, a list as a tuple; None if blank or empty."""
     if value is None or isinstance(value, str):
         return (value,) if value and value.strip() else None
     if not isinstance(value, list):
@@ -116,7 +117,7 @@ _FilledTexts = Annotated[
 
 
 class GEvalRequest(BaseModel):
-    """An output to judge. The optional fields that are sent are what the judge sees beside input and output."""
+    """An output to judge. Besides input and output, the judge sees the optional fields that are sent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
@@ -147,7 +148,7 @@ class GEvalRequest(BaseModel):
 
 
 class ScoreDetails(BaseModel):
-    """How a score came about."""
+    """How the score was computed."""
 
     model_config = ConfigDict(frozen=True, extra="allow", alias_generator=to_camel)
 
@@ -167,7 +168,7 @@ class ScoreDetails(BaseModel):
 
 
 class GEvalAnswer(BaseModel):
-    """The verdict."""
+    """The judge's score and reason."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -233,7 +234,7 @@ async def judge_output(
 
 
 def judge_spec(settings: ServerSettings) -> ProviderSpec:
-    """Return who judges what is sent to `/api/geval`."""
+    """Return the provider that judges requests to `/api/geval`."""
     return DEFAULT_JUDGE if settings.grader is None else ProviderSpec(id=settings.grader)
 
 
@@ -252,7 +253,7 @@ def _case(asked: GEvalRequest) -> JudgedCase:
 
 
 def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str | None]:
-    """Return the metric, and what its criteria were derived from when none were sent."""
+    """Return the metric, and the fields that its criteria were derived from; None if nothing was derived."""
     criteria = asked.criteria or ()
     derived_from = None
     if not criteria and not asked.evaluation_steps:
@@ -262,19 +263,22 @@ def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str 
         if asked.expected_output:
             criteria = (f"{criteria[0]} It should say the same as the expected output.",)
             derived_from = "name, expectedOutput"
-    # Texts of clients are no templates, so they are given as rendered ones and not as fields of the assertion.
+    # Clients' texts are not templates, so they are passed already rendered and not as fields of the assertion.
     metric = metric_from_spec(
         GEvalFields(type="g-eval", metric=asked.name),
         criteria=criteria,
         evaluation_steps=asked.evaluation_steps,
         defaults=MetricDefaults(scoring=(ScoringChoice(settings.scoring, samples_of(settings.samples)),)),
     )
-    # The answer is a score without a verdict, so there is none that fewer samples could settle.
+    # The answer is a score without a verdict, so sampling must not stop early once a verdict is certain.
     return replace(metric, stop_error=None), derived_from
 
 
 def _in_camel_case(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return details with names as all of this API has them, also those in their usage and of what the judge saw."""
+    """Return details with their keys in camel case, as everywhere in this API.
+
+    This includes the keys of `usage` and the names listed in `evaluationParams`.
+    """
     found = {to_camel(name): value for name, value in values.items()}
     if isinstance(found.get("usage"), Mapping):
         found["usage"] = _in_camel_case(found["usage"])

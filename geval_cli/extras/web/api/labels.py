@@ -1,4 +1,4 @@
-"""`/api/runs/{id}/labels`: outputs that people are to rate, what they said of them, and it beside the judge."""
+"""`/api/runs/{id}/labels`: outputs to rate, the human labels of a run, and their comparison with the judge."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -42,12 +42,12 @@ _NUMBER = r"-?\d{1,9}(\.\d{1,9})?"
 
 
 def _whole(value: object) -> object:
-    """Return 8.0 as 8: JSON knows no difference."""
+    """Return 8.0 as 8, since JSON does not distinguish the two."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class LabelAsked(BaseModel):
-    """One person's word on one metric of one output."""
+    """A label by one annotator for one metric of one output."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -73,7 +73,7 @@ class LabelAsked(BaseModel):
 
 
 class LabelsAsked(BaseModel):
-    """Labels to keep, all or none."""
+    """Labels to store, all or none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,7 +81,7 @@ class LabelsAsked(BaseModel):
 
 
 class SheetAsked(BaseModel):
-    """Which outputs are to be rated, by whom, on which scale."""
+    """Which outputs to rate, by which annotator, on which scale."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -102,21 +102,21 @@ class SheetAsked(BaseModel):
 
 
 class LabelsAnswer(Struct, frozen=True):
-    """The labels that are kept for a run, each as a line of a file of labels."""
+    """The stored labels of a run, each as a line of a label file."""
 
     run_id: str
     labels: list[JsonValue]
 
 
 class KeptAnswer(Struct, frozen=True):
-    """So many labels are kept now; `replaced` of them stand in the place of one that said something else."""
+    """The number of labels stored; `replaced` of them changed an earlier label."""
 
     kept: int
     replaced: int
 
 
 class SheetMetric(Struct, frozen=True):
-    """A metric to rate: its scale, and the words that told the judge where to look."""
+    """A metric to rate, with its scale and the criteria and steps that the judge was given."""
 
     name: str
     scale: tuple[float, float]
@@ -127,7 +127,7 @@ class SheetMetric(Struct, frozen=True):
 class SheetOutput(Struct, frozen=True):
     """One metric of one output to rate, without its text; `label` and `note` are the annotator's own so far.
 
-    It is of the run `run_id`, which people are not to be shown.
+    The output is from run `run_id`, which must not be shown to annotators.
     """
 
     id: str
@@ -142,7 +142,7 @@ class SheetOutput(Struct, frozen=True):
 
 
 class SheetAnswer(Struct, frozen=True):
-    """Outputs to rate, in the order in which they are shown. Nothing in it says what the judge found."""
+    """The outputs to rate, in the order in which to show them, without the judge's verdicts."""
 
     run_id: str
     annotator: str
@@ -152,7 +152,10 @@ class SheetAnswer(Struct, frozen=True):
 
 
 class ReviewAnswer(Struct, frozen=True):
-    """People beside the judge, disagreements first: `flipped` verdicts differ, on `broken` ones the judge broke."""
+    """Human labels next to the judge's scores, disagreements first.
+
+    `flipped` counts the rows whose verdicts differ, `broken` those that the judge could not score.
+    """
 
     run_id: str
     flipped: int
@@ -172,7 +175,7 @@ router = APIRouter(prefix="/api/runs/{id}", tags=["Labels"])
     responses={200: answered(LabelsAnswer), **described(401, 403, 404, 422, 503)},
 )
 async def read_labels(request: Request, run_id: RunId) -> Response:
-    """Return the human labels of a run's outputs, oldest first; also of a removed run."""
+    """Return the human labels of a run's outputs, oldest first; works for a removed run too."""
     return _json(await asyncio.to_thread(_kept, runs_of(request), run_id))
 
 
@@ -190,7 +193,7 @@ async def read_labels(request: Request, run_id: RunId) -> Response:
     },
 )
 async def download_labels(request: Request, run_id: RunId) -> Response:
-    """Return the labels of a run as a file that `geval agree` and `geval label --import` read."""
+    """Return the labels of a run as a file for `geval agree` and `geval label --import`."""
     found = await asyncio.to_thread(_kept, runs_of(request), run_id)
     text = "".join(f"{json_text(row)}\n" for row in found.labels)
     name = {"content-disposition": f'attachment; filename="labels-{found.run_id}.jsonl"'}
@@ -205,7 +208,9 @@ async def download_labels(request: Request, run_id: RunId) -> Response:
 )
 async def keep_labels(request: Request, run_id: RunId, asked: LabelsAsked) -> Response:
     """Store labels, all or none. They replace labels by the same annotators for the same outputs and metrics."""
-    async with request.app.state.saving:  # of two that choose a scale at once, the second finds the first's
+    async with (
+        request.app.state.saving
+    ):  # if two requests choose a scale at once, the second sees the first's
         return _json(await asyncio.to_thread(_keep, runs_of(request), run_id, asked.labels))
 
 
@@ -220,7 +225,7 @@ async def list_outputs_to_rate(
     run_id: RunId,
     asked: Annotated[SheetAsked, Query()],
 ) -> Response:
-    """Return the outputs to rate, without verdicts. The draw is that of `geval label --draw --seed`."""
+    """Return the outputs to rate, without verdicts. Draws the same sample as `geval label --draw --seed`."""
     choice = LabelChoice(tuple(asked.metric), asked.draw, asked.seed)
     names = [name for name in (asked.against, run_id) if name]
     sheet = asyncio.to_thread(
@@ -243,11 +248,13 @@ async def review_labels(request: Request, run_id: RunId) -> Response:
 def sheet_of(
     runs: RunStore, names: Sequence[str], choice: LabelChoice, annotator: str, scale: Scale | None = None
 ) -> SheetAnswer:
-    """Return the outputs of a run to rate, or of two, with what the annotator said of them so far.
+    """Return the outputs to rate, with the annotator's labels so far.
+
+    `names` has one run, or an earlier run and the run to pair with it.
 
     Raises:
         UsageError: there is no such run or metric.
-        RefusedError: labels on another scale are kept.
+        RefusedError: labels on another scale are stored.
     """
     *earlier, report = [load_report(runs, name) for name in names]
     if earlier:
@@ -293,7 +300,7 @@ def _sheet_output(output: Output, kept: StoredLabel | None) -> SheetOutput:
 
 
 def own_row(kept: StoredLabel | None, output_sha256: str) -> Mapping[str, JsonValue]:
-    """Return the row of a label that was given to this very text; empty for none, or for one of another text."""
+    """Return the row of a label; empty if there is none or if it was given to a different text."""
     if kept is None or kept.output_sha256 != output_sha256:
         return {}
     row: Mapping[str, JsonValue] = kept.row
@@ -301,7 +308,7 @@ def own_row(kept: StoredLabel | None, output_sha256: str) -> Mapping[str, JsonVa
 
 
 def reviewed_labels(runs: RunStore, run_id: str) -> ReviewAnswer:
-    """Return the labels of a run beside the judge's scores.
+    """Return the labels of a run next to the judge's scores.
 
     Raises:
         UsageError: there is no such run.
@@ -338,7 +345,7 @@ def _keep(runs: RunStore, name: str, asked: Sequence[LabelAsked]) -> KeptAnswer:
 
 
 class _LabelWriter:
-    """Holds labels of a request against the run that they are about."""
+    """Checks the labels of a request against the run they are for."""
 
     def __init__(self, run_id: str, results: Mapping[str, CaseResult], labels: RunLabels) -> None:
         self._run_id, self._results, self._labels = run_id, results, labels
@@ -346,7 +353,12 @@ class _LabelWriter:
         self._scales = scales_of({item.metric for item in kept}, kept)
 
     def stored(self, asked: LabelAsked, pointer: str) -> StoredLabel:
-        """Return a label as it is stored; raise RefusedError for one that has no output, or no place on the scale."""
+        """Return a label in its stored form. `pointer` is its JSON pointer in the request's body, for messages.
+
+        Raises:
+            RefusedError: the run has no such output or metric, the output was a different text, or the label is not on
+                the scale.
+        """
         result = self._results.get(asked.id)
         item = None if result is None or result.output is None else next(judged_items([result]), None)
         if item is None:

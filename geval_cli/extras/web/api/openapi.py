@@ -1,4 +1,4 @@
-"""The OpenAPI document, what FastAPI finds and what it cannot know; and `/docs`, the same as a page."""
+"""The OpenAPI document, with what FastAPI cannot find out by itself; and `/docs`, the same as a page."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _OPEN_OPERATIONS = frozenset({"health"})
 
 
 def describe_api(app: FastAPI, *, needs_token: bool, has_open_geval: bool = False) -> None:
-    """Make `app` serve an OpenAPI document that includes its problem responses and the token, if there is one."""
+    """Make `app` serve an OpenAPI document that includes problem responses and, if needed, the token."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -32,7 +32,7 @@ def describe_api(app: FastAPI, *, needs_token: bool, has_open_geval: bool = Fals
             schemas["ProblemDocument"] = schema
             for item in found["paths"].values():
                 for operation in item.values():
-                    # FastAPI lists its own form of 422 beside ours.
+                    # FastAPI adds its own form of 422 to ours.
                     for response in operation["responses"].values():
                         if "application/problem+json" in response.get("content", {}):
                             response["content"].pop("application/json", None)
@@ -63,7 +63,7 @@ def _add_record_schemas(document: dict[str, Any]) -> None:
 
 
 def _spell_out_arrays(schema: Any) -> None:
-    """Write arrays as generators of clients read them: always with an `items` that is a schema, never with false."""
+    """Rewrite arrays in place for client generators: `items` is always a schema, or absent beside `prefixItems`."""
     if isinstance(schema, dict):
         if schema.get("items") is False and schema.get("maxItems") == len(schema.get("prefixItems", ())):
             del schema["items"]
@@ -98,7 +98,7 @@ class Field(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """A response that may come back."""
+    """A possible response of an operation."""
 
     status: str
     text: str
@@ -123,7 +123,7 @@ class Operation(Struct, frozen=True):
 
 @router.get("/docs", include_in_schema=False)
 async def show_documentation(request: Request) -> HTMLResponse:
-    """Return the page of the HTTP API."""
+    """Return the page that documents the HTTP API."""
     document = request.app.openapi()
     operations = [_operation(item, document) for item in operations_of(document)]
     return render_page("docs.html", section="docs", operations=operations)
@@ -132,7 +132,7 @@ async def show_documentation(request: Request) -> HTMLResponse:
 def _operation(item: Mapping[str, Any], document: Mapping[str, Any]) -> Operation:
     body = _resolved(_content_schema(item.get("requestBody", {})), document)
     success = next(answer for status, answer in item["responses"].items() if status.startswith("2"))
-    # A body made of the examples of its fields; empty when there are none.
+    # An example body, made from the examples of its fields; empty if there are none.
     found = {
         name: part["examples"][0] for name, part in body.get("properties", {}).items() if "examples" in part
     }
@@ -181,7 +181,7 @@ def _fields(schema: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[Fie
 
 
 def _kind(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
-    """Return a schema in a few words: `text, list of text or nothing`."""
+    """Return a schema in a few words, such as `text, list of text or nothing`."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema:

@@ -1,4 +1,4 @@
-"""`/api/runs`: start runs, watch them, read what came out; name, tag, repeat, resume and remove stored ones."""
+"""`/api/runs`: start, watch and read runs; name, tag, repeat, resume and remove stored ones."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -44,7 +44,7 @@ from geval_cli.store.state import State
 
 
 def _no_text(value: object) -> object:
-    """Return a number as JSON has it: neither a text that looks like one nor a truth value."""
+    """Return `value` unless it is a string or a boolean, which pydantic would accept as a number."""
     if isinstance(value, str | bool):
         raise ValueError("this must be a number")  # noqa: TRY004 - pydantic reports ValueErrors
     return value
@@ -70,12 +70,12 @@ class _StartRequest(BaseModel):
     unless_running: bool = UNLESS_RUNNING
 
     def options(self) -> RunOptions:
-        """Return how the run is to differ from what its config says."""
+        """Return the options that override the config."""
         return RunOptions(**self.model_dump(exclude={"config", "unless_running"}))
 
 
 def start_request(options: type[RunOptions]) -> type[_StartRequest]:
-    """Return the body of a request for a run: a config, and the options that clients may set."""
+    """Return the model of a request to start a run: a config, and the options that clients may set."""
     types = get_type_hints(options, localns={"Scoring": Scoring, "Dialect": Dialect}, include_extras=True)
     named: dict[str, Any] = {
         field.name: _in_api(get_args(types[field.name])[0], default_of(field), option)
@@ -91,7 +91,7 @@ def start_request(options: type[RunOptions]) -> type[_StartRequest]:
 
 
 def _in_api(kind: Any, default: object, option: Option) -> tuple[Any, Any]:
-    """Return the type and the field of an option as a client sends it, with the limits of numbers and texts."""
+    """Return the type and the pydantic field of an option in a request, with its limits."""
     said = option.in_api or InApi(option.help)
     if said.default is not None:
         kind = type(said.default)
@@ -115,13 +115,13 @@ else:
 
 
 class StopRequest(BaseModel):
-    """Nothing needs to be said: `{}`."""
+    """An empty object: `{}`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class RunStartedAnswer(BaseModel):
-    """Where the new run is found."""
+    """The id and the URLs of the run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -132,7 +132,7 @@ class RunStartedAnswer(BaseModel):
 
 
 class RunAnswer(Struct, frozen=True):
-    """A run as in `results.json`, without its results unless they were asked for."""
+    """A run as in `results.json`; its results only on request."""
 
     schema_version: int
     kind: Literal["run"]
@@ -150,7 +150,7 @@ class ListedRun(Struct, frozen=True):
 
 
 class RunListAnswer(Struct, frozen=True):
-    """Some of all stored runs."""
+    """A page of the stored runs."""
 
     runs: list[ListedRun]
     total: int
@@ -159,7 +159,7 @@ class RunListAnswer(Struct, frozen=True):
 
 
 class ResultsAnswer(Struct, frozen=True):
-    """Some of all results of a run, and what their tests bring beside variables."""
+    """A page of a run's results, and the tests they belong to."""
 
     tests: list[RecordedTest]
     results: list[CaseResult]
@@ -169,13 +169,13 @@ class ResultsAnswer(Struct, frozen=True):
 
 
 ANSWERS: tuple[type[Struct], ...] = (RunAnswer, RunListAnswer, ResultsAnswer)
-"""Responses that hold records; the OpenAPI document describes each, with the records in it, under its name."""
+"""Responses that contain records. The OpenAPI document has a schema for each, and for the records, by name."""
 
 
 router = APIRouter(prefix="/api/runs", tags=["Runs"])
 
 HEARTBEAT_S = 15.0
-"""A comment goes to the watchers of a run in which nothing happens: proxies cut what is silent."""
+"""Seconds of silence after which watchers get a comment, since proxies close idle connections."""
 
 _EVENT = {
     "type": "object",
@@ -232,13 +232,13 @@ async def list_runs(
     responses={201: {"links": LINKS}, **described(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503)},
 )
 async def start_run(request: Request, asked: StartRequest) -> Response:
-    """Check a config in the served folder and start it. Returns once it runs, not when it is finished."""
+    """Check a config in the served folder and start it. Returns when the run has started, not when it has finished."""
     run_id = await live_of(request).start(asked.config, asked.options(), unless_running=asked.unless_running)
     return started_answer(run_id, 201)
 
 
 def started_answer(run_id: str, status: int) -> Response:
-    """Return where a run is found that has just begun."""
+    """Return a response with the URLs of a run that has just started."""
     where = f"/api/runs/{run_id}"
     body = {"id": run_id, "url": where, "events": f"{where}/events", "results": f"{where}/results"}
     return json_answer(body, status, {"location": where})
@@ -277,7 +277,7 @@ async def read_results(
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of results.")] = 100,
 ) -> Response:
-    """Return a page of a run's results by test, repeat and column; results so far if it is in progress."""
+    """Return a page of a run's results, ordered by test, repeat and column; the results so far if it is in progress."""
     runs = runs_of(request)
     stored = await asyncio.to_thread(runs.find, run_id)
     pages = RunPages(runs)
@@ -323,7 +323,7 @@ async def watch_run(request: Request, run_id: RunId) -> Response:
     },
 )
 async def stop_run(request: Request, run_id: RunId, asked: StopRequest) -> Response:
-    """Start no more cases of a run; those in progress get two seconds. Finished cases are kept."""
+    """Start no more cases of a run; requests in progress are awaited, unless it is stopped twice. Results are kept."""
     stored = await asyncio.to_thread(runs_of(request).find, run_id)
     live_of(request).stop(stored.run.id)
     return json_answer({"id": stored.run.id, "stopping": True}, 202)
@@ -332,7 +332,7 @@ async def stop_run(request: Request, run_id: RunId, asked: StopRequest) -> Respo
 async def event_stream(
     live_runs: LiveRuns, stored: StoredRun, heartbeat_s: float = HEARTBEAT_S
 ) -> AsyncIterator[bytes]:
-    """The events of a run as the bytes of an event stream; a comment when nothing happens for `heartbeat_s` seconds."""
+    """Yield the events of a run as bytes of an event stream, with a comment after `heartbeat_s` seconds of silence."""
     events = live_runs.events(stored)
     following = asyncio.ensure_future(anext(events, None))
     try:
@@ -374,7 +374,7 @@ class _AskedAction(BaseModel):
 
 
 class AnnotateRequest(_AskedAction):
-    """The title and the tags of a run; one that is left out stays as it is."""
+    """The title and tags of a run; a field that is left out stays unchanged."""
 
     title: _Title | None = Field(None, description="A name for the run; empty text removes it.")
     tags: dict[_TagName, _TagValue] | None = Field(
@@ -389,13 +389,13 @@ class AgainRequest(_AskedAction):
 
 
 class ResumeRequest(_AskedAction):
-    """Which cases of a run to do."""
+    """Which cases of a run to run."""
 
     retry_errors: StrictBool = Field(False, description="Re-run the cases that ended in an error.")
 
 
 class RemoveRequest(_AskedAction):
-    """Which things to remove with a run."""
+    """What to remove along with a run."""
 
     keep_answers: StrictBool = Field(
         False,
@@ -405,7 +405,7 @@ class RemoveRequest(_AskedAction):
 
 
 class RemovedAnswer(BaseModel):
-    """How many cached answers and labels are gone with a run, and how many labels stay."""
+    """How many cached answers and labels were removed with a run, and how many labels were kept."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -494,15 +494,18 @@ async def remove_run(request: Request, run_id: RunId, asked: RemoveRequest) -> R
 
 
 async def _remove_answers(state: State, run_id: str) -> int:
-    # The database is not shrunk: runs under way in this server would have to wait for it. `geval rm` does so.
+    # The database is not shrunk here, since runs in progress would have to wait. `geval rm` shrinks it.
     try:
         return await state.cache.remove_runs([run_id], shrinks=False)
-    except StoreError:  # the run is gone, whatever becomes of the answers
+    except StoreError:  # the run has been removed, even if its answers have not
         return 0
 
 
 def _refusing(act: Callable[[], object]) -> None:
-    """Do what a process that works on the run may prevent: then it is a conflict, and no run that is missing."""
+    """Call `act` and turn a UsageError into a conflict (409) instead of a missing run (404).
+
+    The error means that another process is working on the run.
+    """
     try:
         act()
     except UsageError as error:

@@ -1,1 +1,1 @@
-"""The suite editor: configs in the served folder, shown and changed in the browser."""
+"""The suite editor: view and edit configs in the served folder in the browser."""

@@ -1,6 +1,7 @@
-"""The suite editor's addresses: suites listed, shown, checked and saved. The page sends the text of the file.
+"""The suite editor's routes: list, show, check, create and save suites. The page sends the whole text of a file.
 
-Suites are in the served folder: read as they are, written back whole, never over someone else's change.
+Suites are files in the served folder. Saving replaces the whole file, but never one that has changed since it was
+read.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ _NAME_LENGTH = 200
 
 
 class SuiteFile(Struct, frozen=True):
-    """A suite's file as it was when it was read. `digest` is the SHA-256 of its bytes."""
+    """A suite's file at the time it was read. `digest` is the SHA-256 of its bytes."""
 
     path: Path
     text: str
@@ -58,21 +59,21 @@ class SuiteFile(Struct, frozen=True):
     has_mark: bool
 
     def written(self, text: str) -> bytes:
-        """Return the bytes of the file with another text."""
+        """Return the bytes of the file with `text` as its content; a byte order mark is kept."""
         return (_BYTE_ORDER_MARK if self.has_mark else b"") + text.encode()
 
 
 def is_suite(value: JsonValue) -> bool:
-    """Return whether the content of a file is that of a suite, as far as its keys say."""
+    """Return whether the content of a file looks like a suite, judging by its keys."""
     return isinstance(value, dict) and not SUITE_KEYS.isdisjoint(value)
 
 
 def open_suite_file(folder: Path, name: str) -> SuiteFile:
-    """Return the suite `name` of the served folder. One whose name says that it is one may be broken.
+    """Return the suite `name` of the served folder. A file that is named like a suite may contain broken YAML.
 
     Raises:
-        RefusedError: no such file, no suite, or one that cannot be edited here.
-        ConfigError: its text is broken.
+        RefusedError: the file does not exist, is not a suite, or cannot be edited here.
+        ConfigError: its text cannot be parsed, and its name is not that of a suite.
     """
     path = served_config(folder, name)
     parts = path.resolve().relative_to(folder.resolve()).parts
@@ -100,8 +101,8 @@ def check_text(path: Path, name: str, text: str) -> None:
     """Check that a text is a suite that can be edited here.
 
     Raises:
-        RefusedError: it is none.
-        ConfigError: it is no YAML or JSON.
+        RefusedError: it is not.
+        ConfigError: it is not YAML or JSON.
     """
     document = (read_json if path.suffix.lower() == ".json" else read_yaml)(text, str(path))
     if not is_suite(document.value):
@@ -119,7 +120,7 @@ def _is_named_suite(path: Path) -> bool:
 
 
 def digest_on_disk(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes now; empty when it is gone."""
+    """Return the SHA-256 of a file's current bytes; empty if it cannot be read."""
     try:
         with open_regular(path, TRUSTED) as stream:
             return hashlib.sha256(stream.read()).hexdigest()
@@ -128,17 +129,17 @@ def digest_on_disk(path: Path) -> str:
 
 
 def save_suite_file(path: Path, content: bytes, expected_digest: str) -> str:
-    """Replace a file's content by `content`, unless it changed meanwhile; return the new digest.
+    """Replace a file's content unless the file has changed since it was read; return the new digest.
 
-    The file's mode stays, and a reader sees the old content or the new one, nothing between.
+    The file's mode is kept. The replacement is atomic: readers see either the old content or the new.
 
     Raises:
-        RefusedError: it changed meanwhile, is read-only, or cannot be written.
+        RefusedError: the file has changed, is read-only, or cannot be written.
     """
     if digest_on_disk(path) != expected_digest:
         hint = "reload it, or overwrite the file with your version"
         raise RefusedError(f"{path.name} changed on disk since it was opened", status=_CONFLICT, hint=hint)
-    # The mode too: for root, `access` says that everything can be written.
+    # Check the mode too, since for root `access` reports every file as writable.
     if not path.stat().st_mode & _WRITABLE or not os.access(path, os.W_OK):
         hint = "make it writable (chmod u+w), then save again"
         raise RefusedError(f"{path.name} is read-only", status=_FORBIDDEN, hint=hint)
@@ -155,7 +156,7 @@ def create_suite_file(folder: Path, name: str) -> str:
     """Write a starter suite under a new name; return the name with its suffix.
 
     Raises:
-        RefusedError: the name is taken or none, or the folder cannot be written to.
+        RefusedError: the name is taken, invalid or outside the folder, or the file cannot be written.
     """
     name = name.strip()
     name = name if name.lower().endswith(_NEW_SUFFIXES) else f"{name}.yaml"
@@ -172,7 +173,7 @@ def create_suite_file(folder: Path, name: str) -> str:
     if not path.parent.resolve().is_relative_to(base):
         raise RefusedError(f"{name} is outside the served folder", status=_FORBIDDEN, hint=hint)
     try:
-        # `x`, and no look beforehand: two who choose the same name at once must not both get it.
+        # O_EXCL instead of a check beforehand, so that of two concurrent requests only one gets the name.
         descriptor = open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(choose_starter(os.environ, folder, TRUSTED).text)
@@ -197,10 +198,12 @@ class ListedSuite(Struct, frozen=True):
     """A suite in the list.
 
     Attributes:
-        name: its path within the folder, with `/`.
-        description: what it says of itself.
-        prompts: how many; `tests` too, None when they are in a file of their own.
-        state: `ok`, `broken`, or the name of a dialect that is shown and not edited: `promptfoo`.
+        name: path relative to the folder, with `/`.
+        description: the suite's own description.
+        prompts: number of prompts.
+        providers: number of providers.
+        tests: number of tests; None if some of them are in other files or the suite is broken.
+        state: `ok`, `broken`, or the name of a dialect that cannot be edited here, such as `promptfoo`.
         modified_at: seconds since 1970.
     """
 
@@ -214,7 +217,10 @@ class ListedSuite(Struct, frozen=True):
 
 
 def list_suites(folder: Path) -> list[ListedSuite]:
-    """List the suites below a folder by name, at most `LISTED_MAX`. Hidden folders are left out."""
+    """Return the suites below a folder, at most `LISTED_MAX`, those in the fewest subfolders first, then by name.
+
+    Hidden folders are skipped.
+    """
     found: list[ListedSuite] = []
     for path in _config_files(folder):
         suite = _listed(folder, path)
@@ -242,7 +248,7 @@ def _config_files(folder: Path) -> Iterator[Path]:
 
 
 def _has_address(path: Path) -> bool:
-    """Return whether a URL can name the file: on Linux a name may be bytes that are no text."""
+    """Return whether a URL can name the file; on Linux a file name may contain bytes that are not text."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
@@ -282,7 +288,7 @@ def _listed(folder: Path, path: Path) -> ListedSuite | None:
 
 
 def _count_tests(tests: JsonValue) -> int | None:
-    """Return how many tests there are; None when files hold some of them."""
+    """Return the number of tests; None if some of them are in files."""
     if not isinstance(tests, list):
         return None if tests else 0
     has_files = any(is_file_reference(item) or (isinstance(item, dict) and "path" in item) for item in tests)
@@ -296,7 +302,7 @@ def _count(value: object) -> int:
 
 
 DIFFERENCE_MAX = 400_000
-"""Characters of a text beyond which no difference is shown: finding it would take seconds."""
+"""Maximum length of both texts together, in characters; a difference of longer ones would take seconds."""
 
 
 router = APIRouter(prefix="/suites", include_in_schema=False)
@@ -307,7 +313,7 @@ class _AskedEdit(BaseModel):
 
 
 class CheckRequest(_AskedEdit):
-    """A text to be looked at, and the SHA-256 of the file that it was made from."""
+    """A text to check, and the SHA-256 of the file it was made from."""
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
     digest: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -315,20 +321,20 @@ class CheckRequest(_AskedEdit):
 
 
 class SaveRequest(CheckRequest):
-    """A text to be saved. `anyway`: although a run would refuse it."""
+    """A text to save; with `anyway`, even if a run would refuse it."""
 
     anyway: bool = False
 
 
 class NewRequest(_AskedEdit):
-    """The name of a suite that is to be made."""
+    """The name of a new suite."""
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
 @router.get("", response_class=HTMLResponse)
 def show_suites(request: Request) -> HTMLResponse:
-    """Return the suites of the served folder."""
+    """Return the page that lists the suites of the served folder."""
     folder = _settings(request).folder
     suites = list_suites(folder)
     return render_page(
@@ -343,7 +349,7 @@ def show_suites(request: Request) -> HTMLResponse:
 
 @router.get("/edit", response_class=HTMLResponse)
 def edit_suite(request: Request, path: str) -> HTMLResponse:
-    """Return the editor of one suite."""
+    """Return the page to edit a suite, or an error page if it cannot be edited."""
     try:
         file = open_suite_file(_settings(request).folder, path)
     except RefusedError as error:
@@ -366,7 +372,7 @@ def edit_suite(request: Request, path: str) -> HTMLResponse:
 
 @router.get("/schema.json")
 def config_schema() -> Response:
-    """Return the JSON Schema of a config, by which the editor completes keys."""
+    """Return the JSON Schema of a config, which the editor uses to complete keys."""
     return Response(_schema_text(), media_type="application/json")
 
 
@@ -377,21 +383,21 @@ def _schema_text() -> str:
 
 @router.post("/check")
 async def check_draft(request: Request, asked: CheckRequest) -> Response:
-    """Return the problems of a text, and whether its file is still the one that it was made from."""
+    """Return the problems of a text, its difference from the file, and whether the file has changed on disk."""
     return _json(await asyncio.to_thread(_checked, _settings(request), asked))
 
 
 @router.post("/save")
 async def save_draft(request: Request, asked: SaveRequest) -> Response:
-    """Write a text into its file; with problems only when asked to do it anyway, and never over a newer file."""
-    async with request.app.state.saving:  # of two that save at once, the second finds the file changed
+    """Save a text to its file: with problems only if `anyway` is set, and never over a file that has changed."""
+    async with request.app.state.saving:  # if two requests save at once, the second finds the file changed
         status, answer = await asyncio.to_thread(_saved, _settings(request), asked)
     return _json(answer, status)
 
 
 @router.post("/new", status_code=201)
 async def create_suite(request: Request, asked: NewRequest) -> Response:
-    """Write a suite to begin with."""
+    """Create a starter suite."""
     name = await asyncio.to_thread(create_suite_file, _settings(request).folder, asked.path)
     return _json({"path": name}, 201)
 
@@ -408,7 +414,7 @@ def _checked(settings: ServerSettings, asked: CheckRequest) -> dict[str, Any]:
 
 
 def _opened(settings: ServerSettings, name: str) -> SuiteFile | None:
-    """Return the file as it is; None where it is no suite that can be read."""
+    """Return the suite's file; None if its text cannot be parsed."""
     try:
         return open_suite_file(settings.folder, name)
     except ConfigError:
@@ -422,14 +428,14 @@ def _saved(settings: ServerSettings, asked: SaveRequest) -> tuple[int, dict[str,
         hint = "reload it, or overwrite the file with your version"
         detail = "the file changed on disk since it was opened"
         return _CONFLICT, {"detail": detail, "digest": on_disk, "hint": hint}
-    # Only a suite is written over, and only by a suite: the next visit must be able to open it.
+    # Only overwrite a suite, and only with a suite, so that the editor can open it again.
     file = _opened(settings, asked.path)
     problems = text_problems(settings, path, asked.text)
     listed = problems_json(path, problems)
     has_errors = any(problem.severity is Severity.ERROR for problem in problems)
     try:
         check_text(path, "this", asked.text)
-    except RefusedError as error:  # the file is there: what was sent is wrong
+    except RefusedError as error:  # the file exists, but the text sent is wrong
         raise RefusedError(
             f"nothing was saved: {error.message}", status=_UNPROCESSABLE, hint=error.hint
         ) from error
@@ -444,7 +450,7 @@ def _saved(settings: ServerSettings, asked: SaveRequest) -> tuple[int, dict[str,
 
 
 def text_problems(settings: ServerSettings, path: Path, text: str) -> list[Problem]:
-    """Return the problems that `geval validate` would report of a text in the place of the file, warnings too."""
+    """Return the problems, warnings included, that `geval validate` would report if the file contained `text`."""
     request = RunRequest(
         config=path,
         environ=settings.environ,
@@ -461,7 +467,7 @@ def text_problems(settings: ServerSettings, path: Path, text: str) -> list[Probl
 
 
 def problems_json(path: Path, problems: Iterable[Problem]) -> list[JsonValue]:
-    """Return problems of the suite at `path` for the page; `file` is another one, which the page does not show."""
+    """Return problems of the suite at `path` for the page; `file` is set for a problem in another file."""
     found: list[JsonValue] = []
     for problem in problems:
         place = problem.location
@@ -482,7 +488,7 @@ def problems_json(path: Path, problems: Iterable[Problem]) -> list[JsonValue]:
 
 
 def difference(before: str, after: str) -> str:
-    """Return the lines that change, as `diff -u` shows them; empty when there are none, or too many to look at."""
+    """Return the changed lines in the format of `diff -u`; empty if there are none or the texts are too long."""
     if before == after or len(before) + len(after) > DIFFERENCE_MAX:
         return ""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", n=2, lineterm="")

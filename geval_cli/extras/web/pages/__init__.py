@@ -1,4 +1,4 @@
-"""The page's runs: the list, one run as a matrix, one case, two runs side by side, human labels."""
+"""The web pages about runs: the list, one run as a matrix, one case, two runs side by side, human labels."""
 
 from fastapi import APIRouter
 

@@ -1,6 +1,6 @@
-"""Two runs side by side: what `geval compare` decides on top, then the cases, those whose verdict changed first.
+"""Two runs side by side: the result of `geval compare` first, then the cases, those with a changed verdict on top.
 
-Here are also the drawings of a run, of two runs compared, and of a config's runs over time.
+This module also has the charts of a run, of two compared runs, and of a config's runs over time.
 """
 
 import re
@@ -79,7 +79,7 @@ PAIRS_PER_PAGE = 50
 _RUNS_COMPARED = 2
 _UNPROCESSABLE = 422
 _DIFFERENCE_MAX = 100_000
-"""Characters of both outputs beyond which no difference is shown."""
+"""Maximum length of both outputs together, in characters, for which a difference is shown."""
 _MATCHES_MAX = 30_000
 _METRIC_WIDTH = 60
 
@@ -87,19 +87,21 @@ router = APIRouter(route_class=PageRoute)
 
 
 class DiffPart(Struct, frozen=True):
-    """A part of two texts: `same`, `removed` or `added`."""
+    """A part of a text difference; `kind` is `same`, `removed` or `added`."""
 
     kind: str
     text: str
 
 
 class ShownPair(Struct, frozen=True):
-    """One case in both runs with both outputs.
+    """A case in both runs, with both outputs.
 
     Attributes:
-        cause: the assertion that turned the verdict, and its reason, where the verdict changed and that can be told.
-        difference: from the earlier output to the later one; empty where they are equal or too long.
-        is_same_output: whether both runs had the same output, so that only judging differs.
+        cause: the assertion that changed the verdict, and its reason; None if the verdict is the same or that is
+        unknown.
+        difference: from the earlier output to the later one; empty if they are equal or too long.
+        is_same_output: whether both runs had the same output, so that only the judging differs; False if the verdict is
+            the same.
     """
 
     pair: Pair
@@ -111,7 +113,7 @@ class ShownPair(Struct, frozen=True):
 
 
 class DecidedColumn(Struct, frozen=True):
-    """The decision for one pair of columns; `index` is that of the later run."""
+    """The comparison of one pair of columns; `index` is that of the later run."""
 
     index: int
     label: str
@@ -120,14 +122,14 @@ class DecidedColumn(Struct, frozen=True):
 
 
 class PairChoice(Struct, frozen=True):
-    """The pairs that an address chooses; None chooses all.
+    """A choice of pairs, as in the query of an address; None means no restriction.
 
     Attributes:
-        change: of the verdict.
-        column: the index of the later run's column.
-        metric: whose scores the two ranges are about; None for those of the case.
-        before: scores of the earlier run.
-        after: scores of the later run.
+        change: change of the verdict.
+        column: index of the later run's column.
+        metric: whose scores the two ranges apply to; None for the score of the case.
+        before: range of scores in the earlier run.
+        after: range of scores in the later run.
     """
 
     change: Change | None = None
@@ -143,12 +145,12 @@ class PairChoice(Struct, frozen=True):
 
     @property
     def query(self) -> dict[str, object]:
-        """The query that makes this choice."""
+        """Return the query parameters for this choice."""
         return {"change": self.change, "column": self.column, **self.ranges}
 
     @property
     def ranges(self) -> dict[str, object]:
-        """The part of the query that a dot of a drawing made."""
+        """Return the query parameters that a dot in a chart links to."""
         return {
             "metric": self.metric,
             "before_low": self.before.low,
@@ -158,7 +160,7 @@ class PairChoice(Struct, frozen=True):
         }
 
     def fits(self, pair: Pair) -> bool:
-        """Return whether a pair is chosen, whatever its change is."""
+        """Return whether a pair is in the chosen column and score ranges; its change is not considered."""
         if self.column not in (None, pair.after.column):
             return False
         return not self.has_ranges or (
@@ -170,7 +172,7 @@ class PairChoice(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The ranges in words: `tone from 0.50 to below 0.54 before, below 0.02 after`."""
+        """Return the ranges in words, such as `tone from 0.50 to below 0.54 before, below 0.02 after`."""
         what = "score" if self.metric is None else one_line(self.metric, _METRIC_WIDTH)
         sides = ((self.before, "before"), (self.after, "after"))
         said = [f"{_range_words(side)} {when}" for side, when in sides if side != ScoreRange()]
@@ -184,7 +186,7 @@ def _range_words(scores: ScoreRange) -> str:
 
 
 def pair_choice(request: Request) -> PairChoice:
-    """Read the query of an address; what makes no sense is passed over."""
+    """Return the choice in the query of an address; invalid values are ignored."""
     before, after = (
         ScoreRange(number_in_query(request, f"{side}_low"), number_in_query(request, f"{side}_high"))
         for side in ("before", "after")
@@ -200,7 +202,7 @@ def pair_choice(request: Request) -> PairChoice:
 
 @router.get("/compare", response_class=HTMLResponse)
 def show_comparison(request: Request) -> Response:
-    """Compare `?before=RUN&after=RUN`; of `?run=RUN&run=RUN` the one that began first is the earlier one."""
+    """Return the comparison of `?before=RUN&after=RUN`; `?run=RUN&run=RUN` redirects there, in order of start time."""
     runs = runs_of(request)
     chosen = request.query_params.getlist("run")
     if chosen:
@@ -218,12 +220,12 @@ def show_comparison(request: Request) -> Response:
 
 
 def refusal(error: UsageError) -> HTMLResponse:
-    """Return the page that says why two runs are not compared."""
+    """Return the page that says why two runs cannot be compared."""
     return error_page(_UNPROCESSABLE, "These two runs cannot be compared", error.message, error.hint)
 
 
 def compared(request: Request, before: RunReport, after: RunReport) -> tuple[RunComparison, CasePairs]:
-    """Return what is decided about two runs, and their cases in pairs; what was compared last is kept.
+    """Return the comparison of two runs and their cases in pairs. Recent comparisons of finished runs are cached.
 
     Raises:
         UsageError: the suites are unrelated.
@@ -237,7 +239,10 @@ def compared(request: Request, before: RunReport, after: RunReport) -> tuple[Run
 
 
 def corrected(request: Request, before: RunReport, after: RunReport) -> Any:
-    """Return the comparison as human labels of both runs' outputs correct it; None where they are too few for that."""
+    """Return the comparison corrected by human labels of both runs' outputs; None if it cannot be computed from them.
+
+    Also None while one of the runs is in progress.
+    """
     labels = runs_of(request).labels()
     kept = [item.row for side in (before, after) for item in labels.of_run(side.run.id)]
     if not kept or RunStatus.RUNNING in (before.run.status, after.run.status):
@@ -312,7 +317,7 @@ def _page(
 
 
 def decided_columns(decided: RunComparison, sides: tuple[RunReport, RunReport]) -> list[DecidedColumn]:
-    """Return the rows of a comparison by pair of columns, in the order of the later run."""
+    """Return the rows of a comparison grouped by pair of columns."""
     indexes = column_indexes(sides)
     found = []
     for label in dict.fromkeys(row.column for row in decided.rows):
@@ -324,13 +329,13 @@ def decided_columns(decided: RunComparison, sides: tuple[RunReport, RunReport]) 
 
 
 def column_indexes(sides: tuple[RunReport, RunReport]) -> dict[str, int]:
-    """Return the indexes of the later run's columns by the label of their pair."""
+    """Return the later run's column indexes, by the label of the pair of columns."""
     matched = match_columns(sides[0].run.columns, sides[1].run.columns).pairs
     return {pair.label: pair.after.index for pair in reversed(matched)}
 
 
 def shown_pair(pages: RunPages, run_ids: tuple[str, str], pair: Pair) -> ShownPair:
-    """Return a pair with its outputs and, where the verdict changed, why and what became of the output."""
+    """Return a pair with its outputs and, if the verdict changed, the cause and the difference of the outputs."""
     before, after = _result(pages, run_ids[0], pair.before), _result(pages, run_ids[1], pair.after)
     if pair.change is Change.SAME:
         return ShownPair(pair, before, after)
@@ -347,7 +352,10 @@ def shown_pair(pages: RunPages, run_ids: tuple[str, str], pair: Pair) -> ShownPa
 
 
 def text_difference(before: str, after: str) -> tuple[DiffPart, ...]:
-    """Return how `before` becomes `after`, by words, by lines where that takes too long, or as a whole; () if equal."""
+    """Return the difference by words; by lines, or as a whole, if that would take too long.
+
+    Empty if the texts are equal, or too long together to compare.
+    """
     if before == after or len(before) + len(after) > _DIFFERENCE_MAX:
         return ()
     for parts in (r"\s+|\w+|[^\w\s]", r"[^\n]*\n|[^\n]+"):
@@ -368,7 +376,7 @@ def _same_at_the_start(old: Sequence[str], new: Sequence[str]) -> int:
 
 
 def _matches(old: Sequence[str], new: Sequence[str]) -> int:
-    """Return how many pairs of equal parts there are, which is what comparing takes time for."""
+    """Return the number of pairs of equal parts, which determines how long a comparison takes."""
     counts = Counter(new)
     return sum(counts[part] for part in old if not part.isspace())
 
@@ -396,7 +404,7 @@ def _result(pages: RunPages, run_id: str, case: ScoredCase) -> CaseResult:
 
 
 _PAIRED_METRICS_MAX = 8
-"""Metrics of which pairs of scores are drawn."""
+"""Maximum number of metrics whose paired scores are drawn."""
 
 _FIGURES_KEPT = 8
 _TREND_RUNS = 30
@@ -404,16 +412,16 @@ _TREND_CONFIGS = 6
 
 
 class KeptFigures:
-    """The figures of the runs that were drawn last: a page asks for its drawings each time that a filter changes.
+    """A cache of the figures of the runs drawn last, since a page requests its charts after each change of a filter.
 
-    A run that goes on is counted each time, and one that was resumed once more.
+    A run in progress is not cached, and a resumed run is counted again.
     """
 
     def __init__(self) -> None:
         self._kept: dict[str, RunFigures] = {}
 
     def of(self, report: RunReport, pages: RunPages) -> RunFigures:
-        """Return the figures of a run; safe for several threads, of which two may count the same run."""
+        """Return the figures of a run. Thread-safe, though two threads may both count the same run."""
         run, summary = report.run, report.summary
         if run.status is RunStatus.RUNNING:
             return RunFigures.of(pages.scored(run.id))
@@ -428,7 +436,7 @@ class KeptFigures:
 
 @router.get("/runs/{run_id}/charts", response_class=HTMLResponse)
 def show_charts(request: Request, run_id: str) -> Response:
-    """Return the drawings of a run by its id, the beginning of it, or `latest`."""
+    """Return the charts of a run; its id may be shortened, or `latest`."""
     runs = runs_of(request)
     report = load_report(runs, run_id)
     run = report.run
@@ -454,7 +462,7 @@ def show_charts(request: Request, run_id: str) -> Response:
 
 @router.get("/compare/charts", response_class=HTMLResponse)
 def show_comparison_charts(request: Request) -> Response:
-    """Return the drawings of two runs, `?before=RUN&after=RUN`."""
+    """Return the charts of two compared runs, `?before=RUN&after=RUN`."""
     runs = runs_of(request)
     before, after = (
         load_report(runs, request.query_params.get(name) or "latest") for name in ("before", "after")
@@ -466,7 +474,7 @@ def show_comparison_charts(request: Request) -> Response:
     query = {"before": before.run.id, "after": after.run.id}
     indexes = column_indexes((before, after))
     links = _ComparisonLinks(query, indexes)
-    # The scores of all cases that both runs have, and those of each metric, columns together.
+    # The case scores and the metric scores of all cases that both runs have, over all columns.
     scores: dict[str, list[PairedScore]] = {SCORE: []}
     for pair in cases.pairs:
         old, new = pair.before, pair.after
@@ -490,17 +498,22 @@ def show_comparison_charts(request: Request) -> Response:
 
 
 class _ComparisonLinks(Struct, frozen=True):
-    """Addresses of cases of the comparison that `query` names; `columns` are indexes by label."""
+    """Links to the cases of a comparison.
+
+    Attributes:
+        query: query parameters that name the two runs.
+        columns: column indexes of the later run, by label.
+    """
 
     query: Mapping[str, str]
     columns: Mapping[str, int]
 
     def column(self, row: ComparedRow) -> str:
-        """Return the address of the cases of a row's column."""
+        """Return the link to the cases of a row's column."""
         return link_with("/compare", {**self.query, "column": self.columns.get(row.column)}) + "#cases"
 
     def scores(self, metric: str | None, before: ScoreRange, after: ScoreRange) -> str:
-        """Return the address of the cases with scores in both ranges; without a `metric`, scores of the case."""
+        """Return the link to the cases with scores in both ranges: of `metric`, or of the case if it is None."""
         chosen = PairChoice(metric=metric, before=before, after=after)
         return link_with("/compare", {**self.query, **chosen.ranges}) + "#cases"
 
@@ -508,13 +521,13 @@ class _ComparisonLinks(Struct, frozen=True):
 def _comparison_charts(
     rows: Sequence[ComparedRow], scores: Mapping[str, Sequence[PairedScore]], links: _ComparisonLinks
 ) -> Iterator[Chart]:
-    """Yield the differences of each metric column by column, then its scores before and after."""
+    """Yield, for each metric, the differences by column and then the paired scores."""
     metrics: dict[str, list[ComparedRow]] = {}
     scored: dict[str, str] = {}
     for row in rows:
         what = RowWords(row).name
         metrics.setdefault(what, []).append(row)
-        # Scores are drawn pair by pair; a pass rate is, where a score has the same figures.
+        # Scores are drawn as pairs; a pass rate only if a score has the same figures.
         names = row.same if is_rate(row) else (row.metric,)
         scored.setdefault(what, next((name for name in names if name in scores), ""))
     for number, (what, found) in enumerate(list(metrics.items())[:METRICS_MAX], start=1):
@@ -526,7 +539,7 @@ def _comparison_charts(
 
 
 def trends(history: Sequence[RunPoint], config: str | None = None) -> list[Chart]:
-    """Return the pass rates of each config's last runs; with `config`, its pass rates and the means of its metrics.
+    """Return the pass rates of each config's last runs; with `config`, its pass rates and mean scores by metric.
 
     Args:
         history: newest first.
@@ -573,6 +586,6 @@ def _trend_point(run: RunPoint, value: float | None, interval: Interval | None, 
 
 
 def choice_link(run_id: str, choice: MarkFilter) -> str:
-    """Return the address of a run's page that shows a choice of its results."""
+    """Return the link to a run's page with the results filtered by `choice`."""
     values = {name: getattr(choice, name) for name in choice.__struct_fields__}
     return f"{link_with(run_link(run_id), values)}#results-title"

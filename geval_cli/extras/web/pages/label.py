@@ -1,4 +1,4 @@
-"""Rating outputs on the page, without the judge's verdict, and afterwards what people said beside it."""
+"""Pages to rate outputs without seeing the judge's verdict, and to compare the labels with the judge afterwards."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -31,7 +31,7 @@ router = APIRouter(route_class=PageRoute)
 
 @router.get("/runs/{run_id}/label", response_class=HTMLResponse)
 def label_outputs(request: Request, run_id: str) -> Response:
-    """Return the page on which a person rates outputs of a run; its script asks for them one by one."""
+    """Return the page on which an annotator rates a run's outputs; its script loads them one by one."""
     report = load_report(runs_of(request), run_id)
     run = report.run
     if run.id != run_id:
@@ -56,9 +56,9 @@ def show_output(
     verdict: bool = False,
     blind: bool = False,
 ) -> HTMLResponse:
-    """Return one output to read; the judge's verdict too once the annotator rated it, or when it is asked for.
+    """Return one output to rate, with the judge's verdict once the annotator has rated it or if `verdict` is set.
 
-    With `blind`, nothing says which of two runs it is of.
+    With `blind`, nothing reveals which of two runs the output comes from.
     """
     runs = runs_of(request)
     run = runs.find(run_id).run

@@ -1,4 +1,4 @@
-"""Routes of pages: their addresses, what a query says (senseless ones are passed over), errors as pages."""
+"""Helpers for page routes: links, query parameters (invalid ones are ignored), and errors as pages."""
 
 import math
 from collections import OrderedDict
@@ -33,12 +33,12 @@ def case_link(run_id: str, case: ScoredCase) -> str:
 
 
 def place_link(run_id: str, test: int, repeat: int, column: int) -> str:
-    """Return the link to the case in a place of a run; all three numbers count from 0."""
+    """Return the link to a case of a run by its indexes, which start at 0."""
     return f"{run_link(run_id)}/results/{test}/{repeat}/{column}"
 
 
 def link_with(path: str, values: Mapping[str, object]) -> str:
-    """Return `path` with the given values as its query, lists one by one; empty ones are left out."""
+    """Return `path` with `values` as its query: a list as repeated parameters, None and empty texts left out."""
     listed = ((name, item) for name, value in values.items() for item in _items(value))
     query = urlencode(
         [(name, str(item)) for name, item in listed if item not in (None, "")], errors="replace"
@@ -51,35 +51,35 @@ def _items(value: object) -> list[object]:
 
 
 def page_number(request: Request) -> int:
-    """Return the page asked for, counted from 1."""
+    """Return the page number in the query, at least 1; 1 if there is none."""
     return max(whole_number_in_query(request, "page") or 1, 1)
 
 
 def page_shown(asked: int, total: int, size: int) -> int:
-    """Return the page to show where page `asked` was asked for: the last one where there are not so many."""
+    """Return the number of the page to show: `asked`, or the last page if there are fewer."""
     return min(asked, page_count(total, size))
 
 
 def page_count(total: int, size: int) -> int:
-    """Return how many pages of `size` it takes, at least one."""
+    """Return the number of pages with `size` items each, at least 1."""
     return max(-(-total // size), 1)
 
 
 def word_in_query(request: Request, name: str, kind: type[WordT]) -> WordT | None:
-    """Return the value of a query parameter that knows only the words of `kind`."""
+    """Return the value of a query parameter as a member of `kind`; None if it is missing or invalid."""
     text = request.query_params.get(name)
     return next((word for word in kind if word.value == text), None)
 
 
 def whole_number_in_query(request: Request, name: str) -> int | None:
-    """Return the value of a query parameter that is a whole number from 0 on."""
+    """Return the value of a query parameter as an integer of 0 or more; None if it is missing or invalid."""
     text = request.query_params.get(name, "")
     is_number = text.isascii() and text.isdigit() and len(text) <= _PAGE_DIGITS_MAX
     return int(text) if is_number else None
 
 
 def number_in_query(request: Request, name: str) -> float | None:
-    """Return the value of a query parameter that is a number."""
+    """Return the value of a query parameter as a finite number; None if it is missing or invalid."""
     try:
         number = float(request.query_params.get(name, ""))
     except ValueError:
@@ -88,7 +88,7 @@ def number_in_query(request: Request, name: str) -> float | None:
 
 
 class RecentResults(Generic[KeyT, ValueT]):
-    """The results of a slow function that were asked for last, by what they are made of. Safe for threads."""
+    """A thread-safe cache of the most recently used results of a slow function."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -96,7 +96,7 @@ class RecentResults(Generic[KeyT, ValueT]):
         self._lock = Lock()
 
     def get(self, key: KeyT, make: Callable[[], ValueT]) -> ValueT:
-        """Return the result for `key`, made if it is not there; two threads may both make it."""
+        """Return the result for `key`, calling `make` if it is not cached; two threads may both call it."""
         with self._lock:
             if key in self._found:
                 self._found.move_to_end(key)
@@ -110,7 +110,7 @@ class RecentResults(Generic[KeyT, ValueT]):
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages: what is not there is a 404, a store that cannot be read a 503."""
+    """A route whose errors are pages: 404 for a UsageError, 503 for a store that cannot be read."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()

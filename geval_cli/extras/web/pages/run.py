@@ -1,6 +1,6 @@
-"""The list of runs, and the pages of one: a matrix with tests down and prompts x providers across, and its cases.
+"""The list of runs, and the pages of one run: a matrix with tests down and prompts x providers across, and its cases.
 
-While a run is under way its page shows how far it is, and what can be done with it.
+The page of a run in progress shows how far it is.
 """
 
 import json
@@ -81,7 +81,7 @@ router = APIRouter(route_class=PageRoute)
 
 @router.get("/", response_class=HTMLResponse)
 def show_runs(request: Request) -> HTMLResponse:
-    """Return all runs, newest first; with `?config=` those of one config, with `?tag=NAME=VALUE` those with a tag."""
+    """Return the list of runs, newest first, filtered by `?config=PATH` and `?tag=NAME=VALUE` (repeatable)."""
     runs = runs_of(request)
     config = request.query_params.get("config") or None
     tags = [text for text in request.query_params.getlist("tag") if text.partition("=")[1]]
@@ -132,13 +132,13 @@ _UNFINISHED = (RunStatus.INTERRUPTED, RunStatus.ABORTED)
 
 
 class RunProgress(Struct, frozen=True):
-    """How far a run is that is under way; its counts are those of its report.
+    """The progress of a run that has not finished; its counts are in its report.
 
     Attributes:
-        total: cases that there will be.
-        problems: the last cases that did not pass, newest first, as the run's events have them.
-        is_stopping: whether it was asked to stop.
-        holder: the process that works on it; empty where that is this server.
+        total: number of cases the run will have.
+        problems: the last cases that did not pass, newest first, in the form of the run's events.
+        is_stopping: whether it has been told to stop.
+        holder: the process that runs it; empty if that is this server.
     """
 
     total: int
@@ -148,15 +148,15 @@ class RunProgress(Struct, frozen=True):
 
 
 class RunActions(Struct, frozen=True):
-    """The actions that a run allows.
+    """The actions available for a run.
 
     Attributes:
-        suite_link: the editor of its suite; empty where the suite cannot be edited here.
-        can_repeat: whether a run of its config can be started with its options.
-        can_resume: whether it ended early and the rest can be done.
-        errors: the cases that ended in an error and can be done again.
-        lacks: why it can neither be repeated nor resumed; empty where it can.
-        is_gone: whether that is because its config is not in the served folder.
+        suite_link: link to the editor of its suite; empty if the suite cannot be edited here.
+        can_repeat: whether a run of its config can be started with the same options.
+        can_resume: whether it ended early and the missing cases can be run.
+        errors: number of cases that ended in an error and can be re-run.
+        lacks: why it can be neither repeated nor resumed; empty if it can.
+        is_gone: whether the reason is that its config is not in the served folder.
     """
 
     suite_link: str = ""
@@ -168,7 +168,7 @@ class RunActions(Struct, frozen=True):
 
 
 def seen_run(request: Request, run_id: str) -> tuple[RunReport, RunProgress | None]:
-    """Return a run by its id, the beginning of it or `latest`, and how far it is; None for one that is over.
+    """Return a run, by its id, its first characters or `latest`, and its progress; None if it has finished.
 
     Raises:
         UsageError: no run, or more than one, has this id.
@@ -178,7 +178,7 @@ def seen_run(request: Request, run_id: str) -> tuple[RunReport, RunProgress | No
     live_runs = live_of(request)
     live = live_runs.find(runs.find(run_id).run.id)
     if live is not None:
-        return from_thread.run_sync(_seen_live, live, runs)  # it belongs to the event loop
+        return from_thread.run_sync(_seen_live, live, runs)  # a live run belongs to the event loop
     report = load_report(runs, run_id)
     run = report.run
     if run.status is not RunStatus.RUNNING:
@@ -189,7 +189,7 @@ def seen_run(request: Request, run_id: str) -> tuple[RunReport, RunProgress | No
 
 
 def actions_of(request: Request, report: RunReport) -> RunActions:
-    """Return the actions that a run allows."""
+    """Return the actions available for a run."""
     run = report.run
     runs = runs_of(request)
     folder = request.app.state.settings.folder
@@ -228,11 +228,11 @@ def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, RunProgress]:
 
 @router.get("/runs/{run_id}/results/{test}/{repeat}/{column}", response_class=HTMLResponse)
 def show_case(request: Request, run_id: str, test: str, repeat: str, column: str) -> HTMLResponse:
-    """Return the case of a run in one cell of its matrix; all three numbers count from 0."""
+    """Return the page of one case of a run; all three indexes start at 0."""
     runs = runs_of(request)
     run = runs.find(run_id).run
     pages = RunPages(runs)
-    # The results of one test and repeat by column; empty for what is no number.
+    # The results of one test and repeat, one per column; empty if the path has no valid numbers.
     if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
         row = []
     else:
@@ -272,7 +272,10 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
 
 @router.get("/runs/{run_id}/media/{sha256}")
 def show_media(request: Request, run_id: str, sha256: str) -> Response:
-    """Return an image or a recording that a run named, out of the served folder, if it still has this hash."""
+    """Return an image or recording of a run from the served folder, provided it still has this hash.
+
+    A single byte range may be requested.
+    """
     run = runs_of(request).find(run_id).run
     name = request.query_params.get("name", "")
     path = _media_path(request, run, name)
@@ -286,14 +289,14 @@ def show_media(request: Request, run_id: str, sha256: str) -> Response:
         raise gone from error
     if item.sha256 != sha256:
         raise gone
-    # Safari plays no recording without ranges (RFC 9110).
+    # Safari plays recordings only if the server supports ranges (RFC 9110).
     media_type = item.media_type
     asked = request.headers.get("range", "")
     headers = {"cache-control": "private, max-age=3600", "accept-ranges": "bytes"}
     size = len(content)
     found = _RANGE.fullmatch(asked.strip())
     start, end = found.groups() if found else ("", "")
-    # Of what is no range, several of them or one in another unit, all is given.
+    # Send everything if the range is invalid, in another unit, or one of several.
     if not (start or end) or (start and end and int(start) > int(end)):
         return Response(content, media_type=media_type, headers=headers)
     first = int(start) if start else max(0, size - int(end))
@@ -308,7 +311,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 def _media_path(request: Request, run: RunRecord, name: str) -> Path | None:
-    """Return the path of such a file beside the config of a run; None where it leads out of the served folder."""
+    """Return the path of a media file, which is relative to a run's config; None if it is outside the served folder."""
     folder = request.app.state.settings.folder
     try:
         path = (folder / run.config_path).parent / name
@@ -324,11 +327,11 @@ _DIGITS_MAX = 10
 _CONFIG_CHARACTERS_MAX = 40_000
 _ROWS_AT_ONCE = 200
 _METADATA = "meta."
-"""Begins the names of query parameters that choose by metadata."""
+"""Prefix of query parameters that filter by metadata."""
 
 
 class ResultsQuery(Struct, frozen=True):
-    """A run's results as the query of an address chooses them."""
+    """A choice of a run's results, as in the query of an address."""
 
     wanted: ResultFilter
     sort: SortOrder
@@ -336,7 +339,7 @@ class ResultsQuery(Struct, frozen=True):
 
     @property
     def query(self) -> Mapping[str, object]:
-        """The query that makes this choice, without the page."""
+        """Return the query parameters for this choice, without the page."""
         wanted = self.wanted
         return {
             "status": wanted.status,
@@ -356,7 +359,7 @@ class ResultsQuery(Struct, frozen=True):
 
 
 def choice_of(request: Request, runs: RunStore, run_id: str) -> ResultsQuery:
-    """Read the query of an address about a run; what makes no sense is passed over."""
+    """Return the choice of results in the query of an address; invalid values are ignored."""
     choice = _asked_choice(request)
     wanted = choice.wanted
     labels = ScoreRange(wanted.label_low, wanted.label_high)
@@ -394,13 +397,13 @@ def _asked_choice(request: Request) -> ResultsQuery:
 
 @router.get("/runs")
 def go_to_runs() -> RedirectResponse:
-    """Redirect to the list of runs, which has a shorter address."""
+    """Redirect to the list of runs, which is at `/`."""
     return RedirectResponse("/")
 
 
 @router.get("/runs/{run_id}", response_class=HTMLResponse)
 def show_run(request: Request, run_id: str) -> Response:
-    """Return a run by its id, the beginning of it, or `latest`."""
+    """Return the page of a run; an id that is shortened or `latest` redirects to the full id."""
     runs = runs_of(request)
     report, progress = seen_run(request, run_id)
     run = report.run
@@ -434,7 +437,7 @@ def show_run(request: Request, run_id: str) -> Response:
 
 @router.get("/runs/{run_id}/results", response_class=HTMLResponse)
 def show_results(request: Request, run_id: str) -> HTMLResponse:
-    """Return the part of a run's page that its filters change, for the script that puts it in place."""
+    """Return the filtered part of a run's page, which its script inserts."""
     runs = runs_of(request)
     report, progress = seen_run(request, run_id)
     values = _results_values(request, report, choice_of(request, runs, report.run.id))
@@ -443,7 +446,7 @@ def show_results(request: Request, run_id: str) -> HTMLResponse:
 
 @router.get("/runs/{run_id}/results.{kind}")
 def export_results(request: Request, run_id: str, kind: str) -> StreamingResponse:
-    """Return the results that fit the filter as a file, `csv` or `jsonl`."""
+    """Return the filtered results as a file, `csv` or `jsonl`."""
     runs = runs_of(request)
     run = runs.find(run_id).run
     choice = choice_of(request, runs, run.id)
@@ -465,7 +468,7 @@ def export_results(request: Request, run_id: str, kind: str) -> StreamingRespons
 
 
 def _fitting(pages: RunPages, run: RunRecord, choice: ResultsQuery) -> Iterator[CaseResult]:
-    """Yield the results that fit a filter; each batch is read by whichever thread asks for it."""
+    """Yield the results that match a filter. Batches are read lazily, in whichever thread iterates."""
     places = pages.places(run.id, choice.wanted, choice.sort)
     for first in range(0, len(places), _ROWS_AT_ONCE):
         for row in pages.rows_at(run.id, places[first : first + _ROWS_AT_ONCE]):
@@ -481,7 +484,7 @@ def _rows_of_page(pages: RunPages, run_id: str, choice: ResultsQuery, page: int)
 def _results_values(
     request: Request, report: RunReport, choice: ResultsQuery, facets: tuple[Facet, ...] = ()
 ) -> dict[str, Any]:
-    """Return the values of the template `results.html` that depend on the filter; those of its form need `facets`."""
+    """Return the values for the template `results.html`; `facets` are needed only for its filter form."""
     run = report.run
     wanted = choice.wanted
     pages = RunPages(runs_of(request))
@@ -522,7 +525,7 @@ def _results_values(
 
 
 def _kept(request: Request, report: RunReport, what: str, make: Callable[[], ValueT]) -> ValueT:
-    """Return what takes long to count of a run; counted again when it has more results."""
+    """Return a cached value about a run; recomputed once the run has more results or has finished again."""
     key = (report.run.id, report.run.finished_at, report.summary.total, what)
     found: ValueT = request.app.state.counted.get(key, make)
     return found
