@@ -1,1 +1,1 @@
-"""Tools for assistants, over the Model Context Protocol."""
+"""geval's tools for assistants, over the Model Context Protocol (MCP)."""

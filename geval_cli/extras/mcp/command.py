@@ -1,4 +1,4 @@
-"""`geval mcp`: tools for assistants, until the client goes or a signal ends them."""
+"""`geval mcp`: serve tools to an assistant until the client disconnects or a signal arrives."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ commands = CommandTable()
 
 @dataclass(frozen=True, kw_only=True)
 class McpOptions:
-    """Options of `geval mcp`; `root` and `home` as they are served, links resolved."""
+    """Options of `geval mcp`. The server gets `root` and `home` with symbolic links resolved."""
 
     root: Annotated[
         Path,
@@ -49,7 +49,7 @@ def serve_assistant(options: McpOptions) -> None:
     """Serve one client over standard input and output.
 
     Raises:
-        UsageError: the extra is missing, the folder is none, or the options contradict each other.
+        UsageError: the extra is missing, the folder is not a folder, or the options are invalid or contradictory.
     """
     from geval_cli.runs.event_loop import run_async
     from geval_cli.runs.requests import UNTRUSTED_VARIABLE, is_untrusted
@@ -73,7 +73,7 @@ def serve_assistant(options: McpOptions) -> None:
 
 
 def _behind_wall(root: Path, options: McpOptions) -> Path | None:
-    """Have the kernel refuse files elsewhere, before anything is read, and return where state is kept."""
+    """Confine this process with the kernel sandbox, before it reads any config; return the state folder to use."""
     from geval_cli.cli.untrusted import KernelSandbox
     from geval_cli.runs.requests import RunRequest
     from geval_cli.store.home import current_folder, home_folder, make_folder
@@ -82,7 +82,7 @@ def _behind_wall(root: Path, options: McpOptions) -> Path | None:
     anything = root / "any config"
     home = sandbox.state_folder(options.home, [anything], os.environ)
     state = home_folder(home, env=os.environ, cwd=current_folder())
-    with suppress(StoreError):  # opening it says what is wrong
+    with suppress(StoreError):  # opening it later reports what is wrong
         make_folder(state)
     sandbox.confine([RunRequest(anything, os.environ, untrusted=True, grader=options.grader)], [state])
     sandbox.tell()

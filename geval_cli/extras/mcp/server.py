@@ -1,9 +1,9 @@
-"""Tools for assistants, by the Model Context Protocol over standard input and output: `geval mcp`.
+"""Tools for assistants, over the Model Context Protocol on standard input and output: `geval mcp`.
 
-An assistant is no user: what it asks for may have been put into its mouth by a text that it read. So configs are
-untrusted unless the user says otherwise, all that it starts shares one budget, and nothing here writes outside the
-state folder, deletes, or sends anything but requests to models. What models and configs say is handed back between
-marks with a number that no one can guess.
+An assistant is not a trusted user: a text that it read may have told it what to request. So configs are untrusted
+unless the user says otherwise, everything the assistant starts shares one budget, and no tool deletes anything,
+writes outside the state folder, or sends anything but requests to models. Text from models and configs is returned
+between marks with an unguessable number.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 MOST_CHARACTERS = 20_000
-"""The longest answer of a tool."""
+"""Maximum length of a tool's answer."""
 
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _LABEL_SUFFIXES = (".jsonl", ".csv")
@@ -90,7 +90,7 @@ _FURTHER_HINTS = {
     ".json": ", for example gevalconfig.yaml",
     ".jsonl": "; the user makes anchors with `geval drift --save anchors.jsonl`",
 }
-"""By the last ending that is allowed."""
+"""Additions to hints, by the last of the allowed suffixes."""
 _LONGEST_TEXT = 200_000
 _LONGEST_WAIT_S = 60
 _LONGEST_STOP_S = 10.0
@@ -129,7 +129,7 @@ OptionalText = Annotated[str | None, Field(max_length=_LONGEST_TEXT)]
 
 
 async def serve(options: McpOptions) -> None:
-    """Serve one client until it closes its end or a signal comes; what is under way then is cancelled."""
+    """Serve one client until it disconnects or a signal arrives; work in progress is then cancelled."""
     budget = Budget(options.max_cost, hint=_MORE_MONEY)
     with open_state(options.home, os.environ) as state:
         policy = CallPolicy(budget)
@@ -145,7 +145,7 @@ async def serve(options: McpOptions) -> None:
 
 
 def _end_on_signals(tools: "AssistantTools") -> None:
-    """Stop what is under way on a signal, then end the process: a thread that waits for input would hold it up."""
+    """On a signal, stop work in progress and exit the process at once, since a thread may be blocked reading input."""
     ending: list[asyncio.Task[None]] = []
 
     async def end(number: int) -> None:
@@ -157,13 +157,15 @@ def _end_on_signals(tools: "AssistantTools") -> None:
     def begin_end(number: int) -> None:
         ending.append(loop.create_task(end(number)))
 
-    with suppress(NotImplementedError):  # Windows: the process ends at once, and its run is found interrupted
+    with suppress(
+        NotImplementedError
+    ):  # on Windows, the process exits at once and its run counts as interrupted
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, begin_end, number)
 
 
 class _PlainServer(MCPServer):
-    """A server whose errors are told in geval's words, and which ignores no argument."""
+    """A server that reports errors in geval's words and rejects unknown arguments."""
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
@@ -171,7 +173,7 @@ class _PlainServer(MCPServer):
         """Call a tool.
 
         Raises:
-            ToolError: there is no such tool, an argument is wrong, or it refuses.
+            ToolError: the tool does not exist, an argument is invalid, or the tool refuses.
         """
         known = {tool.name: tool.input_schema.get("properties", {}) for tool in await self.list_tools()}
         if name not in known:
@@ -246,7 +248,7 @@ _ARGUMENT_FOR = {"run": "run_id", "metric": "metric"}
 
 
 def _tool_for(command: "re.Match[str]") -> str:
-    """Return the tool for a command that a hint names, or its argument: an assistant has no command line."""
+    """Return the tool or argument to name in place of a command or option, which an assistant cannot use."""
     return _TOOL_FOR[command[1]] if command[1] else _ARGUMENT_FOR[command[2]]
 
 
@@ -255,11 +257,11 @@ def _for_assistant(hint: str) -> str:
 
 
 class _QuotedError(GevalError):
-    """A usage error whose words may come from a file of labels or a config."""
+    """A usage error whose text may contain words from a label file or a config."""
 
 
 def _with_tool_errors(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[P, Awaitable[CallToolResult]]:
-    """Return `tool` with geval's errors as texts for the assistant."""
+    """Return `tool` with geval's errors turned into messages for the assistant."""
 
     @functools.wraps(tool)
     async def call(*args: P.args, **words: P.kwargs) -> CallToolResult:
@@ -269,10 +271,10 @@ def _with_tool_errors(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[
             raise ToolError(
                 answer({"problems": len(error.problems)}, render_problems(error.problems))
             ) from error
-        except UsageError as error:  # of geval's own words, and what the assistant itself wrote
+        except UsageError as error:  # contains only geval's words and the assistant's own input
             hint = f" ({_for_assistant(error.hint)})" if error.hint else ""
             raise ToolError(sanitize(f"{error.message}{hint}"[:MOST_CHARACTERS])) from error
-        except GevalError as error:  # a server may have its say in it
+        except GevalError as error:  # may contain text from a server
             kind = type(error.__cause__ if isinstance(error, _QuotedError) else error).__name__
             hint = _for_assistant(error.hint)
             raise ToolError(answer({"error": kind}, error.message, hint)) from error
@@ -281,7 +283,7 @@ def _with_tool_errors(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[
 
 
 class AssistantTools:
-    """The tools. They share a state folder and a budget, and one piece of work is under way at a time.
+    """The tools, with a shared state folder and budget. Only one run, search or check is in progress at a time.
 
     Belongs to one event loop.
     """
@@ -419,11 +421,11 @@ class AssistantTools:
     ) -> CallToolResult:
         """Search in the background for a judge that agrees better with human labels, tested on labels it never saw.
 
-        The answer says what that takes at most. Follow it with judge_status, end it with stop_run. No config is
-        changed: judge_status shows the improved assertion.
+        Returns the most that this can take. Follow it with judge_status, end it with stop_run. No config is changed:
+        judge_status shows the improved assertion.
         """
         require_statistics("start_improve")
-        from geval_cli.extras.trust import improving  # noqa: PLC0415 - its libraries, an extra, load for a second
+        from geval_cli.extras.trust import improving  # noqa: PLC0415 - its libraries take a second to load
 
         part = self._part(max_requests)
         path = None if labels is None else file_below(self._options.root, labels, _LABEL_SUFFIXES)
@@ -460,7 +462,7 @@ class AssistantTools:
                     count=work.count,
                     wire=work.wire,
                 )
-                # What came of a search, in geval's own words and numbers alone.
+                # The result of the search, using only geval's own words and numbers.
                 gain = outcome.gain
                 return {
                     "status": "stopped" if outcome.stopped else "completed",
@@ -493,9 +495,9 @@ class AssistantTools:
         max_requests: MostRequests = None,
         only_plan: OnlyPlan = False,
     ) -> CallToolResult:
-        """Check in the background whether a judge still scores as it did: it scores stored outputs (anchors) again.
+        """Check in the background whether a judge still scores as before, by scoring stored outputs (anchors) again.
 
-        The answer says what that takes. Follow it with judge_status, end it with stop_run.
+        Returns what this takes. Follow it with judge_status, end it with stop_run.
         """
         part = self._part(max_requests)
         root = self._options.root
@@ -527,7 +529,7 @@ class AssistantTools:
     async def judge_status(
         self, wait_seconds: WaitSeconds = 0, context: Context[Any, Any] | None = None
     ) -> CallToolResult:
-        """Report how far the latest start_improve or start_drift is, or what it found."""
+        """Report the progress or the result of the latest start_improve or start_drift."""
         work = self._judge_work
         if work is None:
             hint = "start one with start_improve or start_drift"
@@ -538,7 +540,7 @@ class AssistantTools:
 
     @_with_tool_errors
     async def compare_runs(self, before: RunName, after: RunName = "latest") -> CallToolResult:
-        """Decide with statistics whether the run `after` is better or worse than `before`, and list what flipped."""
+        """Test statistically whether the run `after` is better or worse than `before`, and list changed verdicts."""
         a, b = [NamedRun(name, await asyncio.to_thread(self._report, name)) for name in (before, after)]
         with _quoted():
             found = await asyncio.to_thread(compare, a, b, ComparisonOptions())
@@ -558,7 +560,7 @@ class AssistantTools:
         test: Annotated[int, Field(ge=1, description="The number of the test, as show_failures has it.")],
         run_id: RunName = "latest",
     ) -> CallToolResult:
-        """Show one test of a run in full: what went in, every output, and what each assertion said."""
+        """Show one test of a run in full: its input, every output, and the result of each assertion."""
         report = await asyncio.to_thread(self._report, run_id)
         results = await asyncio.to_thread(
             lambda: [result for result in report.results() if result.test_index == test - 1]
@@ -595,7 +597,7 @@ class AssistantTools:
             find_dimension(dimension)
         spec = self._judge()
         fields = GEvalFields(type="g-eval", dimension=dimension)
-        # The assistant's text is no template, so it does not go through the assertion's own field.
+        # The assistant's text is not a template, so it is not passed as a field of the assertion.
         metric = metric_from_spec(fields, criteria=() if criteria is None else (criteria,))
         case = JudgedCase(actual_output=output, input=input, rendered_prompt=input)
         grade = await self._judges.grade(metric, case, self._judges.find(spec))
@@ -610,7 +612,7 @@ class AssistantTools:
         return told(facts, grade.reason or "")
 
     async def aclose(self) -> None:
-        """Stop the run in progress at once, without waiting for its requests; finished cases are stored."""
+        """Stop all work at once, without waiting for requests in progress; finished cases of a run are stored."""
         live, work = self._live, self._judge_work
         if live is not None:
             live.stop.request(StopReason.REQUEST)
@@ -621,10 +623,10 @@ class AssistantTools:
             await asyncio.wait({work.task})
 
     def _part(self, max_requests: int | None) -> Budget:
-        """Return the part of the budget for a piece of work.
+        """Return the part of the budget for one run, search or check.
 
         Raises:
-            UsageError: so many requests are not allowed.
+            UsageError: `max_requests` exceeds the user's limit.
         """
         most = self._options.max_requests
         if max_requests is not None and max_requests > most:
@@ -634,10 +636,10 @@ class AssistantTools:
         return self._budget.part(max_requests or most)
 
     def _check_idle(self) -> None:
-        """Check that nothing is under way.
+        """Check that nothing is in progress.
 
         Raises:
-            UsageError: a run is, or a search or check of a judge.
+            UsageError: a run, or a search or check of a judge, is in progress.
         """
         live, work = self._live, self._judge_work
         if live is not None and not live.task.done():
@@ -652,7 +654,7 @@ class AssistantTools:
     async def _begin(
         self, work: "_JudgeWork", plan: Mapping[str, JsonValue], asks: int, part: Budget, only_plan: bool
     ) -> CallToolResult:
-        """Start work unless only its plan was asked for; say what it takes either way."""
+        """Start the work, unless only its plan was requested; return what it takes in either case."""
         most = part.max_requests or 0
         facts = {
             "work": work.kind,
@@ -672,7 +674,7 @@ class AssistantTools:
         return told({**facts, **self._money()})
 
     def _standing(self, work: "_JudgeWork") -> CallToolResult:
-        """Return how far a search or check of a judge is, or what it found."""
+        """Return the progress or the result of a search or check of a judge."""
         facts: dict[str, JsonValue] = {"work": work.kind, "status": work.status}
         facts["ratings"] = {"done": work.ratings, "most": work.most}
         found, text = work.outcome
@@ -693,10 +695,10 @@ class AssistantTools:
         )
 
     def _judge(self) -> ProviderSpec:
-        """Return who judges single texts.
+        """Return the provider that judges single texts.
 
         Raises:
-            UsageError: its price is unknown, so the budget could not be kept.
+            UsageError: its price is unknown, so the budget could not be enforced.
         """
         name = self._options.grader
         spec = DEFAULT_JUDGE if name is None else ProviderSpec(id=name)
@@ -710,10 +712,10 @@ class AssistantTools:
         return spec
 
     def _report(self, name: str) -> RunReport:
-        """Return a stored run of the served folder.
+        """Return a stored run of a config in the served folder.
 
         Raises:
-            UsageError: there is none of this name.
+            UsageError: there is no such run.
         """
         if name == "latest":
             newest = next(self._own_runs(), None)
@@ -727,7 +729,7 @@ class AssistantTools:
         return load_report(self._state.runs, run_id)
 
     def _own_runs(self) -> Iterator[RunOutline]:
-        """Yield the runs of the served folder: the state folder may hold those of other projects, too."""
+        """Yield the runs of configs in the served folder; the state folder may also contain those of other projects."""
         pages = RunPages(self._state.runs)
         offset = 0
         total = 1
@@ -745,7 +747,13 @@ class AssistantTools:
 
 @dataclass(slots=True)
 class _LiveRun:
-    """The run that this process has begun last: `done` are its finished cases, `failure` says why it broke off."""
+    """The run this process started last.
+
+    Attributes:
+        planned: number of cases the run will have.
+        task: returns the reason if the run is aborted, else an empty text.
+        done: ids of the finished cases.
+    """
 
     run_id: str
     planned: int
@@ -762,10 +770,10 @@ class _LiveRun:
 
 
 async def _begun(prepared: PreparedRun, state: State) -> _LiveRun:
-    """Start a run in the background, and return once it is stored.
+    """Start a run in the background and return once it is stored.
 
     Raises:
-        GevalError: it cannot begin.
+        GevalError: it cannot start.
     """
     stop = StopSignal()
     begun: asyncio.Future[RunStarted] = asyncio.get_running_loop().create_future()
@@ -791,20 +799,22 @@ async def _begun(prepared: PreparedRun, state: State) -> _LiveRun:
     either: set[asyncio.Future[Any]] = {task, begun}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not begun.done():
-        await task  # raises why it did not even begin
+        await task  # raises the error that kept it from starting
     started = begun.result()
     return _LiveRun(started.run.id, started.total, stop, task, done)
 
 
 @dataclass(slots=True)
 class _JudgeWork:
-    """A search for a better judge, or a check of one, that this process has begun last.
+    """The search for a better judge, or the check of one, that this process started last.
 
     Attributes:
         kind: `improve` or `drift`.
-        most: ratings that it takes at most; `ratings` are there.
-        wire: what its requests leave through.
-        doing: what it does right now, in words.
+        most: maximum number of ratings.
+        does: does the work and returns its facts and its report.
+        ratings: number of ratings so far.
+        doing: description of the current step.
+        wire: the wire of its requests; closing it stops the work.
     """
 
     kind: str
@@ -830,7 +840,7 @@ class _JudgeWork:
 
     @property
     def outcome(self) -> tuple[dict[str, JsonValue], str]:
-        """Return facts and text of its end; nothing while it goes on."""
+        """Return the facts and the report of the finished work; both empty while it is in progress."""
         return self.task.result() if self.task.done() and not self.task.cancelled() else ({}, "")
 
     def tell(self, text: str) -> None:
@@ -845,7 +855,7 @@ class _JudgeWork:
 
 
 def _improvement_text(found: "Improvement") -> str:
-    """Return the report of a search, and the assertion to put into the config if it was accepted."""
+    """Return the report of a search, followed by the improved assertion if it was accepted."""
     from geval_cli.extras.trust import improving  # noqa: PLC0415
 
     text = _printed(partial(print_document, improving.improvement_document(found)))
@@ -855,7 +865,7 @@ def _improvement_text(found: "Improvement") -> str:
 
 
 def _look_facts(found: Look) -> dict[str, JsonValue]:
-    """Return what a look at anchors found, in geval's own words and numbers alone."""
+    """Return the result of a check of anchors, using only geval's own words and numbers."""
     return {
         "status": "stopped" if found.stopped else "completed",
         "verdict": found.verdict,
@@ -871,7 +881,7 @@ async def _waited(
     context: Context[Any, Any] | None,
     progress: Callable[[], tuple[int, int, str | None]],
 ) -> None:
-    """Wait for work, at most so long, and tell a client that wants to know how far it is."""
+    """Wait up to `seconds` for a task, reporting its progress to the client if there is a context."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while not task.done() and (left := end - loop.time()) > 0:
@@ -881,10 +891,10 @@ async def _waited(
 
 
 def _config_of(anchors: AnchorSet, root: Path) -> str:
-    """Return the config that anchors name, relative to the served folder.
+    """Return the config named by the anchors, relative to the served folder.
 
     Raises:
-        UsageError: they name none.
+        UsageError: they do not name one.
     """
     if not anchors.config:
         raise UsageError("the anchors name no config", hint="pass config")
@@ -893,7 +903,7 @@ def _config_of(anchors: AnchorSet, root: Path) -> str:
 
 @contextmanager
 def _quoted() -> Iterator[None]:
-    """Have usage errors told as what others wrote: names from configs and labels may be in them."""
+    """Report usage errors as untrusted text, since they may contain names from configs and labels."""
     try:
         yield
     except UsageError as error:
@@ -901,24 +911,26 @@ def _quoted() -> Iterator[None]:
 
 
 def config_below(root: Path, name: str) -> Path:
-    """Return the config that `name` means, relative to `root`, a resolved folder.
+    """Return the path of the config `name` inside `root`, a resolved folder.
+
+    The result is relative to the current folder if the config is inside it.
 
     Raises:
-        UsageError: as `file_below`.
+        UsageError: as for `file_below`.
     """
     path = file_below(root, name, _CONFIG_SUFFIXES)
     with suppress(UsageError):  # the current folder was removed
         here = current_folder()
         if path.is_relative_to(here):
-            return path.relative_to(here)  # so that all runs of a config carry the same path
+            return path.relative_to(here)  # so that all runs of a config have the same path
     return path
 
 
 def file_below(root: Path, name: str, suffixes: Sequence[str]) -> Path:
-    """Return the file with one of these endings that `name` means, relative to `root`, a resolved folder.
+    """Return the path of the file `name` inside `root`, a resolved folder; it must have one of the suffixes.
 
     Raises:
-        UsageError: the name is absolute, leads out of `root` or over a symbolic link, or there is no such file.
+        UsageError: the name is absolute, leads out of `root` or through a symbolic link, or there is no such file.
     """
     *others, last = suffixes
     endings = f"{', '.join(others)} or {last}" if others else last
@@ -940,15 +952,16 @@ def file_below(root: Path, name: str, suffixes: Sequence[str]) -> Path:
 
 
 def told(facts: Mapping[str, JsonValue], *texts: str) -> CallToolResult:
-    """Return what a tool says, as text and, of it, the facts as structured content."""
+    """Return a tool's result: facts and texts as one text, and the facts alone as structured content."""
     content = [TextContent(type="text", text=answer(facts, *texts))]
     return CallToolResult(content=content, structured_content=dict(facts))
 
 
 def answer(facts: Mapping[str, JsonValue], *texts: str) -> str:
-    """Return the answer of a tool: facts as JSON, then what models or configs wrote, between marks and sanitized.
+    """Return a tool's answer: facts as JSON, then sanitized text from models or configs between marks.
 
-    The marks hold a number that is new each time, so no text can end the block early. At most `MOST_CHARACTERS`.
+    The marks contain a new random number each time, so no text can end the block early. The answer has at most about
+    `MOST_CHARACTERS` characters.
     """
     head = json_text(facts)
     text = "\n".join(line for part in texts if part for line in sanitized_lines(part.strip("\n")))
@@ -963,7 +976,7 @@ def answer(facts: Mapping[str, JsonValue], *texts: str) -> str:
 
 
 def _outcome(run: RunRecord, summary: RunSummary) -> dict[str, JsonValue]:
-    """Return how a run stands, in geval's own words and numbers alone; where there are gates, they decide."""
+    """Return the state and verdict of a run, using only geval's own words and numbers."""
     usage = {role.value: used.cost_usd for role, used in summary.usage.items()}
     return {
         "run_id": run.id,
@@ -982,7 +995,7 @@ def _outcome(run: RunRecord, summary: RunSummary) -> dict[str, JsonValue]:
 
 
 def _failures_text(report: RunReport) -> str:
-    """Return what `geval show --failed` prints of a run, without colour."""
+    """Return the failures of a run as `geval show --failed` prints them, without colour."""
     failures = Failures(False, GroupBy.ASSERTION, PROBLEMS)
     for result in report.results():
         failures.add(result)
@@ -990,7 +1003,7 @@ def _failures_text(report: RunReport) -> str:
 
 
 def _printed(prints: Callable[[Console], object]) -> str:
-    """Return what a report prints on a terminal without colour."""
+    """Return the output of a report on a terminal without colour."""
     stream = io.StringIO()
     prints(make_console(stream, environ={"NO_COLOR": "1"}))
     return stream.getvalue()

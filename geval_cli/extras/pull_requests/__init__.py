@@ -1,1 +1,1 @@
-"""A run on a pull request: one comment that says what it changed, Markdown, JUnit, and problems at lines."""
+"""Runs on pull requests: a comment with the changes, Markdown and JUnit files, and problems at config lines."""

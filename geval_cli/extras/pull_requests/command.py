@@ -1,4 +1,4 @@
-"""`geval comment`. The body imports what it needs when it runs."""
+"""`geval comment`. The command imports what it needs when it runs."""
 
 import os
 import sys

@@ -1,4 +1,7 @@
-"""The comment on a pull request: what it changed, the worst changed outputs, the cost. Nothing in it is markup."""
+"""The comment on a pull request: changes against the baseline, worst changed outputs, cost.
+
+Text from models and configs is always in code spans or blocks, so it cannot act as markup.
+"""
 
 import hashlib
 import re
@@ -47,13 +50,13 @@ _LINE_WIDTH, _GROUP_LINES, _DIFF_CHARACTERS = 100, 8, 20_000
 _SENTENCE_END = re.compile(r"(?<=[^\W\d]{2}[.!?])\s+|(?<=[。！？])")  # noqa: RUF001
 _BROKEN = frozenset({Change.NEWLY_FAILED, Change.NEWLY_ERROR})
 _LEAST_DROP = 0.1
-"""A case whose verdict stayed is among the worst if its score fell by so much; less is often the judge's noise."""
+"""Drop in score that makes a case with the same verdict worse; a smaller one is often noise of the judge."""
 
 
 def marker(name: str) -> str:
-    """Return the first line of a comment, which is not shown and by which geval finds it again."""
+    """Return the first line of a comment: an HTML comment by which geval finds it again."""
     kept = re.sub("[^A-Za-z0-9._/ -]|--+", "_", name)[:200]
-    if kept != name:  # two names must not become one
+    if kept != name:  # different names must stay different
         kept += f" {hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     return f"<!-- geval: {kept} -->"
 
@@ -76,9 +79,9 @@ def comment_text(
     Args:
         report: the run of the pull request.
         baseline: a run of the base branch; None leaves the comparison out.
-        name: tells the comment from others on the same pull request; "" takes the config's path.
-        base: what the base branch is called; "" takes the branch that the baseline was run from.
-        link: address of the full report.
+        name: identifies the comment among others on the same pull request; "" for the config's path.
+        base: name of the base branch; "" for the branch of the baseline run.
+        link: URL of the full report; "" for none.
     """
     name = name or report.run.config_path
     outcome, status = run_outcome(report.run, report.summary)
@@ -109,7 +112,7 @@ def comment_text(
                 found.rows, found.paired, found.overall, (base, "this pull request"), code_span
             )
             told = [f"- {code_span(one_line(text, _REASON_WIDTH))}" for text in found.warnings]
-            # What only one side has is in no figure: a pull request may have removed what failed.
+            # No figure includes what is only on one side: a pull request may have removed what failed.
             if found.changes:
                 told.append(f"- changed: {code_span(one_line('; '.join(found.changes), _REASON_WIDTH))}")
             match = match_columns(baseline.columns, report.columns)
@@ -139,7 +142,7 @@ def comment_text(
 
 
 def _changes(found: RunComparison, base: str) -> str:
-    """Return the pass rate of each column, and every other figure that is decided, as a table."""
+    """Return a table with the pass rate of each column and every other figure that clearly changed."""
     several = len(found.columns) > 1
     rows = [row for row in found.rows if is_rate(row)]
     rows += [row for row in found.rows if not is_rate(row) and row.verdict.is_clear]
@@ -151,7 +154,7 @@ def _changes(found: RunComparison, base: str) -> str:
             (
                 code_span(one_line(words.name, _TITLE_WIDTH)),
                 *((code_span(one_line(row.column, _NAME_WIDTH)),) if several else ()),
-                # In narrow columns a number would be parted from its unit.
+                # Non-breaking spaces keep a number and its unit together in narrow columns.
                 *(
                     text.replace(" ", "\u00a0")
                     for text in (words.before, words.after, words.change, words.interval)
@@ -188,7 +191,7 @@ def _cost(report: RunReport) -> str:
 
 
 def _worst(pairs: Sequence[Pair], baseline: RunReport, report: RunReport, room: int) -> str:
-    """Return the outputs that lost most, those whose verdict changed first, behind a line that unfolds them."""
+    """Return a collapsed section with the outputs that got worse, those newly failing first, then by score."""
     worse = [pair for pair in pairs if pair.change in _BROKEN or (pair.score_delta or 0.0) <= -_LEAST_DROP]
     if not worse:
         return ""
@@ -213,7 +216,7 @@ def _results_at(report: RunReport, cases: Sequence[ScoredCase]) -> dict[tuple[in
 
 
 def _changed_case(before: CaseResult, after: CaseResult, report: RunReport) -> str:
-    """Return what became of one case: its verdict, its score, why, and how its output changed."""
+    """Return a changed case: its verdicts and scores, the reason, and the difference of its outputs."""
     title = f"**{case_number(after)}** {code_span(case_title(after, _TITLE_WIDTH))}"
     if len(report.columns) > 1:
         column = next(item for item in report.columns if item.index == after.column)
@@ -237,9 +240,11 @@ def _changed_case(before: CaseResult, after: CaseResult, report: RunReport) -> s
 
 
 def _difference(old: str, new: str) -> Iterator[str]:
-    """Yield the lines of a diff by sentences, so that a paragraph in one line does not change as a whole."""
+    """Yield the lines of a diff of sentences, so that a one-line paragraph does not change as a whole."""
     before, after = ([*_sentences(text[:_DIFF_CHARACTERS])] for text in (old, new))
-    changed = [*unified_diff(before, after, lineterm="", n=1)][3:]  # without the names and the first place
+    changed = [*unified_diff(before, after, lineterm="", n=1)][
+        3:
+    ]  # without the file names and the first hunk header
     for sign, group in groupby(changed, lambda line: line[:1]):
         lines = list(group)
         if sign == "@":

@@ -1,4 +1,4 @@
-"""Where comments are posted: GitHub's pull requests and GitLab's merge requests, as their CI tells of them.
+"""Hosts of comments: GitHub pull requests and GitLab merge requests, found from the variables of their CI.
 
 Sources: GitHub's REST API for issue comments and pull requests, GitLab's API for notes on merge requests, and the
 variables that both set in CI.
@@ -20,9 +20,9 @@ from geval_cli.providers.wire.refusals import CallContext
 _PAGE, _MOST_PAGES = 100, 50
 _TIMEOUT_S = 30.0
 _NOT_PERMITTED = frozenset({401, 403, 404})
-"""Statuses with which hosts refuse a token without the permission; 404 hides that there is something."""
+"""Statuses with which hosts refuse a token that lacks the permission; 404 hides that the resource exists."""
 _ACTIONS_USER = "github-actions[bot]"
-"""Who the token of a GitHub workflow comments as; such a token may not ask."""
+"""The user that the token of a GitHub workflow comments as; such a token cannot look it up."""
 _NOT_IN_CI = "give the number with --pr, or run it in the CI of a pull request"
 
 
@@ -31,21 +31,21 @@ class Host(Protocol):
 
     @property
     def shown(self) -> str:
-        """The name that messages use: `octo/app#12`."""
+        """Return the name used in messages, such as `octo/app#12`."""
         ...
 
     async def post(self, text: str, marker: str) -> str:
-        """Update our comment that begins with `marker`, or write the first one; return its address.
+        """Update our comment that begins with `marker`, or create it; return its URL, "" if unknown.
 
         Raises:
             UsageError: the host refuses.
-            ProviderError: it cannot be reached, or does not answer as documented.
+            ProviderError: the host cannot be reached or its response is unexpected.
         """
         ...
 
 
 class _Api:
-    """Requests to the host's API with a token, as JSON both ways."""
+    """A client for the host's API that sends and receives JSON, authenticated by a token."""
 
     def __init__(self, name: str, base: str, headers: Mapping[str, str], token: str, source: str) -> None:
         self._base = base.rstrip("/")
@@ -72,7 +72,7 @@ class _Api:
         return decode_json((await self._transport.send(call, self._context)).body)
 
     async def own_comment(self, path: str, marker: str, is_own: Any) -> Any:
-        """Return the comment under `path` that begins with `marker` and is ours; None before the first."""
+        """Return the first comment under `path` that begins with `marker` and is ours; None if there is none."""
         joint = "&" if "?" in path else "?"
         for page in range(1, _MOST_PAGES + 1):
             found = await self.call("GET", f"{path}{joint}per_page={_PAGE}&page={page}")
@@ -89,8 +89,8 @@ class GitHub:
 
     Args:
         repository: `OWNER/NAME`.
-        number: of the pull request.
-        api: the API's address.
+        number: number of the pull request.
+        api: URL of the API.
     """
 
     def __init__(self, repository: str, number: int, token: str, api: str) -> None:
@@ -123,7 +123,7 @@ class GitHub:
 
 
 def _login(user: Any) -> str:
-    """Return a user's name; "" for a deleted one, of which GitHub says null."""
+    """Return a user's login; "" for a deleted user, which GitHub reports as null."""
     return "" if user is None else str(user["login"])
 
 
@@ -143,9 +143,9 @@ class GitLab:
     """A merge request on GitLab.
 
     Args:
-        project: its number or path.
-        number: of the merge request within it.
-        api: the API's address, which ends in `/api/v4`.
+        project: id or path of the project.
+        number: number of the merge request within the project.
+        api: URL of the API, ending in `/api/v4`.
     """
 
     def __init__(self, project: str, number: int, token: str, api: str) -> None:
@@ -177,13 +177,14 @@ class GitLab:
 
 
 async def host_in_ci(environ: Mapping[str, str], number: int | None) -> Host:
-    """Return the pull request that CI is about; `number` overrides what CI says.
+    """Return the pull request that CI is running for; `number` overrides the one that CI names.
 
-    A workflow that runs after another one (`workflow_run`) is told of the pull request by no number if it comes from a
-    fork: it is found by its branch, and only while its last commit is the one that was evaluated.
+    For a GitHub workflow that runs after another one (`workflow_run`), the pull request is found by its branch, and
+    only
+    if its last commit is still the one that was evaluated.
 
     Raises:
-        UsageError: this is no CI of a pull request, or a token is missing.
+        UsageError: this is not the CI of a pull request, none has the evaluated commit, or a token is missing.
     """
     if environ.get("GITLAB_CI"):
         token = environ.get("GITLAB_TOKEN", "")
@@ -241,7 +242,7 @@ async def _number_of_event(event: Mapping[str, Any], repository: str, token: str
 
 
 def report_link(environ: Mapping[str, str]) -> str:
-    """Return the address of the CI run that evaluated; "" outside CI."""
+    """Return the URL of the CI run that did the evaluation; "" outside CI."""
     if environ.get("GITLAB_CI"):
         return environ.get("CI_JOB_URL", "")
     earlier = _event(environ).get("workflow_run")

@@ -1,4 +1,4 @@
-"""`-o results.junit.xml`: what build servers read. A suite for each prompt x provider, a test case for each case."""
+"""`-o results.junit.xml`: a file for build servers, with a suite per prompt x provider and a test case per case."""
 
 import re
 from collections import Counter
@@ -32,16 +32,16 @@ _MESSAGE_WIDTH = 300
 _TEXT_LINES, _TEXT_CHARACTERS = 40, 8_000
 _GATES = "gates"
 _GATE_ELEMENTS = {Status.FAILED: "failure", Status.ERROR: "error", Status.NOT_EVALUATED: "skipped"}
-# What is left by the ranges of XML 1.0, section 2.2.
+# Everything outside the ranges of XML 1.0, section 2.2.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class JunitFile:
-    """A results file that needs the whole report; it lets the events pass.
+    """A results file in JUnit format, written at the end from the whole report; events are ignored.
 
-    A failed case is a `failure` with the reasons as its text, one that could not be judged an `error`, one without
-    anything to judge is `skipped`. Gates are the cases of a suite of their own: a run that fails by them alone would
-    look like one that passed.
+    A failed case is a `failure` with the reasons as its text, one that could not be judged is an `error`, and one with
+    nothing to judge is `skipped`. Gates are cases in a suite of their own; without it, a run that fails only because of
+    its gates would look like a passed one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,7 +74,7 @@ class JunitFile:
                         found[f"geval.derived.{one_line(name, _NAME_WIDTH)}"] = format_score(value)
                 derived = found
                 file.write(_suite_start(title, column.index, report.run, statuses, time_ms, derived))
-                for result in report.results():  # again for each column, so that no results are held
+                for result in report.results():  # read again for each column instead of being kept in memory
                     if result.column == column.index:
                         file.write(_case(result, title))
                 file.write(f"<system-out>{said}</system-out>\n<system-err/>\n</testsuite>\n")
@@ -113,7 +113,10 @@ def _suite_start(
 
 
 def _gates(report: RunReport, said: str) -> str:
-    """Return the suite of the run's gates; "" without any. Errors of cases are shown there, and need no gate."""
+    """Return the suite of the run's gates; "" if it has none.
+
+    The gate on errors is left out, since the errors are shown as cases.
+    """
     gates = [gate for gate in report.summary.gates if gate.note != NO_ERRORS_NOTE]
     if not gates:
         return ""
@@ -153,7 +156,7 @@ def _outcome(result: CaseResult) -> str:
             return ""
     kind = "failure" if result.status is Status.FAILED else "error"
     view = CaseView(result)
-    is_whole = bool(whole_reason(result))  # what only measures failed nothing
+    is_whole = bool(whole_reason(result))  # then assertions that only measure did not fail the case
     told = () if is_whole else view.problems
     first = next((shown for shown in told if shown.assertion.status is result.status), None)
     if result.error is not None:
@@ -226,5 +229,8 @@ def _text(text: str) -> str:
 
 
 def _valid(text: str) -> str:
-    """`text` without what XML 1.0 has no way to say: control characters, lone surrogates, two noncharacters."""
+    """Return `text` with characters that XML 1.0 does not allow replaced by U+FFFD.
+
+    These are control characters, lone surrogates and two noncharacters.
+    """
     return _NOT_XML.sub("\ufffd", text)

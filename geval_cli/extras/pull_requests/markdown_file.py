@@ -1,4 +1,4 @@
-"""`-o results.md`: a summary for people, short enough for a step summary or a comment on a merge request."""
+"""`-o results.md`: a summary for people, short enough for a CI step summary or a comment on a merge request."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ from geval_cli.report.verdict import (
 )
 
 TEXT_MAX = 60_000
-"""Characters; GitHub takes 65,536 in a comment, GitLab a million."""
+"""Maximum length in characters; GitHub allows 65,536 in a comment, GitLab a million."""
 
 _CASES_MAX, _ERRORS_MAX = 50, 10
 _TEXT_LINES, _TEXT_CHARACTERS = 12, 1_500
@@ -75,10 +75,10 @@ MARKS = {Status.PASSED: "✅", Status.FAILED: "❌", Status.ERROR: "⚠️", Sta
 
 
 class MarkdownFile:
-    """A results file that needs the whole report; it lets the events pass.
+    """A results file in Markdown, written at the end from the whole report; events are ignored.
 
-    Every text that comes from a model, a config or a server is in code spans or blocks: nothing in it is a link,
-    a mention, an image or markup.
+    Text from models, configs or servers is put in code spans or blocks, so that it cannot act as a link, a mention, an
+    image or other markup.
     """
 
     def __init__(self, path: Path) -> None:
@@ -114,7 +114,7 @@ class _ShownCases(Struct):
             self.left_out += 1
 
     def figures(self, column: Column) -> ColumnSummary:
-        """Return what is known about a column of a run under way."""
+        """Return a column's figures as counted here, for a run that has no summary by column yet."""
         passed, failed = self.counts[column.index, Status.PASSED], self.counts[column.index, Status.FAILED]
         return ColumnSummary(
             prompt=column.prompt_label,
@@ -202,7 +202,7 @@ def _columns(report: RunReport, picked: _ShownCases) -> str:
         return ""
     titles = whole_titles(report.columns)
     figures: Sequence[ColumnSummary] = report.summary.columns
-    if len(figures) != len(titles):  # a run under way has none yet
+    if len(figures) != len(titles):  # a run in progress has none yet
         figures = [picked.figures(column) for column in report.columns]
     names = [titles[column.index] for column in report.columns]
     heading, rows = column_table(figures, names, code_span, METRICS_MAX)
@@ -214,7 +214,7 @@ def _columns(report: RunReport, picked: _ShownCases) -> str:
 
 
 def _differences(report: RunReport) -> str:
-    """Return the table of how far each column differs from the baseline; nothing where no two tests are in both."""
+    """Return a table of each column's differences from the baseline column; "" if no difference has a verdict."""
     titles = whole_titles(report.columns)
     rows = [
         (
@@ -263,7 +263,7 @@ def _derived(report: RunReport) -> str:
 
 
 def _details(report: RunReport, picked: _ShownCases, *, room: int) -> str:
-    """Return the cases that did not pass, errors first, as many as there is `room` for, in characters."""
+    """Return the cases that did not pass, errors first, as many as fit in `room` characters."""
     cases = picked.errors + picked.cases
     if not cases:
         return ""

@@ -1,7 +1,7 @@
-"""Problems in the formats that editors, code hosts and scripts read; for people: `source.problems`.
+"""Problems in formats for editors, code hosts and scripts; `source.problems` writes them for people.
 
-One record, `Problem`, says what is wrong with a config and what failed in a run, on the config's own lines; each
-function here writes a list of them in one format.
+A `Problem` is an error in a config or a failure in a run, located at a line of the config. Each writer here formats a
+list of them.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from geval_cli.source.problems import render_problems, sort_problems
 from geval_cli.version import __version__
 
 ANNOTATIONS_MAX = 10
-"""As many of each severity as GitHub shows for one step."""
+"""Maximum number of annotations per severity that GitHub shows for one step."""
 
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _TEXT_WIDTH = 2_000
@@ -47,7 +47,7 @@ class Rule(Struct, frozen=True):
 
 
 class Origin(StrEnum):
-    """Where problems come from, which decides what an error and a warning are called."""
+    """The source of problems, which decides the rules of errors and warnings."""
 
     CONFIG = "config"
     RUN = "run"
@@ -78,20 +78,20 @@ FILE_ENDINGS: Mapping[str, ProblemFormat] = MappingProxyType(
         ".json": ProblemFormat.JSON,
     }
 )
-"""The format of a file of problems by the ending of its name; the first that fits counts."""
+"""The format of a file of problems, by the end of its name; the first match counts."""
 
 
 def write_problems(
     problems: Iterable[Problem], form: ProblemFormat, *, origin: Origin, workspace: Path, summary: str = ""
 ) -> str:
-    """Return problems as text in a format, with a line break at its end unless there is nothing to say.
+    """Return problems as text in the given format, ending with a line break; empty if there is nothing to write.
 
     Args:
-        problems: in any order; equal ones count once.
+        problems: in any order; duplicates are removed.
         form: the format.
-        origin: where they come from.
-        workspace: the folder of the repository; paths within it are given relative to it.
-        summary: what they say together in a sentence, where the format has a place for it.
+        origin: where the problems come from.
+        workspace: the repository's folder; paths inside it are written relative to it.
+        summary: one sentence about all problems, used if the format has a place for it.
     """
     if form is ProblemFormat.SARIF:
         items = [_LocatedProblem(item, origin, workspace) for item in sort_problems(problems)]
@@ -123,7 +123,7 @@ def write_problems(
 
 
 class _LocatedProblem:
-    """A problem with what the formats say of it."""
+    """A problem with its rule, and its path relative to the repository."""
 
     def __init__(self, problem: Problem, origin: Origin, workspace: Path) -> None:
         self.problem = problem
@@ -137,13 +137,13 @@ class _LocatedProblem:
 
     @property
     def text(self) -> str:
-        """The message with its hint and notes, a line each; without what could act in a terminal or a log."""
+        """Return the message, hint and notes on a line each, sanitized for terminals and logs."""
         lines = (self.problem.message, self.problem.hint, *self.problem.notes)
         return "\n".join(sanitize(line)[:_TEXT_WIDTH] for line in lines if line)
 
     @property
     def head(self) -> str:
-        """The message up to its first colon: it stays when the reason of a judge is another."""
+        """Return the message up to its first colon, which stays the same when the judge's reason varies."""
         return self.problem.message.partition(":")[0]
 
 
@@ -162,7 +162,10 @@ def _concise_line(item: _LocatedProblem) -> str:
 
 
 def _github(items: Sequence[_LocatedProblem]) -> str:
-    """Workflow commands, a line each, at most ten of a severity: GitHub shows no more, so the last counts the rest."""
+    """Return workflow commands, one per line, at most `ANNOTATIONS_MAX` of each severity.
+
+    GitHub shows no more, so the last one counts the rest.
+    """
     return _ended("\n".join(_github_lines(items)))
 
 
@@ -192,7 +195,7 @@ def _property(text: str) -> str:
 
 
 def _gitlab(items: Sequence[_LocatedProblem]) -> str:
-    """Return a report of GitLab's Code Quality, which takes only problems that have a place in a file."""
+    """Return a GitLab Code Quality report, which can only contain problems with a place in a file."""
     severities = {Severity.ERROR: "major", Severity.WARNING: "minor"}
     found = [
         {
@@ -209,7 +212,10 @@ def _gitlab(items: Sequence[_LocatedProblem]) -> str:
 
 
 def _fingerprints(items: Sequence[_LocatedProblem]) -> Iterator[str]:
-    """Yield what tells problems apart from one run to the next: not lines, which move, nor reasons, which vary."""
+    """Yield identifiers that are stable from run to run.
+
+    They do not depend on lines, which move, or on reasons, which vary.
+    """
     seen: Counter[tuple[str, ...]] = Counter()
     for item in items:
         key = (item.rule.id, item.path, "" if item.place is None else item.place.key_path, item.head)
@@ -266,13 +272,13 @@ _WRITERS: Mapping[ProblemFormat, Callable[[Sequence[_LocatedProblem]], str]] = M
 _SENTENCE_WIDTH = 500
 _CASES_NAMED = 5
 _COLUMNS_NAMED = 5
-_PLACES_MAX = 1_000  # tests in a file of a million lines must not fill the memory
+_PLACES_MAX = 1_000  # limits memory if tests come from a file of a million lines
 _LOCATION = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?\Z", re.DOTALL)
 _SEVERITIES = {Status.FAILED: Severity.ERROR, Status.ERROR: Severity.WARNING}
 
 
 class RunProblemsFile:
-    """A results file with the problems of a run; it needs the whole report and lets the events pass."""
+    """A results file with the problems of a run, written at the end from the whole report; events are ignored."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -295,14 +301,14 @@ class RunProblemsFile:
 
 
 def wants_annotations(environ: Mapping[str, str]) -> bool:
-    """Return whether a GitHub workflow reads what we print."""
+    """Return whether a GitHub workflow reads our output."""
     return environ.get("GITHUB_ACTIONS") == "true"
 
 
 def annotations(
     problems: Iterator[Problem] | Sequence[Problem], environ: Mapping[str, str], *, origin: Origin
 ) -> str:
-    """Return problems as annotations on the lines of a pull request; "" where no GitHub workflow reads them."""
+    """Return problems as annotations on the lines of a pull request; "" outside a GitHub workflow."""
     if not wants_annotations(environ):
         return ""
     workspace = Path(environ.get("GITHUB_WORKSPACE") or ".")
@@ -310,7 +316,7 @@ def annotations(
 
 
 class _Failures(Struct):
-    """The failures of one line of a config, over all cases."""
+    """The failures at one line of a config, over all cases."""
 
     status: Status
     location: str
@@ -325,7 +331,7 @@ class _Failures(Struct):
         self.count += 1
         self.columns.add(result.column)
         number = case_number(result)
-        if number == self._last:  # the same test in the next column: results come test by test
+        if number == self._last:  # the same test in the next column; results are ordered by test
             return
         self._last = number
         self.tests += 1
@@ -334,10 +340,10 @@ class _Failures(Struct):
 
 
 def run_problems(report: RunReport) -> Iterator[Problem]:
-    """Yield a problem for each line of the config on which something did not pass, and for each gate that is not met.
+    """Yield one problem per assertion or error that did not pass, at its line of the config, and one per unmet gate.
 
-    Failures are errors; what could not be judged is a warning. The first score, threshold and reason stand for those of
-    the other cases.
+    Failures are errors; anything that could not be judged is a warning. The message has the score, threshold and reason
+    of the first case only.
     """
     found: dict[tuple[Status, str, str], _Failures] = {}
     for result in report.results():
@@ -353,23 +359,26 @@ def run_problems(report: RunReport) -> Iterator[Problem]:
         severity = _SEVERITIES[item.status]
         yield Problem(message, _location(item.location), notes=notes, severity=severity)
     for gate in report.summary.gates:
-        if gate.status in _SEVERITIES and gate.note != NO_ERRORS_NOTE:  # the cases with errors are told
+        if (
+            gate.status in _SEVERITIES and gate.note != NO_ERRORS_NOTE
+        ):  # cases with errors are reported themselves
             what = "is not met" if gate.status is Status.FAILED else "could not be checked"
             message = one_line(f"the gate `{gate.gate}` {what}: {gate_found(gate)}", _SENTENCE_WIDTH)
             yield Problem(message, _location(report.run.config_path), severity=_SEVERITIES[gate.status])
 
 
 def gate_found(gate: GateResult) -> str:
-    """Return the value of a gate and how sure it is, or why there is none."""
+    """Return the value of a gate with its note, or only the note if there is no value."""
     if gate.actual is None:
         return gate.note
     return f"{gate_value(gate)} ({gate.note})" if gate.note else gate_value(gate)
 
 
 def _failures(result: CaseResult, report: RunReport) -> Iterator[tuple[Status, str, str, str]]:
-    """Yield status, place, name and text of what did not pass; reasons differ, so names merge the cases of a place.
+    """Yield the status, location, name and text of each part of a case that did not pass.
 
-    What failed in a case that its test's threshold lets pass, or that has no verdict, is none.
+    Cases are merged by location and name, since reasons differ. A failed assertion does not count if the case did not
+    fail, for example thanks to its test's threshold.
     """
     if result.error is not None:
         kind = result.error.type
@@ -394,7 +403,7 @@ def _said(item: AssertionResult) -> str:
 
 
 def _where(item: _Failures, columns: Sequence[Column]) -> str:
-    """Return the columns that have the trouble, where there are several."""
+    """Return the affected columns; "" if the run has only one."""
     if len(columns) < 2:  # noqa: PLR2004 - several
         return ""
     names = [title for index, title in whole_titles(columns).items() if index in item.columns]
@@ -405,7 +414,7 @@ def _where(item: _Failures, columns: Sequence[Column]) -> str:
 
 
 def _location(text: str) -> Location:
-    """Return a place as results store it; the first line where only a file is known."""
+    """Return the location that results store as text; the first line if it names only a file."""
     match = _LOCATION.match(text)
     if match is None:
         return Location(text, 1, 1, length=0)
@@ -413,7 +422,10 @@ def _location(text: str) -> Location:
 
 
 def run_sentence(report: RunReport) -> str:
-    """`failed: 3 errors, 24 of 100 failed; b is better than the baseline a: ...`, for files that CI shows."""
+    """Return one sentence about a run, for files that CI shows.
+
+    For example: `failed: 3 errors, 24 of 100 failed; b is better than the baseline a: ...`.
+    """
     summary = report.summary
     titles = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
     word, count = ("failed", summary.failed) if summary.failed else ("passed", summary.passed)

@@ -34,7 +34,7 @@ def served_config(folder: Path, name: str) -> Path:
         raise RefusedError(f"{name} is outside the served folder", status=_FORBIDDEN, hint=hint)
     if path.suffix.lower() not in CONFIG_SUFFIXES or not _is_file(path):
         raise RefusedError(f"the served folder has no config {name}", status=_NOT_FOUND, hint=hint)
-    # Relative to the current folder, so that all runs of a config carry the same path.
+    # Relative to the current folder, so that all runs of a config have the same path.
     try:
         here = current_folder()
     except UsageError:  # the folder was removed while the server was running

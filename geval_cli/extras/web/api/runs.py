@@ -395,7 +395,7 @@ class ResumeRequest(_AskedAction):
 
 
 class RemoveRequest(_AskedAction):
-    """What to remove along with a run."""
+    """The data to remove along with a run."""
 
     keep_answers: StrictBool = Field(
         False,

@@ -1,4 +1,4 @@
-"""The list of runs, and the pages of one run: a matrix with tests down and prompts x providers across, and its cases.
+"""The list of runs, and the pages of one run: its cases, and a matrix of tests by prompts x providers.
 
 The page of a run in progress shows how far it is.
 """
