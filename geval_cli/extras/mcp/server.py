@@ -421,8 +421,9 @@ class AssistantTools:
     ) -> CallToolResult:
         """Search in the background for a judge that agrees better with human labels, tested on labels it never saw.
 
-        Returns the most that this can take. Follow it with judge_status, end it with stop_run. No config is changed:
-        judge_status shows the improved assertion.
+        Returns the maximum number of ratings and their estimated cost. Follow it with judge_status, end it with
+        stop_run.
+        No config is changed: judge_status shows the improved assertion.
         """
         require_statistics("start_improve")
         from geval_cli.extras.trust import improving  # noqa: PLC0415 - its libraries take a second to load
@@ -497,7 +498,7 @@ class AssistantTools:
     ) -> CallToolResult:
         """Check in the background whether a judge still scores as before, by scoring stored outputs (anchors) again.
 
-        Returns what this takes. Follow it with judge_status, end it with stop_run.
+        Returns the number of ratings and their estimated cost. Follow it with judge_status, end it with stop_run.
         """
         part = self._part(max_requests)
         root = self._options.root
@@ -654,7 +655,7 @@ class AssistantTools:
     async def _begin(
         self, work: "_JudgeWork", plan: Mapping[str, JsonValue], asks: int, part: Budget, only_plan: bool
     ) -> CallToolResult:
-        """Start the work, unless only its plan was requested; return what it takes in either case."""
+        """Start the work, unless only its plan was requested; return the plan in either case."""
         most = part.max_requests or 0
         facts = {
             "work": work.kind,

@@ -50,7 +50,7 @@ _LINE_WIDTH, _GROUP_LINES, _DIFF_CHARACTERS = 100, 8, 20_000
 _SENTENCE_END = re.compile(r"(?<=[^\W\d]{2}[.!?])\s+|(?<=[。！？])")  # noqa: RUF001
 _BROKEN = frozenset({Change.NEWLY_FAILED, Change.NEWLY_ERROR})
 _LEAST_DROP = 0.1
-"""Drop in score that makes a case with the same verdict worse; a smaller one is often noise of the judge."""
+"""A case with the same verdict counts as worse if its score fell by this much; less is often judge noise."""
 
 
 def marker(name: str) -> str:

@@ -47,7 +47,7 @@ class Rule(Struct, frozen=True):
 
 
 class Origin(StrEnum):
-    """The source of problems, which decides the rules of errors and warnings."""
+    """The source of problems; each has its own rules for errors and warnings."""
 
     CONFIG = "config"
     RUN = "run"
@@ -340,10 +340,10 @@ class _Failures(Struct):
 
 
 def run_problems(report: RunReport) -> Iterator[Problem]:
-    """Yield one problem per assertion or error that did not pass, at its line of the config, and one per unmet gate.
+    """Yield a problem for each failed or unjudged assertion and each error, over all cases, and for each unmet gate.
 
-    Failures are errors; anything that could not be judged is a warning. The message has the score, threshold and reason
-    of the first case only.
+    Failures are errors; anything that could not be judged or checked is a warning. A problem is located at its line of
+    the config if that is known. Its message has the score, threshold and reason of the first case only.
     """
     found: dict[tuple[Status, str, str], _Failures] = {}
     for result in report.results():
