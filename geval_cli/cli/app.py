@@ -55,7 +55,7 @@ EXTRA_COMMANDS: Mapping[str, tuple[str, str]] = {
     "mcp": ("geval_cli.extras.mcp.command", "Serve geval's tools to an assistant over MCP."),
     "comment": (
         "geval_cli.extras.pull_requests.command",
-        "Say on a pull request what it changes, in one comment.",
+        "Comment on a pull request with what it changes.",
     ),
     "batches": ("geval_cli.extras.batches.cli", "List, fetch or cancel submitted batches."),
     "models": ("geval_cli.extras.local.command", "List, fetch or check models."),

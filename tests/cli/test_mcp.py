@@ -500,6 +500,11 @@ def test_what_others_wrote_stands_between_marks_that_nobody_can_guess() -> None:
     assert "\u202e" not in texts[0]
     long = answer({"n": 1}, "x" * 100_000)
     assert len(long) <= MOST_CHARACTERS
+    for facts in ({"n": "y" * MOST_CHARACTERS}, {"n": ["é", 1] * MOST_CHARACTERS}):
+        for text in ("", "x" * 100_000):
+            long = answer(facts, text)
+            assert len(long) <= MOST_CHARACTERS
+            assert json.loads(long.partition("\n<untrusted-data-")[0])["characters"] > MOST_CHARACTERS
     assert "more characters" in data(long)
 
 

@@ -962,12 +962,14 @@ def answer(facts: Mapping[str, JsonValue], *texts: str) -> str:
     """Return a tool's answer: facts as JSON, then sanitized text from models or configs between marks.
 
     The marks contain a new random number each time, so no text can end the block early. The answer has at most about
-    `MOST_CHARACTERS` characters.
+    `MOST_CHARACTERS` characters; facts that are longer are only in the structured content.
     """
     head = json_text(facts)
+    if len(head) > MOST_CHARACTERS // 2:  # cut JSON could not be parsed, and the texts need room
+        head = json_text({"characters": len(head), "note": "too long to show here: see structuredContent"})
     text = "\n".join(line for part in texts if part for line in sanitized_lines(part.strip("\n")))
     if not text:
-        return head[:MOST_CHARACTERS]
+        return head
     mark = f"untrusted-data-{secrets.randbelow(10**16):016}"
     note = "\n... {:,} more characters"
     room = MOST_CHARACTERS - len(head) - 2 * len(mark) - len(note) - 24

@@ -63,7 +63,7 @@ class CommentOptions:
 @commands.command()
 @declared(CommentOptions)
 def comment(given: CommentOptions, run: CommentedRun = "latest") -> None:
-    """Say on a pull request what it changes, in one comment.
+    """Comment on a pull request with what it changes.
 
     Prints the comment as Markdown. With --post, in the CI of a pull request, it is posted, and updated by later runs.
     """
