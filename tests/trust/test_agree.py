@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,21 @@ class TestRequirements:
     def test_without_an_interval_nothing_is_decided(self) -> None:
         (outcome,) = agree(rows(4), require=["spearman >= 0"]).gates
         assert outcome.status is Status.ERROR
+        assert "too few independent outputs" in outcome.note
+
+    @pytest.mark.parametrize("statistic", ["spearman", "kendall", "kappa"])
+    @pytest.mark.parametrize("score", [lambda good: good, lambda good: 1 - good], ids=["right", "wrong"])
+    def test_a_figure_of_1_has_no_interval_however_many_labels_there_are(
+        self, statistic: str, score: Callable[[int], int]
+    ) -> None:
+        made = [
+            {"id": str(number), "metric": "m", "label": number % 2, "score": score(number % 2)}
+            for number in range(100)
+        ]
+        (outcome,) = agree(made, require=[f"{statistic} >= 0.4"]).gates
+        assert outcome.status is Status.ERROR
+        assert "too few" not in outcome.note
+        assert outcome.note.endswith("has no interval, as where it is 1 or -1 or rests on a single test")
 
     @pytest.mark.parametrize(
         ("gate", "hint"),

@@ -43,7 +43,6 @@ from geval_cli.extras.trust.statistics import agreement as statistics
 from geval_cli.extras.trust.statistics.agreement import (
     CORRELATIONS,
     EPSILONS,
-    MIN_CLUSTERS,
     AltTest,
     Ceiling,
     Confusion,
@@ -56,7 +55,7 @@ from geval_cli.extras.trust.statistics.agreement import (
     summary_level,
     system_level,
 )
-from geval_cli.extras.trust.statistics.plain import Estimate, clustered_estimate
+from geval_cli.extras.trust.statistics.plain import MIN_CLUSTERS, Estimate, clustered_estimate
 from geval_cli.numbers import fixed, format_share, format_threshold, plural
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport

@@ -15,7 +15,7 @@ from geval_cli.errors import UsageError
 from geval_cli.extras.trust.labels import GOOD_AT, LabelFile
 from geval_cli.extras.trust.matching import JudgedItem, hint_of
 from geval_cli.extras.trust.statistics.estimate import MARGIN
-from geval_cli.extras.trust.statistics.plain import Estimate
+from geval_cli.extras.trust.statistics.plain import MIN_CLUSTERS, Estimate
 from geval_cli.numbers import format_share, format_share_interval
 from geval_cli.records import Status
 from geval_cli.runs.options import (
@@ -123,6 +123,8 @@ class Requirement(Condition):
         value = format_share(estimate.value) if is_share else f"{estimate.value:.2f}"
         if estimate.interval is None:
             note = f"it is {value}, but too few independent outputs are labelled for an interval"
+            if estimate.clusters >= MIN_CLUSTERS:
+                note = f"it is {value}, but has no interval, as where it is 1 or -1 or rests on a single test"
             return GateOutcome(self.text, metric, Status.ERROR, None, note)
         low, high = estimate.interval
         bound, _ = self.worst_and_best(low, high)

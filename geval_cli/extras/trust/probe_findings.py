@@ -14,7 +14,6 @@ from scipy import stats
 
 from geval_cli.extras.trust.probes import Finding, Probe, ProbeKind, ProbeVerdict, ScoreChange
 from geval_cli.extras.trust.statistics.agreement import (
-    MIN_CLUSTERS,
     Mask,
     Numbers,
     dataset_level,
@@ -22,7 +21,7 @@ from geval_cli.extras.trust.statistics.agreement import (
     kendall,
     spearman,
 )
-from geval_cli.extras.trust.statistics.plain import Estimate
+from geval_cli.extras.trust.statistics.plain import MIN_CLUSTERS, Estimate
 from geval_cli.statistics.intervals import ClusteredMean, mean_interval, share_interval
 
 LEAST_FALLEN, MOST_SHIFT, MOST_FLIPS, MOST_RISE = 0.5, 0.05, 0.10, 0.05

@@ -14,15 +14,13 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import stats
 
-from geval_cli.extras.trust.statistics.plain import Estimate
+from geval_cli.extras.trust.statistics.plain import MIN_CLUSTERS, Estimate
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Codes = NDArray[np.intp]
 Correlation = Callable[[Numbers, Numbers], float | None]
 
-MIN_CLUSTERS = 10
-"""With fewer clusters, the interval of a correlation covers too little to be shown."""
 MAX_GROUPS = 200
 """Up to this many clusters are left out one by one; more are left out in this many groups."""
 _CONFIDENCE_QUANTILE = 0.975

@@ -122,6 +122,10 @@ def rising_blocks(
     return tuple(ScoreBand(low, high, total / mass, n) for low, high, mass, total, n in blocks)
 
 
+MIN_CLUSTERS = 10
+"""With fewer clusters, the interval of a correlation covers too little to be shown."""
+
+
 class Estimate(Struct, frozen=True):
     """A statistic of `n` items in `clusters` independent clusters, with its 95 % interval; None where undefined."""
 
