@@ -219,7 +219,7 @@ class Assertion(Spec):
 
     type: str = Field(description="What to check. The prefix `not-` inverts the verdict.")
     metric: str | None = Field(None, description="The name under which scores are averaged over all tests.")
-    weight: Annotated[float, Field(ge=0)] = Field(
+    weight: Annotated[float, Field(ge=0, le=10**9)] = Field(
         1.0, description="The weight of this assertion in the test's score."
     )
     transform: str | None = Field(

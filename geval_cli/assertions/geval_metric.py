@@ -83,7 +83,7 @@ class ChecklistItemSpec(Spec):
     """One item of a checklist."""
 
     item: str = Field(description="A statement that the judge answers with yes or no; a template.")
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    weight: Annotated[float, Field(ge=0, le=10**9)] = Field(
         1.0, description="The weight of this item in the score."
     )
     required: bool = Field(False, description="Whether a no fails the output regardless of its score.")
