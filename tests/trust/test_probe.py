@@ -562,6 +562,46 @@ class TestCommand:
         [finding] = json.loads(capsys.readouterr().out)["findings"]
         assert (finding["verdict"], finding["estimate"]["n"]) == (verdict, 20)
 
+    @pytest.mark.parametrize("name", [*PROBES])
+    @pytest.mark.parametrize(
+        "check",
+        [
+            {
+                "type": "g-eval",
+                "dimension": "consistency",
+                "scoring": "single",
+                "provider": "scripted:no.json",
+            },
+            {
+                "type": "g-eval",
+                "criteria": "It is kind.",
+                "scoring": "single",
+                "provider": "scripted:no.json",
+            },
+            {"type": "select-best", "value": "long", "provider": "scripted:no.json"},
+            {"type": "contains", "value": "a"},
+        ],
+        ids=["a dimension", "criteria", "select-best", "no judge"],
+    )
+    def test_a_probe_that_found_nothing_out_is_no_success(
+        self, folder: Path, name: str, check: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (folder / "no.json").write_text('[{"default": "{\\"score\\": 1, \\"best\\": 1}"}]', encoding="utf-8")
+        rows = {
+            "prompts": ["{{ x }}", "not {{ x }}"],
+            "providers": ["echo"],
+            "tests": [{"vars": {"x": "a", "source": "a"}, "assert": [check]}],
+        }
+        (folder / "no.yaml").write_text(json.dumps(rows), encoding="utf-8")
+        try:
+            code = self.probe(folder, "no.yaml", only=(name,))
+        except UsageError:  # nothing that this probe could rate
+            return
+        report = json.loads(capsys.readouterr().out)
+        found = {item["verdict"] for item in report["findings"]} - {"skipped"}
+        assert (code == 0) == (bool(found) and "fails" not in found and not report["errored"])
+        assert report["asked"] <= report["planned"]
+
     def test_labels_of_two_families_show_whether_one_is_favoured(
         self, folder: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

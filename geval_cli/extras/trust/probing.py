@@ -611,10 +611,11 @@ def _planned(prepared: PreparedRun, options: ProbeOptions) -> ProbePlan:
     probes = chosen_probes(options.only)
     jobs = drawn_jobs(prepared, options)
     variants = ratings = most = 0
+    base = int(any(item.kind not in APART for item in probes))  # each output is rated as it is, too
     for job in jobs:
         specs = specs_of(job, prepared)
-        counts = [1 + _variants(probes, spec, options) for spec in specs.values()]
-        ratings += sum(counts)
+        counts = [_variants(probes, spec, options) for spec in specs.values()]
+        ratings += sum(count + base for count in counts)
         variants = max([variants, *counts])
         most = max(most, len(specs))
     kinds = {item.kind for item in probes}
@@ -624,7 +625,7 @@ def _planned(prepared: PreparedRun, options: ProbeOptions) -> ProbePlan:
     if not ratings and not compared and not is_about_families:
         hint = "add a g-eval or another judged assertion; `not-` assertions are not probed"
         raise UsageError("no test has an assertion judged by a model, or --only leaves it out", hint=hint)
-    return ProbePlan(len(jobs), most, max(0, variants - 1), ratings + 2 * compared, None)
+    return ProbePlan(len(jobs), most, variants, ratings + 2 * compared, None)
 
 
 def _variants(probes: Sequence[Probe], spec: ModelGradedAssertion, options: ProbeOptions) -> int:
