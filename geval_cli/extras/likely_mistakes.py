@@ -81,6 +81,7 @@ class LikelyMistakes(Struct):
     _looped: set[str] = field(default_factory=set)
     _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
+    _metrics: set[str] = field(default_factory=set)
     _has_users: bool = False
     _profiles_are_used: bool = False
     _unused: dict[str, _Unused] = field(default_factory=dict)
@@ -110,6 +111,8 @@ class LikelyMistakes(Struct):
         self._note_unrendered(test)
         self._note_changed(test.place, {("output",): test.output, **_by_key(test.vars)})
         for spec in each_assertion(test.assertions):
+            if spec.metric is not None:
+                self._metrics.add(spec.metric)
             value = vars(spec).get("value")  # in pydantic, a missing attribute is slow
             if isinstance(value, str):
                 self._note_quotes(value, spec, "value")
@@ -243,6 +246,14 @@ class LikelyMistakes(Struct):
                 "remove it" if self._has_users else "give tests `turns: {simulate: ...}`, or remove it",
                 severity=Severity.WARNING,
             )
+        for metric in self.plan.suite.derived_metrics:
+            if metric.name in self._metrics:
+                yield Problem(
+                    f"`{metric.name}` is also a metric of assertions, and gates and comparisons use that one",
+                    metric.place.value("name"),
+                    "give the derived metric another name",
+                    severity=Severity.WARNING,
+                )
         yield from _columns_named_alike(self.plan)
 
     def _of_unused(self, names: Iterable[str]) -> Iterator[Problem]:

@@ -102,6 +102,23 @@ def written_tests(*, check: object = USED, count: int = 1, **variables: object) 
             "`${ q }` is no template: it is looked for as it is; write {{ q }}",
         ),
         (
+            {
+                "tests": written_tests(check={**USED, "metric": "m"}, count=2),
+                "derivedMetrics": [{"name": "m", "value": "m / __count"}, {"name": "k", "value": "m * 2"}],
+                "gates": ["m.mean >= 0.5"],
+            },
+            "`m` is also a metric of assertions, and gates and comparisons use that one; give the derived",
+        ),
+        (
+            {
+                "tests": written_tests(
+                    check={"type": "assert-set", "metric": "k", "assert": [{**USED, "metric": "m"}]}
+                ),
+                "derivedMetrics": [{"name": "m", "value": "1 - m"}],
+            },
+            "`m` is also a metric of assertions",
+        ),
+        (
             {"providers": ["echo", "echo"]},
             "2 providers have the name `echo`, so their columns look alike; give each",
         ),
