@@ -150,6 +150,8 @@ def shortened(text: str, limit: int = 120) -> str:
 
 
 Amount = Annotated[float, Field(ge=0)]
+Weight = Annotated[float, Field(ge=0, le=10**9)]
+"""Bounded, so that no sum of weights is infinite."""
 
 
 class Calibrations:
@@ -219,9 +221,7 @@ class Assertion(Spec):
 
     type: str = Field(description="What to check. The prefix `not-` inverts the verdict.")
     metric: str | None = Field(None, description="The name under which scores are averaged over all tests.")
-    weight: Annotated[float, Field(ge=0, le=10**9)] = Field(
-        1.0, description="The weight of this assertion in the test's score."
-    )
+    weight: Weight = Field(1.0, description="The weight of this assertion in the test's score.")
     transform: str | None = Field(
         None, description="Code whose result is checked instead of the output: JavaScript or file://."
     )

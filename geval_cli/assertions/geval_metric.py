@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Struct
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest, ModelGradedAssertion
+from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest, ModelGradedAssertion, Weight
 from geval_cli.assertions.sets import AssertSet
 from geval_cli.errors import Location, Problem, Severity, TemplateError
 from geval_cli.judge.estimate import LARGEST_SCALE
@@ -83,9 +83,7 @@ class ChecklistItemSpec(Spec):
     """One item of a checklist."""
 
     item: str = Field(description="A statement that the judge answers with yes or no; a template.")
-    weight: Annotated[float, Field(ge=0, le=10**9)] = Field(
-        1.0, description="The weight of this item in the score."
-    )
+    weight: Weight = Field(1.0, description="The weight of this item in the score.")
     required: bool = Field(False, description="Whether a no fails the output regardless of its score.")
     evidence: bool = Field(
         True,

@@ -242,8 +242,8 @@ def _escape(pattern: str, place: int, *, in_class: bool) -> tuple[str, int]:
     return (letter if is_letter and letter not in _SAME else f"\\{letter}"), place + 1
 
 
-_LOOKS_AROUND = re.compile(r"[\^$]|\\[bBmMAZzG]|\(\?<?[=!]|\(\?\(")
-"""What makes a match depend on the text around it: without any, a pattern that matches "" matches every output."""
+_ZERO_WIDTH = re.compile(r"[\^$]|\\[bBmMAZzG]|\(\?<?[=!]|\(\?\(")
+"""Anchors, boundaries, lookarounds and conditions: a pattern without any that matches "" matches every output."""
 _ANY_CASE = " (case-insensitive)"
 
 
@@ -300,13 +300,13 @@ class TextAssertion(Assertion):
                 problems.append(Problem(message, location, hint, severity=Severity.WARNING))
                 return problems
             try:
-                matches_nothing = compiled(_pattern(value, context.rules)).match("") is not None
+                matches_empty = compiled(_pattern(value, context.rules)).match("") is not None
             except regex.error as error:
                 problems.append(
                     Problem(f"broken regular expression: {error}", location, "this does not compile")
                 )
                 return problems
-            if matches_nothing and not _LOOKS_AROUND.search(value):
+            if matches_empty and not _ZERO_WIDTH.search(value):
                 problems.append(_always(self, location, context, is_pattern=True))
         return problems
 

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from geval_cli.assertions.base import (
     Tools,
     ValueRules,
     Verdict,
+    Weight,
     shortened,
     verdict_of,
 )
@@ -54,7 +55,7 @@ class MaxScoreRules(ValueRules):
     """How the scores of one output are combined into one number."""
 
     method: Literal["average", "sum"] = Field("average", description="The weighted mean or the weighted sum.")
-    weights: dict[str, Annotated[float, Field(ge=0, le=10**9)]] = Field(
+    weights: dict[str, Weight] = Field(
         default_factory=dict, description="The weight of each assertion type; 1 by default."
     )
     threshold: Amount | None = Field(None, description="The lowest score with which the best output passes.")

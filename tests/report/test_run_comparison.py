@@ -986,9 +986,10 @@ def test_values_and_settings_of_assertions_that_changed_are_named(
 
 @pytest.mark.parametrize("metric", ["m", "other"])
 @pytest.mark.parametrize("value", ["a", "b"])
-def test_nothing_is_identical_whose_check_has_another_value(metric: str, value: str) -> None:
-    check = {"type": "python", "metric": metric, "value": "a"}
-    config, changed = ({"defaultTest": {"assert": [{**check, "value": item}]}} for item in ("a", value))
+@pytest.mark.parametrize("key", ["value", "config", "transform", "weight"])
+def test_nothing_is_identical_whose_check_differs(metric: str, value: str, key: str) -> None:
+    check = {"type": "python", "metric": metric, "value": "x"}
+    config, changed = ({"defaultTest": {"assert": [{**check, key: item}]}} for item in ("a", value))
     results = rated(3, "m", "n", details={"judge": "j", "rating_key": "k"})
     before = named("A", results, config=config)
     gate = parse_gate("m.delta >= 0 vs baseline proven", SourcePath.nowhere())

@@ -196,7 +196,7 @@ class TestRequirements:
         (outcome,) = agree(made, require=[f"{statistic} >= 0.4"]).gates
         assert outcome.status is Status.ERROR
         assert "too few" not in outcome.note
-        assert outcome.note.endswith("has no interval, as where it is 1 or -1 or rests on a single test")
+        assert outcome.note.endswith("but a figure of 1 or -1, or from a single test, has no interval")
 
     @pytest.mark.parametrize(
         ("gate", "hint"),

@@ -394,9 +394,9 @@ class WaitOutcome(Enum):
     """How a wait ended."""
 
     PASS = auto()  # something was answered, or is to be sent directly: the jobs are to be done again
-    SUBMITTED = auto()  # nobody is to wait; what was asked is at the providers
+    SUBMITTED = auto()  # the run does not wait; its batches are with the providers
     STOPPED = auto()  # the run is to stop; its batches go on
-    CANCELLED = auto()  # somebody cancelled a batch: the run is to stop
+    CANCELLED = auto()  # a batch was cancelled: the run is to stop
 
 
 Pause = Callable[[float], Awaitable[bool]]

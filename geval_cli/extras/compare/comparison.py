@@ -6,7 +6,7 @@ runs. Of the earlier run only scores and verdicts are held in memory; the later 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -433,14 +433,14 @@ def values_of(measure: Measure, before: ScoredCase, after: ScoredCase) -> tuple[
 
 
 def is_same_rating(
-    measure: Measure, before: ComparedCase, after: ComparedCase, changed: Collection[str]
+    measure: Measure, before: ComparedCase, after: ComparedCase, changed: Mapping[str, set[str]]
 ) -> bool:
     """Return whether both values measure equal texts in the same way, as far as results and configs tell.
 
-    `changed` are the assertions with another value, by metric or type: code may give the same reason as before.
+    `changed` are the assertions that differ (see `_changed_assertions`): code may give the same reason as before.
     """
     name = measure.name if measure.kind is RowKind.METRIC else None
-    if changed and (name is None or name in changed):
+    if changed and (name is None or any(name in names for names in changed.values())):
         return False
     old = before.measured.get(name)
     return old is not None and old == after.measured.get(name)
@@ -683,7 +683,7 @@ def compare_with_cases(a: NamedRun, b: NamedRun) -> tuple[RunComparison, CasePai
 
 def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "_Comparing") -> RunComparison:
     earlier, match, tests = comparing.earlier, comparing.match, comparing.tests
-    comparing.changed = _rating_otherwise((a.report.run, b.report.run))
+    comparing.changed = _changed_assertions((a.report.run, b.report.run))
     comparing.take(b.report.results())
     paired = len(tests.partners)
     alike = tests.alike()
@@ -768,7 +768,7 @@ class _Comparing(CountedCases):
         self.earlier = earlier
         self.match = match
         self.has_clusters = False
-        self.changed: Collection[str] = ()
+        self.changed: Mapping[str, set[str]] = {}
         self.rows: dict[tuple[int, Measure], _Row] = {}
         self.overall = PairedSample()
         self.differing: dict[str, Counter[str]] = {}
@@ -1196,7 +1196,7 @@ def _changes(
         yield f"the output transform of {which}"
     if files := _changed_files(runs):
         yield f"the content of {_listed(sorted(files))}"
-    for keys, changed in _other_keys(runs).items():
+    for keys, changed in comparing.changed.items():
         if keys != _FILES and changed - rejudged:
             yield f"the {keys} of {_listed(sorted(changed - rejudged))}"
     words = ("removed", runs[1]), ("added", runs[0])
@@ -1219,8 +1219,8 @@ _VALUE, _FILES = "value", "files"
 _SAID = ("description", "vars", "input", "images", "audio", "turns")
 
 
-def _other_keys(runs: tuple[RunRecord, RunRecord]) -> dict[str, set[str]]:
-    """Return the assertions that both configs have, but with different values or settings, by what differs."""
+def _changed_assertions(runs: tuple[RunRecord, RunRecord]) -> dict[str, set[str]]:
+    """Return the assertions in both configs that differ, each by its metric or type, under what differs in them."""
     old, new = (_assertions_of(run.config) for run in runs)
     changed_files = _changed_files(runs)
     found: dict[str, set[str]] = {}
@@ -1269,12 +1269,6 @@ def _files_in(written: JsonValue) -> Iterator[str]:
         )
         for item in items:
             yield from _files_in(item)
-
-
-def _rating_otherwise(runs: tuple[RunRecord, RunRecord]) -> set[str]:
-    """Return the assertions, by metric or type, that may rate an equal output differently in the later run."""
-    found = _other_keys(runs)
-    return found.get(_VALUE, set()) | found.get(_FILES, set())
 
 
 def _assertions_of(config: JsonValue) -> dict[str, list[dict[str, JsonValue]]]:
@@ -1506,7 +1500,7 @@ def judge_differences(
     found = [_Difference(gate) for gate in gates]
     if baseline is not None and found:
         match = match_columns(baseline.earlier.report.columns, run.columns)
-        changed = _rating_otherwise((baseline.earlier.report.run, run))
+        changed = _changed_assertions((baseline.earlier.report.run, run))
         for before, result in baseline.earlier.pairing(match).of(results):
             if before is None:
                 continue

@@ -52,7 +52,7 @@ from geval_cli.extras.trust.gepa_search import (
     most_ratings,
     search,
 )
-from geval_cli.extras.trust.labels import GOOD_AT, Label, LabelFile, mean_label
+from geval_cli.extras.trust.labels import GOOD_AT, Label, LabelFile
 from geval_cli.extras.trust.matching import JudgedLabel, Labels, judged_labels, read_given
 from geval_cli.extras.trust.options import ImproveOptions
 from geval_cli.extras.trust.statistics.agreement import (
@@ -286,17 +286,17 @@ def labelled_cases(
         UsageError: the metric has no labels.
     """
     pairs = judged_labels(labels, report, cluster=None, allow_unmatched=allow_unmatched, uses_shares=True)
-    by_id: dict[str, list[JudgedLabel]] = {}
+    by_id: dict[str, JudgedLabel] = {}
     for pair in pairs.by_metric((metric,))[metric]:
         assert pair.match is not None  # since the labels are matched with a run
-        by_id.setdefault(pair.match.item.id, []).append(pair)
+        by_id[pair.match.item.id] = pair
     return [
         LabelledCase(
             result,
-            mean_label(pair.label for pair in found),
-            found[0].cluster,
-            next((note for pair in found for note in _notes_of(pair.label)), ""),
-            found[0].share,
+            found.label.human,
+            found.cluster,
+            next(iter(_notes_of(found.label)), ""),
+            found.share,
         )
         for result in report.results()
         if (found := by_id.get(result.id))

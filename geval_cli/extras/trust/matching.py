@@ -23,7 +23,6 @@ from geval_cli.extras.trust.labels import (
     LabelFile,
     count_words,
     labels_from_rows,
-    mean_label,
     read_labels,
     vars_key,
 )
@@ -357,23 +356,18 @@ def _given_twice(matches: Sequence[Match]) -> Iterator[Problem]:
 
 
 def labelled_outputs(matches: Iterable[Match]) -> dict[str, dict[str, Label]]:
-    """Return one label of each output, by metric and output id, preferably one with a weight."""
+    """Return the label of each output, by metric and output id."""
     found: dict[str, dict[str, Label]] = defaultdict(dict)
-    for match in matches:
-        of_metric = found[match.label.metric]
-        if match.item.id not in of_metric or of_metric[match.item.id].weight is None:
-            of_metric[match.item.id] = match.label
+    for match in by_output(matches):
+        found[match.label.metric][match.item.id] = match.label
     return found
 
 
 def marks_of(matches: Iterable[Match]) -> dict[str, dict[str, float]]:
     """Return the mean label of all annotators, 0..1, by metric and output id."""
-    found: dict[str, dict[str, list[Label]]] = defaultdict(lambda: defaultdict(list))
-    for match in matches:
-        found[match.label.metric][match.item.id].append(match.label)
     return {
-        metric: {name: mean_label(labels) for name, labels in outputs.items()}
-        for metric, outputs in found.items()
+        metric: {name: label.human for name, label in outputs.items()}
+        for metric, outputs in labelled_outputs(matches).items()
     }
 
 

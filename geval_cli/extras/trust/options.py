@@ -122,10 +122,12 @@ class Requirement(Condition):
         is_share = self.statistic == "true_pass_rate"
         value = format_share(estimate.value) if is_share else f"{estimate.value:.2f}"
         if estimate.interval is None:
-            note = f"it is {value}, but too few independent outputs are labelled for an interval"
-            if estimate.clusters >= MIN_CLUSTERS:
-                note = f"it is {value}, but has no interval, as where it is 1 or -1 or rests on a single test"
-            return GateOutcome(self.text, metric, Status.ERROR, None, note)
+            why = (
+                "too few independent outputs are labelled for an interval"
+                if estimate.clusters < MIN_CLUSTERS
+                else "a figure of 1 or -1, or from a single test, has no interval"
+            )
+            return GateOutcome(self.text, metric, Status.ERROR, None, f"it is {value}, but {why}")
         low, high = estimate.interval
         bound, _ = self.worst_and_best(low, high)
         between = format_share_interval((low, high)) if is_share else f"{low:.2f} to {high:.2f}"

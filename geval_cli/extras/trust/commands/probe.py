@@ -68,8 +68,8 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
     if ProbeVerdict.FAILS in report.verdicts:
         return ExitCode.FAILED
     is_incomplete = report.stopped or report.errored or report.unanswered
-    is_incomplete = is_incomplete or report.verdicts <= {ProbeVerdict.SKIPPED}
-    return ExitCode.NOT_JUDGED if is_incomplete else ExitCode.OK
+    has_probed = not report.verdicts <= {ProbeVerdict.SKIPPED}
+    return ExitCode.OK if has_probed and not is_incomplete else ExitCode.NOT_JUDGED
 
 
 def _tell_progress(asked: int, planned: int) -> None:
