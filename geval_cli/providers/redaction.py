@@ -15,7 +15,7 @@ from msgspec import structs
 from geval_cli.patterns import compile_later
 from geval_cli.providers.network.addresses import split_url
 from geval_cli.records import Choice, JsonValue
-from geval_cli.source.secrets import MASK, is_secret_parameter, mask_bare
+from geval_cli.source.secrets import MASK, is_ordinary_word, is_secret_parameter, mask_bare
 
 EXCERPT_CHARS = 2_000
 """The maximum length of the excerpt of a server's answer in an error."""
@@ -39,10 +39,12 @@ def learn_secret(value: str) -> None:
 class Secrets:
     """The values that must not be shown. `repr` does not show them either."""
 
-    __slots__ = ("_long", "_long_plain", "_plain", "_shortest", "_values")
+    __slots__ = ("_long", "_long_plain", "_plain", "_shortest", "_values", "_words")
 
     def __init__(self, values: Iterable[str | None] = ()) -> None:
-        secrets = {value for value in values if value and len(value) >= _MIN_SECRET_CHARS}
+        known = {value for value in values if value and len(value) >= _MIN_SECRET_CHARS}
+        self._words = tuple(sorted(filter(is_ordinary_word, known), key=len, reverse=True))
+        secrets = known.difference(self._words)
         self._plain = _unquoted(secrets)
         spellings = {spelling for value in secrets for spelling in _spellings(value)}
         # Longest first: masking a key that is part of a longer one would leave the rest of that one readable.
@@ -58,11 +60,17 @@ class Secrets:
         return f"Secrets({len(self._values)} hidden)"
 
     def redact(self, text: str) -> str:
-        """Return `text` with every known secret, and everything that looks like a key, masked."""
-        return mask_bare(self.hide(text))
+        """Return `text` with every known secret, and everything that looks like a key, masked: for errors."""
+        text = self.hide(text)
+        for word in self._words:
+            text = text.replace(word, MASK)
+        return mask_bare(text)
 
     def hide(self, text: str) -> str:
-        """Return `text` with only the known secrets masked: for prose, which may well talk about keys."""
+        """Return `text` with only the known secrets masked: for prose, which may well talk about keys.
+
+        Secrets that are ordinary words are not: `postgres` would change texts that are judged again.
+        """
         if not _LEARNT and len(text) < self._shortest:
             return text
         for value in chain(self._values, *_LEARNT.values()) if _LEARNT else self._values:

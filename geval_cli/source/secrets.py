@@ -24,38 +24,17 @@ _SECRET_ENDINGS = (
 _TAILS = frozenset({"base", "default", "dev", "new", "old", "prod", "production", "staging", "test", "value"})
 _OTHER_KEYS = frozenset(
     {
-        "answer",
-        "cache",
-        "foreign",
-        "group",
-        "idempotency",
-        "partition",
-        "primary",
-        "public",
-        "routing",
-        "sort",
+        "answer", "cache", "chat", "content", "context", "document", "documents", "foreign", "group", "history",
+        "idempotency", "input", "memory", "message", "messages", "output", "partition", "primary", "prompt", "public",
+        "question", "response", "result", "routing", "sort", "text",
     }
-)
+)  # fmt: skip
 _OTHER_TOKENS = frozenset(
     {
-        "bos",
-        "cls",
-        "end",
-        "eos",
-        "first",
-        "last",
-        "mask",
-        "max",
-        "min",
-        "next",
-        "pad",
-        "per",
-        "sep",
-        "start",
-        "stop",
+        "bos", "cls", "end", "eos", "first", "last", "mask", "max", "min", "next", "pad", "per", "sep", "start", "stop",
         "unk",
     }
-)
+)  # fmt: skip
 _NO_SECRETS = frozenset(
     {"PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS"}
 )  # two folders, and the path of a file
@@ -93,7 +72,7 @@ _ORDINARY = compile_later(
     r"|[a-z]{2}(?:-[A-Z]{2})?|(?:application|audio|image|multipart|text|\*)/[\w.+*-]+(?:\s*;.*)?",
     re.IGNORECASE,
 )
-_WORD_ALONE = compile_later(r"[A-Za-z][a-z]{0,7}")
+_WORDS = compile_later(r"[A-Z]?[a-z]{1,14}(?:[ ._-][A-Z]?[a-z]{1,14})*|[A-Z]{1,8}")
 _MIN_HEADER = 6
 """Of headers without a secret name, shorter values are masked only in place, not wherever they occur in a text."""
 
@@ -105,10 +84,14 @@ _HEADER_PAIR = compile_later(
 )
 _HEADERS_LINE = compile_later(r"""\s*(?:- )?["']?headers["']?\s*:\s*(?:[{&].*|)$""")
 _FREE_TEXT_KEYS = frozenset({"vars", "metadata"})
+_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _VARIABLE_KEYS = frozenset({"api_key_env", "apiKeyEnvar"})
 _VARIABLE = compile_later(r"\benv\.(\w+)")
 _PROVIDER_KEYS = frozenset({"providers", "provider"})
 _MIN_PART = 8  # characters of a part of a cookie or credential; shorter words would be masked everywhere
+_BETWEEN_PARTS = compile_later(r"(?:\\[nr]|[\s;,:=\"'])+")
+_NO_PART = compile_later(r"//.*|[A-Za-z._/-]+")  # addresses, names and words in a connection string
+_MAX_WORDS_CHARS = 18  # as many as `client_credentials` has; longer ones may be a passphrase
 
 
 @lru_cache(maxsize=4096)
@@ -132,6 +115,11 @@ def is_secret_name(name: str) -> bool:
     return (
         last in _SECRET_WORDS or last.endswith(_SECRET_ENDINGS) or (before, last) == ("connection", "string")
     )
+
+
+def is_ordinary_word(value: str) -> bool:
+    """Return whether a secret is a word or two, such as `postgres` or `not-needed`, which any text may contain."""
+    return len(value) <= _MAX_WORDS_CHARS and _WORDS.fullmatch(value) is not None
 
 
 def is_secret_parameter(name: str) -> bool:
@@ -180,7 +168,7 @@ def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
         text = str(value).strip()
         if is_plain_header(name, text) or _is_reference(text):
             continue
-        if len(text) >= _MIN_HEADER and not _WORD_ALONE.fullmatch(text):
+        if len(text) >= _MIN_HEADER and not _WORDS.fullmatch(text):
             yield text
             parts = re.split(r"[\s;,=\"']+", text)
             yield from (part for part in parts if len(part) >= _MIN_PART and re.search(r"\d", part))
@@ -312,8 +300,12 @@ def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[s
         text = str(value)
         # Servers may echo only a part: the key of `Bearer KEY`, the password of `user:password`.
         yield from (text, text.rpartition(" ")[2], text.rpartition(":")[2])
-        parts = re.split(r"[\s;,:=\"']+", text)
-        yield from (part for part in parts if len(part) >= _MIN_PART)
+        yield from (part for match in _USER_INFO.finditer(text) for part in _values(match[0], is_secret=True))
+        parts = _BETWEEN_PARTS.split(text)
+        for name, part in zip(["", *parts], parts, strict=False):
+            is_named = "/" not in name and is_secret_name(name)
+            if len(part) >= _MIN_PART and (is_named or not _NO_PART.fullmatch(part)):
+                yield part
     elif isinstance(value, str):
         for start, end in secret_spans(value):
             yield from _values(value[start:end].strip("\"'"), is_secret=True)
@@ -335,7 +327,7 @@ def _is_header(key: str, entry: JsonValue, under: str) -> bool:
 def _hides(key: str, entry: JsonValue, under: str) -> bool:
     """Return whether `key`, in a mapping named `under`, makes all texts in `entry` secret."""
     if isinstance(entry, dict):
-        if under == "properties":  # a JSON Schema may well describe a property named `password`
+        if under in _SCHEMAS:  # a JSON Schema may well describe a property named `password`
             return False
         if key == "env":
             return True

@@ -77,6 +77,28 @@ def test_words_of_an_answer_are_not_taken_for_short_passwords() -> None:
     assert Secrets(["postgres"]).hide_echo(Choice("I use postgres.")).text == "I use postgres."
 
 
+@pytest.mark.parametrize(
+    "word", ["test", "postgres", "EMPTY", "Administrator", "not-needed", "client_credentials"]
+)
+def test_secrets_that_are_ordinary_words_are_masked_in_errors_only(word: str) -> None:
+    text = f"say {word} and {word}s"
+    secrets = Secrets([word])
+    assert (
+        secrets.hide(text)
+        == secrets.hide_in({"a": text})["a"]
+        == secrets.hide_echo(Choice(text)).text
+        == text
+    )
+    assert secrets.redact(text) == "say *** and ***s"
+
+
+@pytest.mark.parametrize(
+    "value", ["hunter22", "qwertyuiopasdfgh", "abcd efgh ijkl mnop", "correct horse battery staple"]
+)
+def test_other_secrets_are_masked_in_prose_too(value: str) -> None:
+    assert Secrets([value]).hide(f"say {value}!") == "say ***!"
+
+
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_an_argument_of_a_call_is_found_in_every_spelling(name: str) -> None:
     said = f"\n{SPELLINGS[name](KEY)}\nand \u00ab{SPELLINGS[name](KEY)}"
@@ -193,3 +215,60 @@ def test_a_program_is_not_told_the_token_of_a_webhook(tmp_path: Path) -> None:
     written = (tmp_path / "r.json").read_text()
     assert "Hello" in written
     assert "zq9x-" not in written
+
+
+ORDINARY = {
+    "POSTGRES_PASSWORD": "postgres",
+    "ADMIN_PASSWORD": "administrator",
+    "AZURE_STORAGE_CONNECTION_STRING": "DefaultEndpointsProtocol=https;AccountKey=zq9x+/0123456789==;"
+    "EndpointSuffix=core.windows.net",
+    "GOOGLE_CREDENTIALS": '{"type": "service_account", "private_key": "zq9x-0123456789"}',
+}
+WORDS = [
+    "postgres",
+    "administrator",
+    "core.windows.net",
+    "service_account",
+    "final_answer",
+    "Acme Support Assistant",
+]
+
+
+def test_words_that_are_in_secrets_too_change_no_mark(tmp_path: Path) -> None:
+    """What is judged, now and when the stored run is judged again, is what was said."""
+    said = " ".join(WORDS)
+    (tmp_path / "ours.py").write_text(
+        "def call_api(prompt, options, context):\n"
+        f"    return {{'output': {said!r}, 'metadata': {{'documents': [{said!r}]}}}}\n"
+    )
+    code = f"context['metadata']['documents'] == [{said!r}]"
+    checks: list[dict[str, Any]] = [{"type": "contains", "value": word} for word in WORDS]
+    config = {
+        "prompts": ["Hello {{ x }}"],
+        "providers": [
+            {
+                "id": "python:ours.py",
+                "config": {
+                    "api_key": "test",
+                    "output_key": "final_answer",
+                    "headers": {"X-App": "Acme Support Assistant"},
+                },
+            }
+        ],
+        "tests": [
+            {
+                "vars": {"x": said},
+                "input": said,
+                "expected_output": said,
+                "assert": [*checks, {"type": "equals", "value": said}, {"type": "python", "value": code}],
+            }
+        ],
+    }
+    env = clean_environment(**ORDINARY)
+    found = files_of(tmp_path, config, env)
+    result = json.loads(found["r.json"])["results"][0]
+    assert [item["status"] for item in result["assertions"]] == ["passed"] * 8
+    assert b"***" not in found["r.jsonl"]
+    assert not [name for name, content in found.items() if b"zq9x" in content]
+    done = run_geval("judge", "latest", "c.json", "-o", "again.json", cwd=tmp_path, env=env)
+    assert done.code == 0, done.stderr

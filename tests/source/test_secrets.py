@@ -232,6 +232,8 @@ def test_of_headers_only_what_no_text_holds_by_chance_is_hidden_everywhere() -> 
         "X-Both": "id=4711471147; team=search",
         "X-Team": "platform",
         "X-Short": "a1b2c",
+        "X-Title-Of-Ours": "Acme Support Assistant",
+        "X-Tenant": "acme-insurance.germany",
         "X-Debug": "true",
     }
     found = set(secret_values({"headers": headers}))
@@ -276,6 +278,7 @@ def test_names_of_secrets(name: str) -> None:
     "name",
     ["OPENAI_BASE_URL", "api_key_env", "apiKeyEnvar", "max_tokens", "x-author", "x-max-tokens", "token_url",
      "eos_token", "max_token", "minToken", "prompt_cache_key", "tokenizer", "authority",
+     "output_key", "inputKey", "memory_key", "RESPONSE_KEY", "prompt-key",
      "PWD", "monkey", "key", "KEY", "key_default", "code", "", "connection_timeout", "query_string"],
 )  # fmt: skip
 def test_names_of_no_secrets(name: str) -> None:
@@ -349,6 +352,49 @@ def test_short_parts_of_a_secret_are_no_secrets() -> None:
         "n=1234567",
         "0123456789",
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "secrets", "others"),
+    [
+        (
+            "DefaultEndpointsProtocol=https;AccountName=acme;AccountKey=zq9+/abcdef==;EndpointSuffix=core.windows.net",
+            {"zq9+/abcdef"},
+            {"DefaultEndpointsProtocol", "EndpointSuffix", "core.windows.net"},
+        ),
+        (
+            "Server=tcp:db.acme.example,1433;User ID=administrator;Password=swordfishes;TrustServerCertificate=False;"
+            "Authentication=Active Directory Default",
+            {"swordfishes"},
+            {"administrator", "TrustServerCertificate", "Authentication", "Directory"},
+        ),
+        ("postgres://me:zq9-password@db.example/x", {"zq9-password"}, {"postgres", "//me", "db.example/x"}),
+        (
+            '{"type": "service_account", "private_key": "-----BEGIN KEY-----\\nMIIEzq9abc\\nhkiG9zq9\\n-----END",'
+            ' "auth_uri": "https://accounts.example/o/oauth2/auth", "universe_domain": "example.com"}',
+            {"MIIEzq9abc", "hkiG9zq9"},
+            {"service_account", "private_key", "//accounts.example/o/oauth2/auth", "auth_uri", "universe_domain"},
+        ),
+        ("sid=0123456789; preferences=international", {"0123456789"}, {"preferences", "international"}),
+    ],
+)  # fmt: skip
+def test_words_and_names_in_a_secret_of_parts_are_no_secrets(
+    value: str, secrets: set[str], others: set[str]
+) -> None:
+    """A connection string would remove `core.windows.net` from all answers."""
+    for found in (set(secret_values({"api_key": value})), set(environment_secrets({"OUR_SECRET": value}))):
+        assert {value, *secrets} <= found
+        assert not others & found
+
+
+@pytest.mark.parametrize(
+    "under", ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"]
+)
+def test_a_schema_may_describe_what_is_called_like_a_secret(under: str) -> None:
+    schema = {under: {"Authentication": {"enum": ["service_account_of_ours", "other"]}}}
+    config = {"response_format": {"json_schema": {"schema": schema}}}
+    assert secret_values(config) == []  # type: ignore[arg-type]
+    assert mask_config({"providers": [{"config": config}]}) == {"providers": [{"config": config}]}  # type: ignore[dict-item]
 
 
 def test_short_values_of_headers_are_hidden_in_their_place_only() -> None:
