@@ -63,6 +63,19 @@ def labels_of(truth: list[float], numbers: Any) -> list[dict[str, Any]]:
     return [{"id": f"{number}.0.0", "metric": "tone", "label": truth[number]} for number in numbers]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"id": "0.0.0"}, {"vars": {"x": "0"}}, {"vars": {"x": "0"}, "test_key": None}, {"output": "=output 0"}],
+    ids=["id", "vars", "no key", "text"],
+)
+def test_an_output_is_counted_once_however_its_annotators_name_it(other: dict[str, Any]) -> None:
+    results, truth = run_of(100)
+    anna = [{**row, "annotator": "anna"} for row in labels_of(truth, range(30))]
+    found = estimate([*anna, {**other, "metric": "tone", "label": 0, "annotator": "ben"}], results)
+    assert (found.matched, found.metrics[0].labelled) == (30, 30)
+    assert "30 used" in estimate_document(found).about(str)
+
+
 def test_published_data() -> None:
     """The first ten documents labelled; each output is a test, so a cluster of its own."""
     rows = [row for row in summaries() if row["metric"] == "consistency"]

@@ -25,6 +25,7 @@ from geval_cli.extras.trust.labels import LabelFile, draw_notes
 from geval_cli.extras.trust.matching import (
     Labels,
     Match,
+    by_output,
     chosen_metrics,
     hint_of,
     judged_items,
@@ -146,7 +147,7 @@ def estimate(
             given.labels, judged_items(results()), run_id=run_id, allow_unmatched=allow_unmatched
         )
         estimates = tuple(_from_draw(found.matches, results, options, unlabelled=given.unlabelled))
-        matched, unmatched = len(found.matches), len(found.unmatched)
+        matched, unmatched = len(by_output(found.matches)), len(found.unmatched)
     else:
         estimates = tuple(_from_elsewhere(given, results, options))
         matched, unmatched = len(given.labels), 0

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.extras.trust.labels import DRAW_COLUMN, GOOD_AT, Label
-from geval_cli.extras.trust.statistics.estimate import Inference, Item
+from geval_cli.extras.trust.statistics.estimate import Inference, Item, labels_per_cluster
 from geval_cli.extras.trust.statistics.plain import Estimate
 from geval_cli.judge.estimate import passes
 from geval_cli.numbers import plural
@@ -293,7 +293,7 @@ def infer_by_shares(items: Sequence[Item], shares: Sequence[float], *, is_rate: 
     Args:
         items: all outputs with a score.
         shares: weight of each item's label; 0 for items without a label.
-        is_rate: whether all values are 1 (good, passes) or 0; then four pseudo-labels are added, as in `infer_rate`.
+        is_rate: whether all values are 1 (good, passes) or 0; then four pseudo-clusters are added, as in `infer_rate`.
 
     Sources: Angelopoulos, Duchi and Zrnic, "PPI++", 2023; Zrnic and Candès, "Active statistical inference", 2024;
     Hájek, "Comment on a paper by D. Basu", 1971.
@@ -310,12 +310,12 @@ def infer_by_shares(items: Sequence[Item], shares: Sequence[float], *, is_rate: 
     total = math.fsum(share for *_, share in labelled)
     labelled = [(item, human, share / total) for item, human, share in labelled]
     added = len(_PSEUDO_LABELS) if is_rate else 0
-    whole = [
-        (item.judged, human, share * len(labelled) / (len(labelled) + added))
-        for item, human, share in labelled
-    ]
-    whole += [(mean, mark, 1 / (len(labelled) + added)) for mark in _PSEUDO_LABELS[:added]]
-    clusters = [item.cluster for item, *_ in labelled] + [f"\0{number}" for number in range(added)]
+    clusters = [item.cluster for item, *_ in labelled]
+    each = labels_per_cluster([human for _, human, _ in labelled], clusters)
+    counted = len(labelled) + each * added
+    whole = [(item.judged, human, share * len(labelled) / counted) for item, human, share in labelled]
+    whole += [(mean, mark, each / counted) for mark in _PSEUDO_LABELS[:added]]
+    clusters += [f"\0{number}" for number in range(added)]
 
     centre = math.fsum(share * judged for judged, _, share in whole)
     level = math.fsum(share * human for _, human, share in whole)

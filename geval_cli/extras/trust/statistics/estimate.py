@@ -58,8 +58,8 @@ def infer_mean(items: Sequence[Item]) -> Inference | None:
 def infer_rate(items: Sequence[Item]) -> Inference | None:
     """Return the estimated share of all outputs whose label is 1 (good, passes), where values are 1 or 0.
 
-    Four pseudo-labels, two good and two bad, are added, after Agresti and Coull, "Approximate is better than exact",
-    1998; simulations show that they help here.
+    Four pseudo-clusters, two good and two bad, are added, after Agresti and Coull, "Approximate is better than exact",
+    1998; simulations show that they help here. Each has one label, or several if the labels of a cluster are alike.
     """
     return _inferred(items, is_rate=True)
 
@@ -75,9 +75,14 @@ def _inferred(items: Sequence[Item], *, is_rate: bool) -> Inference | None:
     if is_rate:
         others = [item.judged for item in items if item.human is None]
         middle = _mean(others or [item.judged for _, item in labelled])
-        added = [Item(middle, mark, f"\0{number}") for number, mark in enumerate(_PSEUDO_LABELS)]
+        each = labels_per_cluster(marks, clusters)
+        added = [
+            Item(middle, mark, f"\0{number}")
+            for number, mark in enumerate(_PSEUDO_LABELS)
+            for _ in range(each)
+        ]
     found = _correct([*items, *added])
-    groups = len(set(clusters)) + len(added)
+    groups = len({*clusters, *(item.cluster for item in added)})
     interval = None
     if found is not None and groups > 1:
         if is_rate:  # the pseudo-labels replace the correction that `mean_interval` makes
@@ -97,6 +102,20 @@ def _inferred(items: Sequence[Item], *, is_rate: bool) -> Inference | None:
         0.0 if found is None else found.weight,
         len(items),
     )
+
+
+def labels_per_cluster(marks: Sequence[float], clusters: Sequence[str]) -> int:
+    """Return how many labels say as much as one independent label: 1 if the labels within a cluster are independent.
+
+    It is the number of labels by the effective number of `mean_interval`, at most the mean size of a cluster if labels
+    do not vary, and all of them for a single cluster.
+    """
+    n, groups, share = len(marks), len(set(clusters)), _mean(marks)
+    largest = share * (1 - share)
+    if groups == 1 or largest <= _ROUNDING:
+        return n // groups
+    shrunk = ((groups - 1) * _squared_error(marks, clusters) + largest / groups) / groups
+    return min(n, max(1, math.floor(n * shrunk / largest + _ROUNDING)))
 
 
 def _weight(marks: Sequence[float], judged: Sequence[float], others: Sequence[float]) -> float:
