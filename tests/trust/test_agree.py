@@ -196,7 +196,29 @@ class TestRequirements:
         (outcome,) = agree(made, require=[f"{statistic} >= 0.4"]).gates
         assert outcome.status is Status.ERROR
         assert "too few" not in outcome.note
-        assert outcome.note.endswith("but a figure of 1 or -1, or from a single test, has no interval")
+        assert outcome.note.endswith("of 1 or -1, or from a single test, has no interval")
+
+    @pytest.mark.parametrize("limit", ["kappa >= 0.2", "kappa >= 0", "kappa <= 0.1"])
+    @pytest.mark.parametrize(
+        ("label", "score"),
+        [
+            (lambda number: 1, lambda number: number % 2),
+            (lambda number: number % 2, lambda number: 1),
+            (lambda number: 0, lambda number: number % 2),
+        ],
+        ids=["all good", "all passed", "all bad"],
+    )
+    def test_agreement_with_one_kind_of_verdict_decides_nothing(
+        self, limit: str, label: Callable[[int], int], score: Callable[[int], int]
+    ) -> None:
+        """Kappa is 0 whichever output is left out, which is no proof that it is 0."""
+        made = [
+            {"id": str(number), "metric": "m", "label": label(number), "score": score(number)}
+            for number in range(100)
+        ]
+        found = agree(made, require=[limit])
+        assert (found.metrics[0].verdicts.kappa.value, found.metrics[0].verdicts.kappa.interval) == (0, None)
+        assert found.gates[0].status is Status.ERROR
 
     @pytest.mark.parametrize(
         ("gate", "hint"),

@@ -125,7 +125,7 @@ class Requirement(Condition):
             why = (
                 "too few independent outputs are labelled for an interval"
                 if estimate.clusters < MIN_CLUSTERS
-                else "a figure of 1 or -1, or from a single test, has no interval"
+                else "a figure that no test changes, of 1 or -1, or from a single test, has no interval"
             )
             return GateOutcome(self.text, metric, Status.ERROR, None, f"it is {value}, but {why}")
         low, high = estimate.interval

@@ -213,7 +213,7 @@ class TestClusteredMean:
 
     def test_without_any_spread(self) -> None:
         same = clustered_mean(np.zeros(10), [str(row) for row in range(10)])
-        assert (same.p_below(0.2), same.p_above(0.0), same.t) == (0.0, 1.0, None)
+        assert (same.p_below(0.2), same.p_above(0.0), same.t) == (2**-10, 1.0, None)
         assert clustered_mean(np.ones(3), ["a"] * 3).p_below(2) is None
 
 
@@ -230,6 +230,17 @@ class TestAlternativeAnnotators:
         assert found is not None
         assert (found.omega, found.passed, found.annotators, found.items) == (1.0, True, 3, 60)
         assert found.rho > found.constant_rho
+
+    @pytest.mark.parametrize(("documents", "passes"), [(2, False), (4, False), (20, True)])
+    def test_few_documents_prove_nothing_even_if_the_judge_wins_everywhere(
+        self, documents: int, passes: bool
+    ) -> None:
+        """People differ by one from the truth, which the judge gives: in each document alike, so without any spread."""
+        truth = np.tile([1.0, 5.0], 30)
+        marks = np.vstack([truth + np.where(truth > 3, -1, 1), truth, truth])
+        found = alt_test(truth, marks, [str(row // 2 % documents) for row in range(60)], epsilon=0.2)
+        assert found is not None
+        assert found.passed is passes
 
     def test_a_judge_who_always_says_the_same_is_no_better_than_a_constant(self) -> None:
         _, marks, clusters = self.panel()

@@ -149,7 +149,8 @@ def jackknife_interval(
 ) -> tuple[float, float] | None:
     """Return the 95 % interval around `value` from leave-one-out values; None if one of them is undefined.
 
-    It is also None for fewer than two values, and if a correlation is 1 or -1, which has no Fisher transform.
+    It is also None for fewer than two values, if they are all equal, so that nothing shows how uncertain the statistic
+    is, and if a correlation is 1 or -1, which has no Fisher transform.
     """
     known = [item for item in left_out if item is not None]
     if len(known) < len(left_out) or len(known) < 2:  # noqa: PLR2004 - a spread needs two
@@ -157,6 +158,8 @@ def jackknife_interval(
     if is_correlation and max(abs(item) for item in (value, *known)) > _CERTAIN:
         return None
     numbers = np.array(known)
+    if numbers.max() - numbers.min() <= _TINY:
+        return None
     if is_correlation:
         value = math.atanh(value)
         numbers = np.arctanh(numbers)
@@ -455,8 +458,10 @@ class ClusterRobustMean(Struct, frozen=True):
         return self.mean / self.error if self.error > _DUST else None
 
     def _p(self, distance: float) -> float:
-        if self.error <= _DUST:  # all clusters are equal: the claim holds in all of them or in none
-            return 0.0 if distance > _DUST else 1.0
+        if (
+            self.error <= _DUST
+        ):  # all clusters are equal: p is the share of sign flips that keep all signs equal
+            return float(2.0 ** -(self.freedom + 1)) if distance > _DUST else 1.0
         return float(stats.t.sf(distance / self.error, self.freedom))
 
 
