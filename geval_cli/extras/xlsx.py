@@ -31,6 +31,12 @@ _MAX_TAG_BYTES = 4 << 20
 here.
 """
 
+_FORMULA = re.compile(rb"<(?:\w+:)?f[\s/>]")
+_UNSAVED = re.compile(rb"(?:</(?:\w+:)?f|<(?:\w+:)?f\b[^<>]*/)>\s*</(?:\w+:)?c>")
+"""A formula, and one beside which there is no value."""
+_FORMULA_MAX = 300
+"""The size limit of the text that these match."""
+_ESCAPE = re.compile(r"_x000[Dd]_(?=\n)|_x(00[01][0-9A-Fa-f])_")
 _PADDING = re.compile(rb'formatCode="(?:\[[^]"]*\])?00+[;"]')
 _ZEROS = re.compile(r"(?:\[[^]]*\])?(00+)(?:;.*)?", re.DOTALL)
 """Number formats with a fixed count of digits, such as postcodes."""
@@ -56,11 +62,13 @@ def sheet_rows(
 ) -> Iterator[TableRow]:
     """Yield the rows of a sheet one by one; formulas have their saved values.
 
-    `sheet` is its name or its number from 1; "" is the first one. With `is_strict`, a formula without a saved value is
-    an error, and merged cells have their value in each row.
+    `sheet` is its name or its number from 1; "" is the first one. With `is_strict`, that is the first visible one,
+    merged cells have their value in each row, and numbers the digits that a sheet can show. Rows below the header are
+    as wide as the header, or as the sheet says.
 
     Raises:
-        ConfigError: the file cannot be read, has no such sheet, or the package for it is missing.
+        ConfigError: the file cannot be read, has no such sheet, or the package for it is missing; the value of a
+            formula was never saved; a row is wider than the header.
     """
     openpyxl = _package(asked_at)
     try:
@@ -82,7 +90,8 @@ def sheet_rows(
             message = f"the sheet `{sheet}` of `{path.name}` holds a chart and no cells"
             hint = f"name one of: {', '.join(of_cells)}" if of_cells else ""
             raise ConfigError([Problem(message if sheet else f"`{path.name}` has no cells", asked_at, hint)])
-        name = sheet or of_cells[0]
+        visible = [item.title for item in book.worksheets if item.sheet_state == "visible"]
+        name = sheet or [*(visible if is_strict else ()), *of_cells][0]
         sheet_size = (book[name].max_row or 0, book[name].max_column or 0)
         if sheet_size[1] > MAX_COLUMNS:
             raise ConfigError([too_wide(sheet_size[1], asked_at)])
@@ -93,13 +102,18 @@ def sheet_rows(
             )
             raise ConfigError([Problem(message, asked_at, "save it as .csv, which is read row by row")])
         written: Iterator[tuple[Any, ...]] = repeat(())
-        if is_strict and _has_formulas(content):
-            written = _opened(openpyxl, content, books, data_only=False)[name].iter_rows(values_only=True)
+        has_formulas = _finds(_FORMULA, content)
+        if has_formulas:
+            written = _rows(_opened(openpyxl, content, books, data_only=False)[name], values_only=True)
         merged = _merged(content, book[name]) if is_strict else {}
         covering: dict[int, tuple[int, Any]] | None = None  # None until the header
+        width = sheet_size[1]
+        empty_type = "str" if has_formulas and not _finds(_UNSAVED, content) else None
         is_padded = is_strict and _has_padding(content)
-        read = book[name].iter_rows(values_only=not is_padded)
-        shown = (tuple(map(_padded, cells)) for cells in read) if is_padded else read
+        read = _rows(book[name], values_only=not is_padded and empty_type is None)
+        shown = read
+        if is_padded or empty_type is not None:
+            shown = (tuple(_value(cell, empty_type, is_padded=is_padded) for cell in cells) for cells in read)
         rows = zip(shown, written, strict=False)
         for number, (cells, formulas) in enumerate(rows, start=1):
             if not cells and not formulas and number <= _MAX_SHEET_ROWS:  # a gap above a cell far below
@@ -112,11 +126,16 @@ def sheet_rows(
             ):
                 message = f"row {number:,} of the sheet `{name}` is more than a sheet can hold"
                 raise ConfigError([Problem(message, asked_at, "save it as .csv, which is read row by row")])
-            row = TableRow(list(cells), number, number, sheet=name)
+            row = TableRow([_as_shown(cell, is_strict) for cell in cells], number, number, sheet=name)
             _check_formulas(row, formulas, path)
+            if row.is_empty:
+                continue
+            if covering is None:
+                width = max(width, len(cells))
+            _fit(row, width, path)
             if covering is not None:
                 _fill_merged(row.cells, number, merged, covering)
-            elif any(cell is not None for cell in cells):
+            else:
                 covering = {}
             yield row
     except (*_BROKEN_SHEET, openpyxl.utils.exceptions.InvalidFileException) as error:
@@ -135,8 +154,25 @@ def _opened(openpyxl: Any, content: bytes, books: list[Any], *, data_only: bool)
     return books[-1]
 
 
-def _has_formulas(content: bytes) -> bool:
-    """Return whether there may be formulas; only then is the file read a second time. Scans it in chunks."""
+def _rows(sheet: Any, *, values_only: bool) -> Iterator[tuple[Any, ...]]:
+    """Return all rows: many programs write a size that is smaller than the sheet, and openpyxl would stop there."""
+    sheet.reset_dimensions()
+    return sheet.iter_rows(values_only=values_only)  # type: ignore[no-any-return]
+
+
+def _fit(row: TableRow, width: int, path: Path) -> None:
+    """Give the row as many cells as the header: files need not have empty cells at the end of a row."""
+    row.cells.extend([None] * (width - len(row.cells)))
+    beyond = next((place for place, cell in enumerate(row.cells[width:], width) if cell is not None), None)
+    if beyond is not None:
+        hint = "name the column in the first row, or clear it"
+        message = "this cell is in a column without a name"
+        raise ConfigError([Problem(message, row.location(path, beyond), hint)])
+    del row.cells[width:]
+
+
+def _finds(pattern: "re.Pattern[bytes]", content: bytes) -> bool:
+    """Return whether a sheet may contain a formula that matches. Scans it in chunks."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for name in archive.namelist():
             if not name.startswith("xl/worksheets/"):
@@ -144,9 +180,9 @@ def _has_formulas(content: bytes) -> bool:
             end = b""
             with archive.open(name) as stream:
                 while chunk := stream.read(_CHUNK):
-                    if b"<f" in end + chunk:
+                    if pattern.search(end + chunk):
                         return True
-                    end = chunk[-1:]
+                    end = chunk[-_FORMULA_MAX:]
     return False
 
 
@@ -157,10 +193,23 @@ def _has_padding(content: bytes) -> bool:
         return styles in archive.namelist() and _PADDING.search(archive.read(styles)) is not None
 
 
-def _padded(cell: Any) -> Any:
-    """Return the value of a cell; a number shown with leading zeros, such as 02134, as a string."""
+def _as_shown(value: Any, is_strict: bool) -> Any:
+    """Return a value without XML's escapes of control characters and, if strict, without digits that no sheet shows."""
+    if isinstance(value, str):
+        return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else "", value)
+    return float(f"{value:.15g}") if is_strict and isinstance(value, float) else value
+
+
+def _value(cell: Any, empty_type: str | None, *, is_padded: bool) -> Any:
+    """Return the value of a cell; a number shown with leading zeros, such as 02134, as a string.
+
+    A cell of the type `empty_type` without a value has a formula whose value is an empty text.
+    """
     value = cell.value
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value % 1:
+    if value is None and cell.data_type == empty_type:
+        return ""
+    is_number = is_padded and isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value < 0 or value % 1:
         return value
     zeros = _ZEROS.fullmatch(cell.number_format or "")
     return f"{int(value):0{len(zeros[1])}}" if zeros else value

@@ -276,7 +276,7 @@ _FOREIGN = {
     "__suffix": "write it into the prompt",
 }
 """Columns of promptfoo, by the beginning of their names, and what to do about them here."""
-_SHEET_ERRORS = frozenset({"#N/A", "#DIV/0!", "#REF!", "#VALUE!", "#NAME?", "#NUM!", "#NULL!"})
+_SHEET_ERROR = compile_later(r"#(N/A|NAME\?|(DIV/0|REF|VALUE|NUM|NULL|CALC|SPILL|FIELD|ERROR)!)|Err:\d{3}")
 
 
 class ColumnNames(Struct, frozen=True):
@@ -506,7 +506,7 @@ class TableReader:
     def _value(self, name: str, text: str, place: SourcePath) -> JsonValue:
         """Return the value of a cell in the test: an empty cell is no value, but for a variable an empty text."""
         path = self._flat.path_of(name, place)
-        if text in _SHEET_ERRORS:
+        if _SHEET_ERROR.fullmatch(text):
             message = f"this cell contains the formula error {text}"
             self._reading.report(message, place.value(name), "fix the formula, or clear the cell")
         if path is None or path[0] == "vars":
