@@ -3,11 +3,18 @@
 import hashlib
 import json
 import re
+import signal
+import sqlite3
+import subprocess
+import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.geval_command import clean_environment, start_geval
 from support.loopback import LoopbackServer, Reply, chat_reply
 from support.product import Product
 
@@ -21,12 +28,14 @@ class Judges:
     Attributes:
         version: what the judges call themselves; `fingerprint` is of their servers.
         asked: the ratings that each judge was asked for; `prompts` are all that was asked of anyone.
+        slow_after: the number of ratings after which each takes half a second; None if none does.
     """
 
     def __init__(self) -> None:
         self.version, self.fingerprint = "2026-11-01", "fp_first"
         self.asked: list[str] = []
         self.prompts: list[str] = []
+        self.slow_after: int | None = None
 
     def respond(self, body: Any, headers: Mapping[str, str]) -> Reply:
         del headers
@@ -37,15 +46,17 @@ class Judges:
         if JUDGE_TEXT not in text:
             return self._named(body, chat_reply('{"steps": ["Read it.", "Rate it."]}'))
         self.asked.append(body["model"])
+        delay_s = 0.0 if self.slow_after is None or len(self.asked) <= self.slow_after else 0.5
         # Another wording of the same question is no other output.
         found = re.findall(r"(good|plain) answer to \D*(\d+)", text)
         noise = hashlib.sha256(found[-1][1].encode()).digest()[0] % 3
         score = 5 + noise + (2 if found[-1][0] == "good" else 0) - (2 if "strict" in body["model"] else 0)
-        return self._named(body, chat_reply(json.dumps({"reason": "as it is", "score": score})))
+        rating = json.dumps({"reason": "as it is", "score": score})
+        return self._named(body, chat_reply(rating, delay_s=delay_s))
 
     def _named(self, body: Any, reply: Reply) -> Reply:
         named = {"model": f"{body['model']}-{self.version}", "system_fingerprint": self.fingerprint}
-        return Reply(body={**reply.body, **named})
+        return replace(reply, body={**reply.body, **named})
 
 
 def config(*, judge: str = "judge", prompt: str = "question {{ n }}", **keys: Any) -> dict[str, Any]:
@@ -233,6 +244,75 @@ def test_tests_that_are_gone_are_judged_by_the_assertion_that_all_share(product:
         lost = product.command(server, "drift", "a.jsonl", "config.yaml", writes_results=False)
     assert "helpful: steady: the same 36 outputs" in said(kept.stdout)
     assert (lost.code, "36 ratings without an assertion in today's config" in said(lost.stdout)) == (3, True)
+
+
+def test_a_metric_that_is_gone_is_never_steady(product: Product) -> None:
+    both, one = config(), config()
+    checks = both["defaultTest"]["assert"]
+    checks.append({**checks[0], "metric": "brief", "criteria": "It is brief."})
+    with LoopbackServer(respond=Judges().respond) as server:
+        product.run(both, server)
+        product.command(server, "drift", "--save", "a.jsonl", "--items", "36", writes_results=False)
+        whole = product.command(server, "drift", "a.jsonl", "config.yaml", "--json", writes_results=False)
+        product.write(one)
+        part = product.command(server, "drift", "a.jsonl", "config.yaml", "--json", writes_results=False)
+        shown = product.command(server, "drift", "a.jsonl", "config.yaml", writes_results=False)
+    assert (whole.code, json.loads(whole.stdout)["verdict"]) == (0, "steady")
+    assert (part.code, json.loads(part.stdout)["verdict"]) == (3, "unclear")
+    assert "36 ratings without an assertion in today's config, all of brief." in said(shown.stdout)
+
+
+def kept_ratings(home: Path) -> int:
+    """Return the number of ratings in the cache since the last check of anchors began."""
+    rows = map(json.loads, (home / "drift.jsonl").read_text(encoding="utf-8").splitlines())
+    began = [row["began_s"] for row in rows if "began_s" in row][-1]
+    with closing(sqlite3.connect(home / "cache.db")) as cache:
+        statement = "SELECT answer FROM choices WHERE created_at >= ?"
+        return sum("as it is" in answer for (answer,) in cache.execute(statement, [began]))
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill -9")
+@pytest.mark.parametrize("way", ["run", "drift"])
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT", "SIGTERM", "budget"])
+def test_no_rating_of_an_anchor_is_paid_for_twice_after_an_interruption(
+    product: Product, way: str, end: str
+) -> None:
+    """Whatever ends a check of anchors, the next one requests only what is missing, and the one after that all."""
+    judges = Judges()
+    home = product.folder / "state"
+    with LoopbackServer(respond=judges.respond) as server:
+
+        def go(*options: str) -> "subprocess.Popen[bytes]":
+            words = ["run", "config.yaml", "-j", "4"] if way == "run" else ["drift", "a.jsonl"]
+            env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-anchors")
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            return start_geval(*words, "--home", str(home), *options, cwd=product.folder, env=env, **quiet)
+
+        product.run(config(), server)
+        product.command(server, "drift", "--save", "a.jsonl", "--items", "40", writes_results=False)
+        product.write(config(anchors="a.jsonl") if way == "run" else config())
+        judges.asked.clear()
+        if end == "budget":
+            go("--max-requests", "20").wait(timeout=60)
+        else:
+            judges.slow_after = 15
+            before = len(server.requests)
+            process = go()
+            server.wait_for_requests(before + 1 + 16)  # the steps, and one more than are answered at once
+            while not kept_ratings(home):
+                time.sleep(0.01)
+            process.send_signal(getattr(signal, end))
+            process.wait(timeout=60)
+            judges.slow_after = None
+        kept, first = kept_ratings(home), len(judges.asked)
+        assert 0 < kept <= first < 40
+        go(*(["--resume-from", "latest"] if way == "run" else [])).wait(timeout=60)
+        assert len(judges.asked) == first + 40 - kept
+        go().wait(timeout=60)
+        assert len(judges.asked) == first + 40 - kept + 40
+    looks = [json.loads(line) for line in (home / "drift.jsonl").read_text(encoding="utf-8").splitlines()]
+    counts = [look["metrics"][0]["looks"] for look in looks if "metrics" in look and not look["stopped"]]
+    assert [found and found["count"] for found in counts] == [None, 2]
 
 
 TEXTS = ("scenario", "expected_outcome", "role", "expected_output", "context", "retrieval_context")

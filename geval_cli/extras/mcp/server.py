@@ -40,9 +40,9 @@ from geval_cli.extras.mcp.command import McpOptions
 from geval_cli.extras.plan import plan_document, plan_run
 from geval_cli.extras.run_pages import RunChoice, RunOutline, RunPages
 from geval_cli.extras.trust import require_statistics
-from geval_cli.extras.trust.anchors import AnchorSet, Look, keep_look, looks_before, read_anchors
+from geval_cli.extras.trust.anchors import AnchorSet, Look, read_anchors
 from geval_cli.extras.trust.documents import print_document
-from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached, with_looks
+from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached
 from geval_cli.extras.trust.labelling import kept_labels
 from geval_cli.extras.trust.labels import read_labels
 from geval_cli.extras.trust.options import ImproveOptions
@@ -517,11 +517,8 @@ class AssistantTools:
 
             async def check(work: _JudgeWork) -> tuple[dict[str, JsonValue], str]:
                 policy = call_policy(prepared, part, None, wire=work.wire)
-                seen = await look(prepared, read, self._state.cache, policy, work.on_event, count=work.count)
-                home = self._state.runs.home
-                if home is not None:
-                    seen = with_looks(seen, looks_before(home, read.digest))
-                    keep_look(home, seen)
+                cache, home = self._state.cache, self._state.runs.home
+                seen = await look(prepared, read, cache, policy, work.on_event, home=home, count=work.count)
                 return _look_facts(seen), _printed(partial(print_document, drift_document(seen)))
 
             return await self._begin(_JudgeWork("drift", ratings, check), facts, ratings, part, only_plan)

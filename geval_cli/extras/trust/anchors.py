@@ -30,6 +30,9 @@ from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
 FILE = "drift.jsonl"
 IMPROVEMENTS = "improve.jsonl"
 """Files in the home folder: a line for each look, without individual scores."""
+_BEGAN = "began_s"
+_RECENT_S = 24 * 3600.0
+"""An older look is not resumed: the judge may have changed since."""
 
 
 class MetricDrift(Struct, frozen=True):
@@ -60,6 +63,7 @@ class Look(Struct, frozen=True):
         anchors: how many there are, from `tests` tests.
         scores: the new ones, by anchor and metric.
         lost: ratings that no assertion in the current config can repeat; `errored`: ratings that failed.
+        lost_metrics: the metrics of which all ratings are lost.
         stopped: why not all ratings were made; empty if they were.
     """
 
@@ -76,6 +80,7 @@ class Look(Struct, frozen=True):
     usage: Usage = Usage()
     stopped: str = ""
     first_error: str = ""
+    lost_metrics: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> DriftVerdict:
@@ -83,7 +88,8 @@ class Look(Struct, frozen=True):
         found = {item.drift.verdict for item in self.metrics}
         if DriftVerdict.MOVED in found or any(item.looks and item.looks.moved for item in self.metrics):
             return DriftVerdict.MOVED
-        return DriftVerdict.STEADY if found == {DriftVerdict.STEADY} else DriftVerdict.UNCLEAR
+        is_steady = found == {DriftVerdict.STEADY} and not self.lost_metrics
+        return DriftVerdict.STEADY if is_steady else DriftVerdict.UNCLEAR
 
 
 def look_from_json(data: JsonValue) -> Look | None:
@@ -102,15 +108,36 @@ def keep_look(home: Path, found: Look) -> None:
 
 
 def looks_before(home: Path, digest: str) -> list[Look]:
-    """Return the stored looks at the anchors with this digest, oldest first; broken lines are skipped."""
-    found = []
-    with suppress(OSError), (home / FILE).open(encoding="utf-8") as file:
+    """Return the finished looks at the anchors with this digest, oldest first."""
+    looks = map(look_from_json, _lines_of(home, digest))
+    return [look for look in looks if look is not None and not look.stopped]
+
+
+def _lines_of(home: Path, digest: str) -> Iterator[Mapping[str, JsonValue]]:
+    """Yield what is stored about the anchors with this digest, oldest first; broken lines are skipped."""
+    with suppress(OSError), (home / FILE).open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            with suppress(ValueError):
-                look = look_from_json(json.loads(line))
-                if look is not None and look.digest == digest:
-                    found.append(look)
-    return found
+            with suppress(ValueError, AttributeError):
+                row = json.loads(line)
+                if row.get("digest") == digest:
+                    yield row
+
+
+def unfinished_since(home: Path | None, digest: str, now: float) -> float | None:
+    """Return when the last look at these anchors began, if it did not finish and is less than a day old.
+
+    Times are in seconds since 1970, by the clock of the cache.
+    """
+    began = None
+    for row in () if home is None else _lines_of(home, digest):
+        began = row.get(_BEGAN) if _BEGAN in row else began if row.get("stopped") else None
+    return began if isinstance(began, float) and 0 <= now - began < _RECENT_S else None
+
+
+def begin_look(home: Path, digest: str, now: float) -> None:
+    """Note that a look begins, so that the next one can use its ratings if this one does not finish."""
+    with suppress(OSError), (home / FILE).open("a", encoding="utf-8") as file:
+        file.write(f"{json.dumps({'digest': digest, _BEGAN: now})}\n")
 
 
 def count_look(home: Path, digest: str, judge: str) -> int:

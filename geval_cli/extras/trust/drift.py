@@ -31,10 +31,12 @@ from geval_cli.extras.trust.anchors import (
     Look,
     MetricDrift,
     Rating,
+    begin_look,
     keep_look,
     look_from_json,
     looks_before,
     ratings_of,
+    unfinished_since,
 )
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.statistics.drift import (
@@ -66,19 +68,24 @@ async def look(
     policy: CallPolicy,
     on_event: Callable[[RunEvent], None],
     *,
+    home: Path | None,
     margin: float = MARGIN,
     count: Callable[[int], None] = lambda ratings: None,
 ) -> Look:
-    """Judge anchors again with the assertions and judges of a prepared suite; no response comes from the cache.
+    """Judge anchors again with the assertions and judges of a prepared suite, and store the look in `home`.
+
+    No response comes from the cache, unless a recent look did not finish: its ratings are used.
 
     If the budget is used up, or the run is stopped, the remaining anchors are left out, and the result says so. `count`
-    is
-    called with the number of ratings of each anchor as they come in.
+    is called with the number of ratings of each anchor as they come in.
     """
     fresh = uncached(prepared)
     policy = replace(policy, run_id=None, begin_batches=None)
     asking = asked_for(anchors, prepared)
     usage: list[Usage] = []
+    began_s = unfinished_since(home, anchors.digest, cache.now())
+    if home is not None and began_s is None:
+        begin_look(home, anchors.digest, cache.now())
 
     def listen(event: RunEvent) -> None:
         if isinstance(event, ModelCalled):
@@ -86,7 +93,7 @@ async def look(
         on_event(event)
 
     asked = _AskedAgain()
-    async with open_suite_session(fresh, cache, policy, on_event=listen) as session:
+    async with open_suite_session(fresh, cache, policy, on_event=listen, began_s=began_s) as session:
         context = job_context(session, fresh)
         room = asyncio.Semaphore(_AT_ONCE)
 
@@ -96,7 +103,8 @@ async def look(
 
         await asyncio.gather(*map(judge, asking))
         hide = session.secrets.hide
-    return Look(
+    can_rate = {name for item in asking for name in item.specs}
+    found = Look(
         file=str(anchors.path),
         digest=anchors.digest,
         run=anchors.run,
@@ -112,7 +120,12 @@ async def look(
         usage=sum(usage, Usage()),
         stopped=hide(asked.stopped),
         first_error=hide(asked.first_error),
+        lost_metrics=tuple(name for name in anchors.metrics if name not in can_rate),
     )
+    if home is not None:
+        found = with_looks(found, looks_before(home, found.digest))
+        keep_look(home, found)
+    return found
 
 
 def uncached(prepared: PreparedRun) -> PreparedRun:
@@ -138,10 +151,7 @@ async def look_before_run(
     if prepared.request.is_offline:
         on_event(Noticed("the anchors were not judged: --offline sends nothing"))
         return None
-    found = await look(prepared, anchors, cache, policy, on_event)
-    if home is not None:
-        found = with_looks(found, looks_before(home, found.digest))
-        keep_look(home, found)
+    found = await look(prepared, anchors, cache, policy, on_event, home=home)
     for item in found.metrics:
         if item.drift.verdict is not DriftVerdict.STEADY or (item.looks and item.looks.moved):
             on_event(Noticed(f"anchors, {item.metric}: {sentence(item)}"))
@@ -443,7 +453,8 @@ def _about(found: Look, quote: Quote) -> str:
     parts = [f"{plural(found.anchors, 'anchor')} of {plural(found.tests, 'test')} in {quote(found.file)}"]
     if found.lost:
         lost = plural(found.lost, "rating")
-        parts.append(f"{lost} without an assertion in today's config")
+        whole = f", all of {quote(', '.join(found.lost_metrics))}" if found.lost_metrics else ""
+        parts.append(f"{lost} without an assertion in today's config{whole}")
     if found.errored:
         parts.append(f"{plural(found.errored, 'rating')} failed ({quote(found.first_error)})")
     if found.stopped:

@@ -15,13 +15,12 @@ from geval_cli.extras.plan import plan_run
 from geval_cli.extras.trust.anchors import (
     AnchorSet,
     drawn_anchors,
-    keep_look,
-    looks_before,
     read_anchors,
+    unfinished_since,
     write_anchors,
 )
 from geval_cli.extras.trust.documents import check_document_paths, deliver
-from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached, with_looks
+from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached
 from geval_cli.extras.trust.options import DriftCommand
 from geval_cli.extras.trust.statistics.drift import DriftVerdict, least_for_steady
 from geval_cli.gateway.budget import Budget
@@ -68,8 +67,10 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
         print_warnings(state.warnings)
         cache = state.cache
         ratings, cost = planned_look(read, prepared, run_async(plan_run(uncached(prepared), cache)))
+        is_resumed = unfinished_since(state.runs.home, read.digest, cache.now()) is not None
+        source = "resuming the check that did not finish" if is_resumed else "none from the cache"
         told = (
-            f"{plural(ratings, 'rating')} of {plural(len(read.anchors), 'anchor')}, none from the cache"
+            f"{plural(ratings, 'rating')} of {plural(len(read.anchors), 'anchor')}, {source}"
             f"{cost.text(ratings)}"
         )
         if not given.plan:
@@ -87,16 +88,12 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
             return ExitCode.OK
         wire = Wire()
         policy = call_policy(prepared, Budget(given.max_cost, given.max_requests), None, wire=wire)
-        looking = look(prepared, read, state.cache, policy, _tell, margin=given.margin)
+        looking = look(prepared, read, cache, policy, _tell, home=state.runs.home, margin=given.margin)
         found = run_stoppable(looking, wire)
-        home = state.runs.home
-        if home is not None:
-            found = with_looks(found, looks_before(home, read.digest))
-            keep_look(home, found)
     deliver(drift_document(found), given)
     if found.verdict is DriftVerdict.MOVED:
         return ExitCode.FAILED
-    is_incomplete = found.stopped or found.errored or not found.metrics
+    is_incomplete = found.stopped or found.errored or found.lost_metrics or not found.metrics
     return ExitCode.NOT_JUDGED if is_incomplete else ExitCode.OK
 
 
