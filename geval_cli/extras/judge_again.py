@@ -34,7 +34,7 @@ from geval_cli.runs.stored import is_results_file
 from geval_cli.source.files import FILE_PART
 from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import hint_among
-from geval_cli.source.secrets import mask_text
+from geval_cli.source.secrets import MASK, mask_text
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.dialect import RULES
 from geval_cli.store.runs import RunStore
@@ -46,6 +46,11 @@ _TAKEN_OVER = ("grader", "scoring", "samples", "variables")
 """Options of the original run that still hold, unless others are given."""
 
 _ROWS_KEPT = 256
+
+_NOT_JUDGED_BY = frozenset(
+    {"description", "env", "label", "metadata", "provider", "providers", "tags", "targets", "vars"}
+)
+"""Keys of a stored config under which a mask changes no verdict, or is reported when a judge is called."""
 
 Place = tuple[int, int, int]
 """The test, repeat and column of a case."""
@@ -86,7 +91,7 @@ def judging_request(
     with the current files and environment.
 
     Raises:
-        UsageError: the run has no config, or files used by it have changed.
+        UsageError: the run has no config, it lacks a text to judge by, or files used by it have changed.
         ConfigError: the config cannot be read.
     """
     source = with_earlier_metrics(source, config)
@@ -104,6 +109,10 @@ def judging_request(
     if not isinstance(source.run.config, dict) or not source.run.config:
         hint = f"pass one: geval judge {source.run.id} CONFIG"
         raise UsageError(f"run {source.run.id} has no config", hint=hint)
+    masked = next(_masked_places(source.run.config), None)
+    if masked is not None:
+        what = f"the stored config of run {source.run.id} has `***` in `{masked}`, which looked like it holds a key"
+        raise UsageError(what, hint=f"pass the config: geval judge {source.run.id} CONFIG")
     request = dataclasses.replace(request, draft=json.dumps(source.run.config, indent=2, ensure_ascii=False))
     now = _parts_of(request) if source.parts else {}
     changed = [
@@ -116,6 +125,19 @@ def judging_request(
         hint = f"judge with the current config: geval judge {source.run.id} {path}"
         raise UsageError(f"files used by run {source.run.id} have changed: {what}", hint=hint)
     return request
+
+
+def _masked_places(config: JsonValue, place: str = "") -> Iterator[str]:
+    """Yield the places in a stored config where a mask would be judged by: `not-contains: ***` always passes."""
+    if isinstance(config, dict):
+        for key, value in config.items():
+            if key not in _NOT_JUDGED_BY:
+                yield from _masked_places(value, f"{place}.{key}" if place else key)
+    elif isinstance(config, list):
+        for index, item in enumerate(config):
+            yield from _masked_places(item, f"{place}[{index}]")
+    elif isinstance(config, str) and MASK in config:
+        yield place
 
 
 def with_earlier_metrics(source: JudgedSource, config: Path | None) -> JudgedSource:

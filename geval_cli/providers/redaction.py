@@ -24,7 +24,7 @@ _MIN_SECRET_CHARS = 4
 """Shorter values are not masked: replacing every "x" would make messages unreadable."""
 
 
-_MIN_ECHOED_CHARS = 12
+MIN_ECHOED_CHARS = 12
 """The minimum length of a value that is masked in answers, too."""
 
 _LEARNT: dict[str, tuple[str, ...]] = {}
@@ -32,7 +32,7 @@ _LEARNT: dict[str, tuple[str, ...]] = {}
 
 def learn_secret(value: str) -> None:
     """Hide `value`, which is in neither a config nor the environment, wherever this process hides secrets."""
-    if len(value) >= _MIN_SECRET_CHARS:
+    if len(value) >= _MIN_SECRET_CHARS and not is_ordinary_word(value):
         _LEARNT[value] = tuple(sorted({*_spellings(value)}, key=len, reverse=True))
 
 
@@ -49,7 +49,7 @@ class Secrets:
         spellings = {spelling for value in secrets for spelling in _spellings(value)}
         # Longest first: masking a key that is part of a longer one would leave the rest of that one readable.
         self._values = tuple(sorted(spellings, key=len, reverse=True))
-        long = {value for value in secrets if len(value) >= _MIN_ECHOED_CHARS}
+        long = {value for value in secrets if len(value) >= MIN_ECHOED_CHARS}
         of_long = {spelling for value in long for spelling in _spellings(value)}
         self._long = tuple(value for value in self._values if value in of_long)
         self._long_plain = _unquoted(long)
@@ -94,7 +94,7 @@ class Secrets:
 
     def _without_long(self, text: str) -> str:
         learnt = (
-            {key: found for key, found in _LEARNT.items() if len(key) >= _MIN_ECHOED_CHARS} if _LEARNT else {}
+            {key: found for key, found in _LEARNT.items() if len(key) >= MIN_ECHOED_CHARS} if _LEARNT else {}
         )
         for value in chain(self._long, *learnt.values()):
             text = text.replace(value, MASK)

@@ -26,7 +26,7 @@ from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.plugins import extra
 from geval_cli.providers.base import AdoptedJudge, ClientModel, Provider, ProviderSource, batch_api
 from geval_cli.providers.prices import known_price
-from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.redaction import MIN_ECHOED_CHARS, Secrets, learn_secret
 from geval_cli.providers.registry import (
     NONE_PROVIDER,
     build_client_provider,
@@ -45,6 +45,7 @@ from geval_cli.records import (
 )
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.secrets import is_secret_name, secret_variables
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
 from geval_cli.suite.suite import LoadedSuite
@@ -76,7 +77,10 @@ class ProviderPool:
 
     @classmethod
     def of(cls, suite: LoadedSuite) -> Self:
-        """Return the pool of a suite's providers."""
+        """Return the pool of a suite's providers. Programs see variables that another provider uses as its key."""
+        for name in secret_variables(suite.snapshot):
+            if not is_secret_name(name) and len(suite.env.get(name, "")) >= MIN_ECHOED_CHARS:
+                learn_secret(suite.env[name])
         return cls(suite.env, suite.base_dir, suite.access)
 
     def get(self, spec: ProviderSpec) -> Provider:

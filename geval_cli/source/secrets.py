@@ -85,6 +85,7 @@ _HEADER_PAIR = compile_later(
 _HEADERS_LINE = compile_later(r"""\s*(?:- )?["']?headers["']?\s*:\s*(?:[{&].*|)$""")
 _FREE_TEXT_KEYS = frozenset({"vars", "metadata"})
 _SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_PARAMETERS = frozenset({"query", "query_params", "queryparams"})
 _VARIABLE_KEYS = frozenset({"api_key_env", "apiKeyEnvar"})
 _VARIABLE = compile_later(r"\benv\.(\w+)")
 _PROVIDER_KEYS = frozenset({"providers", "provider"})
@@ -331,7 +332,8 @@ def _hides(key: str, entry: JsonValue, under: str) -> bool:
             return False
         if key == "env":
             return True
-    return is_secret_name(key) or key.lower() == "key"
+    is_parameter = under.lower() in _PARAMETERS and is_secret_parameter(key)
+    return is_secret_name(key) or key.lower() == "key" or is_parameter
 
 
 def _marked_places(text: str) -> list[tuple[int, int]]:

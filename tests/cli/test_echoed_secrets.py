@@ -194,6 +194,51 @@ def test_a_program_that_prints_its_environment(tmp_path: Path, kind: str) -> Non
     assert [name for name, content in found.items() if b"zq9x-" in content] == []
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"apiKey": "{{ env.SOME_THING }}"},
+        {"api_key_env": "SOME_THING"},
+        {"headers": {"X-Corp": "{{ env.SOME_THING }}"}},
+        {"base_url": "http://{{ env.SOME_THING }}@127.0.0.1:9/v1"},
+    ],
+)
+@pytest.mark.parametrize("dialect", ["geval", "promptfoo"])
+def test_a_program_that_prints_the_key_of_another_provider(
+    tmp_path: Path, settings: dict[str, Any], dialect: str
+) -> None:
+    (tmp_path / "show.py").write_text("import os\nprint(dict(os.environ))\n")
+    other = {"id": "openai:m", "config": {"base_url": "http://127.0.0.1:9/v1", "max_retries": 0, **settings}}
+    config = {
+        "dialect": dialect,
+        "prompts": ["Hello"],
+        "providers": [f"exec:{sys.executable} show.py", other],
+        "tests": [{"assert": [{"type": "contains", "value": "xyz"}]}],
+    }
+    found = files_of(tmp_path, config, clean_environment(SOME_THING="zq9x-thing-0123456789"))
+    assert b"SOME_THING" in found["r.json"]
+    assert [name for name, content in found.items() if b"zq9x-" in content] == []
+
+
+@pytest.mark.parametrize("name", ["code", "key", "sig", "Code"])
+@pytest.mark.parametrize("key", ["query_params", "queryParams"])
+def test_a_parameter_that_holds_a_key_is_hidden_wherever_the_config_has_it(
+    tmp_path: Path, name: str, key: str
+) -> None:
+    with LoopbackServer(
+        respond=lambda body, headers: Reply(body={"output": server.requests[-1].path})
+    ) as server:
+        http = {
+            "id": f"{server.url}/x?{name}=zq9x-id-0123456789",
+            "config": {key: {name: "zq9x-map-0123456789"}},
+        }
+        config = {"dialect": "geval" if "_" in key else "promptfoo", "prompts": ["Hello"], "providers": [http],
+                  "tests": [{"assert": [{"type": "contains", "value": "xyz"}]}]}  # fmt: skip
+        found = files_of(tmp_path, config, clean_environment())
+    assert "zq9x-map" in server.requests[-1].path
+    assert [name for name, content in found.items() if b"zq9x-" in content] == []
+
+
 def test_a_program_is_not_told_the_token_of_a_webhook(tmp_path: Path) -> None:
     (tmp_path / "show.py").write_text("import sys\nprint(sys.argv[1:])\n")
     config = {

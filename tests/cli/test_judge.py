@@ -398,6 +398,44 @@ def test_a_judge_whose_key_stood_in_the_config_needs_the_config(
     assert "lacks a key of openai:judge" in again.stderr
 
 
+@pytest.mark.parametrize(
+    ("check", "place"),
+    [
+        ({"type": "contains", "value": "sk-abcdefgh1"}, "value"),
+        ({"type": "not-contains", "value": "sk-abcdefgh1"}, "value"),
+        ({"type": "contains-all", "value": ["word", "https://x.example/?code=abc"]}, "value[1]"),
+        ({"type": "llm-rubric", "value": "It says Bearer abcdefgh12"}, "value"),
+    ],
+)
+def test_no_output_is_judged_by_a_mask(
+    product: Product, server: LoopbackServer, models: Models, check: dict[str, Any], place: str
+) -> None:
+    """What looks like a key is masked in the stored config; `not-contains: ***` would pass every output."""
+    written = config("word 0")
+    written["tests"][0]["assert"] = [check]
+    first = product.run(written, server)
+    kept = product.folder / "kept.json"
+    kept.write_text(json.dumps(first.results), encoding="utf-8")
+    product.write(config("else"))
+    models.asked.clear()
+
+    for name in ("latest", str(kept)):
+        again = product.command(server, "judge", name)
+        assert (again.code, models.asked) == (2, [])
+        assert f"has `***` in `tests[0].assert[0].{place}`" in again.stderr
+
+
+def test_a_mask_in_a_variable_or_a_provider_is_no_text_to_judge_by(
+    product: Product, server: LoopbackServer, models: Models
+) -> None:
+    written = config("***")
+    written["env"] = {"OUR_KEY": "abcdefgh12"}
+    product.run(written, server)
+    product.write(config("else"))
+
+    assert product.command(server, "judge", "latest").code in (0, 1)
+
+
 def test_a_results_file_and_an_earlier_run_can_be_judged(
     product: Product, server: LoopbackServer, models: Models
 ) -> None:
