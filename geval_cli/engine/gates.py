@@ -25,6 +25,9 @@ _QUANTILES = {Statistic.LATENCY_P50: 0.5, Statistic.LATENCY_P95: 0.95, Statistic
 
 _LATENCIES = {Statistic.LATENCY_MEAN, *_QUANTILES}
 
+_LOST = (frozenset(Statistic) - {Statistic.ERRORS}, {Statistic.MEAN, Statistic.DELTA, Statistic.BORDERLINE})
+"""The figures that gates on a metric, and on whole cases, lose to an error even if another assertion failed."""
+
 _NAMES_SCORES = frozenset({"javascript", "python", "webhook"})
 """Assertion types whose verdicts may name scores that are not in the config."""
 
@@ -41,6 +44,9 @@ def judge_gates(
 ) -> tuple[GateResult, ...]:
     """Return the result of each gate, and last that of `max_errors`, the most errors allowed; None sets no limit.
 
+    Gates that need a baseline or labels have no result here. A failed case whose error a gate does not count is an
+    error for `max_errors`, too.
+
     `spent` is the usage of the whole run, which exceeds that of its results if attempts without an answer were charged.
 
     A gate that has nothing to count is an error, never passed. Too many errors are an error too: no answer was found to
@@ -49,13 +55,11 @@ def judge_gates(
     sums = [_Sums(gate) for gate in gates]
     errored = 0
     for result in results:
-        errored += result.status is Status.ERROR
-        for item in sums:
-            item.add(result)
+        errored += max([result.status is Status.ERROR, *(item.add(result) for item in sums)])
     for item in sums:
         if spent is not None and not item.gate.tags:
             item.usage = spent
-    found = [item.result() for item in sums]
+    found = [item.result() for item in sums if not (item.gate.needs_baseline or item.gate.needs_labels)]
     if max_errors is not None:
         status = Status.PASSED if errored <= max_errors else Status.ERROR
         note = "allowed by --max-errors" if max_errors else NO_ERRORS_NOTE
@@ -82,15 +86,18 @@ class _Sums(Struct):
     latency: RunningMean = field(default_factory=RunningMean)
     usage: Usage = field(default_factory=Usage)
 
-    def add(self, result: CaseResult) -> None:
+    def add(self, result: CaseResult) -> bool:
+        """Count a result, and return whether an error hides a figure that the gate needs."""
         if not all(is_tagged(result.metadata, name, value) for name, value in self.gate.tags):
-            return
+            return False
         if self.gate.metric is None:
             self._count(result.status, result)
             if result.score is not None:
                 self.scores.add(result.test_index, result.score)
-            cannot_reach_minimum = result.status is Status.ERROR
-            self.unscored += cannot_reach_minimum and result.score is None
+            # A case that failed has no score either if another of its assertions is an error.
+            statuses = (result.status, *[item.status for item in result.assertions])
+            has_error = result.score is None and Status.ERROR in statuses
+            self.unscored += has_error
         else:
             # Assertions of the same metric count as one, with the worst status among them.
             metric = self.gate.metric
@@ -98,21 +105,22 @@ class _Sums(Struct):
                 self.scores.add(result.test_index, result.named_scores[metric])
             status = metric_status(result.assertions, metric)
             # If another assertion failed the case, an error of this one is lost all the same.
-            cannot_reach_minimum = status is Status.ERROR or (status is None and _may_lack_a_metric(result))
-            self.unscored += cannot_reach_minimum and metric not in result.named_scores
-            self.unjudged += cannot_reach_minimum and status is None
+            has_error = status is Status.ERROR or (status is None and _may_lack_a_metric(result))
+            self.unscored += has_error and metric not in result.named_scores
+            self.unjudged += has_error and status is None
             if status not in {None, Status.NOT_EVALUATED}:
                 self._count(status, result)
         marks = list(_borderline_marks(result, self.gate.metric))
         if marks:
             self.borderline.add(result.test_index, float(any(marks)))
-        self.unmarked += cannot_reach_minimum and not marks
+        self.unmarked += has_error and not marks
         for usage in result.usage.values():
             self.usage += usage
         # Cached answers and failed calls say nothing about the speed of the model.
         if result.latency_ms and not result.cached and result.error is None:
             self.latencies.add(result.latency_ms)
             self.latency.add(result.latency_ms)
+        return has_error and self.gate.statistic in _LOST[self.gate.metric is None]
 
     def _count(self, status: Status, result: CaseResult) -> None:
         self.cases += 1

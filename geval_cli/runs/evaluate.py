@@ -591,8 +591,7 @@ def _judged(
     if estimated := [gate for gate in gates if gate.needs_labels and gate.needs_baseline]:
         earlier = None if baseline is None else baseline.earlier
         found |= extra("true differences").judge_true_differences(estimated, labels, earlier, run, results)
-    others = [gate for gate in gates if gate.text not in found]
-    judged = iter(judge_gates(others, results(), max_errors=max_errors, spent=spent))
+    judged = iter(judge_gates(gates, results(), max_errors=max_errors, spent=spent))
     in_order = [found[gate.text] if gate.text in found else next(judged) for gate in gates]
     return (*in_order, *judged)
 

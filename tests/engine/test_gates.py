@@ -214,6 +214,67 @@ def test_more_errors_than_allowed_are_an_error(allowed: int, status: Status) -> 
     assert found.note == ("allowed by --max-errors" if allowed else "--max-errors N allows some")
 
 
+HIDDEN = [
+    make_case(
+        number,
+        status=Status.FAILED,
+        score=None,
+        assertions=(
+            make_judged(Status.FAILED, 0.0, metric="tone"),
+            make_judged(Status.ERROR, None, metric="coherence"),
+        ),
+        named_scores={"tone": 0.0},
+    )
+    for number in range(20, 25)
+]
+"""Cases that failed by one metric, while the judge of another one was down."""
+
+
+@pytest.mark.parametrize("is_in_set", [False, True])
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        ("score.mean >= 0.5", 5),
+        ("coherence.mean >= 0.5", 5),
+        ("coherence.pass_rate >= 50%", 5),
+        ("coherence.delta >= -0.1 vs baseline", 5),
+        ("coherence.true_mean >= 0.5", 5),
+        ("score.delta >= -0.1 vs baseline", 5),
+        ("coherence.errors <= 5", 0),
+        ("tone.mean >= 0", 0),
+        ("tone.pass_rate >= 0%", 0),
+        ("pass_rate >= 50%", 0),
+        ("passed >= 50%", 0),
+        ("failures <= 5", 0),
+        ("coherence.mean[area=nowhere] >= 0.5", 0),
+    ],
+)
+def test_errors_that_a_failed_assertion_hides_are_errors_for_gates_that_need_them(
+    text: str, errors: int, is_in_set: bool
+) -> None:
+    results = [*PASSED, *([in_sets(result, 1) for result in HIDDEN] if is_in_set else HIDDEN)]
+    if is_in_set:  # the whole set is an error, too
+        results = [
+            replace(item, assertions=(replace(item.assertions[0], status=Status.ERROR, score=None),))
+            if item.score is None
+            else item
+            for item in results
+        ]
+    *_, found = judge_gates([gate(text)], results, max_errors=0)
+    assert (found.gate, found.actual) == ("errors <= 0", errors)
+    assert found.status is (Status.ERROR if errors else Status.PASSED)
+
+
+def test_a_note_says_how_many_scores_of_failed_cases_are_missing() -> None:
+    assert result_of("score.mean >= 0.5", [*PASSED, *HIDDEN]).note.startswith("n=6 of 11")
+
+
+def test_a_case_without_weights_has_no_score_and_no_error() -> None:
+    weightless = [make_case(number, status=Status.FAILED, score=None) for number in range(30, 33)]
+    (found, errors) = judge_gates([gate("score.mean >= 0.5")], [*PASSED, *weightless], max_errors=0)
+    assert (found.note.split(",")[0], errors.actual) == ("n=6", 0)
+
+
 @pytest.mark.parametrize(
     ("text", "note"),
     [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.sample_run import RUN, console_of
+from support.sample_run import RUN, console_of, make_judged
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.compare.comparison import (
@@ -197,6 +197,23 @@ def test_errors_are_left_out_and_counted() -> None:
     assert {row.delta.n for row in found.rows} == {10}
     assert (found.paired, found.a.errored, found.b.errored) == (12, 1, 1)
     assert found.notes == ("left out as errors: 1 of 12 cases in A, 1 of 12 cases in B",)
+
+
+def test_failed_cases_that_an_error_leaves_without_a_score_are_counted() -> None:
+    before = [case(test, {"m": 1.0}) for test in range(12)]
+    failed, error = make_judged(Status.FAILED, 0.0, metric="c"), make_judged(Status.ERROR, None, metric="m")
+    after = [
+        replace(case(test, status=Status.FAILED), score=None, assertions=(failed, error))
+        if test < 5
+        else item
+        for test, item in enumerate(before)
+    ]
+    found = compared(before, after)
+    assert {(row.metric, row.delta.n) for row in found.rows} == {("pass_rate", 12), ("score", 7)}
+    assert found.notes == (
+        "failed, and left out of scores because of an error in another assertion: 0 of 12 cases in A, 5 of 12 cases"
+        " in B",
+    )
 
 
 def test_runs_without_a_test_that_was_judged_in_both_are_not_compared() -> None:

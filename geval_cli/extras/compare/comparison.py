@@ -256,6 +256,7 @@ class CountedCases:
     Attributes:
         metrics: the names of all scores.
         errored: how many of the `cases` could not be judged.
+        unscored: how many failed and have no score, since another of their assertions is an error.
         repeats: how often each test was run.
         relative: the metrics that compare outputs of one run with each other, and are therefore left out.
     """
@@ -263,7 +264,7 @@ class CountedCases:
     def __init__(self) -> None:
         self.metrics: set[str] = set()
         self.relative: set[str] = set()
-        self.cases = self.errored = self.repeats = 0
+        self.cases = self.errored = self.unscored = self.repeats = 0
 
     def counted(self, result: CaseResult) -> CaseResult:
         """Count the next case, and return it without the verdicts that depend on other columns."""
@@ -273,6 +274,8 @@ class CountedCases:
         self.metrics.update(found.named_scores)
         self.cases += 1
         self.errored += found.status is Status.ERROR
+        has_error = any(item.status is Status.ERROR for item in found.assertions)
+        self.unscored += found.status is Status.FAILED and found.score is None and has_error
         self.repeats = max(self.repeats, found.repeat_index + 1)
         return found
 
@@ -1383,6 +1386,9 @@ def _notes(
             for side, name in zip(sides, "AB", strict=True)
         )
         yield f"left out as errors: {', '.join(counts)}"
+    if earlier.unscored or comparing.unscored:
+        a, b = (f"{side.unscored:,} of {side.cases:,} cases in" for side in (earlier, comparing))
+        yield f"failed, and left out of scores because of an error in another assertion: {a} A, {b} B"
 
 
 def _columns(columns: Sequence[Column]) -> str:
