@@ -14,6 +14,7 @@ from geval_cli.errors import Problem, Severity
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderLimits, ProviderSource
 from geval_cli.source.problems import did_you_mean
+from geval_cli.source.secrets import is_variable_name, mask_text
 from geval_cli.specs.base import WIRE_SETTINGS, describe_value
 
 
@@ -125,7 +126,7 @@ def _as_list(value: Any) -> str:
     if isinstance(value, str):
         with suppress(ValueError):
             words = shlex.split(value) or words
-    return f"it runs without a shell: write {json.dumps(words, ensure_ascii=False)}"
+    return f"it runs without a shell: write {mask_text(json.dumps(words, ensure_ascii=False))}"
 
 
 KEY_COMMAND = OwnKey(
@@ -142,7 +143,7 @@ ENDPOINT_KEYS = (
     OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// URL", _is_http_url),
     OwnKey(("api_endpoint", "apiEndpoint"), "an http:// or https:// URL", _is_http_url),
     OwnKey(("api_host", "apiHost"), "a host name", is_text),
-    OwnKey(("api_key_env", "apiKeyEnvar"), "the name of an environment variable", is_text),
+    OwnKey(("api_key_env", "apiKeyEnvar"), "the name of an environment variable", is_variable_name),
     OwnKey(("api_key", "apiKey"), "a text", is_text),
     KEY_COMMAND,
     OwnKey((CLOUD_LOGIN, "cloudLogin"), "true or false", lambda value: isinstance(value, bool)),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from urllib.parse import unquote
 
@@ -35,9 +35,8 @@ _OTHER_TOKENS = frozenset(
         "unk",
     }
 )  # fmt: skip
-_NO_SECRETS = frozenset(
-    {"PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS"}
-)  # two folders, and the path of a file
+# Two folders, and the path of a file.
+_NO_SECRETS = frozenset({"PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS"})
 _SECRET_PARAMETERS = frozenset({"code", "key"})  # Azure Functions and Google take their keys in these
 
 _PLACE = r"\{\{[^{}]*\}\}"
@@ -87,6 +86,7 @@ _FREE_TEXT_KEYS = frozenset({"vars", "metadata"})
 _SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _PARAMETERS = frozenset({"query", "query_params", "queryparams"})
 _VARIABLE_KEYS = frozenset({"api_key_env", "apiKeyEnvar"})
+_KEY_LIKE = "0123456789abcdef"  # a name has no such word: as long, with a digit
 _VARIABLE = compile_later(r"\benv\.(\w+)")
 _PROVIDER_KEYS = frozenset({"providers", "provider"})
 _MIN_PART = 8  # characters of a part of a cookie or credential; shorter words would be masked everywhere
@@ -121,6 +121,12 @@ def is_secret_name(name: str) -> bool:
 def is_ordinary_word(value: str) -> bool:
     """Return whether a secret is a word or two, such as `postgres` or `not-needed`, which any text may contain."""
     return len(value) <= _MAX_WORDS_CHARS and _WORDS.fullmatch(value) is not None
+
+
+def is_variable_name(value: object) -> bool:
+    """Return whether `value` may be the name of a variable, where some write the key itself."""
+    parts = value.split("_") if isinstance(value, str) and value and not _BARE.search(value) else [_KEY_LIKE]
+    return all(len(part) < len(_KEY_LIKE) or not re.search(r"\d", part) for part in parts)
 
 
 def is_secret_parameter(name: str) -> bool:
@@ -187,11 +193,8 @@ def header_line_spans(before: Iterable[str], line: str) -> list[tuple[int, int]]
         if above.strip() and _depth(above) < depth:
             is_plain = is_plain_header(pair["name"].strip("\"'"), pair["value"].strip("\"'"))
             is_header = _HEADERS_LINE.fullmatch(above.rstrip()) is not None
-            return (
-                [pair.span("value")]
-                if is_header and not is_plain and not _is_reference(pair["value"])
-                else []
-            )
+            is_hidden = is_header and not is_plain and not _is_reference(pair["value"])
+            return [pair.span("value")] if is_hidden else []
     return []
 
 
@@ -271,15 +274,9 @@ def _masked(
             for key, entry in value.items()
         }
     if isinstance(value, list):
-        return [
-            _masked(
-                item,
-                is_secret=is_secret or _is_flagged(value, index),
-                may_be_free=may_be_free,
-                hides_headers=hides_headers,
-            )
-            for index, item in enumerate(value)
-        ]
+        inner = partial(_masked, may_be_free=may_be_free, hides_headers=hides_headers)
+        flags = (is_secret or _is_flagged(value, index) for index in range(len(value)))
+        return [inner(item, is_secret=flag) for item, flag in zip(value, flags, strict=True)]
     if is_secret and value is not None and not isinstance(value, bool) and not _is_reference(str(value)):
         return MASK
     if not isinstance(value, str):
@@ -370,12 +367,14 @@ def _named_places(text: str) -> Iterator[tuple[int, int]]:
     while match := _NAMED.search(text, position):
         position = match.end()
         is_parameter = text[match.start() - 1 : match.start()] in {"?", "&", "#", ";"}
-        if is_parameter or not is_secret_name(match["name"]):
+        names_variable = match["name"] in _VARIABLE_KEYS
+        if is_parameter or not (names_variable or is_secret_name(match["name"])):
             continue
         value = _NAMED_VALUE.match(text, position)
         if value:
             position = value.end()
-            if not _is_reference(value.group()):
+            is_harmless = names_variable and is_variable_name(value.group().strip("\"' "))
+            if not is_harmless and not _is_reference(value.group()):
                 yield value.span()
 
 

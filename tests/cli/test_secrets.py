@@ -150,6 +150,14 @@ def positions(text: str, word: str) -> list[int]:
         {"providers": [{"id": "openai:m", "config": {"headers": {"Cookie": ["1234567"]}}}]},
         {"providers": [{"id": "openai:m", "config": {"apiKey": 1234567}}]},
         {"providers": ["exec:no-such-program --password 1234567"]},
+        {"providers": [{"id": "openai:m", "config": {"api_key_env": "sk-abc1234567"}}]},
+        {"providers": [{"id": "openai:m", "config": {"api_key_env": "1234567_abcd1234567efghi"}}]},
+        {
+            "dialect": "promptfoo",
+            "providers": [{"id": "openai:m", "config": {"apiKeyEnvar": "abcd-1234567-efgh"}}],
+        },
+        {"providers": [{"id": "bedrock:m", "config": {"api_key_env": "abcd-1234567-efgh"}}]},
+        {"providers": [{"id": "openai:m", "config": {"api_key_command": "tool --password 1234567 get"}}]},
     ],
 )
 def test_no_key_stands_in_what_is_said_of_a_wrong_config(tmp_path: Path, broken: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from geval_cli.source.secrets import (
     header_values,
     is_secret_name,
     is_secret_parameter,
+    is_variable_name,
     mask_bare,
     mask_config,
     mask_text,
@@ -283,6 +284,30 @@ def test_names_of_secrets(name: str) -> None:
 )  # fmt: skip
 def test_names_of_no_secrets(name: str) -> None:
     assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_name"),
+    [
+        ("OPENAI_API_KEY", True),
+        ("my-team-openai-production-key", True),
+        ("openai.key.2", True),
+        ("KEY_20251128_OF_TEAM_7", True),
+        ("{{ env.NAME }}", True),
+        ("sk-abcdefgh", False),
+        ("0123456789abcdef0123", False),
+        ("fw_3ZabCdEfGhIjKlMnOp", False),
+        ("11112222-3333-4444-5555-666677778888", False),
+        ("", False),
+        (7, False),
+        (None, False),
+    ],
+)
+def test_a_key_is_no_name_of_a_variable(value: object, is_name: bool) -> None:
+    """Written as `api_key_env`, it would be shown as a variable that is not set."""
+    assert is_variable_name(value) is is_name
+    line = f"    config: {{api_key_env: '{value}', temperature: 0}}"
+    assert ("***" in mask_text(line)) is (isinstance(value, str) and not is_name)
 
 
 def test_in_an_address_more_words_name_keys() -> None:
