@@ -69,8 +69,8 @@ class PairedTest(Struct, frozen=True):
         differing: the number of clusters with a difference other than 0.
         identical: whether every pair was declared the same thing measured twice, and all differences are 0.
         in_range: whether all values are in 0..1, so that no mean difference is outside -1..1.
-        flips: how many pairs fell from 1 to 0, and how many rose, if all values are 0 or 1 and every cluster is one
-            pair; else None.
+        shifts: the sum of the mean differences of clusters that fell (without its sign), and of those that rose, if
+            all values are 0 or 1; else None.
         figures: equal for comparisons of equal values by equal clusters.
     """
 
@@ -88,37 +88,34 @@ class PairedTest(Struct, frozen=True):
     differing: int
     identical: bool
     in_range: bool
-    flips: tuple[int, int] | None
+    shifts: tuple[float, float] | None
     figures: int
+
+    @property
+    def flips(self) -> tuple[int, int] | None:
+        """How many pairs fell from 1 to 0, and how many rose; None unless every cluster is one pair of 0 and 1."""
+        if self.shifts is None or self.n > self.clusters:
+            return None
+        return round(self.shifts[0]), round(self.shifts[1])
 
     def bounds(self, level: float) -> Interval | None:
         """Return the one-sided lower and upper bounds of `delta`, each wrong with a probability of `level`.
 
-        For zeros and ones, they are exact (`drop_limit`); for scores in 0..1, they are the ends of `mean_interval`; all
-        others are Student's t. None if nothing can be said.
+        For zeros and ones, they are exact (`drop_limit`), unless many clusters of several pairs differ; for scores in
+        0..1, they are the ends of `mean_interval`; all others are Student's t. None if nothing can be said.
         """
-        if self.flips is not None:
-            broken, fixed = self.flips
-            return -drop_limit(broken, fixed, self.n, level), drop_limit(fixed, broken, self.n, level)
-        if self.se is None:
+        # A cluster of which only some pairs differ varies less than a whole one.
+        if self.shifts is not None and (self.n == self.clusters or self.differing < _FEW_CLUSTERS):
+            fell, rose = self.shifts
+            return -drop_limit(fell, rose, self.clusters, level), drop_limit(rose, fell, self.clusters, level)
+        if self.se is None or not (self.in_range or self.se):
             return None
         if self.in_range:
-            return self._scored_interval(1 - 2 * level)
-        if not self.se:
-            return None
+            return mean_interval(
+                self.delta, self.se**2, self.clusters, level=1 - 2 * level, lowest=-1.0, freedom=self.freedom
+            )
         width = t_quantile(1 - level, self.freedom) * self.se
         return self.delta - width, self.delta + width
-
-    def margin_interval(self) -> Interval | None:
-        """Return the 90 % interval that two one-sided 5 % tests compare with a margin."""
-        return self._scored_interval(1 - 2 * SIGNIFICANCE) if self.in_range else self.bounds(SIGNIFICANCE)
-
-    def _scored_interval(self, level: float) -> Interval | None:
-        if self.se is None:
-            return None
-        return mean_interval(
-            self.delta, self.se**2, self.clusters, level=level, lowest=-1.0, freedom=self.freedom
-        )
 
     def detectable(self, level: float = SIGNIFICANCE) -> float | None:
         """Return the smallest true difference that this many tests detect with 80 % power at `level`.
@@ -179,7 +176,7 @@ class PairedDifferences(Struct):
     _highest: float = -math.inf
     _same: bool = True
     _within_unit: bool = True
-    _flips: list[int] | None = field(default_factory=lambda: [0, 0])
+    _shifts: list[float] | None = field(default_factory=lambda: [0.0, 0.0])
     _figures: int = 0
 
     @property
@@ -207,8 +204,6 @@ class PairedDifferences(Struct):
             self._clusters += 1
             if len(self._first_sums) < _FEW_CLUSTERS:
                 self._first_sums.append(0.0)
-        elif self._open[0]:
-            self._flips = None
         self._before += before
         self._spread.add(difference)
         self._open[0] += 1
@@ -217,12 +212,8 @@ class PairedDifferences(Struct):
         self._lowest, self._highest = min(self._lowest, difference), max(self._highest, difference)
         self._same = self._same and same
         self._within_unit = self._within_unit and 0 <= before <= 1 and 0 <= after <= 1
-        if self._flips is not None:
-            if before in _BINARY and after in _BINARY:
-                self._flips[0] += before > after
-                self._flips[1] += before < after
-            else:
-                self._flips = None
+        if before not in _BINARY or after not in _BINARY:
+            self._shifts = None
         if self._clusters == len(self._first_sums):
             self._first_sums[-1] += difference
         self._figures = hash((self._figures, cluster, round(before, 9), round(after, 9)))
@@ -235,6 +226,9 @@ class PairedDifferences(Struct):
             sums[1] += total
             sums[2] += total**2
             self._differing += size > 0
+            if self._shifts is not None:
+                mean = total / count + (self._first or 0.0)
+                self._shifts[mean > 0] += abs(mean)
         self._open = [0, 0.0, 0.0]
         self._cluster = None
 
@@ -274,7 +268,7 @@ class PairedDifferences(Struct):
             differing=self._differing,
             identical=self._same and self._lowest == self._highest == 0,
             in_range=self._within_unit,
-            flips=None if self._flips is None else (self._flips[0], self._flips[1]),
+            shifts=None if self._shifts is None else (self._shifts[0], self._shifts[1]),
             figures=self._figures,
         )
 
@@ -429,7 +423,7 @@ class RowDecision(Struct, Generic[KeyT], frozen=True):
             family=self.family,
             least_tests=self.least_tests,
             margin=self.margin,
-            margin_interval=None if self.margin is None else test.margin_interval(),
+            margin_interval=None if self.margin is None else test.bounds(SIGNIFICANCE),
         )
 
 
@@ -473,7 +467,7 @@ def decide(
         if test.identical:
             verdict = DifferenceVerdict.IDENTICAL
         else:
-            verdict = verdict_of(test.delta, p, least, test.margin_interval())
+            verdict = verdict_of(test.delta, p, least, None if least is None else test.bounds(SIGNIFICANCE))
         found.append(
             RowDecision(
                 test=test,
@@ -513,8 +507,10 @@ def least_clusters(level: float) -> int:
     return min(_FEW_CLUSTERS, math.ceil(1 - math.log2(level) - _ROUNDING))
 
 
-def drop_limit(broken: int, fixed: int, n: int, level: float) -> float:
+def drop_limit(fell: float, rose: float, n: int, level: float) -> float:
     """Return the upper limit of the share of tests that break minus the share of those fixed, of n pairs of 0 and 1.
+
+    Of the tests, `fell` broke and `rose` were fixed; a test of several pairs may count as a fraction, which is rounded.
 
     It is below the true one with a probability of at most `level`, for any n and any shares (`benchmarks simulations`),
     and never lower if more broke or fewer were fixed. Without fixed tests, it is Clopper and Pearson's limit of the
@@ -524,6 +520,7 @@ def drop_limit(broken: int, fixed: int, n: int, level: float) -> float:
     Sources: Clopper and Pearson, "The use of confidence or fiducial limits", 1934; Tango, "Equivalence test and
     confidence interval for the difference in proportions for the paired-sample design", 1998.
     """
+    broken, fixed = math.ceil(fell - _NOISE), math.floor(rose + _NOISE)
     exact = 1.0 if broken == n else _solved(lambda share: _binomial_tail(broken, n, share) - level, 0.0, 1.0)
     if not fixed:
         return exact
@@ -544,9 +541,8 @@ def _tango(broken: int, fixed: int, n: int, drop: float) -> float:
 
 def _binomial_tail(successes: int, n: int, share: float) -> float:
     """Return P(X <= successes) for n trials that each succeed with a probability of `share`, between 0 and 1."""
-    if (
-        successes >= n * share
-    ):  # the other tail is the smaller one, and its first term is not lost to rounding
+    # The other tail may be the smaller one, and its first term is not lost to rounding.
+    if successes >= n * share:
         return 1.0 - (_binomial_tail(n - successes - 1, n, 1 - share) if successes < n else 0.0)
     log = math.lgamma(n + 1) - math.lgamma(successes + 1) - math.lgamma(n - successes + 1)
     term = total = math.exp(log + successes * math.log(share) + (n - successes) * math.log1p(-share))

@@ -343,7 +343,7 @@ def test_a_verdict_needs_an_adjusted_p_of_at_most_five_per_cent() -> None:
 def test_a_margin_is_held_against_two_one_sided_tests() -> None:
     numbers = random.Random(4)
     found = compared((test, 0.5, 0.5 + numbers.gauss(0.025, 0.02)) for test in range(200))
-    low, high = found.margin_interval() or (-1, 1)
+    low, high = found.bounds(0.05) or (-1, 1)
     assert 0 < low < found.delta < high < 0.05
     assert decided(found).verdict is DifferenceVerdict.BETTER
     assert decided(found, margin=high + 0.001).verdict is DifferenceVerdict.EQUIVALENT
@@ -418,6 +418,39 @@ def test_bounds_of_verdicts_are_exact_and_mirror_when_both_sides_are_swapped() -
         assert (low, high) == (-drop_limit(broken, fixed, n, 0.05), drop_limit(fixed, broken, n, 0.05))
         assert mirrored.bounds(0.05) == pytest.approx((-high, -low), abs=1e-12)
     assert changed(0, 0, 200).bounds(0.05) == pytest.approx((-0.0148670, 0.0148670), abs=1e-6)
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 3, 10])
+@pytest.mark.parametrize(
+    ("broken", "fixed", "n"), [(0, 0, 34), (0, 0, 100), (2, 0, 100), (1, 3, 50), (5, 4, 200)]
+)
+def test_repeats_that_always_agree_are_no_evidence(broken: int, fixed: int, n: int, repeats: int) -> None:
+    found = compared(
+        (test, float(not broken <= test < broken + fixed), float(test >= broken))
+        for test in range(n)
+        for _ in range(repeats)
+    )
+    assert found.bounds(0.05) == pytest.approx(changed(broken, fixed, n).bounds(0.05) or (0, 0), abs=1e-12)
+
+
+def test_a_test_that_breaks_in_part_counts_in_part() -> None:
+    """Four tests lose half of their repeats, which is no more than two whole tests."""
+    found = compared((test, 1.0, float(test >= 4 or pair)) for test in range(100) for pair in range(2))
+    assert found.flips is None
+    assert found.bounds(0.05) == pytest.approx(changed(2, 0, 100).bounds(0.05) or (0, 0), abs=1e-12)
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("n", [20, 34, 58, 59, 100])
+@pytest.mark.parametrize("drop", [0.02, 0.05, 0.1])
+def test_a_drop_of_the_margin_is_rarely_called_equivalent(drop: float, n: int, repeats: int) -> None:
+    """Without errors of the other kind: by how many tests break, with their chances."""
+    wrong = 0.0
+    for broken in range(10):
+        found = compared((test, 1.0, float(test >= broken)) for test in range(n) for _ in range(repeats))
+        if decided(found, margin=drop).verdict is DifferenceVerdict.EQUIVALENT:
+            wrong += float(stats.binom.pmf(broken, n, drop))
+    assert wrong <= 0.05
 
 
 SCORES = st.lists(

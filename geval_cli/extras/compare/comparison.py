@@ -1526,7 +1526,7 @@ def judge_difference(gate: Gate, test: PairedTest | None) -> GateResult:
     if test is None:
         return GateResult(gate.text, Status.ERROR, None, "no case was judged in both runs")
     level = SIGNIFICANCE / gate.family
-    bounds = test.margin_interval() if gate.is_equivalence else test.bounds(level)
+    bounds = test.bounds(level)
     if gate.is_equivalence:
         is_broken = bounds is not None and (bounds[0] > gate.limit or bounds[1] < -gate.limit)
         is_shown = test.identical or (
