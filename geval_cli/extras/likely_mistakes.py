@@ -13,7 +13,9 @@ from geval_cli.engine.plan import Plan
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.patterns import compile_later
 from geval_cli.providers.preset_table import PRESETS
+from geval_cli.providers.redaction import MIN_ECHOED_CHARS
 from geval_cli.records import JsonValue
+from geval_cli.source.secrets import environment_secrets, is_ordinary_word, secret_values
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, Spec
 from geval_cli.specs.promptfoo import NamedPromptSpec
@@ -43,6 +45,9 @@ _READ_BY_NAME = frozenset({
     "audio", "images", "sessionId",
 })  # fmt: skip
 """Variables that judges and assertions look for by themselves."""
+
+_STAND_INS = frozenset({"echo", "scripted"})
+"""Providers whose answers are judged as they are."""
 
 _SHOWN_TO_NO_TEMPLATE = frozenset({"echo", "http", "https", "local", "none", "huggingface"})
 
@@ -80,6 +85,8 @@ class LikelyMistakes(Struct):
     _changed: dict[tuple[str, str], Location] = field(default_factory=dict)
     _looped: set[str] = field(default_factory=set)
     _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
+    _keys: tuple[str, ...] = ()
+    _hidden: dict[Location | None, None] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _metrics: set[str] = field(default_factory=set)
     _has_users: bool = False
@@ -100,6 +107,13 @@ class LikelyMistakes(Struct):
             kind = provider.id.partition(":")[0].lower()
             self.sees_all = self.sees_all or (kind not in PRESETS and kind not in _SHOWN_TO_NO_TEMPLATE)
             self._read(provider)
+        if any(provider.id.partition(":")[0].lower() not in _STAND_INS for provider in suite.providers):
+            own = secret_values([[provider.id, dict(provider.config)] for provider in suite.providers])
+            self._keys = tuple(
+                key
+                for key in {*own, *environment_secrets(suite.env)}
+                if len(key) >= MIN_ECHOED_CHARS and not is_ordinary_word(key)
+            )
         for gate in suite.gates:
             self._used.update(_WORD.findall(gate.text))
         default = self._all_tests.default if self._all_tests is not None else None
@@ -116,10 +130,12 @@ class LikelyMistakes(Struct):
             value = vars(spec).get("value")  # in pydantic, a missing attribute is slow
             if isinstance(value, str):
                 self._note_quotes(value, spec, "value")
+                self._note_keys(test, value, spec, "value")
                 self._note_braces(test, value, spec, "value")
             elif isinstance(value, list | tuple):
                 for index, item in enumerate(value):
                     self._note_quotes(item, spec, "value", index)
+                    self._note_keys(test, item, spec, "value", index)
                     self._note_braces(test, item, spec, "value", index)
             elif isinstance(value, int | float):
                 self._note_changed(spec.place, {("value",): value})
@@ -227,6 +243,9 @@ class LikelyMistakes(Struct):
                 "put quotes around it to keep it as it is",
                 severity=Severity.WARNING,
             )
+        for location in self._hidden:
+            message = "this is a key that geval masks in answers before they are judged, so it is never found"
+            yield Problem(message, location, "test with a made-up key that no provider uses")
         for value, (name, location) in self._braced.items():
             message = f"`{_short(value)}` is no template: it is looked for as it is"
             yield Problem(message, location, f"write {{{{ {name} }}}}", severity=Severity.WARNING)
@@ -306,6 +325,15 @@ class LikelyMistakes(Struct):
         found = next(filter(None, (pattern.fullmatch(value) for pattern in _BRACES)), None)
         if found and found[1] in test.variables and len(self._braced) < _NAMES_MAX:
             self._braced.setdefault(value, (found[1], spec.place.value(*keys)))
+
+    def _note_keys(self, test: MergedTest, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
+        """Record a value with a key in it: `not-contains` would pass the answers of a model that reveals the key."""
+        if not self._keys or not isinstance(value, str) or spec.calls_server or test.output is not None:
+            return
+        filled = (text for name, text in test.vars.items() if isinstance(text, str) and name in value)
+        texts = [value, *(filled if "{{" in value else ())]
+        if any(key in text for text in texts for key in self._keys) and len(self._hidden) < _NAMES_MAX:
+            self._hidden.setdefault(spec.place.value(*keys))
 
     def _note_changed(
         self, place: SourcePath | Location, values: Mapping[tuple[str, ...], JsonValue]

@@ -23,6 +23,7 @@ from geval_cli.engine.columns import summarized
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.plugins import extra, extras_of
+from geval_cli.providers.redaction import Secrets
 from geval_cli.records import (
     SCHEMA_VERSION,
     AssertionResult,
@@ -41,10 +42,11 @@ from geval_cli.records import (
     run_summary_from_json,
 )
 from geval_cli.report.report import RunReport
+from geval_cli.runs.session import safe_result
 from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.files import MAX_CONFIG_BYTES, PARQUET_SUFFIX, open_problem, read_text
 from geval_cli.source.json_source import read_json
-from geval_cli.source.secrets import mask_config, mask_text
+from geval_cli.source.secrets import mask_config, mask_text, secret_values
 from geval_cli.source.source_map import SourcePath
 from geval_cli.store.runs import (
     LATEST,
@@ -306,13 +308,10 @@ def _foreign_run(file: ResultsReader, access: Access) -> ImportedRun | None:
     for reader in () if file.has_lines else extras_of("results"):
         foreign = reader.read_results(file.head, partial(_place, file.path, access))
         if foreign is not None:
-            cases = _converted(
-                ((item, None) for item in foreign.rows),
-                foreign.case_of_row,
-                file.path,
-                access,
-                *foreign.place,
-            )
+            rows = ((item, None) for item in foreign.rows)
+            cases = _converted(rows, foreign.case_of_row, file.path, access, *foreign.place)
+            secrets = Secrets(secret_values(file.head.get("config")))
+            cases = [_without_keys(case, secrets) for case in cases]
             known: dict[str, Any] = {}
             if foreign.id:
                 known["id"] = _safe_id(foreign.id)
@@ -461,6 +460,14 @@ def _converted(
     if problems:
         raise ConfigError(problems)
     return sorted(found, key=lambda case: (case.test_index, case.repeat_index, case.column))
+
+
+def _without_keys(case: CaseResult, secrets: Secrets) -> CaseResult:
+    """Return a result of a tool that does not mask keys in errors and reasons, with the keys of its config masked."""
+    safe = safe_result(case, secrets)
+    if safe.error is None:
+        return safe
+    return replace(safe, error=replace(safe.error, message=secrets.redact(safe.error.message)))
 
 
 def _why(error: Exception) -> str:

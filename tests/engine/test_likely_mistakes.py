@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from geval_cli.errors import ConfigError
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
 
@@ -296,3 +297,60 @@ def test_columns_of_a_table_may_be_for_people_but_a_misspelt_one_is_told(tmp_pat
 @pytest.mark.parametrize("value", ["<q>", "{other}", "{q} or more", "{{ q }}", "q", "{1}"])
 def test_what_may_be_meant_as_it_is_brings_no_warning(tmp_path: Path, value: str) -> None:
     assert warnings(tmp_path, tests=written_tests(check={"type": "contains", "value": value})) == []
+
+
+KEY = "zq9-0123456789"
+PROGRAM = {"id": "exec:cat", "config": {"apiKey": "zq9-of-the-program"}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_told"),
+    [
+        ({"tests": written_tests(check={"type": "not-contains", "value": "{{ env.OUR_KEY }}"})}, True),
+        ({"tests": written_tests(check={"type": "contains", "value": f"key {KEY}."})}, True),
+        ({"tests": written_tests(check={"type": "not-contains-any", "value": ["a", KEY]})}, True),
+        ({"tests": written_tests(check={"type": "not-regex", "value": "zq9-of-the-program"})}, True),
+        ({"tests": written_tests(check={"type": "not-contains", "value": "{{ secret }}"}, secret=KEY)}, True),
+        ({"tests": written_tests(check={"type": "python", "value": f"'{KEY}' not in output"})}, True),
+        ({"tests": written_tests(check={"type": "assert-set", "assert": [{"type": "equals", "value": KEY}]})}, True),
+        ({"tests": written_tests(check={"type": "contains", "value": "{{ q }}"}, secret=KEY)}, False),
+        ({"tests": written_tests(check={"type": "contains", "value": "zq9"})}, False),
+        ({"tests": written_tests(check={"type": "contains", "value": "administrator"})}, False),
+        ({"tests": written_tests(check={"type": "webhook", "value": f"http://127.0.0.1:9/?key={KEY}"})}, False),
+        (
+            {
+                "providers": ["echo"],
+                "tests": written_tests(check={"type": "contains", "value": KEY}),
+            },
+            False,
+        ),
+        (
+            {
+                "providers": [],
+                "prompts": [],
+                "tests": [{"output": KEY, "assert": [{"type": "contains", "value": KEY}]}],
+            },
+            False,
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dialect", ["geval", "promptfoo"])
+def test_a_check_for_a_key_that_is_masked_in_answers_is_an_error(
+    tmp_path: Path, keys: dict[str, object], is_told: bool, dialect: str
+) -> None:
+    """`not-contains` passed the answer of a model that reveals its key."""
+    if dialect == "promptfoo" and not keys.get("prompts", True):
+        pytest.skip("not in this dialect")
+    whole = {"dialect": dialect, "prompts": ["Say {{ q }}"], "providers": [PROGRAM], **keys}
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        yaml.safe_dump({name: value for name, value in whole.items() if value != []}), encoding="utf-8"
+    )
+    request = RunRequest(path, {"OUR_KEY": KEY, "ADMIN_PASSWORD": "administrator", "PATH": "/bin:/usr/bin"})
+    said = ""
+    try:
+        prepare(request, is_going_to_run=False)
+    except ConfigError as error:
+        said = str([problem.message for problem in error.problems])
+    assert ("so it is never found" in said) is is_told, said
+    assert is_told or not said

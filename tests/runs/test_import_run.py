@@ -119,6 +119,27 @@ def test_results_of_promptfoo_become_results_of_geval(tmp_path: Path) -> None:
     assert found.run.config == {"env": {"KEY": "***"}}
 
 
+def test_keys_in_errors_and_reasons_of_promptfoo_are_masked(tmp_path: Path) -> None:
+    part = {"pass": False, "score": 0, "reason": "sent zq9-config-key", "assertion": {"type": "llm-rubric"}}
+    failed = {
+        **_ROW,
+        "gradingResult": {"pass": False, "score": 0, "reason": "no", "componentResults": [part]},
+    }
+    refused = {
+        **_ROW,
+        "testIdx": 0,
+        "response": None,
+        "error": "HTTP 401: Incorrect API key: zq9-config-key, sk-proj-zq9abcdefgh",
+        "failureReason": 2,
+        "gradingResult": None,
+    }
+    written = _theirs(failed, refused)
+    written["config"] = {"providers": [{"id": "openai:m", "config": {"apiKey": "zq9-config-key"}}]}
+    found = read_importable(_write(tmp_path, written))
+    assert "zq9" not in repr(found)
+    assert "Incorrect API key: ***, ***" in repr(found)
+
+
 @pytest.fixture
 def names(tmp_path: Path) -> list[str]:
     """The names of one run in a store, where it is the one before the latest, and in files."""
