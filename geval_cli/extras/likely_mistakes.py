@@ -34,6 +34,7 @@ _BRACES = (
     compile_later(r"<([^\W\d]\w*)>"),
 )
 _BRACE_OPENINGS = ("{", "$")
+_UNCLOSED = compile_later(r"(?:\{%[^%]*|\{\{[^}]*)$")
 _WHOLE_VARS = compile_later(
     r"\bvars\b(?!\s*(?:\?\.|\.)\s*(?:get\(\s*['\"])?\w|\s*(?:\?\.)?\[\s*['\"]|['\"]\s*\]\s*(?:\[\s*['\"]|\.get\(\s*['\"]))"
 )
@@ -82,6 +83,7 @@ class LikelyMistakes(Struct):
     _read_last: dict[int, object] = field(default_factory=dict)
     _quoted: dict[str, Location | None] = field(default_factory=dict)
     _braced: dict[str, tuple[str, Location | None]] = field(default_factory=dict)
+    _unclosed: dict[str, Location | None] = field(default_factory=dict)
     _changed: dict[tuple[str, str], Location] = field(default_factory=dict)
     _looped: set[str] = field(default_factory=set)
     _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
@@ -132,11 +134,13 @@ class LikelyMistakes(Struct):
                 self._note_quotes(value, spec, "value")
                 self._note_keys(test, value, spec, "value")
                 self._note_braces(test, value, spec, "value")
+                self._note_unclosed(value, spec, "value")
             elif isinstance(value, list | tuple):
                 for index, item in enumerate(value):
                     self._note_quotes(item, spec, "value", index)
                     self._note_keys(test, item, spec, "value", index)
                     self._note_braces(test, item, spec, "value", index)
+                    self._note_unclosed(item, spec, "value", index)
             elif isinstance(value, int | float):
                 self._note_changed(spec.place, {("value",): value})
         self._names.update(test.vars)
@@ -249,6 +253,8 @@ class LikelyMistakes(Struct):
         for value, (name, location) in self._braced.items():
             message = f"`{_short(value)}` is no template: it is looked for as it is"
             yield Problem(message, location, f"write {{{{ {name} }}}}", severity=Severity.WARNING)
+        if self.plan.suite.rules.template_language != "strict":
+            yield from self._of_unclosed()
         for value, location in self._quoted.items():
             message = f"the typographic quotes around `{_short(value)}` are part of the value"
             yield Problem(message, location, 'write straight quotes ("), or none', severity=Severity.WARNING)
@@ -296,6 +302,23 @@ class LikelyMistakes(Struct):
             place = _location(first.place, ("vars", unused[0]))
             yield _unused(unused, first, place, "use it in a prompt or an assertion, or remove it")
 
+    def _of_unclosed(self) -> Iterator[Problem]:
+        """Yield a warning for each text that nunjucks would render if its last expression were closed."""
+        prompts = {
+            text: prompt.place.value("raw") or prompt.place.value()
+            for prompt in self.plan.suite.prompts
+            for text in _texts_of_prompt(prompt)
+            if _UNCLOSED.search(text)
+            and any(self._names.intersection(_WORD.findall("".join(tag))) for tag in _TAG.findall(text))
+        }
+        for text, location in (prompts | self._unclosed).items():
+            yield Problem(
+                f"`{_short(text)}` is used as it is, with all its braces: its last one is never closed",
+                location,
+                "close it, or put {% raw %}...{% endraw %} around braces that are text",
+                severity=Severity.WARNING,
+            )
+
     def _braces_of(self, prompt: PromptSpec) -> Iterator[tuple[str, str]]:
         """Yield the test variables that a prompt has in braces that are no templates, each once."""
         if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
@@ -334,6 +357,12 @@ class LikelyMistakes(Struct):
         texts = [value, *(filled if "{{" in value else ())]
         if any(key in text for text in texts for key in self._keys) and len(self._hidden) < _NAMES_MAX:
             self._hidden.setdefault(spec.place.value(*keys))
+
+    def _note_unclosed(self, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
+        """Record a value whose last template expression is never closed."""
+        is_text = isinstance(value, str) and "{" in value and not spec.runs_code
+        if is_text and len(self._unclosed) < _NAMES_MAX and _UNCLOSED.search(value):
+            self._unclosed.setdefault(value, spec.place.value(*keys))
 
     def _note_changed(
         self, place: SourcePath | Location, values: Mapping[tuple[str, ...], JsonValue]

@@ -98,6 +98,18 @@ def written_tests(*, check: object = USED, count: int = 1, **variables: object) 
             {"tests": written_tests(check={"type": "not-contains", "value": "{q}"})},
             "`{q}` is no template: it is looked for as it is; write {{ q }}",
         ),
+        *(
+            (
+                keys | {"dialect": "promptfoo"},
+                "is used as it is, with all its braces: its last one is never closed",
+            )
+            for keys in (
+                {"tests": written_tests(check={"type": "not-contains", "value": "{{ q"})},
+                {"tests": written_tests(check={"type": "not-contains-any", "value": ["a", "a {% if q"]})},
+                {"tests": written_tests(check={"type": "llm-rubric", "value": "{{ q }} is in {{ q"})},
+                {"prompts": ["Say {{ q }} in {{ braces"]},
+            )
+        ),
         (
             {"tests": written_tests(check={"type": "contains-any", "value": ["a", "${ q }"]})},
             "`${ q }` is no template: it is looked for as it is; write {{ q }}",

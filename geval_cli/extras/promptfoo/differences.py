@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from geval_cli.assertions.base import Assertion, MergedTest, ModelGradedAssertion, each_assertion
 from geval_cli.assertions.json_output import unknown_keywords
+from geval_cli.assertions.sets import AssertSet
 from geval_cli.errors import Location
 from geval_cli.extras.programs.assertions import CodeAssertion
 from geval_cli.extras.programs.scripting.code import FILE_PREFIX
@@ -439,6 +440,13 @@ MATTERS: tuple[PromptfooDifference, ...] = (
         assertion=_is_graded,
     ),
     PromptfooDifference(
+        "judge-replies",
+        "a judge's reply in another form than asked for (`A` for `(A)`, `yes` for `Y`, JSON after a draft of it)",
+        "the test fails, or the first JSON counts",
+        "read for what it says",
+        assertion=_is_graded,
+    ),
+    PromptfooDifference(
         "judge-prompts",
         "the judge's prompt of `llm-rubric`, `factuality`, `model-graded-closedqa` and `search-rubric` without a "
         "`rubricPrompt`",
@@ -854,6 +862,11 @@ def _values(spec: Assertion) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
+_IGNORED_NEGATIONS = {
+    "factuality", "model-graded-factuality", "model-graded-closedqa",
+    "latency", "cost", "levenshtein", "finish-reason", "perplexity",
+}  # fmt: skip
+
 ASSERTIONS: tuple[PromptfooDifference, ...] = (
     PromptfooDifference(
         "latency-from-cache",
@@ -864,15 +877,12 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
     ),
     PromptfooDifference(
         "ignored-negations",
-        "`latency`, `cost`, `levenshtein`, `finish-reason`, `perplexity`, `is-valid-...-call` with `not-`",
-        "some versions ignore `not-`",
+        "`factuality`, `model-graded-closedqa`, `is-valid-...-call`, `latency`, `cost`, `levenshtein`, `perplexity` "
+        "and `finish-reason` with `not-`",
+        "`not-` is ignored, from `latency` on only by some versions",
         "the verdict is inverted",
         assertion=lambda spec, test: (
-            spec.is_negated
-            and (
-                spec.base_type in {"latency", "cost", "levenshtein", "finish-reason", "perplexity"}
-                or _answers_tools(spec, test)
-            )
+            spec.is_negated and (spec.base_type in _IGNORED_NEGATIONS or _answers_tools(spec, test))
         ),
     ),
     PromptfooDifference(
@@ -880,7 +890,17 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
         "`weight: 0`",
         "always passes; its metric is 0",
         "keeps its verdict but decides nothing; a row with nothing else has no score",
-        assertion=lambda spec, test: spec.weight == 0,
+        assertion=lambda spec, test: spec.weight == 0 and not isinstance(spec, AssertSet),
+    ),
+    PromptfooDifference(
+        "weight-0-sets",
+        "`weight: 0` of an `assert-set`; a set with a `threshold` whose assertions all have weight 0",
+        "fails the test if the set fails; fails",
+        "decides nothing; is not evaluated",
+        assertion=lambda spec, test: (
+            isinstance(spec, AssertSet)
+            and (spec.weight == 0 or bool(spec.threshold and not any(item.weight for item in spec.members)))
+        ),
     ),
     PromptfooDifference(
         "webhook",

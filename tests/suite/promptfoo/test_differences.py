@@ -62,6 +62,7 @@ CALL = {"type": "is-valid-openai-tools-call"}
 
 CONCERNED: dict[str, dict[str, Any] | str] = {
     "judge-errors": asserting({"type": "g-eval", "value": "good", "provider": "openai:m"}),
+    "judge-replies": asserting(rubric(provider="openai:m")),
     "judge-prompts": asserting(rubric(provider="openai:m")),
     "judge-parameters": asserting(rubric(provider="openai:m")),
     "default-judge": asserting(rubric()),
@@ -117,6 +118,9 @@ CONCERNED: dict[str, dict[str, Any] | str] = {
     "latency-from-cache": asserting({"type": "latency", "threshold": 9}),
     "ignored-negations": asserting({"type": "not-finish-reason", "value": "stop"}),
     "weight-0": asserting({"type": "contains", "value": "a", "weight": 0}),
+    "weight-0-sets": asserting(
+        {"type": "assert-set", "weight": 0, "assert": [{"type": "contains", "value": "a"}]}
+    ),
     "webhook": asserting({"type": "webhook", "value": "https://example.com/check"}),
     "tools-missing": asserting(CALL),
     "single-calls": asserting({"type": "tool-call-f1", "value": ["a"]}),
@@ -218,3 +222,28 @@ def test_a_row_is_listed_once_with_its_first_place_and_the_number_of_others(tmp_
     [found] = [item for item in differences(load(tmp_path, json.dumps(content))) if item.id == "javascript"]
     assert found.location is not None
     assert found.more == 2
+
+
+@pytest.mark.parametrize(
+    "kind", ["factuality", "model-graded-factuality", "model-graded-closedqa", "latency", "cost"]
+)
+def test_negations_that_promptfoo_ignores_are_told(kind: str, tmp_path: Path) -> None:
+    keys = {"threshold": 1} if kind in {"latency", "cost"} else {"value": "a"}
+    for prefix in ("not-", ""):
+        found = differences(load(tmp_path, {**PLAIN, **asserting({"type": prefix + kind, **keys})}))
+        assert ("ignored-negations" in {row.id for row in found}) == bool(prefix)
+
+
+@pytest.mark.parametrize(
+    ("keys", "differs"),
+    [
+        ({"weight": 0}, True),
+        ({"threshold": 0.5, "assert": [{"type": "contains", "value": "a", "weight": 0}]}, True),
+        ({"assert": [{"type": "contains", "value": "a", "weight": 0}]}, False),
+        ({"threshold": 0.5}, False),
+    ],
+)
+def test_sets_without_weight_are_told(keys: dict[str, Any], differs: bool, tmp_path: Path) -> None:
+    spec = {"type": "assert-set", "assert": [{"type": "contains", "value": "a"}], **keys}
+    found = differences(load(tmp_path, {**PLAIN, **asserting(spec)}))
+    assert ("weight-0-sets" in {row.id for row in found}) == differs
