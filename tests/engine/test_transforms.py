@@ -517,3 +517,23 @@ def test_what_only_the_run_makes_is_not_missed_before_it(
     # In promptfoo's templates an unknown variable is an empty text, which these find, with a warning.
     is_vacuous = dialect == "promptfoo" and assertion["type"] in {"contains", "icontains-any"}
     assert bool(problems) is (source == "nothing" and not is_vacuous), problems
+
+
+@pytest.mark.parametrize(
+    ("keys", "output"),
+    [
+        ({"tests": [{"options": {"transform": "output + '{{word}}'"}}]}, "a{{word}}"),
+        ({"tests": [{"options": {"transform": "'{{word}}'"}, "vars": {"word": "' + 1 + '"}}]}, "{{word}}"),
+        ({"tests": [{"options": {"transformVars": "({ word: '{{more}}'.length })"}}]}, "8"),
+        ({"providers": [{"id": "echo", "transform": "'{{word}}'.length"}]}, 8),
+        ({"tests": [{"assert": [{"type": "equals", "value": 8, "transform": "'{{word}}'.length"}]}]}, "a"),
+    ],
+)
+def test_transforms_are_run_as_written_with_promptfoos_rules(
+    tmp_path: Path, keys: dict[str, list[dict[str, object]]], output: str
+) -> None:
+    [test] = keys.get("tests", [{}])
+    content = {"dialect": "promptfoo", "prompts": ["{{word}}"], "providers": ["echo"], **keys}
+    content["tests"] = [{"vars": {"word": "a", "more": "m"}, **test}]
+    [row] = rows_of(tmp_path, content)
+    assert (row["output"], row["status"] in {"passed", "not_evaluated"}) == (output, True), row

@@ -110,7 +110,7 @@ async def call_code(
 
 
 def code_text(written: str, variables: Mapping[str, JsonValue], templates: Templates) -> str:
-    """Return the code to run: rendered if the dialect treats code as a template, otherwise as written.
+    """Return an assertion's code to run: rendered if the dialect treats it as a template, otherwise as written.
 
     A file is never rendered, and neither is code that cannot be parsed as a template.
     """
@@ -130,14 +130,16 @@ def code_problems(
     names: tuple[str, ...] = OUTPUT_ARGUMENTS,
     language: Language = Language.JAVASCRIPT,
     default_function: str = "get_transform",
+    is_rendered: bool = False,
 ) -> list[Problem]:
     """Return the problems that can be found without running the code.
 
-    They are a missing file, a syntax error, or a JavaScript engine that is not installed.
+    They are a missing file, a syntax error, or a JavaScript engine that is not installed. `is_rendered`: the code is a
+    template with the test's variables.
     """
     if is_template(written) and context.test.index >= _CHECKED_TESTS:
         return []
-    text = code_text(written, context.test.variables, context.templates)
+    text = code_text(written, context.test.variables, context.templates) if is_rendered else written
     try:
         code = find_code(text, context.base_dir, language, context.access)
         if code.language is Language.PYTHON:
@@ -150,7 +152,7 @@ def code_problems(
         line = f" in line {error.line} of the code" if error.line and "\n" in text else ""
         said = f"{error.message}{line if 'line' not in error.message else ''}"
         return [Problem(said, location, error.hint or "fix the code")]
-    if context.rules.code_is_template or "output" not in names:
+    if is_rendered or "output" not in names:
         return []
     hint = _WAYS_TO_VARIABLES[code.language]
     return list(unrendered(text, "the code", hint, context, location))
@@ -281,6 +283,7 @@ class CodeAssertion(Assertion):
             names=_NAMES,
             language=Language(self.base_type),
             default_function=_DEFAULT_FUNCTION,
+            is_rendered=context.rules.code_is_template,
         )
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

@@ -23,11 +23,9 @@ from geval_cli.extras.programs.assertions import (
     CodeAssertion,
     call_code,
     code_problems,
-    code_text,
     script_context,
     script_output,
     test_shown,
-    visible_variables,
     written_assertion,
 )
 from geval_cli.extras.programs.scripting.code import CodeError, Language, find_code
@@ -232,9 +230,9 @@ async def with_transformed_variables(test: MergedTest, tools: Tools) -> MergedTe
     """
     if test.transform_vars is None:
         return test
-    text = code_text(test.transform_vars[0], test.variables, tools.templates)
     context: JsonValue = {"vars": test.variables, "prompt": {}, "uuid": f"test-{test.index}"}
-    found = await call_code(text, {"vars": test.variables, "context": context}, tools)
+    arguments = {"vars": test.variables, "context": context}
+    found = await call_code(test.transform_vars[0], arguments, tools)
     if not isinstance(found, Mapping):
         hint = "return an object: ({ ...vars, name: value })"
         raise CodeFailedError("`transformVars` must return a mapping of variables", hint=hint)
@@ -310,10 +308,9 @@ def _check_assertion_code(spec: Assertion, context: CheckContext) -> Iterator[Pr
 async def _transformed(
     written: str, subject: Subject, tools: Tools, shown_prompt: Mapping[str, JsonValue]
 ) -> JsonValue:
-    text = code_text(written, visible_variables(subject), tools.templates)
     context = {**script_context(subject), "prompt": dict(shown_prompt)}
     arguments = {"output": script_output(subject), "context": context}
-    found = await call_code(text, arguments, tools, default_function=_OUTPUT_FUNCTION)
+    found = await call_code(written, arguments, tools, default_function=_OUTPUT_FUNCTION)
     if found is None:
         raise CodeFailedError("`transform` returned nothing", hint="return a value for every output")
     return found
