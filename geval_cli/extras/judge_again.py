@@ -30,6 +30,7 @@ from geval_cli.judge.source import ASSISTANT, USER
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Turn, to_json
 from geval_cli.runs.options import RunOptions, declared_options, values_of
 from geval_cli.runs.requests import JudgedMetrics, JudgedSource, RunRequest, open_config
+from geval_cli.runs.resume import UNFINISHED
 from geval_cli.runs.stored import is_results_file
 from geval_cli.source.files import FILE_PART
 from geval_cli.source.media import without_media_data
@@ -37,7 +38,7 @@ from geval_cli.source.problems import hint_among
 from geval_cli.source.secrets import MASK, mask_text
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.dialect import RULES
-from geval_cli.store.runs import RunStore
+from geval_cli.store.runs import LATEST, RunStore, StoredRun
 from geval_cli.store.state import open_runs
 from geval_cli.suite.suite import TestSource
 from geval_cli.templating import Templates
@@ -77,9 +78,22 @@ def open_source(
         # Nothing is written, and the writer thread would keep the kernel from confining an untrusted config.
         runs.close()
         stored = runs.find(name)
+        if name == LATEST:
+            stored = _whole(stored, runs)
         origin = runs.origin(stored.run.id)
         parts = {} if origin is None else origin.covered.get("suite", {})
         yield JudgedSource(stored.run, runs, parts, metrics)
+
+
+def _whole(stored: StoredRun, runs: RunStore) -> StoredRun:
+    """Return the run itself; if its judging did not finish, the run whose outputs it judged, as long as it is stored.
+
+    So the same `geval judge latest` after an interruption judges all outputs, and not only those that it came to.
+    """
+    with suppress(UsageError):
+        while stored.run.judged_from is not None and stored.run.status in UNFINISHED:
+            stored = runs.find(stored.run.judged_from)
+    return stored
 
 
 def judging_request(

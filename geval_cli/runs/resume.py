@@ -36,7 +36,7 @@ _ONLY = "tests by number"
 _JUDGED, _LOCK = "judged", "lock"
 _SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
 
-_UNFINISHED = frozenset({RunStatus.RUNNING, RunStatus.INTERRUPTED, RunStatus.ABORTED})
+UNFINISHED = frozenset({RunStatus.RUNNING, RunStatus.INTERRUPTED, RunStatus.ABORTED})
 
 
 class ResumedRun(Struct, frozen=True):
@@ -106,7 +106,7 @@ def _chosen(prepared: PreparedRun, runs: RunStore, digest: str) -> StoredRun:
     stored_runs = runs.of_config(config_file(path), digest)
     found = [stored for stored in stored_runs if stored.run.judged_from is None]
     if request.resume_latest:
-        found = [stored for stored in found if stored.run.status in _UNFINISHED]
+        found = [stored for stored in found if stored.run.status in UNFINISHED]
     if not found:
         which = "unfinished run" if request.resume_latest else "run"
         hint = "list the stored runs with `geval list`, or leave the option out to start a new run"

@@ -466,6 +466,27 @@ def test_a_judged_run_is_none_to_resume(product: Product, server: LoopbackServer
     assert again.results["run"]["id"] == first.results["run"]["id"]
 
 
+@pytest.mark.parametrize("cuts", [1, 2])
+def test_the_same_command_after_an_interruption_judges_all_outputs(
+    product: Product, server: LoopbackServer, cuts: int
+) -> None:
+    first = product.run(config(), server).results["run"]["id"]
+    whole = product.command(server, "judge", first, "--grader", "openai:judge-b", *_empty_cache(product))
+    product.command(server, "rm", whole.results["run"]["id"], "--yes", writes_results=False)
+    words = ("judge", "latest", "--grader", "openai:judge-b")
+    for count in range(cuts):
+        cut = product.command(server, *words, "--max-requests", str(9 + 9 * count))
+        assert (cut.code, cut.results["run"]["status"]) == (3, "aborted")
+        assert 0 <= len(cut.cases) < len(whole.cases)
+    again = product.command(server, *words)
+    assert again.results["run"]["judged_from"] == first
+    assert [case["status"] for case in again.cases] == [case["status"] for case in whole.cases]
+    assert again.code == whole.code
+    # A judging that did finish is a run like others.
+    last = product.command(server, "judge", "latest", "--threshold", "polite=0.9")
+    assert last.results["run"]["judged_from"] == again.results["run"]["id"]
+
+
 def test_a_plan_says_what_would_be_asked(product: Product, server: LoopbackServer, models: Models) -> None:
     product.run(config(), server)
     models.asked.clear()
