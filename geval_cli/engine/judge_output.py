@@ -239,7 +239,7 @@ class Meter(Struct):
         latency_ms = None if self.has_batched else result.latency_ms
         detail = result.detail
         if self.models:
-            told = [{"model": model, "fingerprint": mark} for model, mark in self.models]
+            told = [{"model": model, "fingerprint": mark} for model, mark in sorted(self.models, key=str)]
             detail = {**detail, JUDGE_MODELS: told}
         return replace(result, usage=self.usage, latency_ms=latency_ms, detail=detail)
 

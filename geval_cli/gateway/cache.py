@@ -369,8 +369,12 @@ class CachedAnswers:
         self._memory.put(choices)
 
     async def forget(self, call: ModelCall) -> None:
-        """Remove the samples of `call`, so that they are requested again when needed."""
-        self._memory.remove(call.keys)
+        """Remove the samples of `call`, so that they are requested again when needed.
+
+        In passes they stay in memory: a case that waits for other answers would pay for them again in each pass.
+        """
+        if self._bought is None:
+            self._memory.remove(call.keys)
         if call.outlives_run and self._store is not None and self._is_written:
             try:
                 await self._store.remove_many(call.keys)

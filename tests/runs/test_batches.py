@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import re
+import zlib
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle
@@ -418,6 +419,45 @@ def test_of_an_error_and_an_answer_for_one_request_the_answer_counts(tmp_path, s
     assert paid_once(server, 2 * BATCHED)
     assert not asked_twice(server)
     assert all((item["answered"], item["failed"]) == (BATCHED, 0) for item in ended.run["batches"])
+
+
+def a_judge_that_is_often_unreadable(body: Any) -> str:
+    """Answer a chat request; no verdict can be read from every third verdict, not even from the second try."""
+    text = "\n".join(str(message["content"]) for message in body["messages"])
+    number = zlib.crc32(text.partition("An earlier reply")[0].encode())
+    if '"winner"' in text or '"best"' in text:
+        return json.dumps({"reason": "so", "winner": str(1 + number % 2), "best": 1 + number % 2})
+    if '"steps"' in text:
+        return json.dumps({"steps": ["Read it.", "Rate it."]})
+    if '"score"' in text:
+        verdict = {"reason": "so", "pass": True, "score": 1}
+        return "no idea" if number % 3 == 0 else json.dumps(verdict)
+    return f"answer {number}"
+
+
+_RUBRIC = {"type": "llm-rubric", "value": "It is about the topic."}
+_BEST = {"type": "select-best", "value": "The best one."}
+_EACH = {"type": "pairwise", "criteria": "The better one.", "against": "all"}
+
+
+@pytest.mark.parametrize("checks", [[_RUBRIC, _BEST], [_EACH, _RUBRIC], [_RUBRIC, _EACH, _BEST]])
+def test_a_reply_that_cannot_be_read_is_paid_for_once_however_long_its_case_waits(tmp_path, checks):
+    """Outputs that are compared wait for further waves, in which all that is known of them is done again."""
+    with BatchServer(a_judge_that_is_often_unreadable) as server:
+        suites = [BatchSuite(tmp_path / name, server, tests=25) for name in ("batched", "direct")]
+        for suite in suites:
+            document = json.loads(suite.path.read_text(encoding="utf-8"))
+            document["prompts"].append("Say one sentence about topic {{ number }}.")
+            document["defaultTest"]["assert"] = checks
+            suite.path.write_text(json.dumps(document), encoding="utf-8")
+        batched = suites[0].run()
+        assert max(server.paid.values()) == 1
+        direct = suites[1].run(is_batched=False)
+    assert comparable(without_keys(batched.results)) == comparable(without_keys(direct.results))
+    errors = [item["error"] for result in direct.results for item in result["assertions"] if item["error"]]
+    assert len(errors) > 2
+    for counted in ("requests", "cached_requests", "input_tokens", "output_tokens"):
+        assert batched.usage["judge"][counted] == direct.usage["judge"][counted]
 
 
 def test_a_result_that_stays_missing_is_told_and_asked_again(tmp_path, server):

@@ -317,7 +317,9 @@ def _metrics(anchors: AnchorSet, asked: _AskedAgain, margin: float) -> Iterator[
         if found is not None:
             shared = thresholds.pop() if len(thresholds) == 1 else None
             rated_by = hashlib.sha256(b"\n".join(sorted(asked.criteria.get(name, ())))).hexdigest()[:16]
-            yield MetricDrift(name, found, shared, tuple(then), tuple(now), criterion=rated_by)
+            yield MetricDrift(
+                name, found, shared, tuple(sorted(then)), tuple(sorted(now)), criterion=rated_by
+            )
 
 
 def _names_of_judge(rating: Rating) -> list[str]:
