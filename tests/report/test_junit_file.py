@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 from msgspec.structs import replace
-from support.sample_run import SUMMARY, make_case, make_judged, make_report
+from support.sample_run import RUN, SUMMARY, make_case, make_judged, make_report
 
 from geval_cli.records import (
     NO_ERRORS_NOTE,
@@ -16,6 +16,7 @@ from geval_cli.records import (
     Column,
     ErrorInfo,
     GateResult,
+    RunStatus,
     RunSummary,
     Status,
 )
@@ -23,6 +24,9 @@ from geval_cli.report.report import write_results_file
 
 SCHEMA = Path(__file__).parent / "junit.xsd"
 """What the schemas for Ant's and for Jenkins' reports both ask for: elements, their order, required attributes."""
+
+
+COLUMN = Column(0, "p", "m")
 
 
 def read(path: Path, *cases: CaseResult) -> junitparser.JUnitXml:
@@ -177,3 +181,34 @@ def test_gates_are_cases_of_a_suite_of_their_own(tmp_path: Path) -> None:
         "latency.p95 <= 5": [("Error", "no answer was timed")],
         "pass_rate >= 0.8": [("Skipped", None)],
     }
+
+
+@pytest.mark.parametrize("status", RunStatus)
+@pytest.mark.parametrize("gates", [(), (GateResult("pass_rate >= 0.5", Status.PASSED, 1.0),)])
+def test_a_run_that_did_not_finish_is_an_error_in_every_file_that_ci_reads(
+    tmp_path: Path, status: RunStatus, gates: tuple[GateResult, ...]
+) -> None:
+    case = make_case(0, COLUMN, Status.PASSED)
+    summary = RunSummary(total=1, passed=1, gates=gates)
+    run = replace(RUN, status=status)
+    report = make_report((COLUMN,), results=lambda: iter([case]), summary=summary, run=run, planned=12)
+    for name in ("r.junit.xml", "r.sarif", "r.codequality.json"):
+        write_results_file(tmp_path / name, report)
+
+    etree.XMLSchema(file=str(SCHEMA)).assertValid(etree.parse(str(tmp_path / "r.junit.xml")))
+    found = [
+        item
+        for case in cases_of(junitparser.JUnitXml.fromfile(str(tmp_path / "r.junit.xml")))
+        for item in case.result
+    ]
+    messages = [item.message for item in found if isinstance(item, junitparser.Error)]
+    expected = []
+    if status is not RunStatus.COMPLETED:
+        word = "unfinished" if status is RunStatus.RUNNING else status.value
+        expected = [f"the run is {word}: 1 of 12 cases have a result"]
+    assert messages == expected
+    (log,) = json.loads((tmp_path / "r.sarif").read_text())["runs"]
+    assert [item["message"]["text"] for item in log["results"]] == expected
+    assert [
+        item["description"] for item in json.loads((tmp_path / "r.codequality.json").read_text())
+    ] == expected

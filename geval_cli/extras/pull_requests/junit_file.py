@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from geval_cli.events import RunEvent
-from geval_cli.extras.pull_requests.problem_formats import gate_found, run_sentence
+from geval_cli.extras.pull_requests.problem_formats import gate_found, run_sentence, unfinished
 from geval_cli.numbers import format_score
 from geval_cli.records import NO_ERRORS_NOTE, AssertionResult, CaseResult, RunRecord, Status
 from geval_cli.report.case_view import (
@@ -30,7 +30,7 @@ _DERIVED_MAX = 60
 _NAME_WIDTH = 200
 _MESSAGE_WIDTH = 300
 _TEXT_LINES, _TEXT_CHARACTERS = 40, 8_000
-_GATES = "gates"
+_GATES, _RUN = "gates", "run"
 _GATE_ELEMENTS = {Status.FAILED: "failure", Status.ERROR: "error", Status.NOT_EVALUATED: "skipped"}
 # Everything outside the ranges of XML 1.0, section 2.2.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -41,7 +41,7 @@ class JunitFile:
 
     A failed case is a `failure` with the reasons as its text, one that could not be judged is an `error`, and one with
     nothing to judge is `skipped`. Gates are cases in a suite of their own; without it, a run that fails only because of
-    its gates would look like a passed one.
+    its gates would look like a passed one, as would one that stopped early without an error in a suite `run`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,6 +79,7 @@ class JunitFile:
                         file.write(_case(result, title))
                 file.write(f"<system-out>{said}</system-out>\n<system-err/>\n</testsuite>\n")
             file.write(_gates(report, said))
+            file.write(_early_end(report, said))
             file.write("</testsuites>\n")
 
 
@@ -133,6 +134,18 @@ def _gates(report: RunReport, said: str) -> str:
         inner += f"<testcase{_attributes(attributes)}>\n{_element(kind, told)}</testcase>\n"
     start = _suite_start(_GATES, len(report.columns), report.run, statuses, 0, {})
     return f"{start}{inner}<system-out>{said}</system-out>\n<system-err/>\n</testsuite>\n"
+
+
+def _early_end(report: RunReport, said: str) -> str:
+    """Return a suite with an error for a run that did not finish; "" for one that did."""
+    message = unfinished(report)
+    if not message:
+        return ""
+    attributes = {"name": "finished", "classname": _RUN, "time": _seconds(0)}
+    error = _element("error", {"message": message, "type": report.run.status.value})
+    start = _suite_start(_RUN, len(report.columns) + 1, report.run, Counter({Status.ERROR: 1}), 0, {})
+    case = f"<testcase{_attributes(attributes)}>\n{error}</testcase>\n"
+    return f"{start}{case}<system-out>{said}</system-out>\n<system-err/>\n</testsuite>\n"
 
 
 def _case(result: CaseResult, title: str) -> str:

@@ -21,7 +21,15 @@ from geval_cli.cli.options import ProblemFormat
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.events import RunEvent
 from geval_cli.numbers import plural
-from geval_cli.records import NO_ERRORS_NOTE, AssertionResult, CaseResult, Column, GateResult, Status
+from geval_cli.records import (
+    NO_ERRORS_NOTE,
+    AssertionResult,
+    CaseResult,
+    Column,
+    GateResult,
+    RunStatus,
+    Status,
+)
 from geval_cli.report.case_view import assertion_name, case_number, case_title, failure_text, whole_reason
 from geval_cli.report.columns import leader_text
 from geval_cli.report.report import RunReport
@@ -342,6 +350,7 @@ class _Failures(Struct):
 def run_problems(report: RunReport) -> Iterator[Problem]:
     """Yield a problem for each failed or unjudged assertion and each error, over all cases, and for each unmet gate.
 
+    A run that did not finish is a problem itself: the cases that it has may all have passed.
     Failures are errors; anything that could not be judged or checked is a warning. A problem is located at its line of
     the config if that is known. Its message has the score, threshold and reason of the first case only.
     """
@@ -365,6 +374,17 @@ def run_problems(report: RunReport) -> Iterator[Problem]:
             what = "is not met" if gate.status is Status.FAILED else "could not be checked"
             message = one_line(f"the gate `{gate.gate}` {what}: {gate_found(gate)}", _SENTENCE_WIDTH)
             yield Problem(message, _location(report.run.config_path), severity=_SEVERITIES[gate.status])
+    if message := unfinished(report):
+        yield Problem(message, _location(report.run.config_path), severity=Severity.WARNING)
+
+
+def unfinished(report: RunReport) -> str:
+    """Return what to say of a run that did not finish, since its counts are of only some cases; "" if it did."""
+    if report.run.status is RunStatus.COMPLETED:
+        return ""
+    word = run_outcome(report.run, report.summary)[0]
+    of_all = "" if report.planned is None else f" of {report.planned:,}"
+    return f"the run is {word}: {report.summary.total:,}{of_all} cases have a result"
 
 
 def gate_found(gate: GateResult) -> str:
