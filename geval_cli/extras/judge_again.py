@@ -316,6 +316,7 @@ class StoredOutputs(Struct):
         repeats: the number of repeats of each test.
         known: the cases in the run.
         left_out: the number of tests without a case in the run.
+        lacking: the number of cases that the run lacks of other tests, for example because it was interrupted.
         total: the number of cases to judge.
         has_transforms: whether a different config has transforms, which are not applied to stored outputs.
         steps: the evaluation steps that judges wrote in the run, if its config is the same; they also apply to ratings
@@ -328,6 +329,7 @@ class StoredOutputs(Struct):
     repeats: int
     known: frozenset[Place]
     left_out: int = 0
+    lacking: int = 0
     total: int = 0
     has_transforms: bool = False
     steps: LockedSteps = field(default_factory=dict)
@@ -338,6 +340,11 @@ class StoredOutputs(Struct):
         if self.left_out:
             verbs = ("test has", "is") if self.left_out == 1 else ("tests have", "are")
             what = f"{self.left_out:,} {verbs[0]} no output in run {self.source.run.id}"
+            yield f"{what}, and {verbs[1]} not judged"
+        if self.lacking:
+            other = "other case" if self.left_out else "case"
+            verbs = (f"{other} has", "is") if self.lacking == 1 else (f"{other}s have", "are")
+            what = f"{self.lacking:,} {verbs[0]} no output in run {self.source.run.id}"
             yield f"{what}, and {verbs[1]} not judged"
         missing = len(self.source.run.columns) - len(self.columns)
         if missing:
@@ -413,11 +420,14 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
     tests = None if is_same else _matched_tests(plan, columns, index, templates)
     found = StoredOutputs(source, columns, tests, repeats, frozenset(known))
     again = replace(plan, repeats=repeats, has_output=found.has)
-    left_out, total, has_transforms = 0, 0, False
+    whole = replace(plan, repeats=repeats)
+    left_out, lacking, total, has_transforms = 0, 0, 0, False
     for test in plan.suite.tests:
         jobs = list(again.jobs_of(test))
         total += len(jobs)
         left_out += not jobs
+        if jobs:
+            lacking += sum(job.column in columns for job in whole.jobs_of(test)) - len(jobs)
         has_transforms |= any(output_code(job.provider, job.test) for job in jobs)
     if not total:
         hint = "pass the config of that run, or one with the same prompts, providers and tests"
@@ -425,6 +435,7 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
     return replace(
         found,
         left_out=left_out,
+        lacking=lacking,
         total=total,
         has_transforms=has_transforms and not (is_same and source.run.judged_from is None),
         steps=steps.agreed(),

@@ -662,3 +662,32 @@ class TestJudgedRuns:
             "--var tone=kind",
         }
         assert not models.of("answerer")
+
+
+@pytest.mark.parametrize(
+    ("answers", "whole", "others"),
+    [
+        (1, "2 tests have", "1 case has|1 other case has"),
+        (2, "2 tests have", ""),
+        (3, "1 test has", "1 other case has"),
+        (5, "", "1 case has"),
+        (6, "", ""),
+    ],
+)
+def test_every_case_that_a_stopped_run_lacks_is_counted(
+    product: Product, server: LoopbackServer, answers: int, whole: str, others: str
+) -> None:
+    """Of three tests in two columns."""
+    suite = config("word 0", "word 1", "word 2")
+    suite["defaultTest"]["assert"] = [{"type": "contains", "value": "word"}]
+    product.run(suite, server, "-j", "1", "--max-requests", str(answers))
+
+    again = product.command(server, "judge", "latest")
+
+    assert len(again.cases) == answers
+    said = [
+        line.split("no output in run")[0] for line in again.stdout.splitlines() if "no output in run" in line
+    ]
+    assert [text for text in said if "test" in text] == ([f" warning  {whole} "] if whole else [])
+    assert len([text for text in said if "case" in text]) == (1 if others else 0)
+    assert all(any(other in text for other in others.split("|")) for text in said if "case" in text)
