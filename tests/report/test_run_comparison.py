@@ -1115,6 +1115,23 @@ def test_tests_without_a_verdict_are_in_no_figure_and_say_nothing_of_the_config(
     assert found.headline.endswith("in 4 tests")
 
 
+@pytest.mark.parametrize("rare", [0, 1, 5, 30])
+@pytest.mark.parametrize("change", [0.0, 0.01])
+@pytest.mark.parametrize("margin", [None, 0.05])
+def test_a_metric_of_few_tests_does_not_count_for_all(rare: int, change: float, margin: float | None) -> None:
+    """The number of tests in the sentence is that of the pass rates, which every judged test is part of."""
+
+    def cases(moved: float) -> list[CaseResult]:
+        scores = [
+            {"common": 0.8 + moved * (-1) ** test, **({"rare": 0.9} if test < rare else {})}
+            for test in range(30)
+        ]
+        return [case(test, found) for test, found in enumerate(scores)]
+
+    found = compared(cases(0.0), cases(change), ComparisonOptions(margins=margin and Margins(margin)))
+    assert "30 tests" in found.headline, found.headline
+
+
 @pytest.mark.parametrize("status", list(RunStatus))
 @pytest.mark.parametrize("later", ["B", THIS_RUN])
 @pytest.mark.parametrize("is_later", [False, True])

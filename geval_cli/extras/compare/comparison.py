@@ -995,8 +995,9 @@ def headline(
     best = next((row for row in reversed(by_change) if row.verdict is DifferenceVerdict.BETTER), None)
     together = overall if overall is not None and overall.verdict.is_clear else None
     overall_change = "" if together is None else RowWords(together).moved(quoted, several=False)
-    # Errors and tests that were not evaluated are paired, but not part of any figure.
-    judged = min(row.delta.n if has_groups else row.delta.clusters for row in rows)
+    # Errors and tests that were not evaluated are paired, but not part of any figure; a metric may be of few tests.
+    rates = list(filter(is_rate, rows)) or rows
+    judged = min(row.delta.n if has_groups else row.delta.clusters for row in rates)
     tests = plural(min(paired, judged), "test")
 
     def said(row: ComparedRow) -> str:
