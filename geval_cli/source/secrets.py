@@ -45,7 +45,10 @@ _REFERENCE = compile_later(
     r"(?:(?:Bearer|Basic|Token|Digest|ApiKey|Key) )?(?:\{\{[^{}'\"]*\}\}[:@]?)+", re.IGNORECASE
 )
 _NAMED = compile_later(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:\\?[\"'])?\s*[:=]\s*\\?")
-_NAMED_VALUE = compile_later(rf"{_QUOTED}|(?:{_PLACE}|[^\s,}}\]])(?:{_PLACE}|[^,}}\]\r\n])*")
+_NAMED_VALUE = compile_later(
+    rf"{_QUOTED}|\[(?:[^\[\]]|\[[^\[\]]*\])*\]?|\{{(?!\{{)(?:[^{{}}]|\{{[^{{}}]*\}})*\}}?"
+    rf"|(?:{_PLACE}|[^\s,}}\]])(?:{_PLACE}|[^,}}\]\r\n]|[,}}\]](?=[\w!#$%*+./:;=?@^~-]))*"
+)
 _FLAG = compile_later(
     rf"(?<![^\s\"',\[])--?(?P<name>[A-Za-z][\w-]*)(?:=|[\"']?,\s*|\s+)(?P<value>{_QUOTED}|[^\s,\]]\S*)"
 )
@@ -71,7 +74,7 @@ _ORDINARY = compile_later(
     r"|[a-z]{2}(?:-[A-Z]{2})?|(?:application|audio|image|multipart|text|\*)/[\w.+*-]+(?:\s*;.*)?",
     re.IGNORECASE,
 )
-_WORDS = compile_later(r"[A-Z]?[a-z]{1,14}(?:[ ._-][A-Z]?[a-z]{1,14})*|[A-Z]{1,8}")
+_WORDS = compile_later(r"[A-Z]?[a-z]{1,14}(?:[ ._-][A-Z]?[a-z]{1,14})*|[A-Z]{1,8}|\d{1,7}")
 _MIN_HEADER = 6
 """Of headers without a secret name, shorter values are masked only in place, not wherever they occur in a text."""
 
@@ -81,7 +84,7 @@ _HEADERS_BLOCK = compile_later(r"""(?<![\w.-])headers["']?\s*:\s*\{(?P<inside>(?
 _HEADER_PAIR = compile_later(
     rf"""(?P<name>[\w-]+|"[^"]*"|'[^']*')\s*:\s*(?P<value>{_QUOTED}|(?:{_PLACE}|[^,{{}}\s])(?:{_PLACE}|[^,{{}}])*)"""
 )
-_HEADERS_LINE = compile_later(r"""\s*(?:- )?["']?headers["']?\s*:\s*(?:[{&].*|)$""")
+_PARENT_LINE = compile_later(r"""\s*(?:- )?["']?(?P<name>[\w.-]+)["']?\s*:\s*(?:[{[&|>].*|)$""")
 _FREE_TEXT_KEYS = frozenset({"vars", "metadata"})
 _SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _PARAMETERS = frozenset({"query", "query_params", "queryparams"})
@@ -90,7 +93,7 @@ _KEY_LIKE = "0123456789abcdef"  # a name has no such word: as long, with a digit
 _VARIABLE = compile_later(r"\benv\.(\w+)")
 _PROVIDER_KEYS = frozenset({"providers", "provider"})
 _MIN_PART = 8  # characters of a part of a cookie or credential; shorter words would be masked everywhere
-_BETWEEN_PARTS = compile_later(r"(?:\\[nr]|[\s;,:=\"'])+")
+_BETWEEN_PARTS = compile_later(r"(?:\\[nr]|[\s;,:=\"'{}\[\]])+")
 _NO_PART = compile_later(r"//.*|[A-Za-z._/-]+")  # addresses, names and words in a connection string
 _MAX_WORDS_CHARS = 18  # as many as `client_credentials` has; longer ones may be a passphrase
 
@@ -119,7 +122,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_ordinary_word(value: str) -> bool:
-    """Return whether a secret is a word or two, such as `postgres` or `not-needed`, which any text may contain."""
+    """Return whether a secret is a word or two or a short number, such as `postgres`, which any text may contain."""
     return len(value) <= _MAX_WORDS_CHARS and _WORDS.fullmatch(value) is not None
 
 
@@ -182,24 +185,33 @@ def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
 
 
 def header_line_spans(before: Iterable[str], line: str) -> list[tuple[int, int]]:
-    """Return the span of the value in a source line under `headers:`; `before` are the lines above it, nearest first.
+    """Return the span of a secret in a source line under `headers:` or a secret name; `before`: nearest lines first.
 
-    Empty if the line is not a header, or its value cannot be a secret.
+    Empty if the line is under neither, or its value cannot be a secret.
     """
-    depth = _depth(line)
-    if not (pair := _HEADER_PAIR.match(line, depth)):
-        return []
+    depth = inner = _depth(line)
+    pair = _HEADER_PAIR.match(line, depth)
     for above in islice(before, _MOST_HEADERS):
-        if above.strip() and _depth(above) < depth:
-            is_plain = is_plain_header(pair["name"].strip("\"'"), pair["value"].strip("\"'"))
-            is_header = _HEADERS_LINE.fullmatch(above.rstrip()) is not None
-            is_hidden = is_header and not is_plain and not _is_reference(pair["value"])
-            return [pair.span("value")] if is_hidden else []
+        if not above.strip() or _depth(above) >= inner:
+            continue
+        parent = _PARENT_LINE.fullmatch(above.rstrip())
+        name = parent["name"] if parent else ""
+        is_secret = is_secret_name(name) and not _PARENT_LINE.fullmatch(line.rstrip())
+        if is_secret and not pair:
+            return [(len(line) - len(line.lstrip()), len(line.rstrip()))]
+        if pair and (is_secret or (name == "headers" and inner == depth)):
+            is_plain = not is_secret and is_plain_header(
+                pair["name"].strip("\"'"), pair["value"].strip("\"'")
+            )
+            return [] if is_plain or _is_reference(pair["value"]) else [pair.span("value")]
+        inner = _depth(above)
     return []
 
 
 def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip())
+    """Return how far a line is indented; a list may be indented as far as its key."""
+    text = line.lstrip()
+    return len(line) - len(text) + text.startswith("- ")
 
 
 def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = "") -> Iterator[str]:
@@ -302,7 +314,7 @@ def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[s
         parts = _BETWEEN_PARTS.split(text)
         for name, part in zip(["", *parts], parts, strict=False):
             is_named = "/" not in name and is_secret_name(name)
-            if len(part) >= _MIN_PART and (is_named or not _NO_PART.fullmatch(part)):
+            if is_named or (len(part) >= _MIN_PART and not _NO_PART.fullmatch(part)):
                 yield part
     elif isinstance(value, str):
         for start, end in secret_spans(value):

@@ -78,7 +78,7 @@ def test_words_of_an_answer_are_not_taken_for_short_passwords() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["test", "postgres", "EMPTY", "Administrator", "not-needed", "client_credentials"]
+    "word", ["test", "postgres", "EMPTY", "Administrator", "not-needed", "client_credentials", "1234"]
 )
 def test_secrets_that_are_ordinary_words_are_masked_in_errors_only(word: str) -> None:
     text = f"say {word} and {word}s"

@@ -40,6 +40,13 @@ from geval_cli.specs.base import ProviderSpec
         "{{ env.MY_TOKEN | default('s3cret') }}",
         "apiKey: \"{{ env.KEY | default('s3cret') }}\"",
         "api_key: a, b: c, token: s3cret",
+        "api_key: [a, s3cret]",
+        "auth: [a, {b: s3cret}, s3cret]",
+        '"auth": {"user": "me", "more": ["s3cret"], "x": "s3cret"}',
+        "{a: 1, credentials: {user: me, id: s3cret}, b: 2}",
+        "auth: {user: me, id: s3cret",
+        "password: a,s3cret",
+        "password: a}s3cret",
     ],
 )
 def test_values_under_secret_names_are_masked(line: str) -> None:
@@ -209,6 +216,28 @@ def test_headers_are_hidden_in_the_source_line_of_a_problem(
     assert (str(value) in shown) is not is_hidden
 
 
+@pytest.mark.parametrize(
+    ("above", "line", "shown"),
+    [
+        ("      apiKey:", "        - zq9-first", "        ***"),
+        ("      apiKey:\n        - other", "        - zq9-first", "        ***"),
+        ("      apiKey:", "      - zq9-first", "      ***"),
+        ("      apiKey: |", "        zq9-first line", "        ***"),
+        ("      apiKey: >-\n        other", "        zq9-first", "        ***"),
+        ("      auth:", "        user: zq9-first", "        user: ***"),
+        ("      auth:\n        more:", "          user: zq9-first", "          user: ***"),
+        ('      "auth": {', '        "user": "zq9-first",', '        "user": ***,'),
+        ("      auth:", "        user: '{{ env.X }}'", "        user: '{{ env.X }}'"),
+        ("      auth:", "        more:", "        more:"),
+        ("      auth:\n        user: me\n      body:", "        user: you", "        user: you"),
+        ("      api_key_env:", "        - OUR_KEY", "        - OUR_KEY"),
+        ("  - id: x\n    token: abc", "    prompt: you", "    prompt: you"),
+    ],
+)
+def test_what_is_in_the_lines_below_a_secret_name_is_hidden(above: str, line: str, shown: str) -> None:
+    assert draw_source_line(line, column=1, length=1, above=reversed(above.split("\n")))[0] == shown
+
+
 def test_what_stands_beside_headers_is_not_hidden() -> None:
     for line, before in (
         ("    model: some-model-4711", ["    headers:"]),
@@ -368,6 +397,11 @@ def test_variables_that_hold_keys_are_known_by_where_they_are_used(
 def test_the_plural_is_a_secret_only_of_some_keys() -> None:
     assert all(is_secret_name(name) for name in ["api_keys", "access_keys", "SECRET_KEYS", "privateKeys"])
     assert not any(is_secret_name(name) for name in ["keys", "arrow_keys", "dictKeys"])
+
+
+def test_named_parts_of_a_secret_are_secrets_however_short() -> None:
+    for written in ('{"user": "me", "pass": "s3cret"}', "{user: me, pass: s3cret}", "user=me;pass=s3cret"):
+        assert "s3cret" in secret_values({"api_key": written}) + secret_values([f"x auth: {written}"])
 
 
 def test_short_parts_of_a_secret_are_no_secrets() -> None:
