@@ -89,6 +89,7 @@ class LikelyMistakes(Struct):
     _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
     _keys: tuple[str, ...] = ()
     _hidden: dict[Location | None, None] = field(default_factory=dict)
+    _shown: dict[str, Location | None] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _metrics: set[str] = field(default_factory=set)
     _has_users: bool = False
@@ -144,6 +145,10 @@ class LikelyMistakes(Struct):
             elif isinstance(value, int | float):
                 self._note_changed(spec.place, {("value",): value})
         self._names.update(test.vars)
+        for name in test.vars.keys() - self._shown.keys() if self._keys else ():
+            text = test.vars[name]
+            if isinstance(text, str) and any(key in text for key in self._keys):
+                self._shown[name] = _location(self._home(test, ("vars", name)), ("vars", name))
         for name in self._looped & test.vars.keys():
             value = test.vars[name]
             if isinstance(value, str) and value:
@@ -245,6 +250,13 @@ class LikelyMistakes(Struct):
                 f"`{key}` is the number {number}, which is not how it is written",
                 written_at,
                 "put quotes around it to keep it as it is",
+                severity=Severity.WARNING,
+            )
+        for name, location in self._shown.items():
+            yield Problem(
+                f"the variable `{name}` holds a key, and variables are shown in results as they are",
+                location,
+                "write the key into the provider's config, where it is masked",
                 severity=Severity.WARNING,
             )
         for location in self._hidden:

@@ -23,7 +23,7 @@ from geval_cli.runs.resume import ResumedRun, fingerprint
 from geval_cli.source.access import Access, open_regular
 from geval_cli.source.command import ScriptError, run_command
 from geval_cli.source.files import FILE_PART, digest_of
-from geval_cli.source.secrets import MASK, is_secret_name, mask_bare
+from geval_cli.source.secrets import MASK, is_ordinary_word, is_secret_name, mask_bare
 from geval_cli.store.home import repository_of
 from geval_cli.store.runs import RunOrigin, config_file, new_run, time_now
 from geval_cli.version import __version__
@@ -109,7 +109,8 @@ def _tags_of(prepared: PreparedRun) -> dict[str, str]:
 
 def without_keys(tags: Mapping[str, str]) -> dict[str, str]:
     """Return tags as they may be stored: a value that is a key, judging by its name or its form, is masked."""
-    return {name: MASK if is_secret_name(name) else mask_bare(value) for name, value in tags.items()}
+    kept = {name for name, value in tags.items() if not is_secret_name(name) or is_ordinary_word(value)}
+    return {name: mask_bare(value) if name in kept else MASK for name, value in tags.items()}
 
 
 def _short(git: GitState) -> str:

@@ -30,6 +30,7 @@ from geval_cli.extras.plan import plan_run
 from geval_cli.records import CaseResult, RunStatus, Status
 from geval_cli.report.failures import GroupBy
 from geval_cli.runs.prepare import prepare
+from geval_cli.runs.record import without_keys
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report, open_report
 from geval_cli.store.runs import RunStore
@@ -97,7 +98,7 @@ class TestList:
             "model": "base",
             "n": 3,
             "ok": True,
-            "api_key": "x",
+            "api_key": "x-1",
             "said": "sk-abcdefghijklmnopqrstuvwx123456",
         }
         config = write_config(tmp_path, "config.json", rows_of("a"), tags=tags)
@@ -109,6 +110,20 @@ class TestList:
             "api_key": "***",
             "said": "***",
         }
+
+    @pytest.mark.parametrize(
+        ("name", "value", "shown"),
+        [
+            ("auth", "oauth", "oauth"),
+            ("pass", "2", "2"),
+            ("api_key", "test", "test"),
+            ("api_key", "zq9-abcdef", "***"),
+            ("stage", "sk-abcdefgh1", "***"),
+        ],
+    )
+    def test_only_a_tag_that_may_be_a_key_is_masked(self, name: str, value: str, shown: str) -> None:
+        """Runs with `auth=oauth` and `auth=basic` are told apart."""
+        assert without_keys({name: value}) == {name: shown}
 
     def test_tags_decide_no_result(self, tmp_path: Path) -> None:
         digests = set()

@@ -366,3 +366,21 @@ def test_a_check_for_a_key_that_is_masked_in_answers_is_an_error(
         said = str([problem.message for problem in error.problems])
     assert ("so it is never found" in said) is is_told, said
     assert is_told or not said
+
+
+@pytest.mark.parametrize(
+    ("secret", "count"), [("{{ env.OUR_KEY }}", 1), (f"Bearer {KEY}", 1), ("a word", 0), (5, 0)]
+)
+def test_a_variable_that_holds_a_key_is_told(tmp_path: Path, secret: object, count: int) -> None:
+    """Variables are stored as they are, and stand in comments on pull requests."""
+    whole = {
+        "prompts": ["Say {{ q }} {{ secret }}"],
+        "providers": [PROGRAM],
+        "tests": written_tests(count=3, secret=secret),
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    prepared = prepare(RunRequest(path, {"OUR_KEY": KEY, "PATH": "/bin:/usr/bin"}), is_going_to_run=False)
+    told = [problem for problem in prepared.warnings if "holds a key" in problem.message]
+    assert len(told) == count
+    assert all("`secret`" in problem.message and KEY not in str(problem) for problem in told)
