@@ -104,8 +104,10 @@ def _bounds_of_gate(gate: Gate, result: CaseResult) -> _Bounds | None:
     if gate.metric is None:
         if result.status is Status.ERROR:
             return (0.0, 0.0) if gate.statistic is Statistic.PASSED else (0.0, 1.0)
+        if gate.statistic is Statistic.MEAN and result.score is None:
+            return (0.0, 1.0) if _has_error(result) else None
         if gate.statistic is Statistic.MEAN:
-            return None if result.score is None else (result.score, result.score)
+            return result.score, result.score
         return _bounds_of_verdict(result.status)
     status = metric_status(result.assertions, gate.metric)
     if gate.statistic is Statistic.MEAN:
@@ -116,6 +118,11 @@ def _bounds_of_gate(gate: Gate, result: CaseResult) -> _Bounds | None:
         return _bounds_of_verdict(status)
     # Without an answer nothing was judged, by whatever metric.
     return (0.0, 1.0) if status is Status.ERROR or (result.error and status is None) else None
+
+
+def _has_error(result: CaseResult) -> bool:
+    """Return whether a case is an error, or failed and has another assertion that is one."""
+    return Status.ERROR in {result.status, *(item.status for item in result.assertions)}
 
 
 def _bounds_of_verdict(status: Status) -> _Bounds | None:
@@ -384,7 +391,7 @@ def _differences_of(
             values = values_of(measure, before, compared_case(result))
             if values is not None:
                 found.append((values[1] - values[0],) * 2)
-            elif earlier is not None and result.status is Status.ERROR:
+            elif earlier is not None and _has_error(result):
                 found.append((-earlier[0], 1 - earlier[0]))
         return found
 

@@ -102,6 +102,26 @@ def test_an_error_is_neither_a_pass_nor_a_failure(tmp_path: Path) -> None:
     assert stops[0] < stops[1] < stops[2] == TESTS
 
 
+@pytest.mark.parametrize("gate", ["score.mean >= 0.6", "right.mean >= 0.6", "right.pass_rate >= 60%"])
+def test_an_error_that_a_failed_assertion_hides_is_neither(tmp_path: Path, gate: str) -> None:
+    """Of all tests half have no score, since the check is an error and another one failed."""
+    config = write_config(tmp_path, "c.json", some_tests(TESTS, range(TESTS)), gates=[gate])
+    results = results_of(tmp_path, store_run(config))
+    (assertion,) = results[0].assertions
+    hidden = (
+        replace(assertion, metric="other", status=Status.FAILED, score=0.0),
+        replace(assertion, status=Status.ERROR, score=None),
+    )
+    spoilt = [
+        replace(item, status=Status.FAILED, score=None, named_scores={"other": 0.0}, assertions=hidden)
+        if item.test_index % 2
+        else item
+        for item in results
+    ]
+    outcomes = [decisions_of(config, found).early_stop.decisions[0].outcome for found in (results, spoilt)]
+    assert outcomes == ["holds", "undecided"]
+
+
 def test_scores_that_leave_the_scale_decide_nothing(tmp_path: Path) -> None:
     config = write_config(tmp_path, "c.json", some_tests(TESTS, ()), gates=["right.mean >= 0.5"])
     results = results_of(tmp_path, store_run(config))

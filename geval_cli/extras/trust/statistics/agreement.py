@@ -149,8 +149,8 @@ def jackknife_interval(
 ) -> tuple[float, float] | None:
     """Return the 95 % interval around `value` from leave-one-out values; None if one of them is undefined.
 
-    It is also None for fewer than two values, if they are all equal, so that nothing shows how uncertain the statistic
-    is, and if a correlation is 1 or -1, which has no Fisher transform.
+    It is also None for fewer than two values, if a correlation is 1 or -1, which has no Fisher transform, and if a
+    correlation never changes, so that nothing shows how uncertain it is.
     """
     known = [item for item in left_out if item is not None]
     if len(known) < len(left_out) or len(known) < 2:  # noqa: PLR2004 - a spread needs two
@@ -158,7 +158,7 @@ def jackknife_interval(
     if is_correlation and max(abs(item) for item in (value, *known)) > _CERTAIN:
         return None
     numbers = np.array(known)
-    if numbers.max() - numbers.min() <= _TINY:
+    if is_correlation and numbers.max() - numbers.min() <= _TINY:
         return None
     if is_correlation:
         value = math.atanh(value)
