@@ -104,10 +104,9 @@ def _bounds_of_gate(gate: Gate, result: CaseResult) -> _Bounds | None:
     if gate.metric is None:
         if result.status is Status.ERROR:
             return (0.0, 0.0) if gate.statistic is Statistic.PASSED else (0.0, 1.0)
-        if gate.statistic is Statistic.MEAN and result.score is None:
-            return (0.0, 1.0) if _has_error(result) else None
         if gate.statistic is Statistic.MEAN:
-            return result.score, result.score
+            unknown = (0.0, 1.0) if _has_error(result) else None
+            return unknown if result.score is None else (result.score, result.score)
         return _bounds_of_verdict(result.status)
     status = metric_status(result.assertions, gate.metric)
     if gate.statistic is Statistic.MEAN:

@@ -182,6 +182,9 @@ def test_the_command_judges_past_the_cache_and_names_versions_and_flips(product:
         assert drift("--save", "anchors.jsonl", "--items", "40").code == 0
         asked = len(judges.asked)
         assert "40 ratings of 40 anchors, none from the cache" in drift("anchors.jsonl", "--plan").stdout
+        for margin in ("0", "1"):  # a margin that nothing can stay within, or that nothing can leave
+            refused = drift("anchors.jsonl", "--margin", margin)
+            assert (refused.code, "--margin must be more than 0 and less" in refused.stderr) == (2, True)
         assert len(judges.asked) == asked
         steady = drift("anchors.jsonl")
         assert (steady.code, len(judges.asked)) == (0, asked + 40)

@@ -55,6 +55,20 @@ def test_verdicts(count: int, shift: float, verdict: DriftVerdict) -> None:
     assert least_for_steady() == 34
 
 
+@pytest.mark.parametrize("margin", [1e-9, 1e-5, 0.01, 0.05, 0.2, 0.5, 0.99])
+def test_the_number_of_tests_that_can_show_a_steady_judge_is_the_smallest(margin: float) -> None:
+    least = least_for_steady(margin)
+    if least > 1000:
+        assert 1.6 / margin < least < 1.7 / margin
+        return
+    same = [RatedTwice(str(number), 0.5, 0.5) for number in range(least)]
+    found, fewer = drift_of(same, margin), drift_of(same[1:], margin)
+    assert found is not None
+    assert fewer is not None
+    assert found.verdict is DriftVerdict.STEADY
+    assert fewer.verdict is DriftVerdict.UNCLEAR
+
+
 def test_outputs_of_one_test_are_one_observation_of_the_judge() -> None:
     alone = drift_of([RatedTwice(str(n), 0.5, 0.5 + n % 2 / 10) for n in range(40)])
     repeated = drift_of([RatedTwice(str(n), 0.5, 0.5 + n % 2 / 10) for n in range(40) for _ in range(5)])

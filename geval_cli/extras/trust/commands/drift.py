@@ -44,6 +44,8 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
         ConfigError: a file or the config has problems, or a file cannot be written.
         UsageError: no anchors file is given, the options contradict each other, or there is no such run.
     """
+    if not 0 < given.margin < 1:
+        raise UsageError("--margin must be more than 0 and less than 1", hint="for example 0.05")
     if given.save is not None:
         if anchors is not None:
             raise UsageError(

@@ -113,11 +113,21 @@ def _verdict(interval: Interval | None, margin: float) -> DriftVerdict:
 
 
 def least_for_steady(margin: float = MARGIN) -> int:
-    """Return the smallest number of tests that can show a judge to be steady, reached if no score changes at all."""
-    count = 2
-    while _verdict(mean_interval(0.0, 0.0, count, level=LEVEL, lowest=-1), margin) is not DriftVerdict.STEADY:
-        count += 1
-    return count
+    """Return the smallest number of tests that can show a judge to be steady, reached if no score changes at all.
+
+    `margin` is above 0.
+    """
+    low, high = 1, 2
+    while not _can_be_steady(high, margin):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _can_be_steady(middle, margin) else (middle, high)
+    return high
+
+
+def _can_be_steady(count: int, margin: float) -> bool:
+    return _verdict(mean_interval(0.0, 0.0, count, level=LEVEL, lowest=-1), margin) is DriftVerdict.STEADY
 
 
 class Looks(Struct, frozen=True):
