@@ -366,8 +366,9 @@ def _print_metrics_line(summary: RunSummary, console: Console) -> None:
     parts = [f"{PASS_RATE} {share_text(rate)}{worst_case(summary)}"]
     metrics = informative_metrics(summary)
     for name, metric in list(metrics.items())[:_METRICS_ON_A_LINE]:
-        mean = Stat(metric.mean, metric.interval)
-        parts.append(f"{one_line(name, 40)} {mean_text(mean)}")
+        # Errors in cases that another assertion failed are told nowhere else.
+        errors = f", {plural(metric.errored, 'error')}" if metric.errored > summary.errored else ""
+        parts.append(f"{one_line(name, 40)} {mean_text(Stat(metric.mean, metric.interval))}{errors}")
     if len(metrics) > _METRICS_ON_A_LINE:
         parts.append(f"{plural(len(metrics) - _METRICS_ON_A_LINE, 'more metric')} (-v)")
     if judged or metrics:

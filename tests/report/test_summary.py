@@ -192,6 +192,17 @@ def test_a_metric_that_nothing_scored_has_no_mean() -> None:
     assert line == ["tone", "none"]
 
 
+@pytest.mark.parametrize(
+    ("errored", "of_metric", "said"), [(0, 3, ", 3 errors"), (2, 2, ""), (2, 3, ", 3 errors")]
+)
+def test_errors_of_a_metric_in_failed_cases_stand_beside_its_mean(
+    errored: int, of_metric: int, said: str
+) -> None:
+    metrics = {"tone": MetricSummary(0.9, 5, of_metric)}
+    text = printed(RunSummary(10, passed=5, failed=5 - errored, errored=errored, metrics=metrics))
+    assert next(line for line in text.split("\n") if "tone 0.90" in line).endswith(f"tone 0.90{said}")
+
+
 def test_many_metrics_are_bounded() -> None:
     metrics = {f"m{number}": MetricSummary(0.5, 1, 0) for number in range(100)}
 
