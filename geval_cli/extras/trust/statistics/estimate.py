@@ -172,6 +172,7 @@ class TrueDifference(Struct, frozen=True):
         weights: the weight of the judge's scores (lambda), 0..1: one for their differences, or one for each run.
         labelled: number of labelled outputs in each run; they are of the same tests if there is one weight.
         clusters: number of clusters (tests, or other groups) with labels in each run.
+        is_binary: whether all labels are pass or fail.
     """
 
     value: float
@@ -181,11 +182,12 @@ class TrueDifference(Struct, frozen=True):
     weights: tuple[float, ...]
     labelled: tuple[int, int]
     clusters: tuple[int, int]
+    is_binary: bool = False
 
     @property
     def interval(self) -> Interval | None:
         """The 95 % interval."""
-        return self.bounds(SIGNIFICANCE / 2)
+        return self._interval(SIGNIFICANCE / 2)
 
     @property
     def p(self) -> float | None:
@@ -193,7 +195,15 @@ class TrueDifference(Struct, frozen=True):
         return None if self.se is None else two_sided_p(self.value / self.se, self.freedom)
 
     def bounds(self, alpha: float) -> Interval | None:
-        """Return the one-sided lower and upper confidence bounds, each at level 1 - `alpha`."""
+        """Return the one-sided lower and upper confidence bounds, each at level 1 - `alpha`.
+
+        Differences of pass and fail may be rare but large, and so in few labels: `mean_interval` allows for that.
+        """
+        if self.se is None or not self.is_binary:
+            return self._interval(alpha)
+        return mean_interval(self.value, self.se**2, self.freedom + 1, level=1 - 2 * alpha, lowest=-1.0)
+
+    def _interval(self, alpha: float) -> Interval | None:
         if self.se is None:
             return None
         spread = t_quantile(1 - alpha, self.freedom) * self.se
@@ -223,6 +233,7 @@ def infer_difference(pairs: Sequence[Item]) -> TrueDifference | None:
         weights=(found.weight,),
         labelled=(len(found.clusters), len(found.clusters)),
         clusters=(count, count),
+        is_binary=_are_whole(pairs),
     )
 
 
@@ -253,7 +264,12 @@ def infer_shift(before: Sequence[Item], after: Sequence[Item]) -> TrueDifference
         weights=(earlier.weight, later.weight),
         labelled=(len(earlier.clusters), len(later.clusters)),
         clusters=clusters,
+        is_binary=_are_whole([*before, *after]),
     )
+
+
+def _are_whole(items: Sequence[Item]) -> bool:
+    return all(item.human in (None, -1.0, 0.0, 1.0) for item in items)
 
 
 class _Corrected(Struct):
