@@ -346,3 +346,30 @@ class TestCommand:
         write_labels(tmp_path / "l.jsonl", labels_of([1.0] * 3, range(3)))
         finished = run_geval("estimate", "l.jsonl", *words, cwd=tmp_path)
         assert (finished.code, finished.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("by", ["doc", "id"])
+def test_labels_of_few_documents_say_little_about_the_error_rate(by: str) -> None:
+    """The same labels, four times for each document: correcting by them is no more exact than by one of each."""
+    results, _ = run_of(400)
+    draw = random.Random(3)
+    rows = [
+        {"metric": "tone", "label": int(good), "score": float(good if draw.random() < 0.85 else not good)}
+        for good in (draw.random() < 0.6 for _ in range(60))
+    ]
+
+    def estimated(times: int) -> Any:
+        labels = [
+            {**row, "id": f"{place}-{time}", "doc": f"document {place if by == 'doc' else f'{place}-{time}'}"}
+            for place, row in enumerate(rows)
+            for time in range(times)
+        ]
+        (item,) = estimate(labels, results, options=EstimateOptions(method="rogan-gladen")).metrics
+        assert item.pass_rate is not None
+        assert item.pass_rate.interval is not None
+        return item.pass_rate
+
+    one, four = estimated(1), estimated(4)
+    assert (four.n, four.clusters) == (240, 60 if by == "doc" else 240)
+    widths = [found.interval[1] - found.interval[0] for found in (one, four)]
+    assert widths[1] == pytest.approx(widths[0], rel=0.02) if by == "doc" else widths[1] < 0.7 * widths[0]

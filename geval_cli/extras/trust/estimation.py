@@ -23,12 +23,14 @@ from geval_cli.extras.trust.documents import (
 )
 from geval_cli.extras.trust.labels import LabelFile, draw_notes
 from geval_cli.extras.trust.matching import (
+    JudgedLabel,
     Labels,
     Match,
     by_output,
     chosen_metrics,
     hint_of,
     judged_items,
+    judged_labels,
     marks_of,
     match_labels,
     passed_at,
@@ -251,6 +253,7 @@ def _from_elsewhere(
     if not given.has_scores:
         hint = "add the judge's scores as `score`, or for labels of this run drop --method rogan-gladen"
         raise UsageError(f"{given.path} has no judge scores, so the judge's error rate is unknown", hint=hint)
+    labelled = judged_labels(given, None, cluster=None, allow_unmatched=False).pairs
     for metric in chosen_metrics([label.metric for label in given.labels], options.only):
         outputs = scored_outputs(metric, judged_items(results()))
         scored = [(item, item.score) for item in outputs if item.score is not None]
@@ -259,18 +262,7 @@ def _from_elsewhere(
                 f"no output of the run has a score of `{metric}`", hint="check that it is the right run"
             )
         threshold = threshold_of((item.threshold for item in outputs), options.good, options.threshold)
-        pairs = [
-            (passes(label.score, threshold), passes(label.human, options.good))
-            for label in given.labels
-            if label.metric == metric and label.score is not None
-        ]
-        good = sum(good for _, good in pairs)
-        rates = ErrorRates(
-            passed_good=sum(passed and good for passed, good in pairs),
-            good=good,
-            failed_bad=sum(not passed and not good for passed, good in pairs),
-            bad=len(pairs) - good,
-        )
+        rates = _error_rates([pair for pair in labelled if pair.label.metric == metric], threshold, options)
         passed = ClusteredMean()
         for item, _ in scored:
             verdict = passed_at(item.score, item.passed, options.threshold, threshold)
@@ -298,8 +290,23 @@ def _from_elsewhere(
         )
 
 
+def _error_rates(pairs: Sequence[JudgedLabel], threshold: float, options: EstimateOptions) -> ErrorRates:
+    """Return how often the judge is right on labelled outputs; those of one document or test are a cluster."""
+    right = {True: ClusteredMean(), False: ClusteredMean()}
+    scored = sorted((pair.cluster, pair.score, pair.label.human) for pair in pairs if pair.score is not None)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name, *_ in scored))}
+    counts = dict.fromkeys(right, 0)
+    for name, score, human in scored:
+        is_good = passes(human, options.good)
+        is_right = passes(score, threshold) == is_good
+        right[is_good].add(numbers[name], float(is_right))
+        counts[is_good] += is_right
+    good, bad = right[True], right[False]
+    return ErrorRates(counts[True], good.n, counts[False], bad.n, (_worth(good), _worth(bad)), len(numbers))
+
+
 def _worth(passed: ClusteredMean) -> float:
-    """Return the effective sample size of a run's outputs, from the standard error clustered by test."""
+    """Return the effective sample size of clustered outputs, from the standard error of their mean."""
     share = passed.mean or 0.0
     error = passed.standard_error()
     if passed.clusters == passed.n or not error:

@@ -419,12 +419,18 @@ def carry_over(
 
 
 class ErrorRates(Struct, frozen=True):
-    """How often a judge is right according to labels: on `good` outputs, and on `bad` ones."""
+    """How often a judge is right according to labels: on `good` outputs, and on `bad` ones.
+
+    `worth` is how many independent outputs the good and the bad ones are worth, from `clusters` clusters; None if all
+    are independent.
+    """
 
     passed_good: int
     good: int
     failed_bad: int
     bad: int
+    worth: tuple[float, float] | None = None
+    clusters: int | None = None
 
 
 def rogan_gladen(share: float, n: float, rates: ErrorRates) -> Estimate | None:
@@ -450,8 +456,10 @@ def rogan_gladen(share: float, n: float, rates: ErrorRates) -> Estimate | None:
     value = (share + rates.failed_bad / rates.bad - 1) / gain
     more = n + _Z**2
     p = (n * share + _Z**2 / 2) / more
-    of_bad, of_good = rates.bad + 2, rates.good + 2
-    q0, q1 = (rates.failed_bad + 1) / of_bad, (rates.passed_good + 1) / of_good
+    good, bad = rates.worth or (rates.good, rates.bad)
+    of_bad, of_good = bad + 2, good + 2
+    q0 = (rates.failed_bad / rates.bad * bad + 1) / of_bad
+    q1 = (rates.passed_good / rates.good * good + 1) / of_good
     v0, v1 = q0 * (1 - q0) / of_bad, q1 * (1 - q1) / of_good
     known = q0 + q1 - 1
     if known <= _DUST:
@@ -463,5 +471,8 @@ def rogan_gladen(share: float, n: float, rates: ErrorRates) -> Estimate | None:
     high = centre + shift + spread
     labels = rates.good + rates.bad
     return Estimate(
-        min(1.0, max(0.0, value)), (min(1.0, max(0.0, low)), max(0.0, min(1.0, high))), labels, labels
+        min(1.0, max(0.0, value)),
+        (min(1.0, max(0.0, low)), max(0.0, min(1.0, high))),
+        labels,
+        labels if rates.clusters is None else rates.clusters,
     )
