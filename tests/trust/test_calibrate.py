@@ -628,3 +628,24 @@ class TestCommand:
         finished = run_geval("calibrate", "l.jsonl", "--json", cwd=tmp_path)
         found = geval_cli.extras.trust.calibrate(tmp_path / "l.jsonl")
         assert json.loads(finished.stdout) == {**json.loads(json.dumps(found.to_json())), "labels": "l.jsonl"}
+
+
+@pytest.mark.parametrize(("documents", "is_there"), [(2, False), (8, False), (9, True), (18, True)])
+def test_clear_scores_take_labels_of_nine_documents_each(documents: int, is_there: bool) -> None:
+    """Ten labels of each document, all alike: with two, one of three new bad documents would be a clear pass."""
+    labels = [
+        {
+            "id": f"{good}-{number}-{place}",
+            "doc": f"{good} {number}",
+            "metric": "m",
+            "label": good,
+            "score": score,
+        }
+        for good in (0, 1)
+        for number in range(documents)
+        for place, score in enumerate([(good + number / documents) / 2] * 10)
+    ]
+    (found,) = calibrate(labels).metrics
+    assert (found.calibration.alpha is not None) is is_there
+    note = f"9 good and 9 bad labels of different tests or documents, not {documents}"
+    assert any(note in text for text in found.notes) is not is_there

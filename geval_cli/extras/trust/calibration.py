@@ -450,8 +450,12 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
         yield f"under {MIN_ISOTONIC} labels: P(pass) is a logistic curve (Platt)"
     needed = labels_for_bands(BAND_ALPHA)
     if found.alpha is None:
-        least = min(found.good, bad)
-        yield f"no score is called clear or borderline: that needs {needed} good and {needed} bad labels, not {least}"
+        least = labelled.groups
+        apart = " of different tests or documents" if least < min(found.good, bad) else ""
+        yield (
+            f"no score is called clear or borderline: that needs {needed} good and {needed} bad labels{apart}, not"
+            f" {least}"
+        )
     elif found.pass_from is None:
         most = format_share(BAND_ALPHA)
         yield f"no score is a clear pass: even the highest is given to over {most} of the bad outputs"

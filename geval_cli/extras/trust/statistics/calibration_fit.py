@@ -186,6 +186,11 @@ class Labelled(Struct, frozen=True):
     clusters: Sequence[str]
     passed: Verdicts | None = None
 
+    @property
+    def groups(self) -> int:
+        """The number of clusters with good outputs, or with bad ones if those are fewer."""
+        return min(len(set(_named(self.clusters, rows))) for rows in (self.good, ~self.good))
+
     def take(self, rows: Verdicts) -> "Labelled":
         """Return the outputs that the mask selects, without `passed`."""
         return Labelled(self.scores[rows], self.good[rows], _named(self.clusters, rows))
@@ -207,7 +212,8 @@ def fit(labelled: Labelled, blank: Calibration, plan: FitPlan) -> Calibration:
     scores, good = labelled.scores, labelled.good
     chosen = choose_threshold(scores, good, plan.objective, present=plan.present)
     weights = class_weights(good, plan.objective.prevalence)
-    clear = clear_scores(scores, good, ALPHA)
+    # Labels of one cluster are alike: few clusters cannot show how rare a high score of a bad output is elsewhere.
+    clear = clear_scores(scores, good, ALPHA) if labelled.groups >= labels_for_bands(ALPHA) else None
     return replace(
         blank,
         threshold=plan.present if chosen is None else chosen.threshold,
