@@ -465,3 +465,18 @@ class TestTheExtra:
         assert all(hasattr(geval_cli.extras.trust, name) for name in geval_cli.extras.trust.__all__)
         with pytest.raises(AttributeError):
             geval_cli.extras.trust.nothing  # noqa: B018
+
+
+def test_many_documents_may_have_any_name() -> None:
+    """With more documents than are left out one by one, names are hashed; JSON may have half of a surrogate pair."""
+    made = [
+        {
+            "id": str(number),
+            "metric": "m",
+            "label": number % 2,
+            "score": number % 5 / 4,
+            "doc": f"\ud800 {number}",
+        }
+        for number in range(250)
+    ]
+    assert agree(made).metrics[0].clusters == 250

@@ -99,7 +99,8 @@ def fold(names: Sequence[str], most: int = MAX_GROUPS) -> Codes:
     if len(set(names)) <= most:
         return encode(names)
     hashed = {
-        name: str(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % most) for name in set(names)
+        name: str(int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8]) % most)
+        for name in set(names)
     }
     return encode([hashed[name] for name in names])
 
