@@ -936,7 +936,7 @@ class Recording:
         try:
             if self.failure is not None:
                 # The beginning may be what failed; of a run that exists, only status and record are written again.
-                self._runs.begin(run, self._origin)
+                self._runs.begin(replace(run, status=RunStatus.ABORTED), self._origin)
                 self._has_begun = True
                 committed = [self._runs.add(run.id, result) for result in self._held.values()]
                 for item in committed:

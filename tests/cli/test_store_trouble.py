@@ -66,6 +66,24 @@ def test_a_disk_that_fills_up_costs_no_result(project: Path) -> None:
 
 
 @NEEDS_LIMITS
+@pytest.mark.parametrize(("limit_bytes", "huge"), [(110_000, 1), (600_000, 800_000)])
+def test_a_run_that_is_stored_in_part_is_not_complete_and_can_be_resumed(
+    project: Path, limit_bytes: int, huge: int
+) -> None:
+    """Whether nothing more could be written, or only not a result that is `huge`."""
+    slow = {"match": "word", "reply": "fine", "latency_ms": 15}
+    replies = [{**slow, "match": "word7", "reply": "fine" * (huge // 4 + 1)}, slow]
+    (project / "replies.yaml").write_text(json.dumps(replies), encoding="utf-8")
+    finished = run_with_room(project, limit_bytes)
+    assert "not all of this run is stored" in " ".join(finished.stdout.split())
+    (listed,) = json.loads(run_geval("list", "--json", cwd=project).stdout)["runs"]
+    resumed = run_geval("run", "config.yaml", "--resume", "-o", "out.json", cwd=project)
+    assert listed["run"]["status"] in {"aborted", "interrupted"}
+    assert (resumed.code, results_of(project)) == (0, ["passed"] * TESTS), resumed.stderr
+    assert 0 < int(resumed.stderr.partition(" of 20 cases are done")[0].rpartition(" ")[2]) < TESTS
+
+
+@NEEDS_LIMITS
 def test_a_disk_that_is_full_from_the_beginning_costs_no_result_either(project: Path) -> None:
     finished = run_with_room(project, 0)
     assert finished.code == 0, finished.stderr

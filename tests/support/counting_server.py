@@ -7,9 +7,10 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -25,13 +26,18 @@ class CountedRequest:
     name: str
     answer: str
     is_answered: bool = False
+    status: int = 200
 
 
 class CountingServer(LoopThread):
     """The server; a context manager. An answer takes `latency_s` seconds."""
 
-    def __init__(self, *, latency_s: float = 0.02) -> None:
+    def __init__(
+        self, *, latency_s: float = 0.02, read: "Callable[[Any], CountedRequest] | None" = None
+    ) -> None:
+        """Create a server; `read` returns a request with its answer, instead of one about `topic N`."""
         super().__init__("counting-server")
+        self._read = read or _counted
         self.requests: list[CountedRequest] = []
         self._latency_s = latency_s
         self._most: int | None = None
@@ -64,7 +70,7 @@ class CountingServer(LoopThread):
             await runner.cleanup()
 
     async def _answer(self, asked: web.Request) -> web.Response:
-        request = _counted(await asked.json())
+        request = self._read(await asked.json())
         with self._arrival:
             self.requests.append(request)
             self._arrival.notify_all()
@@ -72,6 +78,8 @@ class CountingServer(LoopThread):
             await asyncio.Event().wait()
         await asyncio.sleep(self._latency_s)
         request.is_answered = True
+        if request.status != HTTPStatus.OK:
+            return web.json_response({"error": {"message": "this is refused"}}, status=request.status)
         message = {"role": "assistant", "content": request.answer}
         return web.json_response(
             {
