@@ -136,14 +136,19 @@ def _tell_apart(
             from geval_cli.extras.conversations.realism import plan_pairs, tell_apart
             from geval_cli.gateway.gateway import CallPolicy
             from geval_cli.providers.prices import known_price
-            from geval_cli.runs.session import UNPRICED_HINT, check_price, open_session
+            from geval_cli.runs.session import (
+                DEFAULT_CONCURRENCY,
+                UNPRICED_HINT,
+                check_price,
+                open_session,
+            )
 
             policy = CallPolicy(budget, is_offline=given.is_offline, wire=wire)
             async with open_session(
                 env=env,
                 base_dir=folder,
                 cache=cache,
-                max_concurrency=given.max_concurrency,
+                max_concurrency=given.max_concurrency or DEFAULT_CONCURRENCY,
                 policy=policy,
                 notice=print_note,
             ) as session:

@@ -45,7 +45,15 @@ from geval_cli.report.sanitize import one_line, quoted, sanitize
 from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.session import UNPRICED_HINT, Session, check_price, counted, judge_problems, open_session
+from geval_cli.runs.session import (
+    DEFAULT_CONCURRENCY,
+    UNPRICED_HINT,
+    Session,
+    check_price,
+    counted,
+    judge_problems,
+    open_session,
+)
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import gather_env
 from geval_cli.source.problems import did_you_mean
@@ -258,7 +266,7 @@ def _in_session(
             env=env,
             base_dir=Path.cwd(),
             cache=cache,
-            max_concurrency=given.max_concurrency,
+            max_concurrency=given.max_concurrency or DEFAULT_CONCURRENCY,
             policy=CallPolicy(budget, is_offline=given.is_offline, wire=wire),
             notice=print_note,
         ) as session:
