@@ -369,7 +369,7 @@ def test_what_transcripts_judges_and_servers_say_is_only_text(product: Product) 
     odd = "\ud800 <script>alert(1)</script> [x](javascript:1) \x1b[31m | **b**"
     for name, seed in (("odd.jsonl", 1), ("real.jsonl", 2)):
         write_transcripts(product.folder / name, lambda random: [f"{odd} {random.random()}"], 4, seed=seed)
-    reason = f"{odd[1:]} and sk-loopback"
+    reason = f"{odd[1:]} and sk-loopback-0123456789"
     judges = Judges(lambda one, two: json.dumps({"reason": reason, "winner": "1" if one < two else "2"}))
     with LoopbackServer(respond=judges.respond) as server:
         done = product.command(

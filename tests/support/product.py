@@ -57,7 +57,7 @@ class Product:
         config: Mapping[str, Any] | Path,
         server: LoopbackServer,
         *options: str,
-        key: str = "sk-loopback",
+        key: str = "sk-loopback-0123456789",
     ) -> Finished:
         """Run a config (a file, or its content), with OpenAI's URL and key set to the server's."""
         path = config if isinstance(config, Path) else self.write(config)
@@ -74,7 +74,11 @@ class Product:
         """Run any command with the same state; with `writes_results`, its results go to a file."""
         results = self.folder / "results.json"
         results.unlink(missing_ok=True)
-        environment = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-loopback", "COLUMNS": "100"}
+        environment = {
+            "OPENAI_BASE_URL": server.base_url,
+            "OPENAI_API_KEY": "sk-loopback-0123456789",
+            "COLUMNS": "100",
+        }
         for name, value in environment.items():
             self.monkeypatch.setenv(name, value)
         self.monkeypatch.chdir(folder or self.folder)
