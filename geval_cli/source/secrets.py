@@ -104,12 +104,9 @@ def is_secret_name(name: str) -> bool:
     words = [word.lower() for word in _WORD.findall(name)]
     while words and words[-1] in _TAILS:
         words.pop()
-    if not words or name in _NO_SECRETS:
+    if not words or words == ["key"] or name in _NO_SECRETS:
         return False
-    if words == ["key"]:
-        return False
-    before = words[-2] if len(words) > 1 else ""
-    last = words[-1]
+    before, last = ["", *words][-2:]
     if last in _KEY_WORDS:
         return before not in _OTHER_KEYS and (
             last != "keys" or before in {"api", "access", "secret", "private"}
@@ -391,8 +388,6 @@ def _named_places(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    if len(spans) < 2:  # noqa: PLR2004 - nearly all texts
-        return spans
     joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if joined and start < joined[-1][1]:
@@ -403,8 +398,6 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _without(text: str, spans: list[tuple[int, int]]) -> str:
-    if not spans:
-        return text
     pieces, cursor = list[str](), 0
     for start, end in spans:  # sorted, without overlaps
         pieces += (text[cursor:start], MASK)
