@@ -260,8 +260,8 @@ class LikelyMistakes(Struct):
                 severity=Severity.WARNING,
             )
         for location in self._hidden:
-            message = "this is a key that geval masks in answers before they are judged, so it is never found"
-            yield Problem(message, location, "test with a made-up key that no provider uses")
+            message = "a secret of the config or the environment is masked in answers, so this is never found"
+            yield Problem(message, location, "test for leaks with a made-up key that no provider uses")
         for value, (name, location) in self._braced.items():
             message = f"`{_short(value)}` is no template: it is looked for as it is"
             yield Problem(message, location, f"write {{{{ {name} }}}}", severity=Severity.WARNING)

@@ -87,6 +87,7 @@ _HEADER_PAIR = compile_later(
 _PARENT_LINE = compile_later(r"""\s*(?:- )?["']?(?P<name>[\w.-]+)["']?\s*:\s*(?:[{[&|>].*|)$""")
 _FREE_TEXT_KEYS = frozenset({"vars", "metadata"})
 _SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_PUBLIC = frozenset({"audience", "granttype", "scope", "scopes", "tokenurl", "type"})  # in `auth: {...}`
 _PARAMETERS = frozenset({"query", "query_params", "queryparams"})
 _VARIABLE_KEYS = frozenset({"api_key_env", "apiKeyEnvar"})
 _KEY_LIKE = "0123456789abcdef"  # a name has no such word: as long, with a digit
@@ -226,11 +227,9 @@ def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = 
     elif is_secret and isinstance(value, str):
         yield from _VARIABLE.findall(value)
     elif isinstance(value, str):
-        references = [
-            match["value"] for match in _PARAMETER.finditer(value) if is_secret_parameter(match["name"])
-        ]
-        references += [match["value"] for match in _USER_INFO.finditer(value)]
-        yield from (name for text in references for name in _VARIABLE.findall(text))
+        texts = [found["value"] for found in _PARAMETER.finditer(value) if is_secret_parameter(found["name"])]
+        texts += [match["value"] for match in _USER_INFO.finditer(value)]
+        yield from (name for text in texts for name in _VARIABLE.findall(text))
 
 
 def environment_secrets(environ: Mapping[str, str]) -> list[str]:
@@ -297,7 +296,8 @@ def _masked(
 def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[str]:
     if isinstance(value, dict):
         for key, entry in value.items():
-            yield from _values(entry, is_secret=_hides(key, entry, under) or is_secret, under=key)
+            hides = _hides(key, entry, under) or (is_secret and key.replace("_", "").lower() not in _PUBLIC)
+            yield from _values(entry, is_secret=hides, under=key)
         if under.lower() == "headers":
             yield from header_values(value)
     elif isinstance(value, list | tuple):

@@ -364,7 +364,7 @@ def test_a_check_for_a_key_that_is_masked_in_answers_is_an_error(
         prepare(request, is_going_to_run=False)
     except ConfigError as error:
         said = str([problem.message for problem in error.problems])
-    assert ("so it is never found" in said) is is_told, said
+    assert ("so this is never found" in said) is is_told, said
     assert is_told or not said
 
 

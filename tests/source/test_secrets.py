@@ -399,6 +399,17 @@ def test_the_plural_is_a_secret_only_of_some_keys() -> None:
     assert not any(is_secret_name(name) for name in ["keys", "arrow_keys", "dictKeys"])
 
 
+def test_what_is_public_in_an_auth_mapping_is_no_secret() -> None:
+    public = {
+        "type": "oauth-of-ours-2",
+        "grant_type": "a-grant-2",
+        "tokenUrl": "https://x.example/2",
+        "scope": "read:2-all",
+    }
+    auth = {**public, "client_secret": "zq9-secret", "user": "zq9-user"}
+    assert set(secret_values({"auth": auth})) == {"zq9-secret", "zq9-user"}  # type: ignore[dict-item]
+
+
 def test_named_parts_of_a_secret_are_secrets_however_short() -> None:
     for written in ('{"user": "me", "pass": "s3cret"}', "{user: me, pass: s3cret}", "user=me;pass=s3cret"):
         assert "s3cret" in secret_values({"api_key": written}) + secret_values([f"x auth: {written}"])
