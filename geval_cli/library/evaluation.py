@@ -280,6 +280,9 @@ def _turns(case: TestCase) -> tuple[Turn, ...]:
         UsageError: the turns are not valid, or there is neither a conversation nor an output.
     """
     has_output = case.actual_output is not NO_OUTPUT
+    if case.actual_output is None:
+        hint = 'return it from the function that makes it; JSON\'s null is "null"'
+        raise UsageError("`actual_output` is None", hint=hint)
     if not case.turns:
         if not has_output:
             raise UsageError("a test case needs `actual_output`, or `turns` that end with an answer")

@@ -569,6 +569,8 @@ def test_the_library_judges_conversations(monkeypatch: pytest.MonkeyPatch) -> No
 
 CASES: list[tuple[TestCase, str]] = [
     (TestCase(input="x"), "a test case needs `actual_output`"),
+    (TestCase(input="x", actual_output=None), "`actual_output` is None"),
+    (TestCase(turns=HELD[:1], actual_output=None), "`actual_output` is None"),
     (TestCase(turns=HELD, actual_output="x"), "`actual_output` cannot be given"),
     (TestCase(turns=HELD[:1]), "the last turn has no answer"),
     (TestCase(turns=[{"role": "user"}], actual_output="x"), "turn 1 has no `content`"),
