@@ -419,8 +419,13 @@ def failing_in(run: str | None, home: Path | None) -> frozenset[str] | None:
     if run is None:
         return None
     from geval_cli.engine.plan import failing_tests
+    from geval_cli.records import RunStatus
     from geval_cli.runs.stored import open_report
 
     with open_report(run, home, os.environ) as (report, warnings):
         print_warnings(warnings)
+        if report.run.status is not RunStatus.COMPLETED:
+            verb = "is still" if report.run.status is RunStatus.RUNNING else "was"
+            said = f"run {report.run.id} {verb} {report.run.status}: tests that it has not finished are not selected"
+            print_warnings([said])
         return failing_tests(report.results())

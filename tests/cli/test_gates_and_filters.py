@@ -89,6 +89,22 @@ def test_what_failed_can_be_run_again(tmp_path: Path, source: str) -> None:
     assert {test for test, _, _ in places(document)} == {1}
 
 
+@pytest.mark.parametrize("source", ["latest", "out.json"])
+@pytest.mark.parametrize("budget", [1, 2, 12])
+def test_failures_of_a_run_that_stopped_early_are_not_taken_for_all(
+    tmp_path: Path, source: str, budget: int
+) -> None:
+    _, document = run_suite(tmp_path, "--max-requests", str(budget), "--max-concurrency", "1")
+    name = "first.json" if source == "out.json" else source
+    (tmp_path / "first.json").write_text((tmp_path / "out.json").read_text("utf-8"), encoding="utf-8")
+    done, _ = run_suite(tmp_path, "--filter-failing", name, "--allow-empty")
+
+    is_whole = document["run"]["status"] == "completed"
+    assert is_whole is (budget == 12)
+    said = "was aborted: tests that it has not finished are not selected"
+    assert (said in " ".join(done.stderr.split())) is not is_whole
+
+
 def test_nothing_selected_is_a_mistake_unless_allowed(tmp_path: Path) -> None:
     done, _ = run_suite(tmp_path, "--filter-pattern", "nothing like it")
     allowed, document = run_suite(tmp_path, "--filter-pattern", "nothing like it", "--allow-empty")
