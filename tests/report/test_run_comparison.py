@@ -15,6 +15,7 @@ from support.sample_run import RUN, console_of, make_judged
 from geval_cli.errors import UsageError
 from geval_cli.extras.compare.comparison import (
     NOT_ASKED,
+    THIS_PULL_REQUEST,
     Baseline,
     ComparedRow,
     ComparisonOptions,
@@ -1133,7 +1134,7 @@ def test_a_metric_of_few_tests_does_not_count_for_all(rare: int, change: float, 
 
 
 @pytest.mark.parametrize("status", list(RunStatus))
-@pytest.mark.parametrize("later", ["B", THIS_RUN])
+@pytest.mark.parametrize("later", ["B", THIS_RUN, THIS_PULL_REQUEST])
 @pytest.mark.parametrize("is_later", [False, True])
 def test_tests_that_a_run_did_not_come_to_are_not_called_removed_or_added(
     status: RunStatus, later: str, is_later: bool
@@ -1151,7 +1152,7 @@ def test_tests_that_a_run_did_not_come_to_are_not_called_removed_or_added(
         )
         assert compare(*sides, ComparisonOptions()).changes == ()
         return
-    name = later if is_later else "the baseline" if later == THIS_RUN else "A"
+    name = later if is_later else "A" if later == "B" else "the baseline"
     assert found.changes == ()
     assert found.warnings[0].startswith(
         f"{name} {'is still' if status is RunStatus.RUNNING else 'was'} {status}"

@@ -641,6 +641,10 @@ class RunComparison(Struct, frozen=True):
     drift: JsonValue = None
 
 
+THIS_PULL_REQUEST = "this pull request"
+"""The name of the later run in a comment, beside that of its baseline."""
+
+
 class NamedRun(Struct, frozen=True):
     """A run, and the name by which it was requested."""
 
@@ -1323,7 +1327,7 @@ def _providers_of(config: JsonValue) -> dict[str, JsonValue]:
 
 
 def _unfinished(a: NamedRun, b: NamedRun) -> Iterator[str]:
-    names = ("the baseline", THIS_RUN) if b.name == THIS_RUN else ("A", "B")
+    names = ("the baseline", b.name) if b.name in (THIS_RUN, THIS_PULL_REQUEST) else ("A", "B")
     for name, run in zip(names, (a.report.run, b.report.run), strict=True):
         if run.status is not RunStatus.COMPLETED:
             verb = "is still" if run.status is RunStatus.RUNNING else "was"

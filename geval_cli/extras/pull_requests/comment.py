@@ -13,6 +13,7 @@ from itertools import groupby
 from geval_cli.engine.columns import column_name
 from geval_cli.errors import UsageError
 from geval_cli.extras.compare.comparison import (
+    THIS_PULL_REQUEST,
     Change,
     NamedRun,
     Pair,
@@ -102,21 +103,21 @@ def comment_text(
         base = code_span(one_line(branch, _NAME_WIDTH)) if branch else "the baseline"
         try:
             found, pairs = compare_with_cases(
-                NamedRun(branch or base, baseline), NamedRun("this pull request", report)
+                NamedRun(branch or base, baseline), NamedRun(THIS_PULL_REQUEST, report)
             )
         except UsageError as error:
             why = code_span(one_line(error.message, _REASON_WIDTH))
             parts.append(f"Not compared with {base}: {why}\n")
         else:
             _, sentence = headline(
-                found.rows, found.paired, found.overall, (base, "this pull request"), code_span
+                found.rows, found.paired, found.overall, (base, THIS_PULL_REQUEST), code_span
             )
             told = [f"- {code_span(one_line(text, _REASON_WIDTH))}" for text in found.warnings]
             # No figure includes what is only on one side: a pull request may have removed what failed.
             if found.changes:
                 told.append(f"- changed: {code_span(one_line('; '.join(found.changes), _REASON_WIDTH))}")
             match = match_columns(baseline.columns, report.columns)
-            for where, alone in ((base, match.only_before), ("this pull request", match.only_after)):
+            for where, alone in ((base, match.only_before), (THIS_PULL_REQUEST, match.only_after)):
                 if alone:
                     names = one_line(", ".join(map(column_name, alone)), _REASON_WIDTH)
                     told.append(f"- {plural(len(alone), 'column')} only in {where}: {code_span(names)}")
